@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+# Seconds after which the tests stop and report.
+SESSION_S ?= 4500
 # So many processes share the tests. More want more memory and cores: each may run a virtual cluster.
 WORKERS ?= 2
 
@@ -10,17 +12,21 @@ WORKERS ?= 2
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench schema tables wheels docs site clean
+# Minutes of CPU for each target of `make fuzz`; TARGETS=judge for some of them alone.
+FUZZ_MINUTES ?= 1
+TARGETS      ?=
+
+.PHONY: help demo test test-all lint format agreement oracle bench fuzz schema tables wheels vscode lock docs site dist release clean
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 # Installed once for each state of the requirements; the stamp is the proof.
 $(VENV)/.installed: pyproject.toml constraints.txt tests/cluster/packages.txt
 	bash tests/cluster/install.sh
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,smoke,ray,kubernetes]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,smoke,ray,kubernetes,history,serve,webhook,lsp]'
 	touch $@
 
 # The releases of Paddle that the reference trainer runs with, each apart: they want other versions of numpy and protobuf.
@@ -31,19 +37,66 @@ $(VENV)/paddle/%/.installed: $(VENV)/.installed
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(WITH)
 	touch $@
 
+# Launchers that only `make test-all` holds plans against, each apart, with the torch of the tests. Their own modules are
+# what runs, so none of their C++ is built: horovod's Python alone is unpacked, and its check for Gloo is answered for it.
+TORCH = $(BIN)/python -c 'import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec("torch").origin).parents[1])'
+$(VENV)/launchers/deepspeed/.installed: WITH = deepspeed==0.19.8
+$(VENV)/launchers/accelerate/.installed: WITH = accelerate==1.14.0
+$(VENV)/launchers/%/.installed: $(VENV)/.installed
+	$(PYTHON) -m venv $(@D)
+	$(TORCH) > "$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch.pth"
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check numpy setuptools wheel py-cpuinfo
+	DS_BUILD_OPS=0 $(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation $(WITH)
+	touch $@
+
+$(VENV)/launchers/horovod/.installed: $(VENV)/.installed
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check 'setuptools<70' wheel cloudpickle packaging psutil pyyaml
+	$(@D)/bin/python -m pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --no-build-isolation \
+	  --dest $(@D) horovod==0.28.1
+	tar --extract --gzip --file $(@D)/horovod-0.28.1.tar.gz --strip-components 1 \
+	  --directory "$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
+	  horovod-0.28.1/horovod horovod-0.28.1/horovod.egg-info
+	printf '%s\n' '#!$(abspath $(@D))/bin/python' 'from horovod.runner import launch' \
+	  'launch.gloo_built = lambda verbose=False: True' 'if __name__ == "__main__":' '    launch.run_commandline()' > $(@D)/bin/horovodrun
+	chmod +x $(@D)/bin/horovodrun
+	touch $@
+
 # A viewer of SARIF that our logs are opened with, without what it draws charts with.
 $(VENV)/sarif-tools/.installed: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(@D) sarif-tools==3.0.5 jsonpath-ng==1.16.0
 	touch $@
 
+# Helm's own code, which our evaluation of charts is held against: 75 MB that only `make test-all` fetches.
+$(VENV)/.helm-installed: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps helm-python-sdk==0.2.2
+	touch $@
+
 demo: $(VENV)/.installed ## an embedded cluster, a good job checked to `go`, a broken one to `no-go`
 	$(BIN)/python examples/demo.py
 
-test: $(VENV)/.installed $(VENV)/sarif-tools/.installed $(VENV)/paddle/3.3.1/.installed $(VENV)/paddle/2.6.2/.installed ## linters, types and all tests
+READY := $(VENV)/.installed $(VENV)/sarif-tools/.installed $(VENV)/paddle/3.3.1/.installed $(VENV)/paddle/2.6.2/.installed
+LAUNCHERS := $(foreach name,deepspeed accelerate horovod,$(VENV)/launchers/$(name)/.installed)
+# A run that takes longer than the session timeout ends with what it found so far instead of being cut off.
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --session-timeout $(SESSION_S)
+
+# The types are checked beside the tests, in what these leave of the processors; their words come after those of pytest.
+define gate
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+	@mkdir -p build
+	@nice $(BIN)/mypy > build/mypy.txt 2>&1 & types=$$!; \
+	echo "$(PYTEST) $(1)"; $(PYTEST) $(1); tests=$$?; \
+	wait $$types; types=$$?; \
+	echo "$(BIN)/mypy"; cat build/mypy.txt; \
+	[ $$tests -eq 0 ] && [ $$types -eq 0 ]
+endef
+
+test: $(READY) ## the gate: linters, types and all tests, with few examples drawn by hypothesis
+	$(call gate,)
+
+test-all: $(READY) $(LAUNCHERS) $(VENV)/.helm-installed ## the same with many new examples, and what each test file costs; before an issue is closed
+	$(call gate,--thorough --timeout 900 --session-timeout 86400 --cpu-report)
 
 lint: $(VENV)/.installed ## ruff and mypy alone
 	$(BIN)/ruff check .
@@ -53,6 +106,19 @@ lint: $(VENV)/.installed ## ruff and mypy alone
 format: $(VENV)/.installed ## let ruff lay out the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+fuzz: $(VENV)/.fuzz-installed ## coverage-guided fuzzing of every reader, wire and document (docs/fuzzing.md)
+	$(BIN)/python -m tests.fuzz $(TARGETS) --minutes $(FUZZ_MINUTES)
+
+$(VENV)/.fuzz-installed: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[fuzz]'
+	touch $@
+
+agreement: $(READY) $(LAUNCHERS) ## hold the plans of generated jobs against the real launchers, as a table
+	$(BIN)/python -m tests.agreement
+
+oracle: $(VENV)/.installed ## score lint against the recorded verdicts of the frameworks' validators, as a table
+	$(BIN)/python -m tools.oracle.score
 
 bench: $(VENV)/.installed ## the benchmarks, as ratios against a peer in the same run
 	$(BIN)/python -m benchmarks
@@ -64,8 +130,13 @@ schema: $(VENV)/.installed ## write the committed JSON Schemas anew
 	$(BIN)/preflight schema site-rules > docs/site-rules.schema.json
 	$(BIN)/preflight schema diagnosis > docs/diagnosis.schema.json
 	$(BIN)/preflight schema difference > docs/difference.schema.json
+	$(BIN)/preflight schema plan > docs/plan.schema.json
 	$(BIN)/preflight schema examination > docs/examination.schema.json
 	$(BIN)/preflight schema events > docs/events.schema.json
+	$(BIN)/preflight schema history > docs/history.schema.json
+
+vscode: $(VENV)/.installed ## build the extension for VS Code, and test it with node (fetches from the npm registry)
+	cd editors/vscode && npm ci --no-audit --no-fund && npm test
 
 wheels: $(VENV)/.installed ## write the table of what wheels were built for anew (asks the package index)
 	$(BIN)/python -m tools.wheels
@@ -73,13 +144,18 @@ wheels: $(VENV)/.installed ## write the table of what wheels were built for anew
 tables: $(VENV)/.installed ## generate the tables of launcher options anew (fetches the pinned distributions)
 	$(BIN)/python -m tools.tables
 
+lock: $(VENV)/.installed ## resolve what CI and a release install anew, with hashes (asks the package index)
+	echo hatchling | $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
+	  --custom-compile-command 'make lock' --constraint constraints.txt --output-file integrations/requirements.txt pyproject.toml -
+	printf '%s\n' build click hatchling twine | $(BIN)/uv pip compile --quiet --universal --python-version 3.12 --generate-hashes \
+	  --no-emit-index-url --custom-compile-command 'make lock' --constraint constraints.txt \
+	  --output-file .github/release-requirements.txt -
+
 pictures: $(VENV)/.installed ## take the pictures of the documentation anew (in a Chromium)
 	$(BIN)/python -m tools.pictures
 
 docs: $(VENV)/.installed ## write generated pages, shown output and pictures anew
-	$(BIN)/python -m tools.modules
 	$(BIN)/python -m tools.fields
-	$(BIN)/preflight rules --output markdown --to docs/rules
 	$(BIN)/python -m tools.transcripts
 	$(BIN)/python -m tools.gallery
 	$(BIN)/python -m tools.picture
@@ -87,6 +163,14 @@ docs: $(VENV)/.installed ## write generated pages, shown output and pictures ane
 
 site: $(VENV)/.installed ## build the site from docs/ into build/site
 	$(BIN)/python -m mkdocs build --strict
+
+dist: $(VENV)/.installed ## build the source distribution and the wheel into dist/, and check their metadata
+	rm -rf dist
+	$(BIN)/python -m build --quiet --outdir dist
+	$(BIN)/python -m twine check --strict dist/*
+
+release: $(VENV)/.installed ## set the version, date the changelog, commit and tag: make release VERSION=0.2.0 (pushes nothing)
+	$(BIN)/python -m tools.release "$(VERSION)"
 
 clean: ## remove the virtual environment and caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,1 +1,1 @@
-"""How long things take, always beside something comparable that is measured in the same run."""
+"""Benchmarks: each measures preflight and something comparable in the same run."""

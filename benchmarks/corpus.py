@@ -11,14 +11,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import parsing, scripts
-from benchmarks.measuring import calls, table
+from benchmarks import parse_baseline, scripts
+from benchmarks.stopwatch import calls, table
 
 ROOT = Path(__file__).parents[1]
 
 
 def main() -> None:
-    """Print the table for the folder given, or for a made one."""
+    """Print the table for the given folder, or for a generated one."""
     if len(sys.argv) > 1:
         measure(Path(sys.argv[1]))
         return
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def fill(root: Path) -> None:
-    """What is in any clone, in about the mixture of a training repository: mostly Python, some jobs."""
+    """Copy files that every clone has, mixed like a training repository: mostly Python, some jobs."""
     for name in ("preflight", "rules", "checks", "tests", "reference_trainer", "examples"):
         ignored = shutil.ignore_patterns("cases", "__pycache__", "tests")
         shutil.copytree(ROOT / name, root / name.replace("tests", "lib"), symlinks=True, ignore=ignored)
@@ -43,8 +43,8 @@ def fill(root: Path) -> None:
 def measure(root: Path) -> None:
     """Parse, lint, and lint again from the cache, in turns."""
     from preflight import api
-    from preflight.cache import Cache
-    from preflight.walk import walk
+    from preflight._util.cache import Cache
+    from preflight.sources.discovery.walk import walk
 
     with tempfile.TemporaryDirectory() as folder:
         cache = Cache(Path(folder) / "cache")
@@ -52,7 +52,7 @@ def measure(root: Path) -> None:
         api.lint([root], root=root, cache=cache)
         found = calls(
             {
-                "parse them alone": lambda: parsing.parse(files),
+                "parse them alone": lambda: parse_baseline.parse(files),
                 "lint": lambda: api.lint([root], root=root),
                 "lint from the cache": lambda: api.lint([root], root=root, cache=cache),
             },

@@ -1,7 +1,7 @@
 """Recordings of many nodes, made from the facts of a few real ones: `python -m benchmarks.fleets OUT N [RECORDING]`.
 
-Every node gets the facts of a real one under a name, with addresses, times and measurements of its own, so that hardly
-two values are equal; a few nodes are odd. Links are those that the checks themselves would plan for so many nodes.
+Every node gets the facts of a real one, but its own name, addresses, times and measurements, so that hardly two values
+are equal; a few nodes are odd. The links are those that the checks plan for this number of nodes.
 """
 
 from __future__ import annotations
@@ -16,35 +16,37 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from preflight import catalog
-from preflight.recording import FactRecord, Facts, Fleet, NodeRecord, Recording, Unavailable
-from preflight.request import Request
-from preflight.saved import load, save
+from preflight.model.recording import FactRecord, Facts, Fleet, NodeRecord, Recording, Unavailable
+from preflight.model.recording_io import load, save
+from preflight.model.requests import Request
+from preflight.plugins import registry
 
 _NETWORKS = (ipaddress.IPv4Network("10.77.0.0/16"), ipaddress.IPv4Network("10.78.0.0/16"))
 _ADDRESS = re.compile(r"\b10\.7[78]\.0\.(\d+)\b")
-#: Every so many nodes one is odd, in one of these ways in turn.
+#: One node in this many is odd, in one of several ways in turn.
 ODD_EVERY = 1999
-#: What a wave of facts between nodes makes necessary is asked in the next one.
+#: Facts of one wave lead to further requests in the next wave.
 _WAVES = 4
 
 
 def real(folder: Path) -> Recording:
-    """A check of four virtual nodes and their links, all of it real. Raises ClusterError where none are possible."""
+    """The recording of a real check of four virtual nodes and their links. Raises ClusterError where these are not
+    possible.
+    """
     from tests.cluster import Cluster
-    from tests.end_to_end.running import ROOT, command, give_shards, write_job
+    from tests.end_to_end.head_command import ROOT, command, give_shards, write_job
 
     with Cluster(4) as cluster:
         job = write_job(folder)
         give_shards(cluster.nodes)
         done = cluster.head.run(command(job, "--until", "link"), cwd=str(ROOT), timeout=100)
     if done.returncode not in (0, 3):
-        raise RuntimeError(f"the check of four nodes that others are made from failed:\n{done.stdout}{done.stderr}")
+        raise RuntimeError(f"the check of the four model nodes failed:\n{done.stdout}{done.stderr}")
     return load((folder / "recording.json").read_bytes())
 
 
 def grown(recording: Recording, count: int) -> Recording:
-    """The same recording for `count` nodes. The first node, which holds the job's store, stays the first."""
+    """The same recording for `count` nodes. The first node, which has the job's store, stays the first."""
     (linked_s,) = [stage.started_s for stage in recording.stages if stage.name == "link"] or [float("inf")]
     of_nodes = frozenset(fact.request.key for fact in recording.facts if fact.finished_s <= linked_s)
     makers = [_Maker(recording, index, count, of_nodes) for index in range(count)]
@@ -55,7 +57,7 @@ def grown(recording: Recording, count: int) -> Recording:
 
 
 class _Maker:
-    """Makes one node from one of the recording's: the first from the first, the others from the others in turn."""
+    """Makes one node from a node of the recording: the first from the first, the others from the others in turn."""
 
     def __init__(self, recording: Recording, index: int, count: int, of_nodes: frozenset[str]) -> None:
         self.recording = recording
@@ -64,7 +66,7 @@ class _Maker:
         others = len(recording.nodes) - 1
         self.number = 0 if index == 0 else 1 + (index - 1) % others
         self.model = recording.nodes[self.number].node.name
-        # The master's name stands in the job's files.
+        # The job's files contain the master's name, so it is kept.
         self.name = self.model if index == 0 else f"worker{index:0{len(str(count))}d}"
         self.odd = index // ODD_EVERY if index and index % ODD_EVERY == 0 else 0
         self._last = f"{self.number + 1}"
@@ -80,12 +82,12 @@ class _Maker:
         return replace(record, node=node, host=self.name, clock_offset_s=offset)
 
     def renamed(self, text: str) -> str:
-        """JSON of the model's with this node's name and addresses."""
+        """The model node's JSON with this node's name and addresses."""
 
-        def own(match: re.Match[str]) -> str:
+        def rename_match(match: re.Match[str]) -> str:
             return self.addresses[match[0].startswith("10.78.")] if match[1] == self._last else match[0]
 
-        return _ADDRESS.sub(own, self._word.sub(self.name, text))
+        return _ADDRESS.sub(rename_match, self._word.sub(self.name, text))
 
     def facts(self) -> Iterator[FactRecord]:
         for fact in self.recording.facts:
@@ -97,7 +99,7 @@ class _Maker:
             gone = Unavailable("unreachable", f"{self.name} gave no agent")
             return replace(fact, request=replace(fact.request, node=self.name), value=None, unavailable=gone)
         value = self.measured(json.loads(self.renamed(json.dumps(fact.value))))
-        # What is asked of each node by its own name is asked so of this one; the rest is one request for all.
+        # Requests that contain the node's name are renamed; all others are the same for all nodes.
         params = json.loads(self.renamed(json.dumps(fact.request.params)))
         same = fact.request.params if params == fact.request.params else params
         request = replace(fact.request, node=self.name, params=same)
@@ -107,7 +109,7 @@ class _Maker:
         )
 
     def measured(self, value: Any, name: str = "") -> Any:
-        """The value with measurements of this node's own, and what is odd about it."""
+        """The value with this node's own measurements, and its oddities."""
         if isinstance(value, dict):
             return {key: self.measured(item, key) for key, item in value.items()}
         if isinstance(value, list):
@@ -126,7 +128,7 @@ class _Maker:
 def _links(
     recording: Recording, fleet: Fleet, facts: Sequence[FactRecord], makers: Sequence[_Maker]
 ) -> Iterator[FactRecord]:
-    """What the checks plan between these nodes, wave by wave, each with what came of it between the real ones."""
+    """The requests between these nodes, wave by wave, each with the results of the real nodes."""
     by_name = {maker.name: maker for maker in makers}
     models: dict[str, list[FactRecord]] = {}
     for fact in recording.facts:
@@ -136,7 +138,7 @@ def _links(
     for wave in range(_WAVES):
         found = Facts(tuple(seen))
         planned: dict[str, Request] = {}
-        for check in catalog.checks():
+        for check in registry.checks():
             plan = check.follow_up if wave else check.plan
             for job in recording.jobs if check.when == "link" and plan is not None else ():
                 for request in plan(job, fleet, found):
@@ -157,7 +159,7 @@ def _between(request: Request, models: Sequence[FactRecord], by_name: Mapping[st
     maker = by_name[request.node]
     model = models[maker.index % len(models)]
     value: Any = json.loads(json.dumps(model.value))
-    own = maker.addresses[0]
+    rename_match = maker.addresses[0]
     if request.probe.endswith(":dial"):
         known = {target["label"]: target for fact in models for target in fact.value["targets"]}
         value["targets"] = [
@@ -165,17 +167,20 @@ def _between(request: Request, models: Sequence[FactRecord], by_name: Mapping[st
                 **known[target["label"]],
                 **{name: target[name] for name in ("peer", "host")},
                 "address": by_name[target["peer"]].addresses[0],
-                "source": own,
-                "seen_as": own,
+                "source": rename_match,
+                "seen_as": rename_match,
             }
             for target in request.params["targets"]
         ]
     elif request.probe.endswith(":measure"):
         peer = by_name[request.peers[0]]
-        value = {**value, "peer": peer.name, "address": peer.addresses[0], "source": own}
+        value = {**value, "peer": peer.name, "address": peer.addresses[0], "source": rename_match}
     elif request.probe.endswith(":routes"):
         route = value["routes"][0]
-        there = [{"destination": address, "address": address, "source": own} for address in request.params["addresses"]]
+        there = [
+            {"destination": address, "address": address, "source": rename_match}
+            for address in request.params["addresses"]
+        ]
         value["routes"] = [{**route, **item} for item in there]
     elif request.probe.endswith(":listen"):
         value["token"] = f"{maker.index:032x}"

@@ -1,7 +1,7 @@
-"""NCCL ranks of the smoke run on one GPU: phases, times, oracle. Needs an NVIDIA GPU, torch with NCCL, nothing else.
+"""NCCL ranks of the smoke run on one GPU: phases, times, oracle. Needs only an NVIDIA GPU and torch with NCCL.
 
-Several ranks share the GPU, as `reference_trainer/sharing.py` lets them. Times are no bandwidth
-measurements then. Run: python benchmarks/gpu_smoke.py [1,2,4] [steps]
+Several ranks share the GPU, as `reference_trainer/common/shared_gpu.py` lets them. Then the times are not bandwidth
+measurements. Run: python benchmarks/gpu_smoke.py [1,2,4] [steps]
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-#: A set-up of several ranks on one GPU may hang for good (NCCL's own documentation): never wait longer.
+#: Several ranks on one GPU may hang forever (NCCL's own documentation), so this is the longest wait.
 LIMIT_S = 120.0
 
 
 def main() -> int:
-    """Run each number of ranks; exit 1 when one of them did not come to the one right answer."""
+    """Run each number of ranks; exit with 1 if one of them did not get the correct result."""
     if "--rank" in sys.argv:
         return run_rank(json.loads(sys.argv[sys.argv.index("--rank") + 1]))
     sys.path[:0] = [str(ROOT), str(ROOT / "checks"), str(ROOT / "rules")]
@@ -39,8 +39,8 @@ def main() -> int:
 
 
 def show_gpus() -> None:
-    """What NVML says, by the same probe that `preflight check` uses on nodes."""
-    from preflight.node.wire import ProbeUnavailable
+    """Print what NVML reports, using the probe of `preflight check`."""
+    from preflight.agent.wire import ProbeUnavailable
     from preflight_checks.probes.gpus import gpus
 
     try:
@@ -58,7 +58,7 @@ def show_gpus() -> None:
 
 
 def versions() -> tuple[int, ...]:
-    """Print torch, CUDA and NCCL; returns NCCL's version. A process of its own, so that no CUDA context stays here."""
+    """Print torch, CUDA and NCCL; returns NCCL's version. A separate process, so that no CUDA context stays here."""
     code = "import torch; print(torch.__version__, torch.version.cuda, *torch.cuda.nccl.version())"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     if said.returncode:
@@ -69,8 +69,8 @@ def versions() -> tuple[int, ...]:
 
 
 def run_world(world_size: int, steps: int, nccl: tuple[int, ...]) -> bool:
-    """Start the ranks, wait at most LIMIT_S, print a table; whether every rank was exact."""
-    from reference_trainer.sharing import environment
+    """Start the ranks, wait at most LIMIT_S and print a table; return whether every rank was exact."""
+    from reference_trainer.common.shared_gpu import environment
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -124,13 +124,13 @@ def _listen(child: subprocess.Popen[str], words: list[dict[str, Any]]) -> None:
 
 
 def show_rank(rank: int, words: list[dict[str, Any]]) -> bool:
-    """One rank's phases and results; whether all of them are right."""
+    """Print one rank's phases and results; return whether all results are correct."""
     ends = [word for word in words if "report" in word or "error" in word]
     if not ends or "error" in ends[-1]:
         steps = [word for word in words if word.get("event") in ("phase", "entering", "problem")]
         last = {k: v for k, v in steps[-1].items() if k in ("what", "phase", "error")} if steps else "nothing"
         why = ends[-1]["error"] if ends else "killed at the limit"
-        print(f"  rank {rank}: did not finish; last said {last}; {why}")
+        print(f"  rank {rank}: did not finish; last phase {last}; {why}")
         return False
     report = ends[-1]["report"]
     phases = "  ".join(f"{name} {at:.2f}" for name, at in report["phase_at_s"].items())
@@ -149,6 +149,12 @@ def show_rank(rank: int, words: list[dict[str, Any]]) -> bool:
     )
     via = ", ".join(f"{kind} x{number}" for kind, number in nccl["via"].items())
     print(f"    {report['trainer']}; {speeds or sweep['skipped']}")
+    gpu = report["gpu"]
+    alone = ", ".join(f"{item['what']} {item['best']:.4g}" for item in gpu["speeds"]) or gpu["skipped"]
+    print(
+        f"    the GPU by itself in {gpu['took_s']:.1f} s: {alone}; known bits {gpu['exact']['turns']}, "
+        f"{len(gpu['exact']['wrong'])} wrong; {gpu['notes'] or 'no notes'}"
+    )
     print(f"    NCCL's network {nccl['network'] or '-'}; {via or 'no channels'}")
     for mismatch in report["mismatches"][:4]:
         print(f"    WRONG {mismatch}")
@@ -157,11 +163,11 @@ def show_rank(rank: int, words: list[dict[str, Any]]) -> bool:
 
 
 def run_rank(params: dict[str, Any]) -> int:
-    """What each child does: the rank, its events and its report as JSON lines."""
+    """Run one rank in this child process, and write its events and its report as JSON lines."""
     sys.path[:0] = [str(ROOT)]
     from dataclasses import asdict
 
-    from reference_trainer import collective
+    from reference_trainer.collective import rank as collective
 
     def tell(data: dict[str, Any]) -> None:
         sys.stdout.write(json.dumps(data) + "\n")

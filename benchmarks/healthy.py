@@ -1,9 +1,9 @@
-"""False alarms: healthy smoke runs while this machine has four times as much to do as it has processors for.
+"""False alarms: healthy smoke runs on a machine with four busy processes per processor.
 
-`python -m benchmarks healthy [MODES] [ROUNDS]`, such as `healthy async,ssp 50`; without a word one round of all modes.
-Each run is the command a user would type, over nodes that this machine plays. A run that says no-go is a false alarm,
-and its findings are printed. One that is incomplete (it could not tell, the machine was too busy) is counted apart,
-with its reasons. The exit code is 1 where there was a false alarm.
+`python -m benchmarks healthy [MODES] [ROUNDS]`, such as `healthy async,ssp 50`; without arguments one round of all
+modes. Each run is the command that a user would type, over virtual nodes of this machine. A no-go is a false alarm, and
+its findings are printed. An incomplete run (the machine was too busy to decide) is counted separately, with its
+reasons. The exit code is 1 if there was a false alarm.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from preflight.node.process import die_with_parent
+from preflight.agent.process import die_with_parent
 
 ROOT = Path(__file__).resolve().parents[1]
-#: So many processes that only compute run beside, for each processor: with them it has five times its share to do.
+#: The number of processes per processor that only compute.
 TIMES = 4
-#: A run that takes longer is ended, and counts as one that could not tell.
+#: A run that takes longer is ended, and counts as incomplete.
 LIMIT_S = 300.0
 SERVERS = ("--servers", "1", "--workers", "2")
 MODES: dict[str, tuple[str, ...]] = {
@@ -42,7 +42,7 @@ MODES: dict[str, tuple[str, ...]] = {
 
 @dataclass
 class Counted:
-    """What became of the runs of one mode."""
+    """The results of the runs of one mode."""
 
     verdicts: Counter[str] = field(default_factory=Counter)
     wall_s: list[float] = field(default_factory=list)
@@ -50,22 +50,22 @@ class Counted:
 
     @property
     def alarms(self) -> int:
-        """Healthy runs that were called broken."""
+        """The number of healthy runs with the verdict no-go."""
         return sum(times for verdict, times in self.verdicts.items() if verdict not in ("go", "incomplete"))
 
 
 def main() -> int:
     """Run all modes in turns, and print a line for each."""
-    modes, rounds = asked(sys.argv[1:])
+    modes, rounds = requested_runs(sys.argv[1:])
     unknown = [mode for mode in modes if mode not in MODES]
     if unknown:
-        print(f"there is no mode {unknown[0]!r}; there are {', '.join(MODES)}", file=sys.stderr)
+        print(f"unknown mode {unknown[0]!r}; use one of {', '.join(MODES)}", file=sys.stderr)
         return 2
     found = {mode: Counted() for mode in modes}
-    with burners(TIMES * len(os.sched_getaffinity(0))):
+    with start_burners(TIMES * len(os.sched_getaffinity(0))):
         for number in range(rounds):
             for mode, counted in found.items():
-                one(mode, counted)
+                make_run(mode, counted)
                 print(
                     f"  round {number + 1} of {rounds}, {mode}: {dict(counted.verdicts)}", file=sys.stderr, flush=True
                 )
@@ -74,15 +74,15 @@ def main() -> int:
     return 1 if any(counted.alarms for counted in found.values()) else 0
 
 
-def asked(words: Sequence[str]) -> tuple[list[str], int]:
-    """Which modes, and how many rounds."""
-    modes = [mode for word in words if not word.isdigit() for mode in word.split(",") if mode]
-    return modes or list(MODES), next((int(word) for word in words if word.isdigit()), 1)
+def requested_runs(words: Sequence[str]) -> tuple[list[str], int]:
+    """Parse the modes and the number of rounds."""
+    modes = [mode for word in words if not word.isdecimal() for mode in word.split(",") if mode]
+    return modes or list(MODES), next((int(word) for word in words if word.isdecimal()), 1)
 
 
 @contextmanager
-def burners(count: int) -> Iterator[None]:
-    """So many processes that compute and do nothing else, no less important than any other."""
+def start_burners(count: int) -> Iterator[None]:
+    """Start `count` processes that only compute, with normal priority."""
     pids = []
     try:
         for _ in range(count):
@@ -98,7 +98,7 @@ def burners(count: int) -> Iterator[None]:
 
 
 def burn() -> None:
-    """Until it is killed; with whoever started it it ends, too."""
+    """Compute until killed, or until the parent process ends."""
     try:
         die_with_parent()
         number = 1
@@ -108,8 +108,8 @@ def burn() -> None:
         os._exit(1)
 
 
-def one(mode: str, counted: Counted) -> None:
-    """One run."""
+def make_run(mode: str, counted: Counted) -> None:
+    """Make one run and count its verdict."""
     command = [sys.executable, "-m", "preflight", "smoke", "--on", "local", "--python", sys.executable, *MODES[mode]]
     folders = (ROOT, ROOT / "checks", ROOT / "rules")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
@@ -120,7 +120,7 @@ def one(mode: str, counted: Counted) -> None:
         )
     except subprocess.TimeoutExpired:
         counted.verdicts["incomplete"] += 1
-        counted.said[f"not over after {LIMIT_S:g} s"] += 1
+        counted.said[f"not finished after {LIMIT_S:g} s"] += 1
         return
     counted.wall_s.append(time.perf_counter() - began)
     try:
@@ -138,8 +138,8 @@ def one(mode: str, counted: Counted) -> None:
 
 
 def show(found: dict[str, Counted], load: str) -> None:
-    """A line for each mode, and below it what those runs said that were not simply go."""
-    print(f"\nhealthy smoke runs beside {TIMES} busy processes a processor (load average at the end {load})")
+    """Print a line for each mode, followed by the findings and reasons of runs without the verdict go."""
+    print(f"\nhealthy smoke runs with {TIMES} busy processes per processor (load average at the end {load})")
     print(f"  {'':<12}{'runs':>6}{'go':>6}{'unsure':>8}{'false alarms':>14}{'wall s':>9}{'(range)':>14}")
     for mode, counted in found.items():
         runs = sum(counted.verdicts.values())

@@ -1,4 +1,4 @@
-"""Planning and judging the link stage for 100 to 10,000 nodes: who tries whom, in which rounds, and what came of it."""
+"""Planning and judging the link stage for 100 to 10,000 nodes: the pairs, their rounds, and their results."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from preflight.job import Claim, Job, Known, Launch, Span, Strength
-from preflight.links import disjoint, schedule
-from preflight.recording import FactRecord, Facts, Fleet, Node, NodeRecord
-from preflight.request import Request, probe_name
-from preflight_checks.links.links import port_unreachable
-from preflight_checks.links.quality import judged, plan_measures
-from preflight_checks.probes.link_quality import Quality, Way, measure
+from preflight.analysis.pairing import disjoint, schedule
+from preflight.model.job import Claim, Job, Known, Launch, Span, Strength
+from preflight.model.recording import FactRecord, Facts, Fleet, Node, NodeRecord
+from preflight.model.requests import Request, probe_name
+from preflight_checks.links.fleet_comparison import judged, plan_measurements
+from preflight_checks.links.reachability import port_unreachable
+from preflight_checks.probes.link_quality import Direction, Quality, measure
 from preflight_checks.probes.links import Dialled, Target, dial
 
 COUNTS = (100, 300, 1000, 3000, 10_000)
-#: The aim: the rounds for 1,000 nodes are planned within this.
+#: The aim: the rounds for AIM_NODES nodes are planned within AIM_S seconds.
 AIM_NODES, AIM_S = 1000, 1.0
 _LAUNCH = Launch("train.sh:1", "torchrun", Span("train.sh", 1, 1, 1, 8, "torchrun"))
 
@@ -35,7 +35,7 @@ def _fleet(count: int) -> Fleet:
 
 
 def _dialled(requests: Sequence[Request]) -> tuple[FactRecord, ...]:
-    """What a fleet would say in which nobody reaches node7."""
+    """The facts of a fleet in which no node reaches node7."""
     found = []
     for request in requests:
         if request.probe == probe_name(dial):
@@ -54,8 +54,8 @@ def _status(peer: str) -> str:
 
 
 def _measured(requests: Sequence[Request]) -> tuple[FactRecord, ...]:
-    """What a fleet would say in which all ways are alike."""
-    way = Way(9000.0, 9400.0, 500, 500, 0, 0, 5000, 1472, 3, 0.02)
+    """The facts of a fleet in which all links are equally fast."""
+    way = Direction(9000.0, 9400.0, 500, 500, 0, 0, 5000, 1472, 3, 0.02)
     value = asdict(Quality("", "", "", 5e-5, 6e-5, 1e-4, 1e-5, 200, 0, way, way))
     wanted = [request for request in requests if request.probe == probe_name(measure)]
     return tuple(FactRecord(request, {**value, "peer": request.peers[0]}) for request in wanted)
@@ -68,9 +68,9 @@ def _timed(function: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def main() -> int:
-    """Print the curve; 1 where the aim is missed."""
+    """Print the curve; return 1 if the aim is missed."""
     job = _job()
-    print("planning and judging the link stage (seconds of processor time)")
+    print("planning and judging the link stage (seconds of CPU time)")
     print("   nodes    pairs    of all  rounds  requests   turns   judge  us/pair")
     missed = False
     for count in COUNTS:
@@ -78,7 +78,7 @@ def main() -> int:
         rounds_s, plan = _timed(lambda fleet=fleet: schedule([node.name for node in fleet.nodes]))
         requests_s, requests = _timed(lambda fleet=fleet: list(port_unreachable.plan(job, fleet, Facts())))
         records = _dialled(requests)
-        measures = list(plan_measures(job, fleet, Facts()))
+        measures = list(plan_measurements(job, fleet, Facts()))
         turns_s, _ = _timed(lambda measures=measures: disjoint(measures))
         facts = Facts((*records, *_measured(measures)))
 

@@ -1,12 +1,12 @@
 """Facts of many ssh nodes: `preflight check --until node` against `ansible -m setup` and pyinfra's facts.
 
 `python -m benchmarks node_facts [NODES...]`, on virtual nodes of one machine (tests/cluster). Both peers are installed
-into a folder of their own (`$PREFLIGHT_PEERS`, or a temporary one) at the versions below. Ansible runs twice: as it
-comes (five nodes at a time, each module copied to the node), and tuned as those who know it do (all nodes at once,
+into a separate folder (`$PREFLIGHT_PEERS`, or a temporary one) at the versions below. Ansible runs twice: as it comes
+(five nodes at a time, each module copied to the node), and tuned as those who know it do (all nodes at once,
 pipelining). Each contestant has a first round and a few more behind it. Both peers keep their connections
 (ControlPersist) for those; of preflight that is only asked where the table says so (`--on-option keep=60`), for it logs
 in anew otherwise. A virtual node has no processor of its own: what is compared is the work of head and nodes together,
-as wall time and as processor time of all of it.
+as wall time and as CPU time of all of it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster import Cluster
-from tests.end_to_end.running import ROOT, THIS_CHECKOUT, give_shards, write_job
+from tests.end_to_end.head_command import ROOT, THIS_CHECKOUT, give_shards, write_job
 
 PEERS = ("ansible-core==2.19.14", "pyinfra==3.10.0")
-#: pyinfra's facts that take no argument and tell of a Linux host what `setup` tells too.
+#: pyinfra's facts that take no argument and report about a Linux host what `setup` also reports.
 PYINFRA = (
     *(f"server.{name}" for name in ("Hostname", "Kernel", "KernelVersion", "Os", "OsRelease", "Arch", "Date", "Users")),
     *(f"server.{name}" for name in ("LinuxDistribution", "Mounts", "KernelModules", "Sysctl", "Groups", "Selinux")),
@@ -37,13 +37,13 @@ PYINFRA = (
 )
 COUNTS = (16, 64)
 #: Rounds after the first; their medians count.
-AGAIN = 3
+WARM_ROUNDS = 3
 LIMIT_S = 600
 
 
 @dataclass(frozen=True)
 class Took:
-    """One run: wall and processor seconds, and how many values it brought from each node."""
+    """One run: wall and processor seconds, and the number of values from each node."""
 
     wall_s: float
     cpu_s: float
@@ -53,7 +53,7 @@ class Took:
 def main() -> int:
     """Print a table for each number of nodes."""
     counts = [int(word) for word in sys.argv[1:]] or COUNTS
-    _apart()
+    _enter_group()
     with tempfile.TemporaryDirectory(prefix="preflight-facts-") as folder:
         peers = Path(os.environ.get("PREFLIGHT_PEERS", f"{folder}/peers"))
         if not (peers / "bin" / "ansible").exists():
@@ -68,7 +68,7 @@ def main() -> int:
 
 
 def compare(cluster: Cluster, count: int, folder: Path, jobs: Path, peers: Path, sockets: str) -> None:
-    """Some rounds of every contestant, one after the other; `sockets` is a folder with a short name."""
+    """Run every contestant for some rounds, in turns; `sockets` is a folder with a short name."""
 
     def of_preflight(_: str) -> int:
         return _of_preflight(jobs / "saved.json", count)
@@ -112,13 +112,13 @@ def compare(cluster: Cluster, count: int, folder: Path, jobs: Path, peers: Path,
     }
     found: dict[str, list[Took]] = {name: [] for name in contestants}
     for name, (environment, command, values) in contestants.items():
-        for _ in range(1 + AGAIN):
+        for _ in range(1 + WARM_ROUNDS):
             began, spent = time.perf_counter(), _busy_s()
             done = cluster.head.run(command, cwd=str(ROOT), timeout=LIMIT_S, env={**environment, "LC_ALL": "C.UTF-8"})
             wall_s, cpu_s = time.perf_counter() - began, _busy_s() - spent
             if done.returncode not in (0, 1, 3):
                 raise RuntimeError(f"{name} ended with {done.returncode}: {done.stderr[-500:]}")
-            # pyinfra writes what it found to standard error.
+            # pyinfra writes its facts to standard error.
             found[name].append(Took(wall_s, cpu_s, values(done.stdout or done.stderr)))
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     print(f"\nfacts of {count} nodes (load average at the end {load}; {os.cpu_count()} processors)")
@@ -129,7 +129,9 @@ def compare(cluster: Cluster, count: int, folder: Path, jobs: Path, peers: Path,
         ratios = (plain[0].wall_s / cold.wall_s, plain[1].wall_s / again.wall_s, tuned[1].wall_s / again.wall_s)
         shown = "".join(f"{ratio:>{width}.1f} x" for ratio, width in zip(ratios, (11, 6, 6), strict=True))
         print(f"  {name:<29}{cold.wall_s:>8.2f}{again.wall_s:>9.2f}{again.cpu_s:>8.1f}{again.values:>8}{shown}")
-    print(f"  again: median of {AGAIN} rounds after the first; values: scalars brought from one node, on average;")
+    print(
+        f"  again: median of {WARM_ROUNDS} rounds after the first; values: scalars brought from one node, on average;"
+    )
     print("  ansible is: its time to this one, as it comes in the first round and again, and tuned again")
 
 
@@ -144,15 +146,15 @@ def _median(rounds: Sequence[Took]) -> Took:
 _GROUP = Path("/sys/fs/cgroup/cpuacct") / f"preflight-facts-{os.getpid()}"
 
 
-def _apart() -> None:
-    """Put this process, and with it all it will start, into a group whose processor time is counted."""
+def _enter_group() -> None:
+    """Put this process and its future children into a control group that counts CPU time."""
     if _GROUP.parent.is_dir():
         _GROUP.mkdir(exist_ok=True)
         (_GROUP / "cgroup.procs").write_text(str(os.getpid()))
 
 
 def _busy_s() -> float:
-    """Processor seconds of all that was started, or of the whole machine where groups are not counted so."""
+    """CPU seconds of the started processes; of the whole machine if they have no control group."""
     if (_GROUP / "cpuacct.usage").exists():
         return int((_GROUP / "cpuacct.usage").read_text()) / 1e9
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
@@ -171,7 +173,7 @@ def _of_pyinfra(text: str, count: int) -> int:
 
 
 def _of_preflight(saved: Path, count: int) -> int:
-    from preflight.saved import load
+    from preflight.model.recording_io import load
 
     recording = load(saved.read_bytes())
     return sum(_scalars(fact.value) for fact in recording.facts if fact.unavailable is None) // count

@@ -1,4 +1,4 @@
-"""One server or trainer of Paddle's own parameter servers, told what to be in its arguments: the peer of `ps_paddle`.
+"""One server or trainer of Paddle's own parameter servers, as its arguments say: the peer of `ps_paddle`.
 
 It is run by an interpreter that has Paddle and numpy, and nothing of preflight. A trainer reads how many steps to take
 from each line of its standard input, and answers with the seconds that they took.
@@ -10,30 +10,30 @@ import sys
 import time
 
 
-def environment(told):
-    """The variables by which Paddle's role maker knows the run."""
-    host, _, port = told["server"].rpartition(":")
-    is_server = told["role"] == "server"
+def environment(config):
+    """The variables from which Paddle's role maker learns the layout of the run."""
+    host, _, port = config["server"].rpartition(":")
+    is_server = config["role"] == "server"
     os.environ.update(
         TRAINING_ROLE="PSERVER" if is_server else "TRAINER",
-        PADDLE_PSERVERS_IP_PORT_LIST=told["server"],
-        PADDLE_TRAINERS_NUM=str(told["workers"]),
-        PADDLE_TRAINER_ID=str(told["index"]),
-        PADDLE_TRAINER_ENDPOINTS=",".join(f"127.0.0.1:{1 + index}" for index in range(told["workers"])),
+        PADDLE_PSERVERS_IP_PORT_LIST=config["server"],
+        PADDLE_TRAINERS_NUM=str(config["workers"]),
+        PADDLE_TRAINER_ID=str(config["index"]),
+        PADDLE_TRAINER_ENDPOINTS=",".join(f"127.0.0.1:{1 + index}" for index in range(config["workers"])),
         POD_IP=host,
         PADDLE_PORT=port if is_server else "0",
         PADDLE_WITH_GLOO="0",
-        # Releases with the new intermediate representation cut no programs for servers unless it is off.
+        # Releases with the new intermediate representation split programs for servers only if it is off.
         FLAGS_enable_pir_api="0",
     )
 
 
-def program(told):
-    """The model of the reference trainer: dense inputs beside the mean of rows of one table, one hidden layer."""
+def program(config):
+    """The model of the reference trainer: dense inputs and the mean of rows of one table, one hidden layer."""
     import paddle
     from paddle.distributed import fleet
 
-    model = told["model"]
+    model = config["model"]
     paddle.enable_static()
     fleet.init(fleet.PaddleCloudRoleMaker())
     inputs = paddle.static.data("inputs", [None, model["inputs"]], "float32")
@@ -47,22 +47,22 @@ def program(told):
     loss = paddle.mean(paddle.nn.functional.cross_entropy(outputs, labels))
     strategy = fleet.DistributedStrategy()
     strategy.a_sync = True
-    fleet.distributed_optimizer(paddle.optimizer.SGD(told["rate"]), strategy).minimize(loss)
+    fleet.distributed_optimizer(paddle.optimizer.SGD(config["rate"]), strategy).minimize(loss)
     return paddle, fleet, loss
 
 
-def serve(told):
-    """Until it is killed: Paddle's server knows no other end."""
-    _, fleet, _ = program(told)
+def serve(config):
+    """Serve until killed: Paddle's server does not end otherwise."""
+    _, fleet, _ = program(config)
     fleet.init_server()
     fleet.run_server()
 
 
-def train(told, out):
-    """Steps on demand. Dense parameters are pulled before each, as the threads of `train_from_dataset` do."""
+def train(config, out):
+    """Train on demand. Dense parameters are pulled before each, as the threads of `train_from_dataset` do."""
     import numpy
 
-    paddle, fleet, loss = program(told)
+    paddle, fleet, loss = program(config)
     executor = paddle.static.Executor(paddle.CPUPlace())
     executor.run(paddle.static.default_startup_program())
     fleet.init_worker()
@@ -72,7 +72,7 @@ def train(told, out):
 
     send = public.get_the_one_send_context(runtime.context, split_dense_table=False, ep_list=runtime.endpoints)
     receive = get_the_one_recv_context(runtime.context, split_dense_table=False)
-    data = numpy.load(told["data"])
+    data = numpy.load(config["data"])
     feed = {name: data[name] for name in ("inputs", "labels", "ids")}
     main = paddle.static.default_main_program()
 
@@ -92,16 +92,16 @@ def train(told, out):
 
 
 def run():
-    """What the argument says."""
-    told = json.loads(sys.argv[1])
-    # Paddle writes to standard output; the answers have it to themselves.
+    """Run the server or the trainer that the argument describes."""
+    config = json.loads(sys.argv[1])
+    # Paddle writes to standard output, so that is redirected and only the answers go there.
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    environment(told)
-    if told["role"] == "server":
-        serve(told)
+    environment(config)
+    if config["role"] == "server":
+        serve(config)
     else:
-        train(told, out)
+        train(config, out)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The parameter servers of the reference trainer against plain sockets and against libraries.
 
-`python -m benchmarks parameter_server [transfer|steps|servers|paddle] [ROUNDS]`; without a word the first two.
+`python -m benchmarks parameter_server [transfer|steps|servers|paddle] [ROUNDS]`; without a name the first two.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _USUAL = ("transfer", "steps")
 
 
 def main() -> int:
-    """Run the parts that are named, or the usual ones."""
+    """Run the named parts, or the usual ones."""
     words = sys.argv[1:]
     names = [word for word in words if word in PARTS] or list(_USUAL)
-    unknown = [word for word in words if word not in PARTS and not word.isdigit()]
+    unknown = [word for word in words if word not in PARTS and not word.isdecimal()]
     if unknown:
-        print(f"there is no part {unknown[0]!r}; there are {', '.join(PARTS)}", file=sys.stderr)
+        print(f"unknown part {unknown[0]!r}; use one of {', '.join(PARTS)}", file=sys.stderr)
         return 2
-    rounds = [word for word in words if word.isdigit()]
+    rounds = [word for word in words if word.isdecimal()]
     for name in names:
         sys.argv = [f"benchmarks/ps_{name}.py", *rounds]
         code = importlib.import_module(f"benchmarks.ps_{name}").main()

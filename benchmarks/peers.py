@@ -1,7 +1,7 @@
 """Lint of the same files as another linter: shell scripts as shellcheck, Kubernetes manifests as checkov.
 
-`python -m benchmarks peers [SHELL_DIR [KUBERNETES_DIR]]`. Each peer is taken from the path or from $SHELLCHECK and
-$CHECKOV, and left out where there is none. Whole processes are timed, without a cache.
+`python -m benchmarks peers [SHELL_DIR [KUBERNETES_DIR]]`. Each peer is found on PATH or by $SHELLCHECK and $CHECKOV,
+and left out if it is missing. Whole processes are timed, without a cache.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import tempfile
 from pathlib import Path
 
 from benchmarks import scripts
-from benchmarks.measuring import processes, table
+from benchmarks.stopwatch import processes, table
 
 COMMAND = str(Path(sys.executable).parent / "preflight")
 _COUNT = 60
 
 
 def main() -> None:
-    """Print one table for each peer that is there."""
+    """Print one table for each installed peer."""
     with tempfile.TemporaryDirectory() as folder:
         given = [Path(word) for word in sys.argv[1:]]
         shell = given[0] if given else Path(folder) / "shell"
@@ -51,7 +51,7 @@ def compare(name: str, variable: str, folder: Path, suffixes: tuple[str, ...], o
             name: (program, *options, *named),
             "preflight lint": (COMMAND, "lint", "--no-cache", only, "--root", only),
         }
-        title = f"{len(files)} files as {name} reads them"
+        title = f"{len(files)} files that {name} reads"
         table(title, processes(commands, rounds=3), against=name, note="aim below 1")
 
 

@@ -2,8 +2,8 @@
 
 The same table, row numbers, samples, sizes and learning rate; each side starts with its own random weights. Paddle
 comes from `$PREFLIGHT_PADDLE` (an interpreter that has a release with servers: 3.0.0 or older), else from .venv/paddle.
-Paddle's asynchronous client gives pushes away to threads of its own and merges them; ours hands each one over and takes
-the weights that come back. Both read all dense weights before each step.
+Paddle's asynchronous client passes pushes to its own threads and merges them; ours sends each one and receives the new
+weights. Both read all dense weights before each step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from benchmarks import ps_peers
-from benchmarks.ps_steps import MODELS, ROOT, WORKERS, Contestant, commanded, ours, rate, turns
+from benchmarks.ps_steps import MODELS, ROOT, WORKERS, Contestant, commanded, our_contestant, rate, turns
 
 TITLE = "sparse 1M x 16"
 ROUNDS = 5
@@ -32,7 +32,7 @@ _PEER = Path(__file__).with_name("paddle_peer.py")
 
 
 def main() -> int:
-    """One table; 0 also where no Paddle is there, which is said."""
+    """Print one table; without a Paddle print that and return 0."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     interpreter = Path(os.environ.get("PREFLIGHT_PADDLE") or ROOT / ".venv" / "paddle" / RELEASE / "bin" / "python")
     if not interpreter.exists():
@@ -43,7 +43,9 @@ def main() -> int:
     torch.set_num_threads(1)
     options = MODELS[TITLE][0]
     with tempfile.TemporaryDirectory(prefix="preflight-ps-") as folder:
-        turns(TITLE, [lambda: ours(options), lambda: paddle(interpreter, options, Path(folder))], STEPS, rounds)
+        turns(
+            TITLE, [lambda: our_contestant(options), lambda: paddle(interpreter, options, Path(folder))], STEPS, rounds
+        )
     return 0
 
 
@@ -56,25 +58,25 @@ class Trainer:
         self._process = process
         self._orders: IO[str] = process.stdin
         self._answers: IO[str] = process.stdout
-        self.version = str(self._answer()["ready"])
+        self.version = str(self._read_answer()["ready"])
 
     def tell(self, count: int) -> None:
-        """Begin."""
+        """Start this many steps."""
         self._orders.write(f"{count}\n")
         self._orders.flush()
 
     def took(self) -> float:
-        """Wait for the end; the seconds."""
-        return float(self._answer()["seconds"])
+        """Wait for the end of the steps, and return their seconds."""
+        return float(self._read_answer()["seconds"])
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self._process.kill()
         self._process.wait()
 
-    def _answer(self) -> dict[str, float | str]:
+    def _read_answer(self) -> dict[str, float | str]:
         if not select.select([self._answers], [], [], START_S)[0]:
-            raise RuntimeError(f"a trainer of Paddle said nothing for {START_S:g} s")
+            raise RuntimeError(f"a trainer of Paddle did not answer for {START_S:g} s")
         line = self._answers.readline()
         if not line:
             raise RuntimeError(f"a trainer of Paddle ended with {self._process.wait()}")
@@ -83,8 +85,8 @@ class Trainer:
 
 
 def paddle(interpreter: Path, options: dict[str, int], folder: Path) -> Contestant:
-    """One server and the trainers of Paddle, with the reference trainer's own samples and row numbers."""
-    told: dict[str, Any] = {
+    """Start one server and the trainers of Paddle, with the reference trainer's samples and row numbers."""
+    config: dict[str, Any] = {
         "server": f"127.0.0.1:{ps_peers.free_port()}",
         "workers": WORKERS,
         "model": options,
@@ -92,7 +94,7 @@ def paddle(interpreter: Path, options: dict[str, int], folder: Path) -> Contesta
     }
 
     def start(role: str, index: int) -> subprocess.Popen[str]:
-        own = {**told, "role": role, "index": index, "data": str(folder / f"worker{index}.npz")}
+        own = {**config, "role": role, "index": index, "data": str(folder / f"worker{index}.npz")}
         return subprocess.Popen(
             [str(interpreter), str(_PEER), json.dumps(own)],
             stdin=subprocess.PIPE,
@@ -108,7 +110,7 @@ def paddle(interpreter: Path, options: dict[str, int], folder: Path) -> Contesta
     trainers: list[subprocess.Popen[str]] = []
     try:
         # Trainers of 3.0.0 do not wait for the server.
-        _await_port(server, told["server"])
+        _await_port(server, config["server"])
         trainers += [start("trainer", index) for index in range(WORKERS)]
         ready = [Trainer(process) for process in trainers]
     except RuntimeError:
@@ -130,7 +132,7 @@ def _await_port(server: subprocess.Popen[str], endpoint: str) -> None:
 
 
 def _write(interpreter: Path, options: dict[str, int], index: int, path: Path) -> None:
-    """One worker's samples as numpy reads them, written by the interpreter that has numpy."""
+    """Write one worker's samples in numpy's format, with the interpreter that has numpy."""
     from reference_trainer.ps import tasks
 
     task = tasks.Network(**options)

@@ -1,8 +1,8 @@
 """The same exchange over other transports: gradients go up, and weights and rows come down, in one call a step.
 
-Each peer is written as its own documentation has it done: pyzmq's ROUTER with parts that are not copied, torch's RPC
-with tensors as arguments, a Ray actor. All of them share the model, the arithmetic, and what is applied; and weights
-are sent as of one moment, as our own servers do: never half of the push of another worker.
+Each peer follows its own documentation: pyzmq's ROUTER with parts that are not copied, torch's RPC with tensors as
+arguments, a Ray actor. All of them share the model, the arithmetic and the updates. Like our own servers, they send
+weights of one moment, never with half of another worker's push applied.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 Exchange = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 
 
-class Held:
-    """What a server of a peer holds.
+class Weights:
+    """The weights of a peer's server.
 
     Args:
         copied: the transport copies an answer before the next call begins, so that nothing needs to be done for it.
@@ -34,14 +34,14 @@ class Held:
         self._copied = copied
 
     def exchange(self, gradient: Any, rows: Any, row_gradients: Any, wanted: Any) -> tuple[Any, Any]:
-        """Apply and answer."""
+        """Apply the gradients and return the wanted weights."""
         from reference_trainer.ps import store
 
         if gradient.numel():
             self.dense.add_(gradient, alpha=-self._rate)
         if rows.numel():
             store.add_rows(self.table, rows, row_gradients.view(rows.numel(), -1), -self._rate)
-        # The transports of the others send while the next call is served.
+        # Other transports send the answer while the next call is served, so it is copied.
         dense = self.dense if self._copied else self.dense.clone()
         return dense, self.table[wanted] if wanted.numel() else self.table[:0]
 
@@ -55,11 +55,11 @@ class Training:
         self._exchange = exchange
 
     def steps(self, count: int) -> float:
-        """Train so many steps; the last loss."""
+        """Train `count` steps and return the last loss."""
         import torch
 
         from reference_trainer.ps.exact import deduplicated
-        from reference_trainer.ps.stepping import gradients_of
+        from reference_trainer.ps.worker_steps import gradients_of
 
         task, shapes = self._task, [p.shape for p in self._task.dense]
         sizes = [p.elements for p in task.dense]
@@ -84,11 +84,11 @@ class Training:
 
 
 def zmq_server(endpoint: str, task: Any, rate: float) -> None:
-    """One thread, a ROUTER, until it is killed."""
+    """Serve with a ROUTER in one thread, until killed."""
     import torch
     import zmq
 
-    held = Held(task, rate)
+    held = Weights(task, rate)
     router = zmq.Context().socket(zmq.ROUTER)
     router.bind(endpoint)
     while True:
@@ -100,7 +100,7 @@ def zmq_server(endpoint: str, task: Any, rate: float) -> None:
 
 
 def zmq_exchange(endpoint: str) -> Exchange:
-    """A DEALER."""
+    """Return an exchange over a DEALER."""
     import torch
     import zmq
 
@@ -115,15 +115,15 @@ def zmq_exchange(endpoint: str) -> Exchange:
     return exchange
 
 
-_HELD: list[Held] = []
+_WEIGHTS: list[Weights] = []
 
 
 def _on_server(*tensors: Any) -> tuple[Any, Any]:
-    return _HELD[0].exchange(*tensors)
+    return _WEIGHTS[0].exchange(*tensors)
 
 
 def rpc_join(name: str, rank: int, world_size: int, port: int) -> Any:
-    """torch.distributed.rpc with its defaults."""
+    """Join torch.distributed.rpc with its defaults."""
     from torch.distributed import rpc
 
     options = rpc.TensorPipeRpcBackendOptions(init_method=f"tcp://127.0.0.1:{port}", rpc_timeout=120)
@@ -133,18 +133,18 @@ def rpc_join(name: str, rank: int, world_size: int, port: int) -> Any:
 
 def rpc_server(port: int, world_size: int, task: Any, rate: float) -> None:
     """Serve until all workers leave."""
-    _HELD.append(Held(task, rate))
+    _WEIGHTS.append(Weights(task, rate))
     rpc_join("server", 0, world_size, port).shutdown()
 
 
 def rpc_exchange(worker: int, world_size: int, port: int) -> Exchange:
-    """One call a step."""
+    """Return an exchange that makes one call per step."""
     rpc = rpc_join(f"worker{worker}", worker + 1, world_size, port)
     return lambda *tensors: rpc.rpc_sync("server", _on_server, args=tensors)
 
 
 class RayRun:
-    """A Ray cluster of this machine alone: an actor that serves and an actor for each worker."""
+    """A Ray cluster on this machine: one actor that serves, and one for each worker."""
 
     def __init__(self, options: dict[str, int], workers: int, rate: float) -> None:
         import ray
@@ -157,7 +157,7 @@ class RayRun:
         self.pids = ray.get([actor.pid.remote() for actor in (server, *self._workers)])
 
     def steps(self, count: int) -> list[float]:
-        """All workers train at once; the seconds of each."""
+        """Train with all workers at the same time, and return the seconds of each."""
         return list(self._ray.get([worker.steps.remote(count) for worker in self._workers]))
 
     def close(self) -> None:
@@ -172,7 +172,7 @@ class _RayServer:
         from reference_trainer.ps.tasks import Network
 
         torch.set_num_threads(1)
-        self._held = Held(Network(**options), rate, copied=True)
+        self._weights = Weights(Network(**options), rate, copied=True)
 
     def pid(self) -> int:
         return os.getpid()
@@ -180,7 +180,7 @@ class _RayServer:
     def exchange(self, *tensors: Any) -> tuple[Any, Any]:
         import torch
 
-        found = self._held.exchange(*(torch.from_numpy(array) for array in tensors))
+        found = self._weights.exchange(*(torch.from_numpy(array) for array in tensors))
         return tuple(tensor.numpy() for tensor in found)  # type: ignore[return-value]
 
 
@@ -194,7 +194,7 @@ class _RayWorker:
         torch.set_num_threads(1)
 
         def exchange(*tensors: Any) -> tuple[Any, Any]:
-            # Arrays travel without being pickled element by element; what comes is read-only, and so is copied here.
+            # Arrays are not pickled element by element; received ones are read-only, and so are copied here.
             dense, rows = ray.get(server.exchange.remote(*(tensor.numpy() for tensor in tensors)))
             return torch.from_numpy(dense.copy()), torch.from_numpy(rows.copy())
 
@@ -212,7 +212,7 @@ class _RayWorker:
 
 
 def bytes_of(tensor: Any) -> memoryview | bytes:
-    """A tensor's bytes where they lie."""
+    """A tensor's bytes, not copied."""
     from reference_trainer.ps import memory
 
     views = memory.bytes_of(tensor.contiguous())
@@ -227,7 +227,7 @@ def tensor_of(buffer: Any, kind: Any) -> Any:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """A port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -2,9 +2,9 @@
 
 Two models: a dense one (784-256-10, 814 KB up and down in each step) and a sparse one (26 rows a sample of a table of
 1,000,000 x 16). pyzmq and numpy come from `$PREFLIGHT_PS_PEERS`, or are installed into a folder that is removed again;
-Ray is used where it is installed. All contestants run at once and take turns. While one works the others are stopped,
-because some of them are busy while they wait: threads of torch RPC look at shared memory without end. Only processes of
-Ray go on, which its own supervisors would take for dead.
+Ray is used where it is installed. All contestants are started together and take turns. While one works the others are
+stopped, because some of them are busy while they wait: threads of torch RPC look at shared memory without end. Only
+processes of Ray are not stopped, because its supervisors would consider them dead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.ps_transfer import congestion, connected, processor_s
-from preflight.node.process import die_with_parent
+from preflight.agent.process import die_with_parent
 
 ROOT = Path(__file__).parents[1]
 PEERS = ("pyzmq==27.3.0", "numpy==2.4.0")
@@ -47,14 +47,14 @@ class Contestant:
     idle: bool = False
 
     def tell(self, number: signal.Signals) -> None:
-        """Stop or continue all of them."""
+        """Send a signal to all of its processes."""
         if not self.idle:
             for pid in self.pids:
                 os.kill(pid, number)
 
 
 def main() -> int:
-    """A table for each model."""
+    """Print a table for each model."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     with tempfile.TemporaryDirectory(prefix="preflight-ps-") as folder:
         peers = os.environ.get("PREFLIGHT_PS_PEERS") or folder
@@ -71,13 +71,13 @@ def main() -> int:
 
 
 def contest(title: str, options: dict[str, int], count: int, rounds: int) -> None:
-    """All contestants in turns."""
-    makers = [functools.partial(make, options) for make in (ours, over_zmq, over_rpc, over_ray)]
+    """Run all contestants in turns."""
+    makers = [functools.partial(make, options) for make in (our_contestant, over_zmq, over_rpc, over_ray)]
     turns(title, makers, count, rounds)
 
 
 def turns(title: str, makers: Sequence[Callable[[], Contestant]], count: int, rounds: int) -> None:
-    """Contestants one after the other in each round; the first is ours."""
+    """Run the contestants one after the other in each round; the first one is ours."""
     contestants = [make() for make in makers]
     found: dict[str, list[tuple[float, float]]] = {contestant.name: [] for contestant in contestants}
     try:
@@ -98,7 +98,7 @@ def turns(title: str, makers: Sequence[Callable[[], Contestant]], count: int, ro
 
 
 def show(title: str, found: dict[str, list[tuple[float, float]]]) -> None:
-    """Steps a second, and by how much ours are more."""
+    """Print the steps per second of each contestant, and the ratio of ours to them."""
     base = next(iter(found.values()))
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     how = f"medians of {len(base)}; load average {load}; {congestion()}"
@@ -119,19 +119,19 @@ def of_process(pid: int) -> float:
     return processor_s(pid) if pid != os.getpid() else 0.0
 
 
-def ours(options: dict[str, int], servers: int = 1, name: str = "preflight") -> Contestant:
+def our_contestant(options: dict[str, int], servers: int = 1, name: str = "preflight") -> Contestant:
     """The reference trainer's own servers and workers."""
-    told = settings(options, servers)
+    config = settings(options, servers)
     ends = [[connected() for _ in range(servers)] for _ in range(WORKERS)]
 
     def server(index: int) -> int:
-        return forked(lambda: our_server([mine[index][1] for mine in ends], replace(told, index=index)))
+        return forked(lambda: our_server([mine[index][1] for mine in ends], replace(config, index=index)))
 
     def worker(index: int) -> Callable[[int], None]:
-        return trainer([mine for mine, _ in ends[index]], told, index)
+        return trainer([mine for mine, _ in ends[index]], config, index)
 
     first, *more = [server(index) for index in range(servers)]
-    workers = [Commanded(lambda index=index: worker(index)) for index in range(WORKERS)]
+    workers = [CommandedProcess(lambda index=index: worker(index)) for index in range(WORKERS)]
     for mine, theirs in (pair for pairs in ends for pair in pairs):
         mine.close()
         theirs.close()
@@ -139,8 +139,8 @@ def ours(options: dict[str, int], servers: int = 1, name: str = "preflight") -> 
 
 
 def settings(options: dict[str, int], servers: int = 1, workers: int = WORKERS, mode: str = "async") -> Any:
-    """What everybody is told."""
-    from reference_trainer.ps import settings as told
+    """The settings of all servers and workers."""
+    from reference_trainer.ps import settings as config
 
     params = {
         "rank": 0,
@@ -153,56 +153,56 @@ def settings(options: dict[str, int], servers: int = 1, workers: int = WORKERS, 
         "model": {"network": options},
         "secret": "00" * 32,
     }
-    return told.read(params, "worker")
+    return config.read(params, "worker")
 
 
-def our_server(ends: list[Any], told: Any) -> None:
-    """A thread for each worker, as in a smoke run."""
+def our_server(ends: list[Any], config: Any) -> None:
+    """Serve with a thread for each worker, as in a smoke run."""
     import threading
 
     import torch
 
     from reference_trainer.ps.channel import Channel
-    from reference_trainer.ps.drills import Drill
-    from reference_trainer.ps.hosting import Guest, Hosting
-    from reference_trainer.ps.service import Service
+    from reference_trainer.ps.connection import ConnectionHandler
+    from reference_trainer.ps.injected_server_faults import ProcessFault
+    from reference_trainer.ps.server_state import ConnectedWorker, ServerState
     from reference_trainer.ps.settings import TRAINING
 
-    host = Hosting(told, Drill({}, role="server", index=told.index))
+    host = ServerState(config, ProcessFault({}, role="server", index=config.index))
     host.prepare(torch.device("cpu"))
     host.clocks.phase = TRAINING
     host.fill_for_training()
     threads = []
     for index, end in enumerate(ends):
-        guest = Guest(Channel(end, peer=f"worker {index}", limit_s=600), {"index": index})
-        host.guests[index] = guest
-        host.patience.note(600)
-        threads.append(threading.Thread(target=Service(host, guest).run))
+        guest = ConnectedWorker(Channel(end, peer=f"worker {index}", limit_s=600), {"index": index})
+        host.peers[index] = guest
+        host.reply_timeout.note(600)
+        threads.append(threading.Thread(target=ConnectionHandler(host, guest).run))
         threads[-1].start()
     for thread in threads:
         thread.join()
 
 
-def trainer(ends: list[Any], told: Any, index: int) -> Callable[[int], None]:
-    """One worker of any number of servers."""
+def trainer(ends: list[Any], config: Any, index: int) -> Callable[[int], None]:
+    """Run one worker of any number of servers."""
     import torch
 
     from reference_trainer.ps.channel import Channel
     from reference_trainer.ps.client import Client
-    from reference_trainer.ps.drills import Drill
+    from reference_trainer.ps.injected_server_faults import ProcessFault
     from reference_trainer.ps.settings import TRAINING
-    from reference_trainer.ps.stepping import Stepping
+    from reference_trainer.ps.worker_steps import WorkerSteps
 
-    drill = Drill({}, role="worker", index=index)
+    fault = ProcessFault({}, role="worker", index=index)
     channels = [Channel(end, peer=f"server {number}", limit_s=600) for number, end in enumerate(ends)]
-    client = Client(channels, told, drill, index=index)
+    client = Client(channels, config, fault, index=index)
     client.phase = TRAINING
     done = 0
 
     def steps(count: int) -> None:
         nonlocal done
-        until = replace(told, steps=done + count)
-        stepping = Stepping(until, client, drill, torch.device("cpu"), before=lambda *what: None, after=lambda: None)
+        until = replace(config, steps=done + count)
+        stepping = WorkerSteps(until, client, fault, torch.device("cpu"), before=lambda *what: None, after=lambda: None)
         stepping.train(done)
         done += count
 
@@ -210,7 +210,7 @@ def trainer(ends: list[Any], told: Any, index: int) -> Callable[[int], None]:
 
 
 def over_zmq(options: dict[str, int]) -> Contestant:
-    """pyzmq."""
+    """Processes that exchange over pyzmq."""
     from benchmarks import ps_peers
     from reference_trainer.ps import tasks
 
@@ -221,11 +221,11 @@ def over_zmq(options: dict[str, int]) -> Contestant:
     def worker(index: int) -> Callable[[int], Any]:
         return ps_peers.Training(task, index, ps_peers.zmq_exchange(endpoint)).steps
 
-    return commanded("pyzmq", server, [Commanded(lambda index=index: worker(index)) for index in range(WORKERS)])
+    return commanded("pyzmq", server, [CommandedProcess(lambda index=index: worker(index)) for index in range(WORKERS)])
 
 
 def over_rpc(options: dict[str, int]) -> Contestant:
-    """torch.distributed.rpc."""
+    """Processes that exchange over torch.distributed.rpc."""
     from benchmarks import ps_peers
     from reference_trainer.ps import tasks
 
@@ -235,11 +235,13 @@ def over_rpc(options: dict[str, int]) -> Contestant:
     def worker(index: int) -> Callable[[int], Any]:
         return ps_peers.Training(task, index, ps_peers.rpc_exchange(index, WORKERS + 1, port)).steps
 
-    return commanded("torch RPC", server, [Commanded(lambda index=index: worker(index)) for index in range(WORKERS)])
+    return commanded(
+        "torch RPC", server, [CommandedProcess(lambda index=index: worker(index)) for index in range(WORKERS)]
+    )
 
 
 def over_ray(options: dict[str, int]) -> Contestant:
-    """Ray actors."""
+    """Processes that exchange over Ray actors."""
     from benchmarks import ps_peers
 
     run = ps_peers.RayRun(options, WORKERS, rate())
@@ -247,14 +249,14 @@ def over_ray(options: dict[str, int]) -> Contestant:
 
 
 def rate() -> float:
-    """The learning rate that our own server takes."""
+    """The learning rate of our own server."""
     from reference_trainer.ps import tasks
 
-    return tasks.rate(tasks.RATE, WORKERS)
+    return tasks.rate(tasks.LEARNING_RATE, WORKERS)
 
 
-class Commanded:
-    """A process that makes something and then does so many steps of it whenever it is told to."""
+class CommandedProcess:
+    """A process that builds a trainer and then trains any number of steps on request."""
 
     def __init__(self, make: Callable[[], Callable[[int], Any]]) -> None:
         orders, self._order = os.pipe()
@@ -273,40 +275,40 @@ class Commanded:
         os.close(answer)
 
     def tell(self, count: int) -> None:
-        """Begin."""
+        """Start this many steps."""
         os.write(self._order, count.to_bytes(8, "little"))
 
     def took(self) -> float:
-        """Wait for the end; the seconds."""
+        """Wait for the end of the steps, and return their seconds."""
         said = os.read(self._answers, 64)
         if not said:
             raise RuntimeError("a worker ended")
         return float(said)
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         end(self.pid)
         os.close(self._order)
         os.close(self._answers)
 
 
-class Trains(Protocol):
-    """A worker's process, whoever made it."""
+class WorkerProcess(Protocol):
+    """A worker's process, whichever library started it."""
 
     pid: int
 
     def tell(self, count: int) -> None:
-        """Begin."""
+        """Start this many steps."""
 
     def took(self) -> float:
-        """Wait for the end; the seconds."""
+        """Wait for the end of the steps, and return their seconds."""
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
 
 
-def commanded(name: str, server: int, workers: Sequence[Trains], more: tuple[int, ...] = ()) -> Contestant:
-    """A contestant of processes that were started here."""
+def commanded(name: str, server: int, workers: Sequence[WorkerProcess], more: tuple[int, ...] = ()) -> Contestant:
+    """A contestant whose processes are started here."""
 
     def steps(count: int) -> list[float]:
         for worker in workers:
@@ -323,7 +325,7 @@ def commanded(name: str, server: int, workers: Sequence[Trains], more: tuple[int
 
 
 def forked(run: Callable[[], None]) -> int:
-    """Run this in a process of its own."""
+    """Run this function in a forked process."""
     pid = os.fork()
     if pid:
         return pid

@@ -23,7 +23,7 @@ CORES = sorted(os.sched_getaffinity(0))
 
 @dataclass(frozen=True)
 class Round:
-    """Seconds of one exchange: wall time, and processor time of both ends."""
+    """Seconds of one exchange: wall time, and CPU time of both ends."""
 
     wall_s: float
     cpu_s: float
@@ -34,7 +34,8 @@ def main() -> int:
     import torch
 
     torch.set_num_threads(1)
-    # Each end on a processor of its own, as on two nodes: on one both take turns, which is quicker for small messages.
+    # Each end has its own processor, as on two nodes. On one processor both take turns, which is faster for small
+    # messages.
     os.sched_setaffinity(0, CORES[:1])
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     print("\npush+pull of one worker and one server against raw sockets (medians of the rounds' ratios)")
@@ -57,14 +58,14 @@ def main() -> int:
 
 @dataclass(frozen=True)
 class Peer:
-    """One contestant: an exchange, and the process at its other end."""
+    """One contestant: its exchange, and the process at the other end."""
 
     exchange: Callable[[], None]
     pid: int
 
 
 def measured(peer: Peer, times: int) -> Round:
-    """One round."""
+    """Measure one round."""
     spent, began = processor_s(peer.pid), time.perf_counter()
     for _ in range(times):
         peer.exchange()
@@ -73,7 +74,7 @@ def measured(peer: Peer, times: int) -> Round:
 
 
 def processor_s(pid: int) -> float:
-    """Processor time of this process and of `pid`, from the scheduler's own account in nanoseconds."""
+    """Processor time of this process and of `pid`, from the scheduler's counters in nanoseconds."""
     total = 0
     for process in (os.getpid(), pid):
         for account in Path(f"/proc/{process}/task").glob("*/schedstat"):
@@ -82,7 +83,7 @@ def processor_s(pid: int) -> float:
 
 
 def show(size: int, raw: list[Round], ours: list[Round]) -> None:
-    """One line of the table."""
+    """Print one line of the table."""
     ratios = [a.wall_s / b.wall_s for a, b in zip(raw, ours, strict=True)]
     by_cpu = statistics.median(a.cpu_s / b.cpu_s for a, b in zip(raw, ours, strict=True) if b.cpu_s)
     raw_s, our_s = (statistics.median(found.wall_s for found in rounds) for rounds in (raw, ours))
@@ -93,7 +94,7 @@ def show(size: int, raw: list[Round], ours: list[Round]) -> None:
 
 @contextmanager
 def raw_peer(size: int) -> Iterator[Peer]:
-    """Plain blocking sockets: send all of it, and receive as much."""
+    """Plain blocking sockets that send a message and receive one of the same size."""
     ours, theirs = connected()
     pid = forked(lambda: _raw_server(theirs, size), ours)
     theirs.close()
@@ -132,14 +133,16 @@ def our_server(size: int) -> Iterator[Peer]:
     """A server that applies each push asynchronously, and a worker that pushes and pulls in one exchange."""
     from reference_trainer.ps.channel import Channel
     from reference_trainer.ps.client import Client
-    from reference_trainer.ps.drills import Drill
+    from reference_trainer.ps.injected_server_faults import ProcessFault
     from reference_trainer.ps.settings import TRAINING
 
     ours, theirs = connected()
-    told = settings(size)
-    pid = forked(lambda: _our_server(theirs, told), ours)
+    config = settings(size)
+    pid = forked(lambda: _our_server(theirs, config), ours)
     theirs.close()
-    client = Client([Channel(ours, peer="server 0", limit_s=60)], told, Drill({}, role="worker", index=0), index=0)
+    client = Client(
+        [Channel(ours, peer="server 0", limit_s=60)], config, ProcessFault({}, role="worker", index=0), index=0
+    )
     client.phase = TRAINING
     clock = 0
 
@@ -156,26 +159,26 @@ def our_server(size: int) -> Iterator[Peer]:
         os.waitpid(pid, 0)
 
 
-def _our_server(connection: socket.socket, told: Any) -> None:
+def _our_server(connection: socket.socket, config: Any) -> None:
     import torch
 
     from reference_trainer.ps.channel import Channel
-    from reference_trainer.ps.drills import Drill
-    from reference_trainer.ps.hosting import Guest, Hosting
-    from reference_trainer.ps.service import Service
+    from reference_trainer.ps.connection import ConnectionHandler
+    from reference_trainer.ps.injected_server_faults import ProcessFault
+    from reference_trainer.ps.server_state import ConnectedWorker, ServerState
     from reference_trainer.ps.settings import TRAINING
 
-    host = Hosting(told, Drill({}, role="server", index=0))
+    host = ServerState(config, ProcessFault({}, role="server", index=0))
     host.prepare(torch.device("cpu"))
-    guest = Guest(Channel(connection, peer="worker 0", limit_s=60), {"index": 0})
-    host.guests[0] = guest
+    guest = ConnectedWorker(Channel(connection, peer="worker 0", limit_s=60), {"index": 0})
+    host.peers[0] = guest
     host.clocks.phase = TRAINING
-    Service(host, guest).run()
+    ConnectionHandler(host, guest).run()
 
 
 def settings(size: int) -> Any:
-    """What both ends are told: one dense parameter of so many bytes."""
-    from reference_trainer.ps import settings as told
+    """The settings of both ends: one dense parameter of `size` bytes."""
+    from reference_trainer.ps import settings as config
 
     params = {
         "rank": 0,
@@ -188,7 +191,7 @@ def settings(size: int) -> Any:
         "model": {"dense": [["w", [size // 4]]]},
         "secret": secrets.token_hex(32),
     }
-    return told.read(params, "worker")
+    return config.read(params, "worker")
 
 
 def connected() -> tuple[socket.socket, socket.socket]:
@@ -204,7 +207,7 @@ def connected() -> tuple[socket.socket, socket.socket]:
 
 
 def forked(run: Callable[[], None], not_theirs: socket.socket) -> int:
-    """Run this in a process of its own."""
+    """Run this function in a forked process."""
     pid = os.fork()
     if pid:
         return pid

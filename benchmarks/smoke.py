@@ -1,8 +1,8 @@
 """The whole smoke run of two healthy ranks against bare torchrun of an ordinary script, from start to exit, in turns.
 
-The script trains the same model for 100 steps over Gloo; the smoke run starts two agents and two ranks, sums what is
-known, times collectives and its own pace, trains, compares. Goal: at most 1.3 times torchrun's time.
-Run: python -m benchmarks smoke [rounds]
+The script trains the same model for 100 steps over Gloo; the smoke run starts two agents and two ranks, checks known
+sums, times collectives and its own steps, trains and compares. Goal: at most 1.3 times torchrun's time. Run: python -m
+benchmarks smoke [rounds]
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from benchmarks.measuring import processes, table
+from benchmarks.stopwatch import processes, table
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 100
@@ -44,13 +44,13 @@ def gang() -> int:
     """The smoke run as `preflight check` runs it: agents, ranks, supervision."""
     import anyio
 
+    from preflight.agent.wire import Context
     from preflight.executors.local import LocalExecutor
-    from preflight.fleet import open_fleet
-    from preflight.gang import run_gang
-    from preflight.node.wire import Context
-    from preflight.recording import Node
-    from preflight.request import Request, probe_name
-    from reference_trainer.collective import rank as run_rank
+    from preflight.model.recording import Node
+    from preflight.model.requests import Request, probe_name
+    from preflight.runner.fleet import open_fleet
+    from preflight.runner.supervisor import run_rank_group
+    from reference_trainer.collective.rank import rank as run_rank
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -71,7 +71,7 @@ def gang() -> int:
         began = anyio.current_time()
         nodes = [Node(f"node{rank}", rank, "localhost") for rank in range(2)]
         async with open_fleet(LocalExecutor(), nodes) as fleet:
-            records, _ = await run_gang(
+            records, _ = await run_rank_group(
                 fleet.sessions,
                 requests,
                 context=Context(interpreter=sys.executable, environment={"OMP_NUM_THREADS": "1"}),
@@ -88,17 +88,17 @@ def gang() -> int:
 
 
 def plain() -> int:
-    """What torchrun starts: a few lines that anybody would write."""
+    """The script that torchrun starts: an ordinary training loop."""
     import torch
     import torch.distributed as dist
 
-    from reference_trainer import training
+    from reference_trainer.collective import steps
 
     dist.init_process_group("gloo")
-    model = torch.nn.parallel.DistributedDataParallel(training.build("cpu"))
-    optimizer = torch.optim.SGD(model.parameters(), lr=training.RATE)
+    model = torch.nn.parallel.DistributedDataParallel(steps.build("cpu"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=steps.LEARNING_RATE)
     criterion = torch.nn.CrossEntropyLoss()
-    samples, labels = training.shard(dist.get_rank(), "cpu")
+    samples, labels = steps.shard(dist.get_rank(), "cpu")
     for _ in range(STEPS):
         optimizer.zero_grad()
         criterion(model(samples), labels).backward()

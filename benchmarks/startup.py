@@ -1,11 +1,11 @@
-"""Start-up: `preflight --version` and `--help` against a Python that does nothing. Budget: 80 ms each."""
+"""Start-up: `preflight --version` and `--help` compared with a Python that does nothing. Budget: 80 ms each."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from benchmarks.measuring import processes, table
+from benchmarks.stopwatch import processes, table
 
 COMMAND = str(Path(sys.executable).parent / "preflight")
 

@@ -1,7 +1,7 @@
 """The demo: bring up a small cluster on this machine, check a good job to `go` and broken ones to `no-go`.
 
 Where the machine allows network namespaces (Linux, root), the nodes are virtual: each with its own host name,
-interfaces and sshd. Elsewhere they are plain local processes. Either way it says which. Exits 0 when every
+interfaces and sshd. Elsewhere they are plain local processes. It prints which of the two it uses. Exits with 0 if every
 verdict is the expected one.
 """
 
@@ -31,14 +31,14 @@ Run = Callable[[Sequence[str]], int]
 
 
 def main() -> int:
-    """Run all scenes; the number of unexpected verdicts is not the exit code, only whether there were any."""
+    """Run all scenes; return 1 if any verdict was unexpected."""
     reasons = ["--local was given"] if "--local" in sys.argv[1:] else needs()
     if reasons:
         print("The nodes of this demo are two local processes; virtual nodes were not used because:")
         for reason in reasons:
             print(f"  - {reason}")
         with tempfile.TemporaryDirectory(prefix="preflight-demo-") as folder:
-            return _scenes(_here, ["--on", "local"], None, _for_this_machine(Path(folder)))
+            return _scenes(_in_this_process, ["--on", "local"], None, _for_this_machine(Path(folder)))
     print("The nodes of this demo are virtual: network namespaces with their own sshd, node1 and node2.")
     with Cluster(2) as cluster:
 
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def _for_this_machine(folder: Path) -> Path:
-    """The same jobs in `folder`, with this machine's own address and interface in the place of the nodes'."""
+    """The same jobs in `folder`, with this machine's address and interface instead of the nodes'."""
     interface, address = _own_address()
     for job in ("good", "broken"):
         shutil.copytree(JOBS / job, folder / job)
@@ -60,7 +60,7 @@ def _for_this_machine(folder: Path) -> Path:
 
 
 def _own_address() -> tuple[str, str]:
-    """An interface of this machine that is up, and its IPv4 address; loopback only where there is no other."""
+    """An interface of this machine that is up, and its IPv4 address; loopback only if there is no other."""
     up = psutil.net_if_stats()
     found = [
         (name, entry.address)
@@ -116,7 +116,7 @@ def _short(word: str) -> str:
     return str(path.relative_to(ROOT)) if path.is_absolute() and ROOT in path.parents else word
 
 
-def _here(arguments: Sequence[str]) -> int:
+def _in_this_process(arguments: Sequence[str]) -> int:
     return subprocess.run(list(arguments), cwd=ROOT, timeout=DEADLINE_S, check=False).returncode
 
 

@@ -1,28 +1,27 @@
 """Finds what will kill or hang a distributed training job before it is submitted.
 
-The verbs are functions too: `from preflight import lint, check, judge`. Importing this package costs nothing;
-each verb loads what it needs when it is called. docs/python.md has an example of each.
+The commands are functions too: `from preflight import lint, check, judge`. Importing this package costs nothing; each
+function loads what it needs when it is called. docs/python.md has an example of each.
 """
 
 __version__ = "0.1.0"
 
-# Nothing is imported here, not even typing: `python -m preflight` comes past this before it has taken the working
-# directory, which may be hostile, off the import path.
+# Nothing is imported here, not even typing: `python -m preflight` runs this before it has removed the working
+# directory, which may be hostile, from the import path.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from preflight._util.usage_error import UsageError
     from preflight.api import check, diagnose, diff, judge, lint, smoke
-    from preflight.check_options import CheckOptions
-    from preflight.configuration import Configuration
-    from preflight.diagnosis.model import Diagnosis
-    from preflight.difference.model import Difference
-    from preflight.errors import UsageError
-    from preflight.outcome import Finding, Outcome, Severity, Status, VerdictKind
-    from preflight.recording import Recording
-    from preflight.report import Report
-    from preflight.wish import Wish
+    from preflight.commands.diagnose.diagnosis import Diagnosis
+    from preflight.commands.diff.difference import Difference
+    from preflight.engine.report import Report
+    from preflight.model.configuration import Configuration
+    from preflight.model.findings import Finding, Outcome, Severity, Status, VerdictKind
+    from preflight.model.recording import Recording
+    from preflight.model.run_options import RunOptions
+    from preflight.model.smoke_options import SmokeOptions
 
 __all__ = [
-    "CheckOptions",
     "Configuration",
     "Diagnosis",
     "Difference",
@@ -30,39 +29,41 @@ __all__ = [
     "Outcome",
     "Recording",
     "Report",
+    "RunOptions",
     "Severity",
+    "SmokeOptions",
     "Status",
     "UsageError",
     "VerdictKind",
-    "Wish",
     "__version__",
     "check",
     "diagnose",
     "diff",
     "judge",
     "lint",
+    "nodes",
     "smoke",
 ]
 
-#: Where each of them stands: module by name.
+#: The module that defines each public name.
 _HOMES = {
-    **dict.fromkeys(("check", "diagnose", "diff", "judge", "lint", "smoke"), "api"),
-    **dict.fromkeys(("Finding", "Outcome", "Severity", "Status", "VerdictKind"), "outcome"),
-    "CheckOptions": "check_options",
-    "Configuration": "configuration",
-    "Diagnosis": "diagnosis.model",
-    "Difference": "difference.model",
-    "Recording": "recording",
-    "Report": "report",
-    "UsageError": "errors",
-    "Wish": "wish",
+    **dict.fromkeys(("check", "diagnose", "diff", "judge", "lint", "nodes", "smoke"), "api"),
+    **dict.fromkeys(("Finding", "Outcome", "Severity", "Status", "VerdictKind"), "model.findings"),
+    "RunOptions": "model.run_options",
+    "Configuration": "model.configuration",
+    "Diagnosis": "commands.diagnose.diagnosis",
+    "Difference": "commands.diff.difference",
+    "Recording": "model.recording",
+    "Report": "engine.report",
+    "UsageError": "_util.usage_error",
+    "SmokeOptions": "model.smoke_options",
 }
 
 # Hidden from type checkers, for which every name would exist otherwise.
 if not TYPE_CHECKING:
 
     def __getattr__(name):
-        """The verb, or the class of what it takes or returns, loaded when it is first asked for."""
+        """The command, or a class of its arguments or result, loaded on first access."""
         home = _HOMES.get(name)
         if home is None:
             raise AttributeError(f"module 'preflight' has no attribute {name!r}")
@@ -72,5 +73,5 @@ if not TYPE_CHECKING:
         return found
 
     def __dir__():
-        """What there is, also for the hints of the interpreter at a misspelt name."""
+        """All names, also for the interpreter's hints about a misspelt one."""
         return sorted(__all__)

@@ -11,6 +11,8 @@ import sys
 if not getattr(sys.flags, "safe_path", False) and sys.path and sys.path[0] in ("", os.getcwd()):  # noqa: PTH109
     del sys.path[0]
 
-from preflight.cli import main
+from preflight.cli.main import main
 
-main()
+# A worker process of the webhook loads the main module again, by another name.
+if __name__ == "__main__":
+    main()

@@ -1,73 +1,133 @@
-"""The verbs as functions. They never print and never exit; a user's mistake raises `UsageError`."""
+"""The commands as functions. They never print and never exit; a user's mistake raises `UsageError`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from preflight import __version__, catalog, report
-from preflight.engine import SMOKE
-from preflight.errors import UsageError
-from preflight.judging import collecting_seldom
-from preflight.judging import judge as judge
-from preflight.progress import Progress, ignore, patiently
-from preflight.recording import Configuration, Recording, Wish
-from preflight.report import Report
-from preflight.roots import chosen_in, folder_of, root_of
-from preflight.saved import load, save
-from preflight.selecting import broken_for, checks_for, configured, plugins, rules_for
-from preflight.wish import hold_to_servers, job_of
+from preflight import __version__
+from preflight._util.budget import running
+from preflight._util.usage_error import UsageError
+from preflight.config.jobs import jobs_in, read_jobs
+from preflight.config.selection import broken_for, checks_for, configured, plugins, rules_for
+from preflight.engine import report
+from preflight.engine.judge import judge as judge
+from preflight.engine.report import Report
+from preflight.model.progress import Progress, delayed, ignore
+from preflight.model.recording import Configuration, Recording
+from preflight.model.smoke_options import check_server_options, job_of
+from preflight.model.stages import NODES, SMOKE
+from preflight.plugins import registry
+from preflight.sources.discovery.roots import folder_of, repository_of, resolve_paths, root_of
 
 if TYPE_CHECKING:
-    from preflight.brief import Brief, Read
-    from preflight.cache import Cache
-    from preflight.check_options import CheckOptions
-    from preflight.config_file import Choices, Chosen
-    from preflight.diagnosis.model import Diagnosis, Pointer
-    from preflight.difference.model import Difference
-    from preflight.fix import Plan
-    from preflight.job import Job
-    from preflight.judgement import Rule
+    from preflight._util.cache import Cache
+    from preflight.commands.comment.change_report import ChangeReport
+    from preflight.commands.diagnose.diagnosis import Diagnosis, Pointer
+    from preflight.commands.diff.difference import Difference
+    from preflight.commands.fix import Plan as FixPlan
+    from preflight.commands.history.account import Account
+    from preflight.commands.plan.job_plan import Plan
+    from preflight.config.choices import Choices, Chosen
+    from preflight.model.job import Job, LeftOut
+    from preflight.model.run_options import RunOptions
+    from preflight.runner.preparation import LoadedJobs, LoadJobs
 
-#: Each check plans what it wants to know for each job, so that a repository of thousands takes minutes before any node
-#: is asked; and nobody submits so many at once.
-MOST_JOBS = 32
+#: Each check plans its requests for each job, so a repository with thousands of jobs would take minutes before any node
+#: is queried.
+MAX_JOBS = 32
 
 
 def lint(
-    paths: Sequence[str | Path] = (".",),
+    paths: str | Path | Sequence[str | Path] = ".",
     *,
     root: str | Path | None = None,
     configuration: Configuration | None = None,
+    plugins: Sequence[str | Path] = (),
+    site_rules: Sequence[str | Path] = (),
+    set: Mapping[str, str] | None = None,
     given: Mapping[Path, bytes] | None = None,
     cache: Cache | None = None,
     jobs: int = 1,
+    since: str = "",
     progress: Progress = ignore,
 ) -> Report:
-    """Judge the jobs in `paths` from their files alone. Nothing in them is executed.
+    """Judge the jobs in `paths` by their files alone. Nothing in the files is executed.
 
     Args:
-        paths: files or directories; several files named together are read as one job.
-        root: directory that references may not leave, and to which paths in the report are relative. Without it
-            the nearest directory above that holds all paths and the working directory.
-        given: the content of files among `paths` that is not read from disk, and need not be there: standard input.
-        cache: where reports are kept, and taken from when nothing they depend on has changed. The report is the same
-            to the letter, but for the time at which it was made.
-        jobs: how many processes may read the files of large folders. The report is the same to the letter.
-        progress: hears how far it is.
+        paths: a file or directory, or several of them; files named together are read as one job.
+        root: directory that references may not leave, and to which paths in the report are relative. Without it, the
+        nearest directory that contains all paths and the working directory.
+        plugins: Python files with further rules, which are executed.
+        site_rules: TOML files with further rules, in addition to those of `configuration`.
+        set: variables that the job is submitted with, for values that the files do not set.
+        given: the content of files among `paths` that are not read from disk and need not exist, such as standard
+        input.
+        cache: stores reports, which are reused if nothing they depend on has changed. The report is identical except
+        for its time.
+        jobs: the number of processes that may read the files of large folders. The report is identical.
+        since: a git revision. Only jobs that changed since then are judged, and only findings that are new count.
+        progress: is called with the progress.
 
     Raises:
-        UsageError: a path does not exist, or lies outside `root`; `configuration` names an unknown rule, or
-            excludes a pattern that is none.
+        UsageError: a path does not exist, or is outside `root`; `configuration` names an unknown rule, or has an
+        invalid exclude pattern; a file of `plugins` or `site_rules` cannot be used; `since` is not a commit of this
+        repository, or `given` is set as well.
     """
-    wanted = configured(configuration, lambda: rules_for(configuration))
-    top, chosen = chosen_in(paths, root, given)
-    with collecting_seldom():
-        return _lint(top, chosen, wanted, None if given else cache, given, jobs, progress)
+    with _extended(configuration, plugins, site_rules, set) as extended:
+        wanted = configured(extended, lambda: rules_for(extended))
+        top, chosen = resolve_paths(_listed(paths), root, given)
+        with running():
+            if since:
+                from preflight.commands.since import lint_since
+
+                if given:
+                    raise UsageError("--since compares files with a commit and cannot be used with standard input")
+                return lint_since(top, chosen, since, wanted, created=now(), processes=jobs, progress=progress)
+            # A cached report does not record the variables that it was made with.
+            return _lint(top, chosen, wanted, None if given or set else cache, given, jobs, progress)
+
+
+def _listed(paths: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
+    """The paths as a list, also if there is only one."""
+    return [paths] if isinstance(paths, str | Path) else paths
+
+
+@contextmanager
+def _extended(
+    configuration: Configuration | None,
+    plugins: Sequence[str | Path],
+    site_rules: Sequence[str | Path],
+    variables: Mapping[str, str] | None,
+) -> Iterator[Configuration | None]:
+    """Use further rules and variables for one call; yield the configuration with the rules in it.
+
+    Raises:
+        UsageError: a file cannot be used.
+    """
+    with ExitStack() as stack:
+        if plugins:
+            stack.enter_context(registry.added_plugin_files([Path(path) for path in _listed(plugins)]))
+        if variables:
+            from preflight.sources.given_variables import set_variables
+
+            stack.enter_context(set_variables(variables))
+        if site_rules:
+            from preflight.plugins.site.loader import load
+
+            site = load([Path(path) for path in _listed(site_rules)])
+            own = configuration or Configuration()
+            configuration = replace(
+                own,
+                site_rules=(*own.site_rules, *site.rules),
+                site_checks=(*own.site_checks, *site.checks),
+            )
+        yield configuration
 
 
 def _lint(
@@ -79,172 +139,282 @@ def _lint(
     processes: int,
     progress: Progress,
 ) -> Report:
-    from preflight.assemble import assemble
-    from preflight.looking import Look, below
+    from preflight.sources.discovery.assemble import assemble
+    from preflight.sources.discovery.snapshot import TreeSnapshot, below
 
-    look, created = Look(top, wanted.exclude, given), now()
+    snapshot, created = TreeSnapshot(top, wanted.exclude, given), now()
     key = ""
     if cache is not None:
-        from preflight import remembering
-        from preflight.cache import is_apart
+        from preflight._util.cache import is_outside
+        from preflight.engine import report_cache
 
-        if is_apart(cache.folder, top):
-            asked = (__version__, plugins(), broken_for("lint"), wanted, created[:10], str(top.resolve()))
-            modules = {type(item).__module__ for item in catalog.sources()}
-            modules |= {rule.judge.__module__ for rule in catalog.rules()}
-            key = remembering.key_of((*asked, [below(top, path) for path in chosen]), {*modules, __name__})
-            known = remembering.recall(cache, key, look, created)
+        if is_outside(cache.folder, top):
+            requested = (__version__, plugins(), broken_for("lint"), wanted, created[:10], str(top.resolve()))
+            modules = {type(item).__module__ for item in registry.sources()}
+            modules |= {rule.judge.__module__ for rule in registry.rules()}
+            key = report_cache.key_of((*requested, [below(top, path) for path in chosen]), {*modules, __name__})
+            known = report_cache.load_report(cache, key, snapshot, created)
             if known is not None:
                 return replace(known, configuration=wanted)
-    jobs = assemble(top, chosen, sources=catalog.sources(), look=look, jobs=processes, progress=progress)
-    recording = Recording(jobs=jobs, created=created, tool_version=__version__, configuration=wanted)
+    jobs = assemble(top, chosen, sources=registry.sources(), snapshot=snapshot, jobs=processes, progress=progress)
+    recording = Recording(
+        jobs=jobs, created=created, tool_version=__version__, configuration=wanted, left_out=snapshot.left_out
+    )
     found = judge(recording, progress=progress)
     if cache is not None and key:
-        remembering.remember(cache, key, look, found)
+        report_cache.store_report(cache, key, snapshot, found)
     return found
 
 
+def change_report(
+    paths: Sequence[str | Path],
+    since: str,
+    *,
+    root: str | Path | None = None,
+    configuration: Configuration | None = None,
+    head: str = "",
+) -> ChangeReport:
+    """What a change does to the jobs in `paths`: new findings, and what changes for the ranks. Nothing is executed.
+
+    Args:
+        since: the branch or commit that the change is for. It is compared with the last commit that both have in
+            common.
+        root, configuration: as for `lint`.
+        head: the last commit of the change. If the working tree is its merge into `since`, as CI checks it out, the
+            other parent of that merge is the base.
+
+    Raises:
+        UsageError: as for `lint`.
+    """
+    from preflight.commands.comment.change_report import change_report as make
+    from preflight.sources.discovery.git_revision import commit_of
+
+    wanted = configured(configuration, lambda: rules_for(configuration))
+    top, chosen = resolve_paths(paths, root, None)
+    is_merge = bool(head) and commit_of(top, "HEAD^2") == head
+    with running():
+        return make(
+            top,
+            chosen,
+            "HEAD^1" if is_merge else since,
+            wanted,
+            created=now(),
+            branch_point=not is_merge,
+            processes=usable_cpus(),
+        )
+
+
+def plan(
+    paths: str | Path | Sequence[str | Path] = ".",
+    *,
+    root: str | Path | None = None,
+    variables: Mapping[str, str] | None = None,
+    price_per_gpu_hour: float | None = None,
+) -> Plan:
+    """Return what each rank of the jobs in `paths` will run, according to their files. Nothing in them is executed.
+
+    Args:
+        paths, root: as for `lint`.
+        variables: the variables that the job is submitted with, for values that the files do not set. Other variables
+        get their default if the files have one.
+        price_per_gpu_hour: in the user's currency.
+
+    Raises:
+        UsageError: a path does not exist, or is outside `root`.
+    """
+    from preflight.commands.plan.compose import plan_of
+    from preflight.sources.given_variables import defaults_assumed, set_variables
+
+    with set_variables(variables or {}), defaults_assumed() as assumed:
+        jobs = jobs_in(_listed(paths), root=root)
+    return plan_of(jobs, given=variables, assumed=assumed, price_per_gpu_hour=price_per_gpu_hour)
+
+
 def usable_cpus() -> int:
-    """How many processes can read files at the same time on this machine."""
+    """The number of processes that can read files at the same time on this machine."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def check(
-    paths: Sequence[str | Path],
-    options: CheckOptions,
+    paths: str | Path | Sequence[str | Path],
+    options: RunOptions,
     *,
-    backup: bool = False,
     root: str | Path | None = None,
     configuration: Configuration | None = None,
     progress: Progress | None = None,
 ) -> tuple[Recording, Report]:
-    """Lint the job in `paths`, look at its nodes and between them, train a few steps, and judge what was recorded.
-
-    With `backup` a spare worker of a parameter-server job waits for a place meanwhile, as in `smoke`.
+    """Lint the job in `paths`, check its nodes and the links between them, train a few steps, and judge the recording.
 
     Raises:
-        UsageError: the paths hold no job or more than MOST_JOBS, the nodes cannot be told, or `configuration` names
-            an unknown check.
+        UsageError: the paths contain no job or more than MAX_JOBS, the nodes are unknown, `options.smoke` does not fit
+            the job, or `configuration` names an unknown check.
     """
-    wish = Wish(backup=backup)
 
-    def read(tell: Progress) -> Brief:
-        wanted = configured(configuration, lambda: (*rules_for(configuration), *checks_for(configuration)))
-        jobs = _few(jobs_in(paths, root=root, exclude=wanted.exclude, progress=patiently(tell)))
-        hold_to_servers(wish, jobs, True)
-        return _brief("check", jobs, wanted, wish, options)
+    def load_jobs(progress: Progress) -> LoadedJobs:
+        settings = configured(configuration, lambda: (*rules_for(configuration), *checks_for(configuration)))
+        found, left_out = read_jobs(_listed(paths), root=root, exclude=settings.exclude, progress=delayed(progress))
+        jobs = _limit_jobs(found)
+        check_server_options(options.smoke, jobs, has_files=True)
+        return _loaded("check", jobs, settings, options, left_out)
 
-    return _record("check", read, options, progress, chosen_in(paths, root, None)[0])
+    return _run("check", options, load_jobs, progress, resolve_paths(_listed(paths), root, None)[0])
 
 
 def smoke(
-    paths: Sequence[str | Path],
-    options: CheckOptions,
+    paths: str | Path | Sequence[str | Path],
+    options: RunOptions,
     *,
-    wish: Wish | None = None,
     root: str | Path | None = None,
     configuration: Configuration | None = None,
     progress: Progress | None = None,
 ) -> tuple[Recording, Report]:
-    """Train a few steps on the nodes of the job in `paths`, and judge by that alone.
+    """Train a few steps on the nodes of the job in `paths`, and judge only that.
 
-    The files are read, for how many run where and in which mode, and not judged; the nodes are asked only what the run
-    itself needs. Without `paths` the run is over the nodes that `options` name: a collective, or the servers and
-    workers that `wish` counts.
+    The files are read to see how many ranks run where and in which mode, and are not judged; only the facts that the
+    run needs are collected. Without `paths` the run uses the nodes that `options` name: a collective, or the servers
+    and workers that `options.smoke` counts.
 
     Raises:
-        UsageError: the paths hold no job or more than MOST_JOBS, the nodes cannot be told, the wish does not fit the
-            job, or `configuration` names an unknown check.
+        UsageError: the paths contain no job or more than MAX_JOBS, the nodes are unknown, `options.smoke` does not fit
+            the job, or `configuration` names an unknown check.
     """
-    asked = wish or Wish()
-    if paths and (asked.servers or asked.workers):
-        raise UsageError("--servers and --workers are for a run without a job; the job's own files count them")
+    requested = options.smoke
+    paths = _listed(paths)
+    if paths and (requested.servers or requested.workers):
+        raise UsageError("--servers and --workers are only valid without PATHS; the job's files set these numbers")
     if not paths and not options.python:
-        raise UsageError("without a job nothing names the interpreter that ranks run with; pass --python PATH")
-    if asked.backup and asked.mode == "sync":
-        raise UsageError("--backup: where servers wait for every worker (--mode sync) none can be replaced")
+        raise UsageError("without a job the Python interpreter of the ranks is unknown; pass --python PATH")
+    if requested.backup and requested.mode == "sync":
+        raise UsageError(
+            "--backup does not work with --mode sync, where servers wait for every worker; use another --mode"
+        )
 
-    def read(tell: Progress) -> Brief:
-        wanted = configured(
+    def load_jobs(progress: Progress) -> LoadedJobs:
+        settings = configured(
             configuration, lambda: [check for check in checks_for(configuration) if check.when == SMOKE]
         )
         if paths:
-            jobs = _few(jobs_in(paths, root=root, exclude=wanted.exclude, progress=patiently(tell)))
+            jobs = _limit_jobs(jobs_in(paths, root=root, exclude=settings.exclude, progress=delayed(progress)))
         else:
-            jobs = (job_of(asked),)
-        hold_to_servers(asked, jobs, bool(paths))
-        return _brief(SMOKE, jobs, wanted, asked, options)
+            jobs = (job_of(requested),)
+        check_server_options(requested, jobs, has_files=bool(paths))
+        return _loaded(SMOKE, jobs, settings, options)
 
-    return _record(SMOKE, read, options, progress, chosen_in(paths, root, None)[0])
+    return _run(SMOKE, options, load_jobs, progress, resolve_paths(paths, root, None)[0])
 
 
-def _few(jobs: tuple[Job, ...]) -> tuple[Job, ...]:
-    """The jobs, where nodes can be looked at for all of them. Raises UsageError for a repository's worth."""
-    if len(jobs) > MOST_JOBS:
+def nodes(
+    options: RunOptions,
+    *,
+    requirements: Sequence[str] = (),
+    golden: str = "",
+    configuration: Configuration | None = None,
+    progress: Progress | None = None,
+) -> tuple[Recording, Report]:
+    """Check nodes and the links between them without a job, and judge the recording.
+
+    Args:
+        requirements: what every node must have: `gpus=8`, `driver>=535`, as `preflight nodes --expect` takes them.
+        golden: a node whose properties all others must have; or one in a saved recording, as `FILE` or `FILE:NODE`.
+
+    Raises:
+        UsageError: the nodes are unknown, or a requirement is invalid.
+    """
+    from preflight.commands.golden_node import profile_of
+    from preflight.model.node_values import job_of_nodes, parse_requirement
+
+    required = []
+    for text in requirements:
+        try:
+            required.append(parse_requirement(text))
+        except ValueError as error:
+            raise UsageError(f"--expect {text}: {error}") from None
+    profile = profile_of(golden) if golden else ()
+    job = job_of_nodes(required, golden if profile is None else "", profile or ())
+    if SMOKE in options.stages(NODES) and not options.python:
+        raise UsageError("without a job the Python interpreter of the ranks is unknown; pass --python PATH")
+
+    def load_jobs(progress: Progress) -> LoadedJobs:
+        settings = configured(configuration, lambda: checks_for(configuration))
+        return _loaded(NODES, (job,), settings, options)
+
+    return _run(NODES, options, load_jobs, progress, Path())
+
+
+def _limit_jobs(jobs: tuple[Job, ...]) -> tuple[Job, ...]:
+    """The jobs. Raises UsageError if there are more than MAX_JOBS."""
+    if len(jobs) > MAX_JOBS:
         some = ", ".join(job.name for job in jobs[:3])
         raise UsageError(
-            f"these paths hold {len(jobs)} jobs ({some}, ...), and nodes are looked at for at most {MOST_JOBS} at "
-            "once; name the script that is to be submitted"
+            f"these paths contain {len(jobs)} jobs ({some}, ...), and one run checks at most {MAX_JOBS}; "
+            "name the script that you submit"
         )
     return jobs
 
 
-def _brief(verb: str, jobs: tuple[Job, ...], wanted: Configuration, wish: Wish, options: CheckOptions) -> Brief:
-    from preflight.brief import Brief
+def _loaded(
+    command: str,
+    jobs: tuple[Job, ...],
+    configuration: Configuration,
+    options: RunOptions,
+    left_out: tuple[LeftOut, ...] = (),
+) -> LoadedJobs:
+    from preflight.runner.preparation import LoadedJobs
 
-    stages = frozenset(options.stages(verb))
-
-    def rules() -> Sequence[Rule]:
-        return rules_for(wanted)
-
-    def prepare() -> None:
-        from preflight.lazy.validators import validator
-        from preflight.saved_shape import document
-
-        validator(document())
-        if verb != SMOKE:
-            rules()
-        catalog.exhibitors(stages)
-
-    base = Recording(jobs=jobs, created=now(), tool_version=__version__, configuration=wanted, verb=verb, wish=wish)
-    return Brief(base, checks_for(wanted, stages), rules, prepare)
+    recording = Recording(
+        jobs=jobs,
+        created=now(),
+        tool_version=__version__,
+        configuration=configuration,
+        verb=command,
+        smoke_options=options.smoke,
+        left_out=left_out,
+    )
+    return LoadedJobs(recording, checks_for(configuration, frozenset(options.stages(command))))
 
 
-def _record(
-    verb: str, read: Read, options: CheckOptions, progress: Progress | None, top: Path
+def _run(
+    command: str, options: RunOptions, load_jobs: LoadJobs, progress: Progress | None, top: Path
 ) -> tuple[Recording, Report]:
-    from preflight.cache import apart_from_repositories
-    from preflight.run import record
+    """Make a live run and judge it. An interrupt during judging is recorded and does not lose the run."""
+    from preflight._util.cache import cache_outside
+    from preflight.model.recording_io import load, save
+    from preflight.runner import run
+    from preflight.runner.signals import Terminated, exit_code_of, termination_raises
 
-    def conclude(recording: Recording, tell: Progress) -> tuple[Recording, Report]:
-        # What is judged is what a saved recording will hold, to the letter, so that `judge` cannot differ from `check`.
-        recording = load(save(recording), to_judge=True)
-        return recording, judge(recording, progress=tell)
-
-    return record(verb, read, options, conclude, progress=progress, cache=apart_from_repositories(top))
+    recording = run.run(command, options, load_jobs, progress=progress, cache=cache_outside(top))
+    # The input of judging is exactly the content of a saved recording, so that `judge` cannot differ from `check`.
+    recording = load(save(recording), to_judge=True)
+    try:
+        with termination_raises():
+            return recording, judge(recording, progress=progress or ignore)
+    except (KeyboardInterrupt, Terminated) as interrupt:
+        recording = replace(recording, interrupted=recording.interrupted or exit_code_of(interrupt))
+        return recording, judge(recording)
 
 
 def diagnose(
-    logs: Sequence[str | Path],
+    logs: str | Path | Sequence[str | Path],
     *,
     symptoms: Sequence[str | Path] = (),
     given: IO[bytes] | None = None,
     progress: Progress = ignore,
 ) -> Diagnosis:
-    """What the logs of a run say of its first failure: whom it befell, why, and which rule or check tells before.
+    """Find the first failure in the logs of a run: which process failed, why, and which rule or check finds it in
+    advance.
 
     Args:
-        logs: files and folders; `-` stands for the stream `given`.
-        symptoms: tables of symptoms beside those that come with rules and checks, and before them.
+        logs: files and folders; `-` means the stream `given`.
+        symptoms: additional tables of symptoms, used before those of rules and checks.
 
     Raises:
         UsageError: a path does not exist, or a table cannot be used.
     """
-    from preflight.diagnosis.diagnose import diagnose as read
-    from preflight.diagnosis.table import known
+    from preflight.commands.diagnose.pipeline import diagnose as read
+    from preflight.commands.diagnose.symptoms import known
 
     table = known([Path(path) for path in symptoms])
-    return read(logs, table, _pointers, version=__version__, given=given, progress=progress)
+    return read(_listed(logs), table, _pointers, version=__version__, given=given, progress=progress)
 
 
 def diff(
@@ -254,20 +424,20 @@ def diff(
     fail_on: str = "",
     allow_incomplete: bool = False,
 ) -> Difference:
-    """What changed from one report to a newer one.
+    """Compare a report with a newer one.
 
     Args:
         old, new: reports, recordings, or the files that they were written to. Recordings are judged first.
-        fail_on: the mildest severity that counts; empty = that of the newer report's configuration.
-        allow_incomplete: what is not told any more does not count.
+        fail_on: the lowest severity that counts; empty for that of the newer report's configuration.
+        allow_incomplete: values that are no longer known do not count.
 
     Raises:
-        UsageError: a file cannot be read, or holds neither.
+        UsageError: a file cannot be read, or is neither.
     """
-    from preflight.difference.compare import compare
+    from preflight.commands.diff.compare import compare
 
     sides = _report_of(old), _report_of(new)
-    names = _named(old, "old"), _named(new, "new")
+    names = _name_of(old, "old"), _name_of(new, "new")
     return compare(*sides, names=names, fail_on=fail_on, allow_incomplete=allow_incomplete)
 
 
@@ -276,76 +446,94 @@ def _report_of(given: Report | Recording | str | Path) -> Report:
         return given
     if isinstance(given, Recording):
         return judge(given)
-    from preflight.difference.reading import report_in
+    from preflight.commands.diff.report_loader import report_in
 
     return report_in(Path(given), judge)
 
 
-def _named(given: Report | Recording | str | Path, otherwise: str) -> str:
-    return str(given) if isinstance(given, str | Path) else otherwise
+def _name_of(given: Report | Recording | str | Path, default: str) -> str:
+    return str(given) if isinstance(given, str | Path) else default
+
+
+def history(address: str, *, days: int | None = 90, hosts: str = "", add: Sequence[str | Path] = ()) -> Account:
+    """What the runs of a database show together.
+
+    Args:
+        address: `sqlite:///FILE` or `postgresql://HOST/NAME`.
+        days: only the runs of so many days before the newest one; None for all.
+        hosts: only what concerns these nodes, as names or ranges (`node[1-4]`).
+        add: recordings and reports that are added first; one that is known is not added again.
+
+    Raises:
+        UsageError: the database or a file cannot be read, or a run cannot be kept.
+    """
+    from preflight._util.hostlists import expand_hosts
+    from preflight.commands.history.account import account_of, concerning
+    from preflight.commands.history.database import open_database
+    from preflight.commands.history.past import load_past
+    from preflight.commands.history.writer import add_run, why_not_kept
+
+    reports = [(str(path), _report_of(path)) for path in add]
+    for name, found in reports:
+        if why := why_not_kept(found):
+            raise UsageError(f"--add {name}: the history does not keep this run: {why}")
+    try:
+        names = frozenset(expand_hosts(hosts)) if hosts else frozenset()
+    except ValueError as error:
+        raise UsageError(f"--hosts {hosts}: {error}") from None
+    database = open_database(address, create=bool(add))
+    try:
+        for _, found in reports:
+            add_run(database, found)
+        account = account_of(load_past(database, days=days), database.label)
+    finally:
+        database.close()
+    return concerning(account, names) if names else account
 
 
 def _pointers() -> dict[str, Pointer]:
-    """Every rule and check, as a diagnosis points at it."""
-    from preflight.diagnosis.model import Pointer
+    """The rules and checks that a diagnosis can refer to, by id."""
+    from preflight.commands.diagnose.diagnosis import Pointer
 
-    rules = {rule.meta.id: Pointer(rule.meta.id, rule.meta.name, "lint") for rule in catalog.rules()}
-    return rules | {one.meta.id: Pointer(one.meta.id, one.meta.name, one.when) for one in catalog.checks()}
+    rules = {rule.meta.id: Pointer(rule.meta.id, rule.meta.name, "lint") for rule in registry.rules()}
+    return rules | {item.meta.id: Pointer(item.meta.id, item.meta.name, item.when) for item in registry.checks()}
 
 
 def crashed(error: BaseException, *, verb: str) -> Report:
-    """The report of a run of `verb` that a bug in preflight ended; its exit code is 5."""
+    """The report of a run of the command `verb` that a bug in preflight ended; its exit code is 5."""
     return report.crashed(error, verb=verb, created=now(), version=__version__)
 
 
 def configure(
     choices: Choices, paths: Sequence[str | Path], *, root: str | Path | None = None, read_baseline: bool = True
 ) -> Chosen:
-    """The configuration of a run over `paths`: what `choices` say, over what the nearest configuration file says.
+    """The configuration of a run over `paths`: the `choices`, applied to the nearest configuration file.
 
-    That file is looked for from the folder that holds all paths upward, to `root` or the top of the repository.
+    The search for that file starts at the folder that contains all paths, and goes up to `root` or the top of the
+    repository.
 
     Raises:
-        UsageError: the file cannot be used, or something names what there is not.
+        UsageError: the file cannot be used, or something has an unknown name.
     """
-    from preflight.config_file import choose
+    from preflight.config.resolve import choose
 
     named = [Path(path) for path in paths] or [Path()]
     folders = [folder_of(path) for path in named]
     start = Path(os.path.commonpath(folders))
     here = root_of(named, root)
-    tops = (folder for folder in (start, *start.parents) if os.path.lexists(folder / ".git"))
-    top = here if root is not None else next(tops, here)
+    # The search goes up from the root and not from the paths: a submodule is a separate repository, and not the
+    # protected one.
+    top = here if root is not None else repository_of(here)
     return choose(choices, here, start, top, read_baseline=read_baseline)
 
 
-def fixes(report: Report, paths: Sequence[str | Path], *, root: str | Path | None = None, unsafe: bool) -> Plan:
-    """What fixing the findings of a report over `paths` comes to. Nothing is written yet."""
-    from preflight.fix import Files, plan
+def fixes(report: Report, paths: Sequence[str | Path], *, root: str | Path | None = None, unsafe: bool) -> FixPlan:
+    """The edits that would fix the findings of a report over `paths`. Nothing is written yet."""
+    from preflight.commands.fix import Files, plan
 
     return plan(report, Files(root_of(paths, root)), unsafe=unsafe)
 
 
-def jobs_in(
-    paths: Sequence[str | Path],
-    *,
-    root: str | Path | None = None,
-    exclude: Sequence[str] = (),
-    given: Mapping[Path, bytes] | None = None,
-    progress: Progress = ignore,
-) -> tuple[Job, ...]:
-    """The jobs that the files in `paths` describe; `exclude` are patterns of what is left out of folders.
-
-    Raises:
-        UsageError: a path does not exist, or lies outside `root`; a pattern of `exclude` is none.
-    """
-    from preflight.assemble import assemble
-    from preflight.looking import Look
-
-    top, chosen = chosen_in(paths, root, given)
-    return assemble(top, chosen, sources=catalog.sources(), look=Look(top, exclude, given), progress=progress)
-
-
 def now() -> str:
-    """The time of now, as recordings have it: ISO 8601 with the offset of this place."""
+    """The current time in the format of recordings: ISO 8601 with the local offset."""
     return datetime.now(timezone.utc).astimezone().isoformat(timespec="seconds")

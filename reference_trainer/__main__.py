@@ -1,11 +1,11 @@
-"""`python -m reference_trainer`, and the program inside of the file that takes a training script's place."""
+"""`python -m reference_trainer`, and the program inside the file that replaces a training script."""
 
 import sys
 
-from preflight.node.process import leave
+from preflight.agent.process import exit_now
 from reference_trainer.standalone import main
 
 if __name__ == "__main__":
-    # Threads that watch are inside of torch now and then; one that comes back to an interpreter that is being taken
-    # apart aborts the process, and a rank that was through would count as one that died.
-    leave(main(sys.argv[1:]))
+    # Watchdog threads enter torch now and then; one that returns to an interpreter that is shutting down aborts the
+    # process, and a finished rank would be counted as dead.
+    exit_now(main(sys.argv[1:]))

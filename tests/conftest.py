@@ -1,24 +1,35 @@
-"""What holds for every test: Ctrl-C reaches the processes that tests start, and no test finds results of another."""
+"""Fixtures for every test: Ctrl-C reaches the processes that tests start, and no test finds cached results of
+another.
+"""
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.suite import alone, second_try, sharing
+from tests.suite import alone, cpu_report, effort, second_try, worker_share
 
-# A shell that starts the tests in its background has them ignore SIGINT, and whatever they start would inherit that.
-# With a handler in this process, started programs get the default back.
+# Tests that a shell starts in the background ignore SIGINT, and their child processes would inherit that. With a
+# handler in this process, started programs get the default back.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of how the tests are run."""
+    for plugin in (cpu_report, effort):
+        plugin.pytest_addoption(parser)
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """How the tests are run is told in modules of their own."""
-    for plugin in (sharing, alone, second_try):
+    """Register the modules that define how tests are run."""
+    cpu_report.pytest_configure(config)
+    effort.pytest_configure(config)
+    for plugin in (worker_share, alone, second_try):
         config.pluginmanager.register(plugin)
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(second_try.SecondTries())
@@ -26,10 +37,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A cache directory for each test, which nothing makes unless something is kept there."""
+    """A cache directory for each test, created only if something is stored."""
     base: Path = tmp_path_factory.getbasetemp()
     monkeypatch.setenv("XDG_CACHE_HOME", str(base / "caches" / str(next(_NUMBERS))))
     yield
 
 
 _NUMBERS = iter(range(1_000_000))
+
+
+@pytest.fixture
+def no_gc_callbacks() -> Iterator[None]:
+    """Remove callbacks of the garbage collector: their exceptions are only printed, and hypothesis installs one."""
+    callbacks = gc.callbacks[:]
+    gc.callbacks.clear()
+    yield
+    gc.callbacks[:] = callbacks

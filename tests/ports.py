@@ -1,4 +1,4 @@
-"""Ports for tests that let somebody else listen: free now, and given to no outgoing connection meanwhile."""
+"""Ports on which tests let other processes listen: free now, and never used for outgoing connections."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ __all__ = ["free_port", "free_ports"]
 
 
 def free_ports(count: int) -> list[int]:
-    """So many, all different. They are drawn by lot, so that tests beside this one hardly get the same."""
+    """Return `count` different ports. They are random, so that concurrent tests rarely get the same ones."""
     found = probe.free_ports({"count": count}).ports
     assert len(found) == count
     return found
 
 
 def free_port() -> int:
-    """One of them."""
+    """Return one free port."""
     (port,) = free_ports(1)
     return port

@@ -1,6 +1,6 @@
-"""One good file for every built-in source, and what it names: the seeds of what is damaged, mutated and made large.
+"""One good file for every built-in source, and the files it names: the seeds of damaged, mutated and large files.
 
-A source that has none is a failing test (`tests/test_malformed.py`), so that a new one joins all of those tests.
+`tests/test_malformed.py` fails for a source without a sample, so that new sources join all of those tests.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 class Sample:
     """A file that the source recognises.
 
-    `more` can stand between start and end any number of times (`{n}` is replaced by a number), and gives a larger file
-    of the same kind. `beside` are files it names.
+    `more` can be repeated between start and end (`{n}` is replaced by a number) to give a larger file of the
+    same kind. `beside` holds the files that it names.
     """
 
     path: str
@@ -28,7 +28,7 @@ class Sample:
         return self.start + self.end
 
     def large(self, characters: int) -> str:
-        """A file of the same kind with about so many characters."""
+        """A file of the same kind with about this many characters."""
         count = max(0, characters - len(self.text)) // len(self.more) + 1
         return self.start + "".join(self.more.replace("{n}", str(number)) for number in range(count)) + self.end
 
@@ -201,6 +201,304 @@ precision: amp_bf16
 model: {name: mpt_causal_lm, d_model: 768, n_heads: 12, n_layers: 12}
 """,
         "key_{n}: {value: [{n}, null]}\n",
+    ),
+    "skypilot": Sample(
+        "sky.yaml",
+        """num_nodes: 2
+resources:
+  accelerators: H100:8
+run: |
+  torchrun --nnodes=$SKYPILOT_NUM_NODES --nproc_per_node=4 --node_rank=$SKYPILOT_NODE_RANK train.py
+""",
+        "  echo {n} $SKYPILOT_NUM_NODES\n",
+    ),
+    "dstack": Sample(
+        "train.dstack.yml",
+        """type: task
+nodes: 2
+resources: {gpu: "H100:8"}
+commands:
+  - torchrun --nnodes=$DSTACK_NODES_NUM --nproc_per_node=4 --node_rank=$DSTACK_NODE_RANK train.py
+""",
+        "  - echo {n} $DSTACK_NODES_NUM\n",
+    ),
+    "mcli": Sample(
+        "mcli.yaml",
+        """compute: {gpus: 16, cluster: r1}
+image: mosaicml/llm-foundry:latest
+parameters:
+  global_train_batch_size: 64
+command: |
+  composer train.py /mnt/config/parameters.yaml
+""",
+        "  echo {n} $WORLD_SIZE\n",
+    ),
+    "torchtitan": Sample(
+        "llama.toml",
+        """[job]
+dump_folder = "./outputs"
+
+[training]
+local_batch_size = 4
+seq_len = 8192
+
+[parallelism]
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 2
+""",
+        'key_{n} = [{n}, "text", { inner = true }]\n',
+    ),
+    "nanotron": Sample(
+        "nano.yaml",
+        """general: {project: small}
+parallelism:
+  dp: 4
+  pp: 1
+  tp: 2
+tokens:
+  micro_batch_size: 4
+  sequence_length: 2048
+""",
+        "key_{n}: {value: [{n}, null]}\n",
+    ),
+    "paddlefleetx": Sample(
+        "gpt.yaml",
+        """Global:
+  local_batch_size: 8
+  micro_batch_size: 4
+Distributed:
+  mp_degree: 4
+  pp_degree: 2
+  sharding:
+    sharding_degree: 1
+""",
+        "key_{n}: {value: [{n}, null]}\n",
+    ),
+    "megatron-bridge": Sample(
+        "over.yaml",
+        """model:
+  tensor_model_parallel_size: 2
+  seq_length: 4096
+train:
+  train_iters: 100
+  global_batch_size: 32
+  micro_batch_size: 4
+""",
+        "key_{n}: {value: [{n}, null]}\n",
+    ),
+    "automodel": Sample(
+        "auto.yaml",
+        """step_scheduler:
+  global_batch_size: 64
+  local_batch_size: 4
+distributed: {tp_size: 2, cp_size: 1}
+""",
+        "key_{n}: {value: [{n}, null]}\n",
+    ),
+    "veomni": Sample(
+        "veomni.yaml",
+        """train:
+  accelerator:
+    ulysses_size: 2
+  micro_batch_size: 1
+  global_batch_size: 16
+""",
+        "key_{n}: {value: [{n}, null]}\n",
+    ),
+    "lingua": Sample(
+        "lingua.yaml",
+        """steps: 100
+optim: {lr: 3e-4}
+distributed:
+  fsdp_type: full_shard
+  tp_size: 1
+""",
+        "key_{n}: {value: [{n}, null]}\n",
+    ),
+    "litgpt": Sample(
+        "lit.yaml",
+        """out_dir: out/run
+precision: bf16-mixed
+num_nodes: 2
+devices: 8
+train:
+  global_batch_size: 512
+  lr_warmup_steps: 100
+""",
+        "key_{n}: {value: [{n}, null]}\n",
+    ),
+    "graphstorm": Sample(
+        "graph.yaml",
+        """gsf:
+  basic: {backend: gloo}
+  hyperparam:
+    batch_size: 1024
+""",
+        "key_{n}: {value: [{n}, null]}\n",
+    ),
+    "azure-ml": Sample(
+        "job.yaml",
+        """code: src
+command: python train.py --epochs ${{inputs.epochs}}
+inputs: {epochs: 3}
+environment: azureml:pytorch@latest
+distribution: {type: pytorch, process_count_per_instance: 8}
+resources: {instance_count: 2}
+environment_variables:
+  NCCL_DEBUG: INFO
+""",
+        "  VALUE_{n}: {n}\n",
+    ),
+    "hyperpod": Sample(
+        "recipe.yaml",
+        """run:
+  model_type: llm_finetuning_aws
+  results_dir: out
+trainer: {devices: 8, num_nodes: 2}
+training_config:
+  global_batch_size: 64
+""",
+        "  key_{n}: {value: [{n}, null]}\n",
+    ),
+    "megatron": Sample(
+        "model_config.yaml",
+        """MODEL_ARGS:
+  --micro-batch-size: 2
+  --tensor-model-parallel-size: 4
+ENV_VARS:
+  CUDA_DEVICE_MAX_CONNECTIONS: 1
+""",
+        "  VALUE_{n}: {n}\n",
+    ),
+    "mindformers": Sample(
+        "mind.yaml",
+        """run_mode: train
+parallel_config:
+  data_parallel: 2
+  model_parallel: 4
+""",
+        "key_{n}: {value: [{n}, null]}\n",
+    ),
+    "paddleclas": Sample(
+        "clas.yaml",
+        """Global: {output_dir: ./output}
+DataLoader:
+  Train:
+    sampler: {batch_size: 64}
+    loader: {num_workers: 4}
+""",
+        "key_{n}: {value: [{n}, null]}\n",
+    ),
+    "paddledetection": Sample(
+        "det.yml",
+        """worker_num: 4
+TrainReader:
+  batch_size: 4
+""",
+        "key_{n}: {value: [{n}, null]}\n",
+    ),
+    "determined": Sample(
+        "experiment.yaml",
+        """name: images
+resources:
+  slots_per_trial: 16
+searcher: {name: single, metric: loss}
+entrypoint: python3 -m determined.launch.torch_distributed python3 train.py
+environment:
+  environment_variables:
+    - NCCL_DEBUG=INFO
+""",
+        "    - VALUE_{n}={n}\n",
+    ),
+    "wenet": Sample(
+        "conformer.yaml",
+        """encoder: conformer
+encoder_conf: {output_size: 256, attention_heads: 4, num_blocks: 12}
+dataset_conf:
+  batch_conf: {batch_type: static, batch_size: 16}
+accum_grad: 4
+max_epoch: 100
+optim: adam
+optim_conf: {lr: 0.001}
+""",
+        "key_{n}: {value: [{n}, null]}\n",
+    ),
+    "prime-rl": Sample(
+        "rl.toml",
+        """max_steps = 100
+seq_len = 2048
+
+[deployment]
+num_train_gpus = 4
+num_infer_gpus = 4
+
+[orchestrator]
+batch_size = 128
+""",
+        'key_{n} = [{n}, "text", { inner = true }]\n',
+    ),
+    "paddleseg": Sample(
+        "seg.yml",
+        """batch_size: 4
+iters: 80000
+train_dataset: {type: Cityscapes, dataset_root: data/cityscapes}
+model: {type: PPLiteSeg}
+lr_scheduler: {type: PolynomialDecay, learning_rate: 0.01}
+""",
+        "key_{n}: {value: [{n}, null]}\n",
+    ),
+    "settings": Sample(
+        "settings.yaml",
+        """training:
+  distributed: {num_nodes: 2, num_gpus_per_node: 8}
+  data: {train_batch_size: 4, num_workers: 3}
+  optimizer: {lr: 0.0001}
+""",
+        "key_{n}: {value: [{n}, null]}\n",
+    ),
+    "hugectr": Sample(
+        "dcn.json",
+        """{
+  "solver": {"batchsize": 16384, "gpu": [0, 1], "max_iter": 1000},
+  "optimizer": {"type": "Adam"},
+  "layers": []
+""",
+        ', "key_{n}": [{n}, {"deeper": null}]\n',
+        end="}\n",
+    ),
+    "lock": Sample(
+        "uv.lock",
+        'version = 1\n\n[[package]]\nname = "torch"\nversion = "2.7.1"\n',
+        '\n[[package]]\nname = "package-{n}"\nversion = "1.{n}"\n',
+    ),
+    "model": Sample(
+        "config.json",
+        """{
+  "architectures": ["LlamaForCausalLM"],
+  "model_type": "llama",
+  "hidden_size": 4096,
+  "intermediate_size": 11008,
+  "num_attention_heads": 32,
+  "num_hidden_layers": 32,
+  "vocab_size": 32000
+""",
+        ', "key_{n}": [{n}, {"deeper": null}]\n',
+        end="}\n",
+    ),
+    "framework": Sample(
+        "grpo.yaml",
+        """policy:
+  train_global_batch_size: 512
+  train_micro_batch_size: 4
+  dtensor_cfg: {enabled: true, tensor_parallel_size: 2}
+cluster: {gpus_per_node: 8, num_nodes: 2}
+""",
+        "key_{n}: {value: [{n}, null]}\n",
+    ),
+    "recipes": Sample(
+        "justfile",
+        "train:\n    torchrun --nnodes=2 --nproc_per_node=4 train.py\n",
+        "\ntarget{n}:\n    echo {n}\n",
     ),
     "index": Sample("train.list", "part-000\npart-001\n", "part-{n}\n"),
     "dotenv": Sample(".env", "# of all ranks\nNCCL_DEBUG=INFO\nexport MASTER_PORT='29500'\n", 'VALUE_{n}="{n}"\n'),

@@ -1,4 +1,4 @@
-"""What every rule, check and probe keeps to, whoever wrote it."""
+"""Rules that every rule, check and probe must follow."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from preflight import catalog
-from preflight.explain import everything
-from preflight.judgement import HEADINGS, Check, Rule
-from preflight.outcome import Confidence, Severity
+from preflight.config.names import all_items
+from preflight.model.findings import Confidence, Severity
+from preflight.plugins import registry
+from preflight.plugins.authoring import HEADINGS, Check, Rule
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = {
@@ -24,9 +24,9 @@ PACKAGES = {
     "preflight_rules": ROOT / "rules" / "preflight_rules",
     "reference_trainer": ROOT / "reference_trainer",
 }
-#: What is shipped to nodes.
+#: Packages that are sent to nodes.
 SHIPPED = (
-    ROOT / "preflight" / "node",
+    ROOT / "preflight" / "agent",
     ROOT / "checks" / "preflight_checks" / "probes",
     ROOT / "reference_trainer",
 )
@@ -35,17 +35,26 @@ HEAVY = {
     *("torch", "paddle", "ray", "kubernetes", "pynvml", "psutil", "pydantic", "jinja2", "numpy"),
     *("tree_sitter", "tree_sitter_bash", "tree_sitter_json", "ClusterShell", "pathspec"),
 }
-#: Where a terminal is needed at once; who may need an event loop, what lint leaves unimported says (test_imports).
-#: The reader of YAML is itself imported only by a source that has some to read.
+#: Modules that need a terminal at once; test_imports covers the event loop. The YAML reader is imported only by a
+#: source that reads YAML.
 ALLOWED = {
     "rich": {
-        *(f"preflight.{name}.telling" for name in ("diagnosis", "difference", "doctor")),
-        *(f"preflight.reporters.{name}" for name in ("brief", "concise", "coverage", "live_table", "page", "sheet")),
+        "preflight.commands.diagnose.diagnosis_text",
+        "preflight.commands.diff.difference_text",
+        "preflight.commands.history.text",
+        "preflight.commands.plan.plan_text",
+        "preflight.commands.doctor.examination_text",
+        "preflight.reporters.text.summary",
+        "preflight.reporters.concise",
+        "preflight.reporters.text.coverage",
+        "preflight.reporters.live.table",
+        "preflight.reporters.text.full_report",
+        "preflight.reporters.text.sheet",
     },
-    "yaml": {"preflight.sources.lenient_yaml"},
+    "yaml": {"preflight.sources.formats.lenient_yaml", "preflight.services.admission.submission"},
 }
-LAZY = {"preflight.sources.lenient_yaml"}
-ITEMS = everything()
+LAZY = {"preflight.sources.formats.lenient_yaml"}
+ITEMS = all_items()
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -57,7 +66,11 @@ def modules() -> Iterator[tuple[str, Path]]:
 
 
 MODULES = dict(modules())
-ON_NODES = [*sorted(path for folder in SHIPPED for path in folder.rglob("*.py")), ROOT / "preflight" / "redact.py"]
+ON_NODES = [
+    *sorted(path for folder in SHIPPED for path in folder.rglob("*.py")),
+    ROOT / "preflight" / "_util" / "redaction.py",
+    *sorted((ROOT / "preflight" / "_util").glob("secret_*.py")),
+]
 
 
 def short(path: Path) -> str:
@@ -74,27 +87,29 @@ def identity(item: Rule | Check) -> str:
 
 
 @pytest.mark.parametrize(
-    "group", [catalog.RULES, catalog.CHECKS, catalog.SOURCES, catalog.EXECUTORS, catalog.REPORTERS]
+    "group", [registry.RULES, registry.CHECKS, registry.SOURCES, registry.EXECUTORS, registry.REPORTERS]
 )
 def test_everything_that_a_pack_names_can_be_loaded(group: str) -> None:
-    loaded = catalog.load(group)
+    loaded = registry.load(group)
     assert loaded.broken == ()
     assert loaded.items
 
 
-def test_ids_and_names_are_used_once() -> None:
+def test_ids_and_names_are_unique() -> None:
     assert len({item.meta.id for item in ITEMS}) == len(ITEMS)
     assert len({item.meta.name for item in ITEMS}) == len(ITEMS)
 
 
-def test_every_area_has_words_for_the_last_lines_of_a_report() -> None:
-    titles = catalog.areas()
+def test_every_area_has_a_title() -> None:
+    titles = registry.areas()
     missing = {item.meta.area for item in ITEMS} - set(titles)
-    assert not missing, "add them to AREAS in rules/preflight_rules/__init__.py, or checks/preflight_checks/__init__.py"
+    assert not missing, (
+        "add them to `_AREAS` in rules/preflight_rules/__init__.py or checks/preflight_checks/__init__.py"
+    )
 
 
 @pytest.mark.parametrize("item", ITEMS, ids=identity)
-def test_a_docstring_has_a_sentence_and_the_six_headings_in_order(item: Rule | Check) -> None:
+def test_docstrings_have_a_summary_and_six_headings(item: Rule | Check) -> None:
     doc = inspect.cleandoc(item.meta.doc)
     first, _, rest = doc.partition("\n\n")
     assert re.fullmatch(r"\S.*[.]", first, re.DOTALL), "it begins with a sentence"
@@ -105,7 +120,7 @@ def test_a_docstring_has_a_sentence_and_the_six_headings_in_order(item: Rule | C
 
 
 @pytest.mark.parametrize("item", ITEMS, ids=identity)
-def test_metadata_keeps_its_promises(item: Rule | Check) -> None:
+def test_metadata_is_consistent(item: Rule | Check) -> None:
     meta = item.meta
     assert meta.evidence
     for source in meta.evidence:
@@ -119,7 +134,7 @@ CHECKS = [item for item in ITEMS if isinstance(item, Check)]
 
 
 @pytest.mark.parametrize("item", CHECKS, ids=identity)
-def test_a_check_names_the_probes_it_asks_and_what_they_cost(item: Check) -> None:
+def test_a_check_declares_its_probes_and_their_cost(item: Check) -> None:
     assert item.cost and not item.cost.endswith(".")
     for probe in item.probes:
         assert inspect.getdoc(probe), f"{probe} does not say what it observes"
@@ -139,14 +154,14 @@ def test_nothing_heavy_is_imported_at_the_top_of_a_module(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name.startswith(("preflight_rules", "preflight_checks"))])
-def test_rules_and_checks_reach_for_nothing_outside(name: str) -> None:
+def test_rules_and_checks_use_no_outside_state(name: str) -> None:
     if ".probes" in name:
         return
     forbidden = {"time", "socket", "subprocess", "random", "logging", "requests", "urllib", "threading"}
     assert not _imported_at_top(MODULES[name]) & forbidden
 
 
-def test_the_house_knows_no_rule_and_no_check() -> None:
+def test_the_core_imports_no_rule_or_check() -> None:
     for name, path in MODULES.items():
         if name.partition(".")[0] == "preflight":
             assert not _imported_anywhere(path) & {"preflight_rules", "preflight_checks"}, name
@@ -158,7 +173,7 @@ def _modules_at_top(path: Path) -> set[str]:
 
 
 def _imported_at_top(path: Path) -> set[str]:
-    """Top-level names of what a module imports when it is imported itself."""
+    """Top-level names of the modules that a module imports at import time."""
     found: set[str] = set()
     waiting: list[ast.AST] = list(ast.parse(path.read_text()).body)
     while waiting:
@@ -188,7 +203,7 @@ def _names(node: ast.AST) -> set[str]:
 
 
 @pytest.mark.parametrize("path", ON_NODES, ids=short)
-def test_what_runs_on_nodes_is_python_3_8(path: Path) -> None:
+def test_code_for_nodes_is_python_3_8(path: Path) -> None:
     tree = ast.parse(path.read_text(), feature_version=(3, 8))
     if not _postpones_annotations(tree):
         for node in ast.walk(tree):
@@ -197,7 +212,7 @@ def test_what_runs_on_nodes_is_python_3_8(path: Path) -> None:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns is not None:
                 assert not re.search(r"\||\b(list|dict|tuple|set|type)\[", ast.unparse(node.returns))
     for node in ast.walk(tree):
-        # These spell the same in the grammar of 3.8 and fail when it runs.
+        # These are valid in the grammar of 3.8, but fail at run time.
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             assert node.func.attr not in ("removeprefix", "removesuffix", "is_relative_to", "bit_count")
         if isinstance(node, ast.keyword) and node.arg in ("slots", "kw_only", "strict"):
@@ -212,12 +227,12 @@ def _postpones_annotations(tree: ast.Module) -> bool:
 
 
 @pytest.mark.parametrize("path", ON_NODES, ids=short)
-def test_what_runs_on_nodes_imports_the_standard_library_alone(path: Path) -> None:
+def test_code_for_nodes_imports_only_the_standard_library(path: Path) -> None:
     ours = {"preflight", "preflight_checks", "reference_trainer"}
     assert _imported_at_top(path) <= set(sys.stdlib_module_names) | ours
 
 
-def test_what_runs_on_nodes_can_be_imported_without_any_installed_package() -> None:
+def test_code_for_nodes_imports_without_installed_packages() -> None:
     names = [name for name, path in MODULES.items() if path in ON_NODES and not name.endswith("__main__")]
     folders = [str(ROOT), str(ROOT / "checks")]
     script = f"import sys; sys.path[:0] = {folders}\nfor name in {names}: __import__(name)\n"

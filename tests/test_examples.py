@@ -1,4 +1,6 @@
-"""The examples that ship with preflight: the good ones stay silent, every planted fault is found at its word."""
+"""The examples that ship with preflight: good ones have no findings, and every planted fault is found at its
+location.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from preflight import api
-from preflight.outcome import Severity, VerdictKind
-from preflight.report import Report
+from preflight.engine.report import Report
+from preflight.model.findings import Severity, VerdictKind
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/good"))
@@ -17,7 +19,7 @@ NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/good"))
 
 @dataclass(frozen=True)
 class Planted:
-    """A fault that `broken` has and `good` has not; `word` is what stands at the place, to be read off the file."""
+    """A fault that only `broken` has; `word` is the text at its location in the file."""
 
     id: str
     path: str
@@ -55,7 +57,7 @@ PLANTED: dict[str, tuple[Planted, ...]] = {
     ),
 }
 
-#: What follows from a planted fault: a host listed twice leaves the launch one host short.
+#: Consequences of a planted fault: a host listed twice leaves the launch one host short.
 CONSEQUENCES: dict[str, tuple[Planted, ...]] = {
     "deepspeed-hostfile": (Planted("WLD002", "run.sh", 12, 5, "--num_nodes 2"),),
     # The misspelt variable leaves gloo without an interface.
@@ -63,12 +65,12 @@ CONSEQUENCES: dict[str, tuple[Planted, ...]] = {
 }
 
 
-def linted(folder: Path) -> Report:
+def lint_report(folder: Path) -> Report:
     return api.lint([folder], root=folder)
 
 
 def places(report: Report) -> set[tuple[str, str, int, int]]:
-    """Rule and first place of everything above info."""
+    """Rule and first location of every finding above info."""
     return {
         (f.id, f.locations[0].path, f.locations[0].line, f.locations[0].column)
         for f in report.findings
@@ -78,22 +80,22 @@ def places(report: Report) -> set[tuple[str, str, int, int]]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_good_example_is_silent(name: str) -> None:
-    report = linted(EXAMPLES / name / "good")
+    report = lint_report(EXAMPLES / name / "good")
     assert places(report) == set()
     assert (report.verdict, report.exit_code) == (VerdictKind.GO, 0)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_planted_fault_is_found_where_it_stands_and_nothing_else(name: str) -> None:
+def test_exactly_the_planted_faults_are_found(name: str) -> None:
     folder = EXAMPLES / name / "broken"
-    report = linted(folder)
+    report = lint_report(folder)
     expected = (*PLANTED[name], *CONSEQUENCES.get(name, ()))
     assert places(report) == {(fault.id, fault.path, fault.line, fault.column) for fault in expected}
     assert (report.verdict, report.exit_code) == (VerdictKind.NO_GO, 1)
 
 
 @pytest.mark.parametrize("fault", [f for name in NAMES for f in PLANTED[name]], ids=lambda f: f"{f.id}-{f.path}")
-def test_the_places_above_are_those_of_the_faulty_words(fault: Planted) -> None:
+def test_the_listed_locations_are_those_of_the_faulty_words(fault: Planted) -> None:
     (folder,) = (EXAMPLES / name / "broken" for name in NAMES if fault in PLANTED[name])
     line = (folder / fault.path).read_text().splitlines()[fault.line - 1]
     assert line[fault.column - 1 :].startswith(fault.word)
@@ -101,7 +103,7 @@ def test_the_places_above_are_those_of_the_faulty_words(fault: Planted) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_caret_covers_the_faulty_word(name: str) -> None:
-    by_place = {(f.id, f.locations[0].line): f.locations[0] for f in linted(EXAMPLES / name / "broken").findings}
+    by_place = {(f.id, f.locations[0].line): f.locations[0] for f in lint_report(EXAMPLES / name / "broken").findings}
     for fault in PLANTED[name]:
         shown = by_place[fault.id, fault.line]
         if shown.end_line == fault.line:

@@ -1,1 +1,1 @@
-"""Programs for whoever maintains preflight; nothing of the package imports them."""
+"""Programs for maintainers of preflight; the package does not import them."""

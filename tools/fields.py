@@ -1,4 +1,4 @@
-"""Write `docs/report.md`: every field of a report, from the docstrings and types of the classes it is made of."""
+"""Write `docs/report.md`: every field of a report, from the docstrings and types of its classes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from preflight import exhibit, report
+from preflight.engine import report
+from preflight.model import charts
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "report.md"
@@ -30,14 +31,14 @@ A sketch:
      "locations": [{"path": "run.sh", "line": 3, ...}], "nodes": [], "fingerprint": "..."}], ...}
 """
 _PLAIN = {str: "text", int: "integer", float: "number", bool: "true or false", type(None): "null", Any: "anything"}
-#: Where a docstring goes on to the next thing: a sentence, a half of one, or a list of `field`s.
+#: The end of a clause in a docstring: a sentence, a part of one, or a list of `field`s.
 _CLAUSES = re.compile(r"(?<=\.)\s+|;\s+|,\s+(?=`\w+` )")
 _ENTRY = re.compile(r"^ {4}(\w+(?:, \w+)*): (.*)$")
 
 
 @dataclass(frozen=True, slots=True)
 class Documented:
-    """A class as the page shows it: what it is, and for each field its type and what it holds."""
+    """A class as the page shows it: its description, and the type and meaning of each field."""
 
     kind: type
     title: str
@@ -59,19 +60,21 @@ def classes(top: type = report.Report) -> tuple[type, ...]:
 
 
 def documented() -> tuple[Documented, ...]:
-    """Everything that the page holds."""
+    """All classes of the page."""
     kinds = classes()
     titles = _titles(kinds)
     found = []
     for kind in kinds:
         hints, said = _hints(kind), descriptions(kind)
-        rows = tuple((f.name, _spelled(hints[f.name], titles), said.get(f.name, "")) for f in dataclasses.fields(kind))
+        rows = tuple(
+            (f.name, _format_type(hints[f.name], titles), said.get(f.name, "")) for f in dataclasses.fields(kind)
+        )
         found.append(Documented(kind, titles[kind], _prose(kind)[0], rows))
     return tuple(found)
 
 
 def descriptions(kind: type) -> dict[str, str]:
-    """What a class says of its fields: below `Args:`, else in the sentence of its docstring that names the field."""
+    """The description of each field: below `Args:`, else the sentence of the class's docstring that names the field."""
     found = dict(_entries(inspect.getdoc(kind) or ""))
     clauses = [clause for text in (*_prose(kind), *found.values()) for clause in _CLAUSES.split(text)]
     for field in dataclasses.fields(kind):
@@ -114,8 +117,8 @@ def _prose(kind: type) -> list[str]:
 
 
 def _hints(kind: type) -> dict[str, Any]:
-    # What exhibits are made of is not imported with the report.
-    known = {**vars(exhibit), **vars(sys.modules[kind.__module__])}
+    # The classes of charts are not imported with the report.
+    known = {**vars(charts), **vars(sys.modules[kind.__module__])}
     return typing.get_type_hints(kind, globalns=known)
 
 
@@ -127,7 +130,7 @@ def _dataclasses(hint: Any) -> Iterator[type]:
 
 
 def _titles(kinds: Sequence[type]) -> dict[type, str]:
-    """The name of each class; a second one of a name says where it belongs."""
+    """The title of each class; a second class with the same name gets its module's name."""
     found: dict[type, str] = {}
     for kind in kinds:
         taken = kind.__name__ in found.values()
@@ -135,19 +138,19 @@ def _titles(kinds: Sequence[type]) -> dict[type, str]:
     return found
 
 
-def _spelled(hint: Any, titles: Mapping[type, str]) -> str:
-    """A type as somebody says it who reads JSON."""
+def _format_type(hint: Any, titles: Mapping[type, str]) -> str:
+    """A type in the words of JSON."""
     if hint in _PLAIN:
         return _PLAIN[hint]
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return " or ".join(f"`{value}`" for value in parts)
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(dict.fromkeys(_spelled(part, titles) for part in parts))
+        return " or ".join(dict.fromkeys(_format_type(part, titles) for part in parts))
     if origin is tuple:
-        return f"list of {_spelled(parts[0], titles)}"
+        return f"list of {_format_type(parts[0], titles)}"
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return f"object of {_spelled(parts[1], titles)}"
+        return f"object of {_format_type(parts[1], titles)}"
     if isinstance(hint, type) and issubclass(hint, enum.IntEnum):
         return " or ".join(f"`{member.value}`" for member in hint)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):

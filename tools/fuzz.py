@@ -1,7 +1,7 @@
-"""Mutates the files of a folder and lints them, for a while: `python tools/fuzz.py DIR [seconds] [seed]`.
+"""Mutates the files of a folder and lints them for some time: `python tools/fuzz.py DIR [seconds] [seed]`.
 
-Prints every file whose reading crashed, left its file or took very long, with the seed that makes it again, and exits
-1 if there was one. The files are only read; mutations exist in memory.
+Prints every file whose reading crashed, left its file or took very long, with the seed that reproduces it, and exits
+with 1 if there was one. The files are only read; mutations exist in memory.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "rules"), str(ROOT / "checks")]
 
-from preflight import catalog  # noqa: E402
+from preflight.plugins import registry  # noqa: E402
 from preflight.sources.base import Source, SourceFile  # noqa: E402
-from preflight.sources.tree import decode  # noqa: E402
-from preflight.walk import walk  # noqa: E402
+from preflight.sources.discovery.walk import walk  # noqa: E402
+from preflight.sources.formats.tree import decode  # noqa: E402
 
 _ODD = (
     *("{{ x }}", "${", "$(", "`", '"', "'", "\\", "\r", "\t", "<<EOF", "[", "}", "{", ":", "- ", "#", "&a", "*a", "é"),
@@ -34,7 +34,7 @@ class Anything:
         self._file = file
 
     def read(self, path: str) -> object:
-        """The file, or a note that there is none."""
+        """The file, or a note that it does not exist."""
         return self._file if path == self._file.path else decode(path, b"\0")
 
     def resolve(self, path: str, *, relative_to: str) -> str | None:
@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> int:
     """Fuzz until the time is up."""
     root, seconds = Path(arguments[0]), float(arguments[1]) if len(arguments) > 1 else 60.0
     seed = int(arguments[2]) if len(arguments) > 2 else 1
-    sources: tuple[Source, ...] = catalog.sources()
+    sources: tuple[Source, ...] = registry.sources()
     files = [path for path in walk(root, ".").files if (root / path).stat().st_size < 100_000]
     began, bad, count = time.monotonic(), 0, 0
     while time.monotonic() - began < seconds and files:

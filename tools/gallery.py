@@ -1,6 +1,6 @@
-"""Write `docs/gallery.md`: real failures, what was seen of them, and what preflight says of the smallest such job.
+"""Write `docs/gallery.md`: real failures, their symptoms, and what preflight reports for the smallest such job.
 
-The jobs are those of tests/incidents; `gallery.toml` chooses among them and says what people saw.
+The jobs are those of tests/incidents; `gallery.toml` selects some of them and describes the symptoms.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from tools import transcripts
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "gallery.md"
-_SHOWN = Path(__file__).with_name("gallery.toml")
+_SELECTION = Path(__file__).with_name("gallery.toml")
 toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 _HEAD = """\
 # Real failures
 
-What people saw, the smallest job with the same fault, and what `preflight lint` says of it before anything is started.
-Written by `make docs`; [incidents.md](incidents.md) lists all of them, also those that files alone cannot tell.
+The symptoms of real failures, the smallest job with the same fault, and the output of `preflight lint` for it. Written
+by `make docs`; [incidents.md](incidents.md) lists all of them, including those that files alone do not show.
 """
 _LANGUAGES = {".sh": "bash", ".sbatch": "bash", ".slurm": "bash", ".py": "python", ".json": "json", ".yaml": "yaml"}
 
 
 @dataclass(frozen=True)
-class Shown:
+class GalleryEntry:
     """One failure of the gallery."""
 
     title: str
@@ -37,21 +37,21 @@ class Shown:
     incident: Incident
 
 
-def shown() -> list[Shown]:
+def entries() -> list[GalleryEntry]:
     """The failures in the order of the gallery.
 
     Raises:
         KeyError: none of tests/incidents has this source and fault.
     """
     known = {(one.source, one.fault): one for one in incidents()}
-    rows = toml.loads(_SHOWN.read_text())["shown"]
-    return [Shown(row["title"], row["saw"], known[row["source"], row["fault"]]) for row in rows]
+    rows = toml.loads(_SELECTION.read_text())["shown"]
+    return [GalleryEntry(row["title"], row["saw"], known[row["source"], row["fault"]]) for row in rows]
 
 
 def page() -> str:
-    """The whole page, as it is today."""
-    chosen = shown()
-    # One page is followed for all of them: its files are written and its commands run.
+    """The whole page, with today's output."""
+    chosen = entries()
+    # One page contains the commands of all failures, so that they run together.
     script = "".join(_followable(number, one.incident) for number, one in enumerate(chosen))
     said = re.findall(r"```console\n(.*?)```", transcripts.followed(script), re.DOTALL)
     return _HEAD + "".join(_section(one, output) for one, output in zip(chosen, said, strict=True))
@@ -62,14 +62,14 @@ def _followable(number: int, incident: Incident) -> str:
     for name, text in incident.files.items():
         body = text.removeprefix("\n")
         parts.append(f'```text title="{name}"\n{body}{"" if body.endswith(chr(10)) else chr(10)}```\n')
-    return "".join(parts) + f"```console\n$ preflight lint --quiet {_named(incident)}\n```\n"
+    return "".join(parts) + f"```console\n$ preflight lint --quiet {_folder_of(incident)}\n```\n"
 
 
-def _named(incident: Incident) -> str:
+def _folder_of(incident: Incident) -> str:
     return " ".join(incident.files) if incident.together else "."
 
 
-def _section(one: Shown, output: str) -> str:
+def _section(one: GalleryEntry, output: str) -> str:
     source = one.incident.source
     issue = re.fullmatch(r"([\w.-]+/[\w.-]+)#(\d+)", source)
     where = f"[{source}](https://github.com/{issue[1]}/issues/{issue[2]})" if issue else source

@@ -1,4 +1,4 @@
-"""Write the manifests of `integrations/kubernetes`: what `preflight manifest` makes of an example."""
+"""Write the manifests of `integrations/kubernetes`: the output of `preflight manifest` for an example."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "integrations" / "kubernetes"
 JOB = Path("examples/kubernetes-job/good")
-#: Each file, and how it is made.
-MADE = {"init-container.yaml": "patch", "job-beside.yaml": "job"}
+#: Each file, and the kind of manifest in it.
+MANIFESTS = {"init-container.yaml": "patch", "job-beside.yaml": "job"}
 
 
 def written(kind: str) -> str:
-    """A manifest, with a line that says where it comes from."""
+    """A manifest, with a line that names its origin."""
     words = ["manifest", str(JOB / "job.yaml"), "--root", str(JOB), "--as", kind]
     command = [sys.executable, "-m", "preflight", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
@@ -22,8 +22,8 @@ def written(kind: str) -> str:
 
 
 def main() -> int:
-    """Write them."""
-    for name, kind in MADE.items():
+    """Write the manifests."""
+    for name, kind in MANIFESTS.items():
         (FOLDER / name).write_text(written(kind))
     return 0
 

@@ -1,6 +1,7 @@
 """Write `docs/pictures/lint.svg`: a real run in a terminal, as README shows it.
 
-The picture holds the text that the command prints today, with its colours; it names no font that would be fetched.
+The picture contains the text that the command prints today, with its colours, and refers to no font that would have to
+be fetched.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from rich.text import Text
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs" / "pictures" / "lint.svg"
 COLUMNS = 100
-#: What is run, from the top of the repository.
+#: The command, run in the top folder of the repository.
 COMMAND = "preflight lint --quiet examples/megatron-slurm/broken --select WLD,ENV"
 _FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 _FONTS = "ui-monospace, SFMono-Regular, Menlo, Consolas, DejaVu Sans Mono, monospace"
 
 
-def printed() -> str:
-    """What the command prints in a terminal with colours."""
+def command_output() -> str:
+    """The output of the command in a terminal with colours."""
     environment = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "FORCE_COLOR")}
     done = subprocess.run(
         [sys.executable, "-m", *COMMAND.split(), "--color"],
@@ -45,20 +46,20 @@ def printed() -> str:
 
 def plain() -> str:
     """The same without colours."""
-    return Text.from_ansi(printed()).plain
+    return Text.from_ansi(command_output()).plain
 
 
 def picture() -> str:
     """The picture as SVG."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), color_system="truecolor", force_terminal=True)
     console.print(Text.assemble(("$ ", "bold green"), COMMAND))
-    console.print(Text.from_ansi(printed().rstrip("\n")))
+    console.print(Text.from_ansi(command_output().rstrip("\n")))
     drawn = console.export_svg(title="preflight", theme=DIMMED_MONOKAI, unique_id="preflight")
     return _FACE.sub("", drawn).replace("Fira Code, monospace", _FONTS).rstrip() + "\n"
 
 
-def words(svg: str) -> list[str]:
-    """The words of a picture, to be held against those of a run."""
+def picture_words(svg: str) -> list[str]:
+    """The words of a picture, for comparison with those of a run."""
     rows: dict[float, str] = {}
     for y, text in re.findall(r'<text class="preflight-r\d+"[^>]* y="([\d.]+)"[^>]*>(.*?)</text>', svg):
         rows[float(y)] = rows.get(float(y), "") + html.unescape(text).replace("\xa0", " ")

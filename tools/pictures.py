@@ -1,4 +1,4 @@
-"""Take the pictures of the documentation anew: `python -m tools.pictures`, with the `dev` extra and a Chromium."""
+"""Take the pictures of the documentation again: `python -m tools.pictures`, with the `dev` extra and a Chromium."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.reporters.html.browser import chromium, opened
 from tests.reporters.html.stories import page, story
 
-#: Where pictures lie, and from which report, in which colours and at which part of the page each is taken.
+#: The folder of the pictures; for each one its report, its colours and its part of the page.
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 PICTURES = {
     "html-report.png": (4, "light", "body", 960),

@@ -1,4 +1,4 @@
-"""Pages of the site that are made of code alone: the keys of a configuration file, and the formats of reports."""
+"""Pages of the site that are generated from code: the keys of a configuration file, and the formats of reports."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import inspect
 import sys
 from typing import Any
 
-from preflight import catalog, settings
+from preflight.config import schema as settings
+from preflight.plugins import registry
 
-#: How a type of JSON Schema is called on the page.
+#: Names of JSON Schema types on the page.
 _TYPES = {"string": "text", "boolean": "true or false", "array": "list", "object": "table", "null": ""}
 
 
 def pages() -> dict[str, str]:
-    """The text of each page by its place below docs/."""
+    """The text of each page by its path below docs/."""
     return {"reference/configuration-keys.md": configuration_keys(), "reference/formats.md": formats()}
 
 
@@ -35,9 +36,9 @@ def configuration_keys() -> str:
 
 
 def formats() -> str:
-    """Every format that `--output` takes, as its reporter describes itself."""
+    """Every format of `--output`, with the description of its reporter."""
     lines = ["# Formats", "", "What `--output FORMAT[:FILE]` takes; repeatable, one report on standard output."]
-    for item in sorted(catalog.load(catalog.REPORTERS).items, key=lambda item: item.name):
+    for item in sorted(registry.load(registry.REPORTERS).items, key=lambda item: item.name):
         described = inspect.getdoc(sys.modules[type(item).__module__]) or ""
         lines += ["", f"## `{item.name}`", "", described]
     return "\n".join(lines) + "\n"
@@ -52,14 +53,14 @@ def _table(schema: dict[str, Any]) -> list[str]:
 
 
 def _kind(value: dict[str, Any]) -> str:
-    """What a key holds, in words."""
+    """The type of a key, in words."""
     if "anyOf" in value:
         return " or ".join(filter(None, map(_kind, value["anyOf"])))
     if "enum" in value:
         return ", ".join(f"`{one}`" for one in value["enum"])
     if value.get("type") == "array":
         inner = value["items"]
-        return f"list of {inner['$ref'].rpartition('/')[2].lower()} tables" if "$ref" in inner else "list of texts"
+        return f"list of {inner['$ref'].rpartition('/')[2].lower()} tables" if "$ref" in inner else "list of strings"
     if value.get("type") == "object":
         inner = value.get("additionalProperties")
         return f"table of {_kind(inner)}" if isinstance(inner, dict) else "table"

@@ -1,7 +1,7 @@
 """Hooks of the site generator: links that leave docs/, folders in the navigation, and pages made of code.
 
-Pages link to files of the repository (`../examples/...`), as whoever reads them there expects. The site has no
-repository beside it, so such files become pages of their own below `files/`.
+Pages link to files of the repository (`../examples/...`). The site does not contain the repository, so such files
+become pages below `files/`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from preflight.commands import rule_pages
+from preflight.config.names import all_items
 from tools import reference
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Where files from outside of docs/ come to stand.
+#: The folder of the site for files from outside docs/.
 OUTSIDE = "files"
 _FENCE = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)\s#]+)")
@@ -28,8 +30,10 @@ _LAST = "More"
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Write folders of the navigation out, and put pages that it does not name at its end."""
+    """Write the pages about rules, expand folders of the navigation, and append the pages that it does not name."""
     docs = Path(config.docs_dir)
+    if docs == ROOT / "docs":
+        rule_pages.write(docs / "rules", all_items())
     named: set[str] = set()
     config.nav = [_written_out(item, docs, named) for item in config.nav or ()]
     others = sorted({path.relative_to(docs).as_posix() for path in docs.rglob("*.md")} - named)
@@ -39,7 +43,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def _written_out(item: Any, docs: Path, named: set[str]) -> Any:
-    """An entry of the navigation with the pages of folders in their place."""
+    """An entry of the navigation, with folders replaced by their pages."""
     if isinstance(item, dict):
         ((title, inner),) = item.items()
         if isinstance(inner, list):
@@ -83,7 +87,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 
 def _outside_of_code(text: str, change: Callable[[str], str]) -> str:
-    """The text with everything but its fenced blocks changed."""
+    """The text with everything outside its fenced blocks changed."""
     parts, at = [], 0
     for fence in _FENCE.finditer(text):
         parts += [change(text[at : fence.start()]), fence[0]]
@@ -97,7 +101,7 @@ def _targets(path: str, text: str) -> Iterator[str]:
 
 
 def _resolved(path: str, link: str) -> str:
-    """What a link on the page at `path` leads to, as a path of the repository."""
+    """The target of a link on the page at `path`, as a path of the repository."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(path), link))
 
 

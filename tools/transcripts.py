@@ -1,13 +1,13 @@
-"""Follow pages literally: write the files they show, run the commands they show, and put in what those print.
+"""Follow pages literally: write the files that they show, run their commands, and insert the output.
 
 Three kinds of fenced blocks count; anything else is text.
 
 - With a title, `toml title="preflight.toml"`: the block is written to that file.
-- `console`: lines that begin with `$ ` are run, and what stands below each is what it prints.
-- `sh`: every line is run and has to succeed; what it prints is not shown.
+- `console`: lines that begin with `$ ` are run, and the text below each is its output. - `sh`: every line is run and
+has to succeed; its output is not shown.
 
-All commands of a page run in one bash, in a folder of its own with copies of what the page may use. So `cd` and
-variables last. `python -m tools.transcripts` writes what is printed now into the pages.
+All commands of a page run in one bash, in a separate folder with copies of the files that the page may use. So `cd` and
+variables persist. `python -m tools.transcripts` inserts the current output into the pages.
 """
 
 from __future__ import annotations
@@ -25,20 +25,37 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 #: Pages whose blocks are followed.
 PAGES = (
-    *(f"docs/start/{name}.md" for name in ("paddle-ps", "torchrun-slurm", "deepspeed-hostfile", "kubernetes", "ci")),
+    *(
+        f"docs/start/{name}.md"
+        for name in (
+            *(
+                "paddle-ps",
+                "torchrun-slurm",
+                "sbatch-hydra",
+                "deepspeed-hostfile",
+                "deepspeed-accelerate",
+                "kubernetes",
+            ),
+            *("kubernetes", "kubernetes-platform", "cluster-admin", "notebook", "failing-job", "ci"),
+        )
+    ),
+    "docs/nodes.md",
+    "docs/plan.md",
     "docs/writing-a-rule.md",
     "docs/writing-a-check.md",
 )
-#: What of the repository lies in the folder in which a page is followed.
+#: Parts of the repository that are copied to the folder in which a page is followed.
 COPIED = ("examples", "integrations")
 DEADLINE_S = 120.0
 _FENCE = re.compile(r"^```([a-z]+)(?:[ ]title=\"([^\"\n]+)\")?[ ]*\n(.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
 _MARK = "@@ command ended"
+#: Lines that a command prints to standard error only where the machine is slow.
+_PROGRESS = re.compile(r"^preflight: (?:reading (?:files|logs)|judging)\b.*\n", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that a page has its reader do: write a file, or run a command."""
+    """One step of a page: a file to write, or a command to run."""
 
     file: str = ""
     text: str = ""
@@ -48,11 +65,11 @@ class Step:
 
 
 class Refused(Exception):
-    """A command of a page did not do what the page says."""
+    """A command of a page failed or took too long."""
 
 
 def steps(text: str) -> list[Step]:
-    """What a page has its reader do, in order."""
+    """The steps of a page, in order."""
     found: list[Step] = []
     for fence in _FENCE.finditer(text):
         language, title, body = fence.groups()
@@ -66,7 +83,7 @@ def steps(text: str) -> list[Step]:
 
 
 def followed(text: str, *, environment: Mapping[str, str] | None = None) -> str:
-    """The page with what its commands print today.
+    """The page with today's output of its commands.
 
     Raises:
         Refused: a command of an `sh` block failed, or the page took too long.
@@ -80,14 +97,14 @@ def followed(text: str, *, environment: Mapping[str, str] | None = None) -> str:
 
 
 def _run(todo: list[Step], folder: Path, environment: Mapping[str, str]) -> list[str]:
-    """What each shown command prints."""
+    """The output of each shown command."""
     lines = ["set -o pipefail", 'cd "$HOME"']
     for number, step in enumerate(todo):
         if step.file:
             lines += [f"mkdir -p \"$(dirname '{step.file}')\"", f"cat > '{step.file}' <<'END OF {number}'"]
             lines.append(step.text + f"END OF {number}")
             continue
-        # The exit code of a command stays what the next one sees as $?.
+        # The next command must see this command's exit code as $?.
         lines += ["(exit ${code:-0})", step.command, f"code=$?; echo; echo '{_MARK}' $code; (exit $code)"]
     script = folder / "page.sh"
     script.write_text("\n".join(lines) + "\n")
@@ -106,7 +123,7 @@ def _run(todo: list[Step], folder: Path, environment: Mapping[str, str]) -> list
         )
     except subprocess.TimeoutExpired as late:
         raise Refused(f"the page took more than {DEADLINE_S:g} s; so far:\n{late.output!r}") from None
-    parts = re.split(rf"\n{_MARK} (\d+)\n", done.stdout)
+    parts = re.split(rf"\n{_MARK} (\d+)\n", _PROGRESS.sub("", done.stdout))
     commands = [step for step in todo if step.command]
     if len(parts) != 2 * len(commands) + 1:
         raise Refused(f"the page ended early:\n{done.stdout}")
@@ -133,7 +150,9 @@ def _surroundings(home: Path, more: Mapping[str, str]) -> dict[str, str]:
 
 
 def _entries(body: str) -> Iterator[tuple[str, str]]:
-    """The commands of a block, each with what stands below it; first, without a command, what stands above all."""
+    """The commands of a block, each with the lines below it; the first entry has no command and the lines above the
+    first one.
+    """
     command, below, goes_on = "", "", False
     for line in body.splitlines(keepends=True):
         if line.startswith("$ "):
@@ -157,8 +176,8 @@ def _with_output(fence: re.Match[str], outputs: Iterator[str]) -> str:
 
 
 def main() -> int:
-    """Write into each page what its commands print."""
-    for name in PAGES:
+    """Insert the output of its commands into each page, or into those that are named."""
+    for name in sys.argv[1:] or PAGES:
         page = ROOT / name
         page.write_text(followed(page.read_text()))
     return 0

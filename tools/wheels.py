@@ -1,9 +1,9 @@
-"""Write data/wheels.toml anew: which CUDA, cuDNN and NCCL the wheels on the package index were built for.
+"""Write data/wheels.toml again: which CUDA, cuDNN and NCCL the wheels on the package index were built for.
 
     python -m tools.wheels
 
-The versions are those that a wheel pins in its own metadata, which pip fetches without the wheel. Architectures, which
-no metadata has, are kept by hand in data/architectures.toml.
+The versions are those that a wheel pins in its own metadata, which pip fetches without the wheel. Architectures are in
+no metadata; they are maintained by hand in data/architectures.toml.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ VERSIONS = {
     "tensorflow": ("2.14.1", "2.15.1", "2.16.2", "2.17.1", "2.18.1", "2.19.1", "2.20.0"),
     "paddlepaddle-gpu": ("2.6.2",),
 }
-#: What a row says, and the distribution that says it.
+#: The keys of a row, and the distribution whose version each contains.
 _PINS = {"cuda": "cuda-runtime", "cudnn": "cudnn", "nccl": "nccl"}
 _DEADLINE_S = 120
 _HEAD = """\
 # Which CUDA, cuDNN and NCCL the wheels on the package index were built for, by framework and minor version. Written by
-# `python -m tools.wheels` from the pins in each wheel's metadata. A wheel that is installed says it itself, and is
-# believed first; this is for builds that pin nothing. Wheels with another local version (`+cu118`) are others.
+# `python -m tools.wheels` from the pins in each wheel's metadata. An installed wheel states its own versions, which
+# take precedence; this is for builds that pin nothing. Wheels with another local version (`+cu118`) are others.
 
 """
 
 
 @dataclass(frozen=True)
 class Row:
-    """One wheel; empty where it pins nothing."""
+    """One wheel; a pin is empty if the wheel pins nothing."""
 
     framework: str
     version: str
@@ -49,7 +49,7 @@ class Row:
 
 
 def metadata(distribution: str, version: str) -> dict[str, Any] | None:
-    """The metadata of the wheel that pip would install here; None where the index has none for this interpreter."""
+    """The metadata of the wheel that pip would install here; None if the index has none for this interpreter."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         words = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-deps", "--ignore-installed", "--quiet"]
@@ -65,7 +65,7 @@ def metadata(distribution: str, version: str) -> dict[str, Any] | None:
 
 
 def pins(requires: list[str]) -> dict[str, str]:
-    """What the requirements of a wheel pin, by the keys of a row."""
+    """The versions that a wheel's requirements pin, by the keys of a row."""
     found: dict[str, str] = {}
     for line in requires:
         for key, name in _PINS.items():
@@ -89,7 +89,7 @@ def text(rows: list[Row]) -> str:
 
 
 def main() -> None:
-    """Ask for each version and write the file; versions that pin nothing are left out."""
+    """Query the index for each version and write the file; versions that pin nothing are left out."""
     rows = []
     for distribution, versions in VERSIONS.items():
         for version in versions:

@@ -1,25 +1,29 @@
-"""Whether every node of the job can be reached at all."""
+"""Checks that every node of the job can be reached."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Job, Known
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
-from preflight.outcome import Confidence, Evidence, Severity
-from preflight.recording import Facts, Fleet, NodeRecord
-from preflight.request import Request
-from preflight_checks.demands import fold, is_literal, is_loopback, named, scopes, stand_ins
+from preflight._util.hostnames import is_loopback
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.job import Job, Known
+from preflight.model.nodes import HEAD_PAUSED
+from preflight.model.recording import Facts, Fleet, NodeRecord, Unavailable
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight_checks.planning import no_requests
+from preflight_checks.requirements.claims import scopes
+from preflight_checks.requirements.hosts import fold, is_literal, named, nodes_share_machine
 
-#: What to do, by `NodeRecord.problem_kind`; the executors' own words stand in the message.
+#: Remedies by `NodeRecord.problem_kind`; the message quotes the executor.
 _REMEDIES = {
-    "timeout": "See whether {node} is up, its port is not filtered and large packets are not lost on the way;"
-    " `{command}` must answer within seconds.",
-    "denied": "Let this user log in to {node} without a question: `{command}` must print `true` and ask nothing.",
+    "timeout": "Check whether {node} is up, its port is not filtered and large packets arrive; `{command}` must "
+    "respond within seconds.",
+    "denied": "Let this user log in to {node}: `{command}` must succeed without a prompt.",
     "missing": "Install Python 3.8 or newer on {node}, or name its interpreter.",
     "unresolved": "Correct the host name, or add {node} to DNS or /etc/hosts here.",
 }
-#: How a person reaches a node on the same way as preflight did.
+#: Commands that reach a node by the same method as preflight.
 _COMMANDS = {
     "ssh": "ssh -o BatchMode=yes -- {address} true",
     "slurm": "srun --overlap -N1 -n1 -w {address} true",
@@ -27,34 +31,30 @@ _COMMANDS = {
     "kubernetes": "kubectl describe pod {address}",
     "ray": "ray list nodes",
 }
-#: What to do where nobody logs in.
-_ELSEWHERE = {
-    "kubernetes": "See what `{command}` says of it; the pod has to run before anything can be started in it.",
-    "ray": "See what `{command}` says of it, and have the node join the cluster again (`ray start --address=...`).",
+#: Remedies for executors without logins.
+_NO_LOGIN_REMEDIES = {
+    "kubernetes": "Check what `{command}` reports about it; the pod has to run before anything can be started in it.",
+    "ray": "Check what `{command}` reports, and rejoin the node to the cluster (`ray start --address=...`).",
 }
-_OTHERWISE = "Make `{command}` work from here, or take {node} out of the job's host list."
-
-
-def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    yield from ()
+_DEFAULT_REMEDY = "Make `{command}` work from here, or remove {node} from the job's host list."
 
 
 @check(
     "NOD001",
     "node-unreachable",
-    plan=_plan,
+    plan=no_requests,
     probes=(),
     cost="nothing beyond reaching the node",
     severity=Severity.ERROR,
     evidence=("deepspeedai/DeepSpeed#1603", "deepspeedai/DeepSpeed#1481"),
 )
 def node_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Every node of the job answers.
+    """Every node of the job can be reached.
 
-    What it checks: each expected node gave an agent within the deadline.
+    What it checks: the agent of each expected node starts within the deadline.
 
     Why it matters: one node that never starts leaves all others waiting in rendezvous, silently, until a
-    time-out of 10 to 30 minutes; none of them names the missing one.
+    timeout of 10 to 30 minutes; none of them names the missing one.
 
     Example: node3 of four is down; torchrun on the other three prints nothing.
 
@@ -71,11 +71,14 @@ def node_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             continue
         address = record.node.address or record.node.name
         command = _COMMANDS.get(fleet.executor, _COMMANDS["ssh"]).format(address=address)
-        remedy = _ELSEWHERE.get(fleet.executor) or _REMEDIES.get(record.problem_kind, _OTHERWISE)
+        remedy = _NO_LOGIN_REMEDIES.get(fleet.executor) or _REMEDIES.get(record.problem_kind, _DEFAULT_REMEDY)
         problem = record.problem.removeprefix(f"{record.node.name}: ")
+        if record.problem_kind == HEAD_PAUSED:
+            yield unknown(record.node.name, problem, nodes=(record.node.name,), required=True)
+            continue
         yield failed(
             record.node.name,
-            f"{_who(record)} cannot be reached: {problem}",
+            f"{_node_text(record)} cannot be reached: {problem}",
             at=Evidence("agent", problem, "an answer", command, record.node.name),
             also=hosts,
             nodes=(record.node.name,),
@@ -83,69 +86,154 @@ def node_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         )
 
 
-def _who(record: NodeRecord) -> str:
+def _node_text(record: NodeRecord) -> str:
     node = record.node
     return f"{node.name} (at {node.address})" if node.address not in ("", node.name) else node.name
+
+
+#: What the agent, or Python in a probe, reports on a node that cannot start processes or threads.
+_NO_PROCESS = lazy_pattern(r"cannot start a process|can't start new thread|Resource temporarily unavailable")
+#: Kinds of missing facts that are not an answer of the node. The others say that something is not there, not permitted,
+#: or depends on something else.
+_UNANSWERED = ("crashed", "timeout", "cancelled")
+#: Fewer requests than this say nothing about the node.
+_MIN_REQUESTS = 3
+
+
+@check(
+    "NOD006",
+    "node-not-examined",
+    plan=no_requests,
+    probes=(),
+    cost="nothing beyond the requests of other checks",
+    severity=Severity.ERROR,
+    evidence=("MIC-DKFZ/nnUNet#1343", "vladmandic/sdnext#2642"),
+)
+def node_not_examined(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """A node that was reached can be examined.
+
+    What it checks: the share of requests to each node that ended without an answer. It is an error if the node could
+    not start processes for most of them; any other reason leaves the node unknown.
+
+    Why it matters: a node that can start no process for a probe can start none for a rank. A list of checks without a
+    result must not look like a pass.
+
+    Example: pids.max of the session's control group is 6, and five of them are in use by the login itself.
+
+    Fix: raise the limit that the message names, or end what runs there.
+
+    Known limits: requests in the job context and of later stages are not counted.
+
+    Evidence: MIC-DKFZ/nnUNet#1343, vladmandic/sdnext#2642.
+    """
+    asked: dict[str, int] = {}
+    silent: dict[str, list[Unavailable]] = {}
+    refused: dict[str, list[Unavailable]] = {}
+    for record in facts.records:
+        if not record.request.context and not record.request.peers:
+            asked[record.request.node] = asked.get(record.request.node, 0) + 1
+            if record.unavailable is not None:
+                kept = silent if record.unavailable.kind in _UNANSWERED else refused
+                kept.setdefault(record.request.node, []).append(record.unavailable)
+    examined = 0
+    for entry in fleet.records:
+        name = entry.node.name
+        if entry.problem or name not in asked:
+            continue
+        missing = silent.get(name, [])
+        if len(missing) + len(refused.get(name, ())) == asked[name]:
+            # It answered, and gave no fact at all.
+            missing = [*missing, *refused.get(name, ())]
+        without_process = [item for item in missing if _NO_PROCESS.search(f"{item.reason} {item.detail}")]
+        few = len(missing) < _MIN_REQUESTS and len(missing) < asked[name]
+        if few or 2 * len(missing) <= asked[name]:
+            examined += 1
+            if without_process:
+                yield unknown(f"processes of {name}", without_process[0].reason, nodes=(name,), required=True)
+            continue
+        share = f"{len(missing)} of {asked[name]} requests"
+        if len(missing) >= _MIN_REQUESTS and 2 * len(without_process) > len(missing):
+            yield failed(
+                name,
+                f"{name} was reached, but could not start a process for {share}: {without_process[0].reason}",
+                at=Evidence(
+                    "processes",
+                    without_process[0].reason,
+                    "a new process",
+                    "cat /sys/fs/cgroup/pids.max; ulimit -u",
+                    name,
+                ),
+                nodes=(name,),
+                remedy=f"Look at pids.max of the session's control group, `ulimit -u -n` and "
+                f"/proc/sys/kernel/threads-max on {name}, and end what fills them.",
+            )
+        else:
+            reason = f"{share} were not answered: {missing[0].reason}"
+            yield unknown(name, reason, nodes=(name,), required=len(missing) >= _MIN_REQUESTS)
+    if examined:
+        yield passed(f"{examined} node{'s' * (examined != 1)}")
+    elif not fleet.reached:
+        yield unknown("nodes", "no node was reached")
 
 
 @check(
     "NOD002",
     "node-count-differs",
-    plan=_plan,
+    plan=no_requests,
     probes=(),
     cost="nothing beyond reaching the node",
     severity=Severity.ERROR,
     evidence=("https://docs.pytorch.org/docs/stable/elastic/run.html",),
 )
 def node_count_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The nodes looked at are as many as the job runs on.
+    """The number of examined nodes is the number that the job runs on.
 
-    What it checks: the number of nodes given (--hosts, --hostfile, an allocation, or the job's own list) is the one
-    that the job's launches over several nodes ask for. An allocation with too few is an error, anything else a warning.
+    What it checks: the number of nodes given (--hosts, --hostfile, an allocation, or the job's own list) equals the
+    number that the job's multi-node launches request. An allocation with too few is an error, anything else a warning.
 
-    Why it matters: a node nobody looked at may be the one that hangs the job, and a launch that waits for more
-    nodes than there are never begins.
+    Why it matters: an unexamined node may be the one that hangs the job, and a launch that waits for too many nodes
+    never begins.
 
     Example: `--nnodes=4` in the script, and `--hosts node[1-3]`.
 
     Fix: name all nodes of the job in rank order, or correct the number in the script.
 
-    Known limits: launches that ask for different numbers, and elastic ranges, are left alone.
+    Known limits: launches that request different numbers, and elastic ranges, are not judged.
 
-    Evidence: the documentation of torchrun: a launch waits for the number of nodes it was told.
+    Evidence: the documentation of torchrun: a launch waits for the number of nodes that it is given.
     """
     if not fleet.records:
         yield unknown(job.name, "there are no nodes to count")
         return
     given = len(fleet.records)
-    asked = {}
+    requested = {}
     for launch in job.launches:
         value = job.value("nodes", launch.scope)
         if isinstance(value, Known) and isinstance(value.value, int) and value.value > 1:
-            asked[value.value] = launch
-    if len(asked) != 1:
-        yield not_applicable(job.name, "no launch over several nodes says how many, or they do not agree")
+            requested[value.value] = launch
+    if len(requested) != 1:
+        yield not_applicable(job.name, "no multi-node launch states a number of nodes, or launches disagree")
         return
-    ((wanted, launch),) = asked.items()
+    ((wanted, launch),) = requested.items()
     if wanted == given:
         yield passed(job.name)
         return
     claim = (job.setting("nodes", launch.scope) or job.requiring("nodes", launch.scope))[0]
     origin = fleet.origin
-    if origin is not None and origin.source == "executor" and given < wanted and not stand_ins(fleet):
+    if origin is not None and origin.source == "executor" and given < wanted and not nodes_share_machine(fleet):
         yield failed(
             job.name,
             f"`{claim.spelling}` waits for {wanted} nodes, but {origin.words} holds only {given}, "
-            f"{fold(node.name for node in fleet.nodes)}: {_ranks(given, wanted)} missing, and the launch never begins",
+            f"{fold(node.name for node in fleet.nodes)}: {_ranks(given, wanted)} missing, so the launch never starts",
             at=claim,
-            remedy=f"Ask for {wanted} nodes, or correct `{claim.spelling}`.",
+            remedy=f"Request {wanted} nodes, or correct `{claim.spelling}`.",
             waits_at="rendezvous",
         )
         return
     yield failed(
         job.name,
-        f"`{claim.spelling}` runs the job on {wanted} nodes, but {given} {'was' if given == 1 else 'were'} given to "
-        f"look at: {'the others were not looked at' if given < wanted else 'the rest is not part of the job'}",
+        f"`{claim.spelling}` runs the job on {wanted} nodes, but {given} {'was' if given == 1 else 'were'} "
+        f"given: {'the others were not examined' if given < wanted else 'the others are not part of the job'}",
         at=claim,
         remedy=f"Name the job's {wanted} nodes in rank order (--hosts, --hostfile), or correct `{claim.spelling}`.",
         severity=Severity.WARNING,
@@ -159,29 +247,29 @@ def _ranks(first: int, end: int) -> str:
 @check(
     "NOD003",
     "no-nodes-to-look-at",
-    plan=_plan,
+    plan=no_requests,
     probes=(),
     cost="nothing beyond finding the nodes",
     severity=Severity.ERROR,
     evidence=("https://slurm.schedmd.com/resource_limits.html",),
 )
 def no_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Whoever was asked which nodes there are could say it.
+    """The scheduler, cluster or launcher provides a list of nodes.
 
-    What it checks: the scheduler, the cluster or the launcher through which nodes are reached gave a list of them.
+    What it checks: the scheduler, cluster or launcher through which nodes are reached returned a list of them.
 
-    Why it matters: without nodes nothing of them was looked at, which must not look like a pass.
+    Why it matters: without a list no node was examined, which must not look like a pass.
 
     Example: no node of the partition is free, or the Slurm controller does not answer.
 
-    Fix: what the reason says; or name nodes that can be reached, with --hosts and --on ssh.
+    Fix: follow the reason; or name nodes that can be reached, with --hosts and --on ssh.
 
-    Known limits: the reason is the scheduler's; other checks say whether its request can ever be met.
+    Known limits: the reason is the scheduler's; other checks tell whether the request can ever be met.
 
     Evidence: Slurm's documentation of limits: a request beyond them waits in the queue without an error.
     """
     if fleet.origin is None:
-        yield not_applicable(job.name, "nobody was asked which nodes there are")
+        yield not_applicable(job.name, "the nodes do not come from a scheduler or cluster")
     elif fleet.origin.problem:
         yield unknown(f"nodes of {fleet.origin.words}", fleet.origin.problem, required=True)
     else:
@@ -191,7 +279,7 @@ def no_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 @check(
     "NOD004",
     "named-node-not-in-allocation",
-    plan=_plan,
+    plan=no_requests,
     probes=(),
     cost="nothing beyond finding the nodes",
     severity=Severity.WARNING,
@@ -200,24 +288,24 @@ def no_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 def named_node_absent(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every node that the job's own files name belongs to the allocation or cluster.
 
-    What it checks: where the scheduler says which nodes there are, the hosts that the job's files list (hostfile,
-    endpoints) are among them, by full or short name.
+    What it checks: if a scheduler lists the nodes, the hosts in the job's files (hostfile, endpoints) are among them,
+    by full or short name.
 
-    Why it matters: a launcher that was told a node outside of the allocation is refused there, or waits for it.
+    Why it matters: a launcher that is given a node outside the allocation is refused there, or waits for it.
 
     Example: a hostfile written for the last allocation names node7, and this one holds node[1-4].
 
-    Fix: write the list from the allocation (`scontrol show hostnames`), or ask for the nodes by name.
+    Fix: write the list from the allocation (`scontrol show hostnames`), or request the nodes by name.
 
-    Known limits: addresses are not compared with names, and a list that is only read elsewhere counts, too.
+    Known limits: addresses are not compared with names, and a list that is used only elsewhere counts, too.
 
     Evidence: srun's documentation of --nodelist: within an allocation it can only choose among its nodes.
     """
     origin = fleet.origin
-    if origin is None or origin.source != "executor" or stand_ins(fleet) or not fleet.records:
-        yield not_applicable(job.name, "no allocation or cluster said which nodes there are")
+    if origin is None or origin.source != "executor" or nodes_share_machine(fleet) or not fleet.records:
+        yield not_applicable(job.name, "no allocation or cluster lists the nodes")
         return
-    listed = tuple(dict.fromkeys(host for host in _listed(job) if not is_literal(host) and not is_loopback(host)))
+    listed = tuple(dict.fromkeys(host for host in _listed_hosts(job) if not is_literal(host) and not is_loopback(host)))
     if not listed:
         yield not_applicable(job.name, "the job's files name no nodes")
         return
@@ -231,12 +319,12 @@ def named_node_absent(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
         f"the job's files name {fold(absent)}, but {origin.words} holds {fold(node.name for node in fleet.nodes)}",
         at=claim,
         nodes=tuple(absent),
-        remedy="Write the list of hosts from the allocation, or ask for these nodes by name.",
+        remedy="Take the list of hosts from the allocation, or request these nodes by name.",
         confidence=Confidence.MEDIUM,
     )
 
 
-def _listed(job: Job) -> Iterator[str]:
+def _listed_hosts(job: Job) -> Iterator[str]:
     for scope in scopes(job):
         value = job.value("hosts", scope)
         if isinstance(value, Known) and isinstance(value.value, tuple):

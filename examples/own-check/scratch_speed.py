@@ -1,7 +1,7 @@
 """A check in one file: is /scratch fast enough? Use it with `preflight check JOB --plugin scratch_speed.py`.
 
-The probe runs on each node, which has Python 3.8 or newer and nothing of preflight but what probes may use; the check
-judges what the probes saw, and may use all of preflight.
+The probe runs on each node, with Python 3.8 or newer and only the parts of preflight that probes may use. The check
+judges the facts, and may use all of preflight.
 """
 
 from __future__ import annotations
@@ -13,29 +13,42 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from preflight.job import Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
-from preflight.node.wire import ProbeUnavailable
-from preflight.outcome import Confidence, Evidence, Severity
-from preflight.recording import Facts, Fleet, Unavailable
-from preflight.request import Request, probe_name
+from preflight.plugin import (
+    Confidence,
+    Evidence,
+    Facts,
+    Fleet,
+    Job,
+    Pack,
+    ProbeUnavailable,
+    Request,
+    Severity,
+    Unavailable,
+    Verdict,
+    check,
+    failed,
+    not_applicable,
+    passed,
+    probe_name,
+    unknown,
+)
 
-#: What the areas of these checks are about, for the last lines of a report.
-AREAS = {"ACM": "Acme's cluster"}
+#: The title of this area of checks, for the last lines of a report.
+PACK = Pack(areas={"ACM": "Acme's cluster"})
 FOLDER = os.environ.get("ACME_SCRATCH", "/scratch")
 MIB = 2**20
 
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast so many bytes were written and flushed."""
+    """The number of written bytes, and the time until they were flushed."""
 
     wrote_bytes: int
     took_s: float
 
 
 def scratch_speed(params: dict[str, Any]) -> Speed:
-    """How long a file of `params["bytes"]` takes to be written to `params["folder"]` and flushed."""
+    """Measure how long it takes to write a file of `params["bytes"]` to `params["folder"]` and to flush it."""
     file = Path(params["folder"], f".preflight-{os.getpid()}")
     data = b"\0" * MIB
     began = time.monotonic()
@@ -47,16 +60,16 @@ def scratch_speed(params: dict[str, Any]) -> Speed:
             os.fsync(stream.fileno())
         return Speed(params["bytes"], time.monotonic() - began)
     except FileNotFoundError:
-        raise ProbeUnavailable("missing", f"{file.parent} is not there") from None
+        raise ProbeUnavailable("missing", f"{file.parent} does not exist") from None
     except PermissionError:
-        raise ProbeUnavailable("denied", f"{file.parent} may not be written") from None
+        raise ProbeUnavailable("denied", f"{file.parent} is not writable") from None
     finally:
         if file.exists():
             file.unlink()
 
 
 def plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """Ask every node that was reached, whatever the job is."""
+    """Request the fact from every reached node, for any job."""
     for node in fleet.reached:
         yield Request(probe_name(scratch_speed), node.name, {"folder": FOLDER, "bytes": 4 * MIB}, required=True)
 
@@ -105,7 +118,7 @@ def scratch_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         else:
             yield failed(
                 f"scratch on {seen.node}",
-                f"{FOLDER} on {seen.node} takes {rate:.2f} MiB/s; at least 1 MiB/s is expected",
+                f"{FOLDER} on {seen.node} takes {rate:.2f} MiB/s; expected at least 1 MiB/s",
                 at=Evidence(
                     "scratch", f"{rate:.2f} MiB/s", "1 MiB/s", f"dd if=/dev/zero of={FOLDER}/x bs=1M", seen.node
                 ),

@@ -2,7 +2,7 @@ _preflight_completion() {
     local IFS=$'\n'
     local response
 
-    response=$(env COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD=$COMP_CWORD _PREFLIGHT_COMPLETE=bash_complete $1)
+    response=$(env COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD=$COMP_CWORD _PREFLIGHT_COMPLETE=bash_complete preflight)
 
     for completion in $response; do
         IFS=',' read type value <<< "$completion"

@@ -1,30 +1,40 @@
--- Look at a batch script when it is submitted: for `JobSubmitPlugins=lua`, or to take into a job_submit.lua that is there.
+-- Lints a batch script at submission: for `JobSubmitPlugins=lua`, or to include in an existing job_submit.lua.
 --
 -- slurmctld waits for this function and does nothing else meanwhile. So it only lints, which reads one text and runs
--- nothing, with a deadline that `timeout` keeps; nodes are looked at elsewhere. With MODE = "spool" it does not even
--- that: it puts the script into a folder, for a service that lints what it finds there.
+-- nothing, under a deadline of `timeout`; nodes are not checked here. With MODE = "spool" it only stores the script in
+-- a folder, for a service that lints it.
 --
 --   "tell"    the user sees the report, and the job is submitted
---   "refuse"  the user sees the report, and an error in it refuses the job
+--   "refuse"  the user sees the report, and an error in it rejects the job
 --   "spool"   the script is put into SPOOL; nothing is started
 --
--- Whatever goes wrong here (no preflight, too slow, no room), the job is submitted.
+-- If anything fails here (no preflight, too slow, no space), the job is submitted.
 
 local MODE = os.getenv("PREFLIGHT_SUBMIT_MODE") or "tell"
 local PREFLIGHT = os.getenv("PREFLIGHT_SUBMIT_COMMAND") or "/opt/preflight/bin/preflight"
 local SPOOL = os.getenv("PREFLIGHT_SUBMIT_SPOOL") or "/var/spool/preflight"
 local DEADLINE_S = 2
--- A script that is larger than this is not looked at.
+-- Larger scripts are not linted.
 local LARGEST = 256 * 1024
 local NO_GO = 1
 
-local count = 0
+-- 16 random bytes in hex; nil if the system has none.
+local function random()
+    local source = io.open("/dev/urandom", "rb")
+    if source == nil then return nil end
+    local bytes = source:read(16)
+    source:close()
+    if bytes == nil or #bytes ~= 16 then return nil end
+    return (bytes:gsub(".", function(byte) return string.format("%02x", byte:byte()) end))
+end
 
--- A new file with this text below SPOOL, where only slurmctld may write; its path, or nil.
+-- A new file with this text below SPOOL, where only slurmctld may write; its path, or nil. Lua cannot open a file only
+-- if it is new, so its name must be unpredictable, or a link could be placed there.
 local function put(text)
-    count = count + 1
-    local path = string.format("%s/%d-%d.sbatch", SPOOL, os.time(), count)
-    -- Under another name first, so that nobody reads half of it.
+    local name = random()
+    if name == nil then return nil end
+    local path = string.format("%s/%d-%s.sbatch", SPOOL, os.time(), name)
+    -- Under another name first, so that no reader sees an incomplete file.
     local file = io.open(path .. ".part", "w")
     if file == nil then return nil end
     local written = file:write(text)
@@ -33,12 +43,15 @@ local function put(text)
     return path
 end
 
--- The report about a file, and preflight's exit code; nil where it did not come in time.
+-- The report on a file, and preflight's exit code; nil if it is not ready in time.
 local function lint(path)
-    -- Nothing of the user's stands in this line: the path is ours.
+    -- This line contains no user data: the path is ours.
+    -- Isolated from slurmctld's own directory and variables, and reading no file outside SPOOL.
     local line = string.format(
-        "timeout --kill-after=1 %d '%s' lint --quiet --no-color --no-config --no-cache -- '%s' 2>&1 </dev/null; echo \"ended $?\"",
-        DEADLINE_S, PREFLIGHT, path)
+        "cd / && unset PYTHONPATH PYTHONSTARTUP PYTHONHOME && PYTHONSAFEPATH=1 PYTHONNOUSERSITE=1 "
+            .. "timeout --kill-after=1 %d '%s' lint --root '%s' --quiet --no-color --no-config --no-cache -- '%s' "
+            .. "2>&1 </dev/null; echo \"ended $?\"",
+        DEADLINE_S, PREFLIGHT, SPOOL, path)
     local pipe = io.popen(line)
     if pipe == nil then return nil end
     local said = pipe:read("*a") or ""
@@ -54,7 +67,7 @@ local function look(script)
     local report, code = lint(path)
     os.remove(path)
     if report == nil or code ~= NO_GO then return slurm.SUCCESS end
-    -- The user does not know the name that the file has here.
+    -- The user does not know the name of the spooled file.
     local name = path:match("[^/]+$"):gsub("%p", "%%%0")
     for line in report:gmatch("[^\n]+") do
         slurm.log_user("%s", (line:gsub(name, "your script")))

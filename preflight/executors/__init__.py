@@ -1,9 +1,9 @@
-"""Ways to reach the nodes of a job: each gives a duplex channel to an agent on each node."""
+"""Executors: each opens a two-way channel to an agent on each node of a job."""
 
 from __future__ import annotations
 
-#: The built-in executors, loaded by name when one is asked for. Where preflight runs inside several at once (a Slurm
-#: job that is a pod of Kubernetes), the first that recognises it is taken.
+#: The built-in executors, imported by name when needed. If preflight runs inside several at once (a Slurm job that is a
+#: Kubernetes pod), the first that detects it is used.
 PACK = (
     "preflight.executors.local:EXECUTOR",
     "preflight.executors.slurm:EXECUTOR",

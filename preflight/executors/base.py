@@ -1,36 +1,35 @@
-"""What an executor is, what its channels carry, and what it may know beside that: nodes, options, where we are.
+"""The executor protocol, its channels, and optional protocols: nodes, options, detection.
 
-Every executor opens channels (`Executor`). One that belongs to a scheduler or a cluster also says which nodes there
-are (`Gatherer`), takes options of its own (`Configurable`) and recognises that preflight runs inside it (`Detector`).
+Every executor opens channels (`Executor`). An executor that belongs to a scheduler or a cluster also lists its nodes
+(`Gatherer`), has options (`Configurable`) and detects that preflight runs inside it (`Detector`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import anyio
 
-from preflight.job import Job
-from preflight.lazy.dataclasses import dataclass
-from preflight.node.wire import UNAVAILABLE_KINDS
-from preflight.recording import Cluster, Node, Origin
+from preflight.agent.wire import UNAVAILABLE_KINDS
+from preflight.model.job import Job
+from preflight.model.recording import Cluster, Node, Origin
 
-#: Gives what an agent is started from, of `preflight.bundle.node_bundle`. Asked for when there is somebody to send it
-#: to; it may not be made yet, and waiting for it is none of the node's time.
+#: Returns the bundle that an agent is started from (`preflight.executors.bundle.build_bundle`). It is called once
+#: there is a node to send it to; waiting for it does not count against the node's deadline.
 Bundle = Callable[[], Awaitable[bytes]]
 
 
 class ExecutorError(Exception):
-    """A node could not be reached, its agent not be started, or the nodes not be told.
+    """A node could not be reached, its agent could not be started, or the nodes could not be listed.
 
     Args:
-        kind: one of `preflight.node.wire.UNAVAILABLE_KINDS`.
-        message: names the node, quotes what the transport said, and says what to do.
+        kind: one of `preflight.agent.wire.UNAVAILABLE_KINDS`.
+        message: names the node, quotes the transport, and says what to do.
         detail: raw evidence, such as the end of standard error.
-        cluster: what the scheduler said of the whole, where it gave no nodes.
+        cluster: the scheduler's description of the cluster, if it gave no nodes.
     """
 
     def __init__(self, kind: str, message: str, detail: str = "", *, cluster: Cluster | None = None) -> None:
@@ -43,8 +42,8 @@ class ExecutorError(Exception):
         self.cluster = cluster
 
 
-async def uncounted(bundle: Bundle, scope: anyio.CancelScope) -> bytes:
-    """The bundle; the deadline of `scope` is put off for as long as it was waited for."""
+async def await_bundle(bundle: Bundle, scope: anyio.CancelScope) -> bytes:
+    """Return the bundle, and extend the deadline of `scope` by the time spent waiting for it."""
     left_s = scope.deadline - anyio.current_time()
     scope.deadline = math.inf
     content = await bundle()
@@ -54,105 +53,107 @@ async def uncounted(bundle: Bundle, scope: anyio.CancelScope) -> bytes:
 
 @runtime_checkable
 class Channel(Protocol):
-    """A duplex stream of bytes to one agent, which is already running and speaks frames."""
+    """A two-way byte stream to one agent, which is already running and speaks frames."""
 
     @property
     def description(self) -> str:
-        """How the node was reached, for messages: `ssh user@node2`."""
+        """Return how the node was reached, for messages: `ssh user@node2`."""
         ...
 
     async def send(self, data: bytes) -> None:
-        """Write all of `data`. Raises ExecutorError(kind="unreachable") when the other end is gone."""
+        """Write all of `data`. Raises ExecutorError(kind="unreachable") if the other end is gone."""
         ...
 
     async def receive(self) -> bytes:
-        """The next bytes; empty at the end of the stream."""
+        """Return the next bytes; empty at the end of the stream."""
         ...
 
     def abandon(self) -> None:
-        """Give up on the other end, which is lost: end the transport without a word. `aclose` still follows."""
+        """Give up on a lost node: end the transport immediately. `aclose` still follows."""
         ...
 
     async def aclose(self) -> None:
-        """End the channel, and with it the agent and all it started. Never raises."""
+        """Close the channel, which ends the agent and everything it started. Never raises."""
         ...
 
-    def last_words(self) -> str:
-        """What the transport said on standard error (its end), for messages about a lost node."""
+    def error_tail(self) -> str:
+        """Return the end of the transport's standard error, for messages about a lost node."""
         ...
 
 
 @runtime_checkable
 class Executor(Protocol):
-    """One way to reach nodes."""
+    """Starts agents on nodes by one method."""
 
     @property
     def name(self) -> str:
-        """As `--on` takes it."""
+        """Return the value of `--on`."""
         ...
 
     async def open(self, node: Node, *, deadline_s: float, bundle: Bundle) -> Channel:
         """Start an agent on `node` from `bundle`.
 
-        Raises ExecutorError, at the latest after `deadline_s` and the time that the bundle was waited for.
+        Raises ExecutorError, at the latest after `deadline_s` plus the time spent waiting for the bundle.
         """
         ...
 
     async def aclose(self) -> None:
-        """Give back what all channels shared, and what `gather` took. Called last, perhaps more than once."""
+        """Release the resources shared by channels, and those allocated by `gather`. Called last, possibly more than
+        once.
+        """
         ...
 
 
-def _anything(value: str) -> str:
+def _accept_any(value: str) -> str:
     return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Something an executor can be told by `--on-option NAME=VALUE`.
+    """An option of an executor, given by `--on-option NAME=VALUE`.
 
     Args:
-        meaning: what it is for, in one sentence of help.
-        wrong: says what is wrong with a value, and what is expected; empty for one that will do.
+        meaning: its purpose, in one sentence of help.
+        problem_of: returns what is wrong with a value and what is expected; empty for a valid value.
     """
 
     name: str
     meaning: str
     example: str = ""
-    wrong: Callable[[str], str] = field(default=_anything, compare=False)
+    problem_of: Callable[[str], str] = field(default=_accept_any, compare=False)
 
 
 @runtime_checkable
 class Configurable(Protocol):
-    """An executor with options of its own."""
+    """An executor with options."""
 
     @property
     def options(self) -> tuple[Option, ...]:
-        """What it can be told."""
+        """Return its options."""
         ...
 
-    def configured(self, given: Mapping[str, str]) -> Executor:
-        """Another one of its kind that was told so; names and values were looked at before."""
+    def configured(self, settings: Mapping[str, str]) -> Executor:
+        """Return a copy with these options; names and values were validated before."""
         ...
 
 
-def _untold(note: str) -> None:
-    """Nobody listens."""
+def _ignore_note(note: str) -> None:
+    """Ignore the note."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What an executor may know when it is asked for nodes.
+class NodeRequest:
+    """What an executor gets when nodes are requested from it.
 
     Args:
-        jobs: the jobs as their files describe them; what they say is hostile until `trust_job`.
-        named: the nodes that the user named (`--hosts`, `--hostfile`), in rank order. Where there are any, no others
-            are looked at; the executor is asked all the same, because it may have to prepare for them.
-        count: on how many nodes the job runs, where its files say so.
-        deadline_s: how long finding nodes may take.
-        lasts_s: how long the whole run takes at the most, for whoever has to ask for the nodes.
+        jobs: the jobs as described by their files; untrusted unless `trust_job`.
+        named: the nodes that the user named (`--hosts`, `--hostfile`), in rank order. If there are any, no others are
+            used; `gather` is still called, because the executor may have to prepare for them.
+        count: number of nodes of the job, if its files give it.
+        deadline_s: time limit for finding nodes.
+        lasts_s: longest duration of the whole run, for executors that must request nodes.
         environment: the variables of this process.
-        tell: passes on what is waited for, for whoever watches.
+        on_note: reports what is being waited for.
     """
 
     jobs: tuple[Job, ...] = ()
@@ -162,20 +163,20 @@ class Wanted:
     deadline_s: float = 30.0
     lasts_s: float = 300.0
     environment: Mapping[str, str] = field(default_factory=dict)
-    tell: Callable[[str], None] = _untold
+    on_note: Callable[[str], None] = _ignore_note
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
-    """The nodes there are, in rank order, and where they came from: `Slurm job 71 (SLURM_JOB_NODELIST)`.
+class GatheredNodes:
+    """The nodes in rank order, and their source: `Slurm job 71 (SLURM_JOB_NODELIST)`.
 
-    A node that is known to be out of order belongs among them: `open` then says so, and it is reported by its name.
-    `notes` hold what else there is to say of the whole, such as "2 of 4 pods are pending"; `cluster` is what the
-    scheduler says of all its nodes. `origin` is for an executor that knows who said it another time.
+    A node known to be broken is included: `open` then fails with the reason, and it is reported by name. `notes` are
+    messages for the user, such as "2 of 4 pods are pending"; `cluster` is what the scheduler reports about all its
+    nodes. `origin` is for an executor that replays an earlier run.
     """
 
     nodes: tuple[Node, ...]
-    words: str
+    source: str
     notes: tuple[str, ...] = ()
     origin: Origin | None = None
     cluster: Cluster | None = None
@@ -183,50 +184,50 @@ class Gathered:
 
 @runtime_checkable
 class Gatherer(Protocol):
-    """An executor that knows which nodes there are."""
+    """An executor that can list nodes."""
 
-    async def gather(self, wanted: Wanted) -> Gathered | None:
-        """The nodes of its allocation or cluster; None where it knows of none here.
+    async def gather(self, request: NodeRequest) -> GatheredNodes | None:
+        """Return the nodes of its allocation or cluster; None if it has none here.
 
-        Where `wanted.named` is not empty these nodes and no others are returned (with the addresses at which it
-        reaches them), or None when there is nothing to prepare.
+        If `request.named` is not empty, return exactly these nodes (with the addresses at which it reaches them), or
+        None if there is nothing to prepare.
 
         Raises:
-            ExecutorError: there should be nodes and they cannot be had (kind and message as for a node).
-            UsageError: it was told what cannot be.
+            ExecutorError: nodes should exist but are not available (kind and message as for a node).
+            UsageError: an option or a name is impossible.
         """
         ...
 
 
 @runtime_checkable
-class Forward(Protocol):
-    """An executor that opens nodes which the user named without looking at any job: it may begin before one is read."""
+class OpensNamed(Protocol):
+    """An executor that can open named nodes without a job, so it may start before the job is read."""
 
     @property
     def opens_named(self) -> bool:
-        """Whether `gather`, for named nodes, needs nothing but their names."""
+        """Return whether `gather` needs only the names of named nodes."""
         ...
 
 
 @runtime_checkable
 class Usable(Protocol):
-    """An executor that knows whether it could be used from this machine, before there is any job."""
+    """An executor that can report whether it is usable from this machine, before there is a job."""
 
     async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
-        """With what, in words: `OpenSSH_9.2p1`. Nothing is asked for, started or changed.
+        """Return what it would use, such as `OpenSSH_9.2p1`. Nothing is requested, started or changed.
 
-        Raises ExecutorError that says what is not there; behind its last semicolon, what to do.
+        Raises ExecutorError that says what is missing and, after its last semicolon, what to do.
         """
         ...
 
 
 @runtime_checkable
 class Detector(Protocol):
-    """An executor that recognises its own surroundings."""
+    """An executor that detects whether preflight runs inside its cluster or allocation."""
 
     def detect(self, environment: Mapping[str, str]) -> str:
-        """Why this process must be inside of what it reaches: `SLURM_JOB_ID=71 is set`; empty when it is not.
+        """Return why this process counts as inside, such as `SLURM_JOB_ID=71 is set`; empty if it does not.
 
-        Looks at `environment` and at little else, and never waits.
+        Uses little more than `environment`, and never waits.
         """
         ...

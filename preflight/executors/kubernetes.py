@@ -1,182 +1,187 @@
-"""Nodes reached through the Kubernetes API: an agent in each pod of a job, or in pods of our own like the job's.
+"""Reaches nodes through the Kubernetes API: an agent in each pod of a job, or in pods of our own that resemble the
+job's.
 
-Nothing listens and nothing is installed: the agent is started with `exec` and speaks over its connection. Pods that
-exist are left as they are. Pods of our own belong to one Job, which is deleted at the end, by the bridge when this
-process was killed, and by its own deadline when all of that fails.
+Nothing listens and nothing is installed: the agent is started with `exec` and speaks over that connection. Existing
+pods are left unchanged. Our own pods belong to one Job, which is deleted at the end, by the bridge if this process
+is killed, and by its own deadline if all else fails.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 import secrets
 import sys
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import anyio
 
-from preflight.errors import UsageError
-from preflight.executors.base import Bundle, ExecutorError, Gathered, Option, Wanted
+from preflight._util import regular_file
+from preflight._util.hostnames import is_hostname
+from preflight._util.usage_error import UsageError
+from preflight.agent import bootstrap
+from preflight.executors.base import Bundle, ExecutorError, GatheredNodes, NodeRequest, Option
 from preflight.executors.bridge.head import Bridge, BridgedChannel
 from preflight.executors.kubernetes_options import LIFETIME_S, NAME, OPTIONS
-from preflight.executors.kubernetes_pods import PodSource, chosen_source, own_job
+from preflight.executors.kubernetes_pods import PodSource, build_job, choose_source
 from preflight.executors.kubernetes_survey import SURVEY_S, survey
-from preflight.executors.pipe import new_nonce, start_agent
-from preflight.job import Claim, Job, Known
-from preflight.job.hostname import is_hostname
-from preflight.lazy.dataclasses import dataclass
-from preflight.node import bootstrap
-from preflight.recording import Node
+from preflight.executors.pipe import make_nonce, start_agent
+from preflight.model.job import Claim, Job, Known, is_whole_number
+from preflight.model.recording import Node
+from preflight.sources.formats.tree import MAX_BYTES
 
-#: Between two looks at pods that are not placed yet.
-_LOOK_S = 0.5
-#: A scheduler that finds no room says so at once, and may find some soon after.
-_REFUSED_S = 2.0
+_log = logging.getLogger(__name__)
+
+#: Time between two polls of pods that are not placed yet.
+_POLL_S = 0.5
+#: Time to wait after the scheduler reports that no pod fits; room may become free.
+_UNSCHEDULABLE_S = 2.0
 #: Roles in the order in which their pods hold the ranks.
 _ROLES = ("master", "launcher", "leader", "head", "chief", "")
 
 
 @dataclass(slots=True)
 class KubernetesExecutor:
-    """Runs agents in pods. `told` are the options; `environment` is laid over that of the process of the client."""
+    """Runs agents in pods. `settings` are the options; `environment` is added to that of the client process."""
 
-    told: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     name: str = "kubernetes"
     _bridge: Bridge | None = None
     _namespace: str = ""
-    #: Where each node's agent goes: the name of a pod, or the index of one that is still to come.
+    #: The location of each node's agent: the name of a pod, or the index of one that does not exist yet.
     _pods: dict[str, tuple[str, str, int]] = field(default_factory=dict)
-    #: Why there is no pod where there should be one.
-    _absent: dict[str, str] = field(default_factory=dict)
+    #: Why a pod that should exist does not.
+    _missing_pods: dict[str, str] = field(default_factory=dict)
 
     @property
     def options(self) -> tuple[Option, ...]:
-        """What it can be told."""
+        """Return its options."""
         return OPTIONS
 
-    def configured(self, given: Mapping[str, str]) -> KubernetesExecutor:
-        """Another one that was told so. Raises UsageError for options that contradict each other."""
-        if given.get("create") == "yes":
-            if "manifest" not in given:
+    def configured(self, settings: Mapping[str, str]) -> KubernetesExecutor:
+        """Return a copy with these options. Raises UsageError for options that contradict each other."""
+        if settings.get("create") == "yes":
+            if "manifest" not in settings:
                 raise UsageError("--on-option create=yes makes pods like those of a manifest; name it: manifest=FILE")
             for other in ("job", "selector"):
-                if other in given:
-                    raise UsageError(f"--on-option create=yes makes pods, and {other} names ones that exist")
-        return KubernetesExecutor(told=dict(given), environment=self.environment)
+                if other in settings:
+                    raise UsageError(
+                        f"--on-option create=yes makes new pods, but {other} selects existing ones; use only one"
+                    )
+        return KubernetesExecutor(settings=dict(settings), environment=self.environment)
 
     def detect(self, environment: Mapping[str, str]) -> str:
-        """In a pod of a job that counts its pods; any other pod may be a notebook, where ssh or local is meant."""
+        """Return why this is a pod of an Indexed Job. Other pods may be notebooks, where ssh or local is intended."""
         if not environment.get("KUBERNETES_SERVICE_HOST"):
             return ""
         index = environment.get("JOB_COMPLETION_INDEX")
         return f"KUBERNETES_SERVICE_HOST and JOB_COMPLETION_INDEX={index} are set" if index else ""
 
     async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
-        """Which cluster is configured. Raises ExecutorError where none is, or its client cannot be imported."""
+        """Return the configured cluster. Raises ExecutorError if there is none, or its client cannot be imported."""
         connected = await self._call("connect", deadline_s=deadline_s)
-        return f"{connected['where']}, namespace {connected['namespace']}; its API server was not asked"
+        return f"{connected['where']}, namespace {connected['namespace']}; its API server was not contacted"
 
-    async def gather(self, wanted: Wanted) -> Gathered | None:
-        """The pods there are, or those that are made here; nodes carry the names of the cluster's nodes.
+    async def gather(self, request: NodeRequest) -> GatheredNodes | None:
+        """Return the existing pods, or those that are created here; nodes have the names of the cluster's nodes.
 
         Raises:
-            ExecutorError: the API server cannot be asked, or refuses.
-            UsageError: nothing says which pods.
+            ExecutorError: the API server cannot be reached, or rejects a request.
+            UsageError: the pods are unknown.
         """
-        with anyio.move_on_after(wanted.deadline_s):
-            return await self._gather(wanted)
-        raise ExecutorError(
-            "timeout", f"the API server did not say within {wanted.deadline_s:g} s which pods there are"
-        )
+        with anyio.move_on_after(request.deadline_s):
+            return await self._gather(request)
+        raise ExecutorError("timeout", f"the API server did not list the pods within {request.deadline_s:g} s")
 
-    async def _gather(self, wanted: Wanted) -> Gathered:
+    async def _gather(self, request: NodeRequest) -> GatheredNodes:
         source = self._source()
-        connected = await self._call("connect", deadline_s=wanted.deadline_s)
+        connected = await self._call("connect", deadline_s=request.deadline_s)
         self._namespace = (
-            self.told.get("namespace")
-            or (source.namespace if source else self._claimed_namespace(wanted))
+            self.settings.get("namespace")
+            or (source.namespace if source else self._claimed_namespace(request))
             or connected["namespace"]
         )
         where = f"namespace {self._namespace} of {connected['where']}"
-        # Before pods of our own take what they need.
+        # Before pods of our own take resources.
         cluster = await survey(self._survey_call)
-        return replace(await self._found(source, wanted, where), cluster=cluster)
+        return replace(await self._find_or_create_pods(source, request, where), cluster=cluster)
 
     async def _survey_call(self, call: str) -> Any:
         return await self._call(call, deadline_s=SURVEY_S)
 
-    async def _found(self, source: PodSource | None, wanted: Wanted, where: str) -> Gathered:
-        if self.told.get("create") == "yes":
+    async def _find_or_create_pods(self, source: PodSource | None, request: NodeRequest, where: str) -> GatheredNodes:
+        if self.settings.get("create") == "yes":
             assert source is not None
-            return await self._made(source, wanted, where)
-        if wanted.named:
-            self._pods = {node.name: (node.name, "", 0) for node in wanted.named}
-            return Gathered(wanted.named, where)
-        job, words = self._wanted_job(source, wanted)
-        selector = self.told.get("selector", "")
+            return await self._create_pods(source, request, where)
+        if request.named:
+            self._pods = {node.name: (node.name, "", 0) for node in request.named}
+            return GatheredNodes(request.named, where)
+        job, words = self._wanted_job(source, request)
+        selector = self.settings.get("selector", "")
         if not job and not selector:
-            own = await self._call("own", namespace=self._namespace, deadline_s=wanted.deadline_s)
+            own = await self._call("own", namespace=self._namespace, deadline_s=request.deadline_s)
             if own:
                 job, words = own[0], f"job {own[0]}, whose pod this is"
         if not job and not selector:
             raise UsageError(
-                "which pods? name their job with --on-option job=NAME, or the pods with selector=LABELS, or make some "
-                "with manifest=FILE and create=yes"
+                "the pods are unknown; name their job with --on-option job=NAME, or the pods with selector=LABELS, or "
+                "make some with manifest=FILE and create=yes"
             )
         pods = await self._call(
-            "pods", namespace=self._namespace, selector=selector, job=job, deadline_s=wanted.deadline_s
+            "pods", namespace=self._namespace, selector=selector, job=job, deadline_s=request.deadline_s
         )
         nodes = self._nodes([pod for pod in pods if not pod["deleted"]])
-        missing = await self._missing(job, pods, len(nodes), wanted) if job else ()
+        missing = await self._missing(job, pods, len(nodes), request) if job else ()
         if not nodes and not missing:
             which = f"of the job {job}" if job else f"with {selector}"
             raise ExecutorError(
                 "missing",
-                f"there are no pods {which} in {where}; `kubectl get pods -n {self._namespace}` lists them",
+                f"no pods {which} in {where}; `kubectl get pods -n {self._namespace}` lists them",
             )
-        return Gathered((*nodes, *missing), f"pods of {words or selector} in {where}")
+        return GatheredNodes((*nodes, *missing), f"pods of {words or selector} in {where}")
 
     def _source(self) -> PodSource | None:
-        path = self.told.get("manifest")
+        path = self.settings.get("manifest")
         if path is None:
             return None
         try:
-            return chosen_source(Path(path).read_text(encoding="utf-8"), self.told.get("object", ""))
+            return choose_source(regular_file.read_text(path, MAX_BYTES), self.settings.get("object", ""))
         except UsageError as error:
             raise UsageError(f"--on-option manifest={path}: {error}") from None
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"--on-option manifest={path}: {error}") from None
 
-    def _wanted_job(self, source: PodSource | None, wanted: Wanted) -> tuple[str, str]:
-        if self.told.get("selector"):
-            return self.told.get("job", ""), ""
-        if self.told.get("job"):
-            return self.told["job"], f"job {self.told['job']}"
+    def _wanted_job(self, source: PodSource | None, request: NodeRequest) -> tuple[str, str]:
+        if self.settings.get("selector"):
+            return self.settings.get("job", ""), ""
+        if self.settings.get("job"):
+            return self.settings["job"], f"job {self.settings['job']}"
         if source is not None:
-            return source.name, f"{source.kind} {source.name} ({self.told['manifest']})"
-        own = _own_job(wanted.environment)
+            return source.name, f"{source.kind} {source.name} ({self.settings['manifest']})"
+        own = _own_job(request.environment)
         if own:
             return own, f"job {own}, whose pod this is"
-        named, _ = _claimed(wanted.jobs)
-        if named and not wanted.trust_job:
+        named, _ = _claimed_job(request.jobs)
+        if named and not request.trust_job:
             raise UsageError(
-                f"the job's own files name the job {named}; pass --trust-job to look into its pods, or name it with "
+                f"the job's own files name the job {named}; pass --trust-job to use its pods, or name it with "
                 f"--on-option job={named}"
             )
         return named, f"job {named}"
 
-    def _claimed_namespace(self, wanted: Wanted) -> str:
-        """Where the manifest among the job's files says that its pods are, if it is the one that names them."""
-        if self.told.get("job") or self.told.get("selector") or wanted.named or not wanted.trust_job:
+    def _claimed_namespace(self, request: NodeRequest) -> str:
+        """Return the namespace of the pods in the job's manifest, if that manifest names them."""
+        if self.settings.get("job") or self.settings.get("selector") or request.named or not request.trust_job:
             return ""
-        return "" if _own_job(wanted.environment) else _claimed(wanted.jobs)[1]
+        return "" if _own_job(request.environment) else _claimed_job(request.jobs)[1]
 
     def _nodes(self, pods: list[dict[str, Any]]) -> tuple[Node, ...]:
-        """One node for each pod, in the order of ranks, called like the node that the pod is on if it has it alone."""
-        pods = sorted(pods, key=_rank)
+        """Return one node for each pod, in the order of ranks, named after the pod's node if no other pod shares it."""
+        pods = sorted(pods, key=_rank_order)
         held = [pod["node"] for pod in pods]
         nodes = []
         for index, pod in enumerate(pods):
@@ -186,44 +191,46 @@ class KubernetesExecutor:
             nodes.append(Node(name, index, pod["name"] if alone else ""))
         return tuple(nodes)
 
-    async def _missing(self, job: str, pods: list[dict[str, Any]], first: int, wanted: Wanted) -> tuple[Node, ...]:
-        """A node for each pod that a plain Job should have and has not."""
-        found = await self._call("job", namespace=self._namespace, name=job, deadline_s=wanted.deadline_s)
+    async def _missing(
+        self, job: str, pods: list[dict[str, Any]], first: int, request: NodeRequest
+    ) -> tuple[Node, ...]:
+        """Return a node for each pod that a plain Job should have but does not."""
+        found = await self._call("job", namespace=self._namespace, name=job, deadline_s=request.deadline_s)
         spec = (found or {}).get("spec") or {}
         count = spec.get("parallelism")
         if not isinstance(count, int) or spec.get("completionMode") != "Indexed":
             return ()
-        there = {pod["index"] for pod in pods}
-        absent = [index for index in range(min(count, spec.get("completions") or count)) if index not in there]
+        found_indices = {pod["index"] for pod in pods}
+        absent = [index for index in range(min(count, spec.get("completions") or count)) if index not in found_indices]
         why = "the Job is suspended" if spec.get("suspend") else "the Job has not made it"
         conditions = ((found or {}).get("status") or {}).get("conditions") or []
         failed = [each for each in conditions if each.get("type") == "Failed" and each.get("status") == "True"]
         if failed:
             why = f"the Job has failed: {failed[0].get('reason', '')}: {failed[0].get('message', '')}"
         for index in absent:
-            self._absent[f"{job}-{index}"] = f"there is no pod of index {index}: {why}"
+            self._missing_pods[f"{job}-{index}"] = f"no pod has index {index}: {why}"
         return tuple(Node(f"{job}-{index}", first + number) for number, index in enumerate(absent))
 
-    async def _made(self, source: PodSource, wanted: Wanted, where: str) -> Gathered:
-        """Make a Job of our own, and wait until its pods have a node each or cannot get one."""
+    async def _create_pods(self, source: PodSource, request: NodeRequest, where: str) -> GatheredNodes:
+        """Create a Job, and wait until each of its pods has a node or cannot get one."""
         trainers = source.trainers
         role = max(trainers, key=lambda role: role.count or 0)
-        count = int(self.told.get("pods") or 0) or sum(each.count or 0 for each in trainers) or wanted.count or 0
+        count = int(self.settings.get("pods") or 0) or sum(each.count or 0 for each in trainers) or request.count or 0
         if not count:
-            raise UsageError("how many pods? the manifest does not say; name it with --on-option pods=N")
+            raise UsageError("the number of pods is unknown; give it with --on-option pods=N")
         name = f"preflight-{secrets.token_hex(4)}"
-        job = own_job(
+        job = build_job(
             source,
             role,
             name=name,
             namespace=self._namespace,
             count=count,
-            lifetime_s=int(self.told.get("lifetime") or LIFETIME_S),
-            container=self.told.get("container", ""),
+            lifetime_s=int(self.settings.get("lifetime") or LIFETIME_S),
+            container=self.settings.get("container", ""),
         )
-        wanted.tell(f"{count} pods of {name} to be placed")
-        await self._call("create", namespace=self._namespace, job=job, deadline_s=wanted.deadline_s)
-        pods = await self._placed(name, count, wanted)
+        request.on_note(f"waiting for {count} pods of {name} to be placed")
+        await self._call("create", namespace=self._namespace, job=job, deadline_s=request.deadline_s)
+        pods = await self._await_placement(name, count, request)
         nodes: list[Node] = []
         for index in range(count):
             pod = pods.get(index)
@@ -234,27 +241,27 @@ class KubernetesExecutor:
         unplaced = count - sum(1 for pod in pods.values() if pod["node"])
         notes = (f"{unplaced} of {count} pods have no node",) if unplaced else ()
         words = f"{count} pods like those of {source.kind} {source.name}, made for this in {where} as Job {name}"
-        return Gathered(tuple(nodes), words, notes)
+        return GatheredNodes(tuple(nodes), words, notes)
 
-    async def _placed(self, name: str, count: int, wanted: Wanted) -> dict[int, dict[str, Any]]:
-        """The pods of our Job by index, once each has a node, or the scheduler says nothing new of the others.
+    async def _await_placement(self, name: str, count: int, request: NodeRequest) -> dict[int, dict[str, Any]]:
+        """Return the pods of our Job by index, once each has a node or the scheduler reports nothing new.
 
-        At the latest when three quarters of the time are over, so that pods without a node can still be told each.
+        It returns at the latest after three quarters of the time, so that pods without a node can still be reported.
         """
         pods: dict[int, dict[str, Any]] = {}
         refused_at_s: float | None = None
-        with anyio.move_on_after(wanted.deadline_s * 0.75):
+        with anyio.move_on_after(request.deadline_s * 0.75):
             while True:
                 found = await self._call(
                     "pods",
                     namespace=self._namespace,
                     selector=f"batch.kubernetes.io/job-name={name}",
                     job="",
-                    deadline_s=wanted.deadline_s,
+                    deadline_s=request.deadline_s,
                 )
                 pods = {pod["index"]: pod for pod in found if pod["index"] is not None}
                 placed = sum(1 for pod in pods.values() if pod["node"])
-                wanted.tell(f"{placed} of {count} pods of {name} are placed")
+                request.on_note(f"{placed} of {count} pods of {name} are placed")
                 refused = sum(1 for pod in pods.values() if not pod["node"] and _is_refused(pod))
                 if placed == count:
                     break
@@ -262,25 +269,26 @@ class KubernetesExecutor:
                     refused_at_s = None
                 elif refused_at_s is None:
                     refused_at_s = anyio.current_time()
-                elif anyio.current_time() - refused_at_s > _REFUSED_S:
+                elif anyio.current_time() - refused_at_s > _UNSCHEDULABLE_S:
                     break
-                await anyio.sleep(_LOOK_S)
+                await anyio.sleep(_POLL_S)
         return pods
 
     async def open(self, node: Node, *, deadline_s: float, bundle: Bundle) -> BridgedChannel:
-        """Start an agent in the node's pod. Raises ExecutorError that says what the API server or the pod said."""
-        if node.name in self._absent:
-            raise ExecutorError("missing", f"{node.name}: {self._absent[node.name]}")
+        """Start an agent in the node's pod. Raises ExecutorError with the message of the API server or the pod."""
+        if node.name in self._missing_pods:
+            raise ExecutorError("missing", f"{node.name}: {self._missing_pods[node.name]}")
         pod, job, index = self._pods.get(node.name, (node.address or node.name, "", 0))
         if not NAME.fullmatch(pod or job):
-            raise ExecutorError("denied", f"{node.name}: {pod!r} is no host name, and pods have such names")
-        nonce = new_nonce()
+            raise ExecutorError("denied", f"{node.name}: {pod!r} is not a valid pod name")
+        nonce = make_nonce()
         what = pod or f"{job}-{index}"
         with anyio.move_on_after(deadline_s):
             if not self._namespace:
                 connected = await self._call("connect", deadline_s=deadline_s)
-                self._namespace = self.told.get("namespace") or connected["namespace"]
+                self._namespace = self.settings.get("namespace") or connected["namespace"]
             began = anyio.current_time()
+            _log.debug("%s: exec through the API server: -n %s %s", node.name, self._namespace, what)
             try:
                 channel = await self._running().open(
                     {
@@ -288,7 +296,7 @@ class KubernetesExecutor:
                         "pod": pod,
                         "job": job,
                         "index": index,
-                        "container": self.told.get("container", ""),
+                        "container": self.settings.get("container", ""),
                         "command": ["/bin/sh", "-c", bootstrap.shell_line(nonce)],
                         "deadline_s": max(0.5, deadline_s - 1.0),
                     },
@@ -299,8 +307,8 @@ class KubernetesExecutor:
                 raise ExecutorError(error.kind, f"{node.name}: {error.message}", error.detail) from None
             left = max(0.5, deadline_s - (anyio.current_time() - began))
 
-            def diagnose(code: int | None, words: str) -> ExecutorError:
-                return explain(node.name, what, code, words, deadline_s=deadline_s)
+            def diagnose(code: int | None, error_text: str) -> ExecutorError:
+                return explain(node.name, what, code, error_text, deadline_s=deadline_s)
 
             await start_agent(channel, node.name, nonce, bundle=bundle, diagnose=diagnose, deadline_s=left)
             return channel
@@ -311,80 +319,87 @@ class KubernetesExecutor:
         )
 
     async def aclose(self) -> None:
-        """End what runs in pods, and delete the pods that were made here."""
+        """End the agents in pods, and delete the created pods."""
         bridge, self._bridge = self._bridge, None
         if bridge is not None:
             await bridge.aclose()
 
     def _running(self) -> Bridge:
         if self._bridge is None:
-            interpreter = self.told.get("interpreter") or sys.executable
+            interpreter = self.settings.get("interpreter") or sys.executable
             self._bridge = Bridge("kubernetes_side:main", interpreter=interpreter, environment=self.environment)
         return self._bridge
 
     async def _call(self, call: str, /, *, deadline_s: float, **parameters: Any) -> Any:
         if call == "connect":
-            kubeconfig = self.told.get("kubeconfig", "")
+            kubeconfig = self.settings.get("kubeconfig", "")
             parameters = {
                 "kubeconfig": str(Path(kubeconfig).expanduser()) if kubeconfig else "",
-                "context": self.told.get("context", ""),
+                "context": self.settings.get("context", ""),
             }
         return await self._running().call(call, parameters, deadline_s=deadline_s)
 
 
-def explain(name: str, pod: str, code: int | None, words: str, *, deadline_s: float) -> ExecutorError:
-    """What became of a start in a pod that ended with `code` (None: nobody knows, or it had not) and said `words`."""
-    lines = [line.strip() for line in words.splitlines() if line.strip()]
+def explain(name: str, pod: str, code: int | None, error_text: str, *, deadline_s: float) -> ExecutorError:
+    """Explain a failed start in a pod, from its exit `code` (None: unknown, or still running) and its `error_text`."""
+    error_text = bootstrap.without_mark(error_text)
+    lines = [line.strip() for line in error_text.splitlines() if line.strip()]
     missing = next((line for line in lines if line.startswith(bootstrap.NO_PYTHON_MARK)), None)
     if missing is not None or code == bootstrap.NO_PYTHON:
         tried = (missing or "").removeprefix(bootstrap.NO_PYTHON_MARK).split()
-        listed = ", ".join(tried) if tried else "none of " + ", ".join(bootstrap.INTERPRETERS) + " is there"
+        listed = ", ".join(tried) if tried else "none of " + ", ".join(bootstrap.INTERPRETERS) + " exists"
         return ExecutorError(
             "missing",
-            f"{name}: no Python >= 3.8 in the image of {pod}: tried {listed}; preflight's agent needs one",
-            words,
+            f"{name}: no Python >= 3.8 in the image of {pod}: tried {listed}; install Python 3.8 or newer",
+            error_text,
         )
-    said = f': "{lines[-1]}"' if lines else ""
-    if re.search(r"executable file not found|no such file or directory", words, re.IGNORECASE) and code in (
+    last_line = f': "{lines[-1]}"' if lines else ""
+    if re.search(r"executable file not found|no such file or directory", error_text, re.IGNORECASE) and code in (
         None,
         126,
         127,
     ):
         return ExecutorError(
-            "missing", f"{name}: the image of {pod} has no /bin/sh, which starts the agent{said}", words
+            "missing", f"{name}: the image of {pod} has no /bin/sh, which starts the agent{last_line}", error_text
         )
-    if code is None and not words:
-        return ExecutorError("timeout", f"{name}: {pod} started nothing within {deadline_s:g} s", words)
+    if code is None and not error_text:
+        return ExecutorError("timeout", f"{name}: {pod} started nothing within {deadline_s:g} s", error_text)
     if code is None:
         return ExecutorError(
-            "unreachable", f"{name}: the connection to {pod} ended before the agent spoke{said}", words
+            "unreachable", f"{name}: the connection to {pod} ended before the agent answered{last_line}", error_text
         )
-    return ExecutorError("crashed", f"{name}: what starts the agent in {pod} ended with exit code {code}{said}", words)
+    return ExecutorError(
+        "crashed",
+        f"{name}: the command that starts the agent in {pod} ended with exit code {code}{last_line}",
+        error_text,
+    )
 
 
-def _rank(pod: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The order of ranks: the role that leads, then the index that the controller gave, then names as numbers go."""
+def _rank_order(pod: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the sort key of ranks: leading role, index from the controller, names in natural order."""
     role = pod["role"]
     order = _ROLES.index(role) if role in _ROLES else len(_ROLES)
-    natural = tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", pod["name"]))
+    natural = tuple(
+        (int(part), "") if is_whole_number(part) else (-1, part) for part in re.split(r"(\d+)", pod["name"])
+    )
     return (order, role, pod["index"] if pod["index"] is not None else 1 << 30, natural)
 
 
 def _is_refused(pod: Mapping[str, Any]) -> bool:
-    """Whether the scheduler has found no node for it."""
+    """Return whether the scheduler has found no node for it."""
     return any(each["type"] == "PodScheduled" and each["status"] == "False" for each in pod["conditions"])
 
 
 def _own_job(environment: Mapping[str, str]) -> str:
-    """The Indexed Job whose pod this is: its pods are called NAME-INDEX."""
+    """Return the Indexed Job of this pod: its pods are named NAME-INDEX."""
     index = environment.get("JOB_COMPLETION_INDEX", "")
     host = environment.get("HOSTNAME", "")
     match = re.fullmatch(rf"(.+)-{re.escape(index)}(?:-[a-z0-9]{{5}})?", host) if index else None
     return match[1] if match is not None else ""
 
 
-def _claimed(jobs: tuple[Job, ...]) -> tuple[str, str]:
-    """The name and the namespace of the first object with pods that the jobs' manifests hold; empty where none does."""
+def _claimed_job(jobs: tuple[Job, ...]) -> tuple[str, str]:
+    """Return the name and namespace of the first object with pods in the jobs' manifests; empty if there is none."""
     for job in jobs:
         for claim in job.about("workload_name"):
             name = _name(claim)

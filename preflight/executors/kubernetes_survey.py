@@ -1,4 +1,4 @@
-"""What a Kubernetes cluster could give to pods, from the lists of its nodes and of all their pods."""
+"""What a Kubernetes cluster could provide to pods, from the lists of its nodes and of all their pods."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from preflight.executors.base import ExecutorError
-from preflight.recording import Cluster, ClusterNode
+from preflight.model.recording import Cluster, ClusterNode
 from preflight.sources.kubernetes.amounts import amount
 
-#: For one list; a cluster that takes longer is not worth the wait of a run.
+#: For one list; a run should not wait for a cluster that takes longer.
 SURVEY_S = 8.0
-_Ask = Callable[[str], Awaitable[Any]]
+_BridgeCall = Callable[[str], Awaitable[Any]]
 
 
-async def survey(ask: _Ask) -> Cluster:
-    """The cluster as far as we may see it; `ask` calls the bridge. What is refused is told in `unknown`."""
+async def survey(call: _BridgeCall) -> Cluster:
+    """Return the visible part of the cluster; `call` queries the bridge. Denied requests are listed in `unknown`."""
     unknown: list[str] = []
     try:
-        nodes = await ask("nodes")
+        nodes = await call("nodes")
     except ExecutorError as error:
-        return Cluster("kubernetes", unknown=(f"what its nodes have: {error.message}",))
+        return Cluster("kubernetes", unknown=(f"the resources of its nodes: {error.message}",))
     taken: dict[str, dict[str, float]] | None = None
     try:
-        taken = _sums(await ask("taken"))
+        taken = _sum_requests(await call("taken"))
     except ExecutorError as error:
-        unknown.append(f"what of that is taken: {error.message}")
+        unknown.append(f"the resources in use: {error.message}")
     return Cluster("kubernetes", tuple(cluster_node(node, taken) for node in nodes), tuple(unknown))
 
 
 def cluster_node(node: Mapping[str, Any], taken: Mapping[str, Mapping[str, float]] | None) -> ClusterNode:
-    """One node, from what the API says of it and from what its pods request."""
+    """Return one node, from the API's data about it and from its pods' requests."""
     has = {key: value for key, text in node["allocatable"].items() if (value := _number(text)) is not None}
     free = None
     if taken is not None:
@@ -40,14 +40,14 @@ def cluster_node(node: Mapping[str, Any], taken: Mapping[str, Mapping[str, float
     if node["cordoned"]:
         closed = "it is cordoned"
     elif not node["ready"]:
-        closed = f"it is not ready: {node['message'] or 'no reason is given'}"
+        closed = f"it is not ready: {node['message'] or 'no reason given'}"
     taints = tuple(
         f"{taint['key']}{'=' if taint['value'] else ''}{taint['value']}:{taint['effect']}" for taint in node["taints"]
     )
     return ClusterNode(node["name"], has, free, dict(node["labels"]), taints, closed)
 
 
-def _sums(taken: Iterable[Sequence[Any]]) -> dict[str, dict[str, float]]:
+def _sum_requests(taken: Iterable[Sequence[Any]]) -> dict[str, dict[str, float]]:
     sums: dict[str, dict[str, float]] = {}
     for node, wanted in taken:
         held = sums.setdefault(node, {})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 import os
 import secrets
 import select
@@ -22,61 +23,66 @@ from typing import Protocol
 
 import anyio
 
-from preflight.executors.base import Bundle, Channel, ExecutorError, uncounted
-from preflight.node import bootstrap, process
+from preflight._util.log import command_text
+from preflight.agent import bootstrap, process
+from preflight.executors.base import Bundle, Channel, ExecutorError, await_bundle
 
-#: Shell banners come before the agent speaks; more than this is no banner.
-LARGEST_NOISE_BYTES = 1 << 20
-#: How long the transport may take to leave after its channel was closed.
+#: Shell banners come before the agent's first line; more than this is not a banner.
+MAX_NOISE_BYTES = 1 << 20
+#: How long the transport may take to exit after its channel was closed.
 CLOSE_S = 2.0
 _STDERR_BYTES = 8192
-#: How ssh ends when the connection is lost.
+#: So much of what was printed before the agent started belongs to the reason of a failure.
+_NOISE_BYTES = 2048
+#: The exit code of ssh when the connection is lost.
 _SSH_FAILED = 255
 _CHUNK = 1 << 16
-#: How long a short frame that was begun may take to be finished.
+#: How long the rest of a short frame may take.
 _FINISH_S = 2.0
+
+_log = logging.getLogger(__name__)
 
 Diagnose = Callable[[int | None, str], ExecutorError]
 
 
-class Starting(Channel, Protocol):
-    """A channel whose agent is still to be started over it."""
+class StartingChannel(Channel, Protocol):
+    """A channel over which an agent is being started."""
 
     async def exit_code(self, deadline_s: float) -> int | None:
-        """How what carries the channel ended; None when it has not by then, or nobody knows."""
+        """Return the exit code of the transport; None if it is still running at the deadline, or unknown."""
         ...
 
     def push_back(self, data: bytes) -> None:
-        """Have `receive` return `data` first."""
+        """Make `receive` return `data` first."""
         ...
 
 
-def new_nonce() -> str:
-    """A line that no banner contains."""
+def make_nonce() -> str:
+    """A random line that no banner contains."""
     return f"preflight-{secrets.token_hex(12)}"
 
 
-def _end_with_us() -> None:
+def _die_with_parent() -> None:
     # SIGTERM, because the process may be an agent's guardian, which then ends what is below it.
     process.die_with_parent(signal.SIGTERM)
 
 
-def _ending_with_us(
+def _wrap_to_die_with_parent(
     command: Sequence[str], environment: Mapping[str, str]
 ) -> tuple[list[str], Callable[[], None] | None]:
-    """How to start a command so that it ends with this process: what to run, and what to do before that in the fork.
+    """Return the command line that makes a command end with this process, and a function to run in the fork before it.
 
-    To do anything in a fork needs a copy of this whole process, which costs more than ssh's own start; where the system
-    has a program for it, nothing is copied.
+    Running code in a fork requires a copy of this whole process, which costs more than starting ssh; if the system has
+    a program for it, nothing is copied.
     """
-    there = shutil.which(command[0], path=environment.get("PATH")) if _setpriv() else None
-    # Without a program to run, the error is to be about that one.
-    return ([*_setpriv(), *command], None) if there is not None else (list(command), _end_with_us)
+    program = shutil.which(command[0], path=environment.get("PATH")) if _setpriv() else None
+    # If the program is missing, the error must name it instead of setpriv.
+    return ([*_setpriv(), *command], None) if program is not None else (list(command), _die_with_parent)
 
 
 @functools.cache
 def _setpriv() -> tuple[str, ...]:
-    """util-linux's setpriv with the options for that, where there is one that knows them (since 2.33)."""
+    """Return util-linux's setpriv with the options for that, if its version has them (since 2.33)."""
     path = shutil.which("setpriv")
     words = (path or "", "--pdeathsig", "TERM", "--")
     try:
@@ -87,7 +93,7 @@ def _setpriv() -> tuple[str, ...]:
 
 
 class PipeChannel:
-    """The streams of one child process. It dies with this process, even when that is killed."""
+    """The streams of one child process. The child dies with this process, even if this process is killed."""
 
     def __init__(
         self,
@@ -96,27 +102,30 @@ class PipeChannel:
         description: str,
         environment: Mapping[str, str] | None = None,
         close_s: float = CLOSE_S,
-        deaf: bool = False,
+        ignores_sigterm: bool = False,
         bytes_per_s: int = 0,
     ) -> None:
         """Start `command`. Raises OSError when it cannot be run.
 
         Args:
-            close_s: how long it gets to end by itself.
-            deaf: it heeds no SIGTERM.
-            bytes_per_s: send no faster, where the transport loses what its other end does not read in time.
+            close_s: how long it may take to end by itself.
+            ignores_sigterm: whether it ignores SIGTERM.
+            bytes_per_s: maximum speed for sending, if the transport loses data that its other end does not read in
+                time.
         """
         self._bytes_per_s = bytes_per_s
-        #: Held while a frame is on its way, so that none is cut by what another thread says.
+        #: Held while a frame is being written, so that no other thread writes into it.
         self._sending = threading.Lock()
         self._description = description
         self._close_s = close_s
-        self._deaf = deaf
+        self._ignores_sigterm = ignores_sigterm
         self._stream, theirs = socket.socketpair()
         self._errors, their_errors = socket.socketpair()
-        words, before = _ending_with_us(command, os.environ if environment is None else environment)
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("%s: run %s", description, command_text(command))
+        words, before = _wrap_to_die_with_parent(command, os.environ if environment is None else environment)
         try:
-            # A session of its own, so that Ctrl-C reaches only the head, which then ends things in order.
+            # A session of its own, so that Ctrl-C reaches only the head, which then ends everything in order.
             self._process: subprocess.Popen[bytes] = subprocess.Popen(
                 words,
                 stdin=theirs.fileno(),
@@ -138,21 +147,21 @@ class PipeChannel:
         self._pushed_back = b""
         self._stderr = bytearray()
         self._errors_ended = False
-        asyncio.get_running_loop().add_reader(self._errors.fileno(), self._hear_errors)
+        asyncio.get_running_loop().add_reader(self._errors.fileno(), self._read_errors)
         self._closed = False
 
     @property
     def description(self) -> str:
-        """How the node was reached."""
+        """Return how the node was reached."""
         return self._description
 
     @property
     def pid(self) -> int:
-        """The process that carries the channel."""
+        """Return the process of the transport."""
         return self._process.pid
 
-    def _hear_errors(self) -> None:
-        """Take what there is on standard error, without waiting, and without end where it floods."""
+    def _read_errors(self) -> None:
+        """Read available standard error, without waiting, and only a part of it if there is too much."""
         for _ in range(64):
             try:
                 data = self._errors.recv(_CHUNK)
@@ -167,15 +176,15 @@ class PipeChannel:
             self._stderr += data
             del self._stderr[:-_STDERR_BYTES]
 
-    def last_words(self) -> str:
-        """The end of what the transport wrote to standard error."""
-        # The end of its output may be known before the loop has come round to its last words.
+    def error_tail(self) -> str:
+        """Return the end of the transport's standard error."""
+        # The end of its output may be noticed before the loop has read the last of it.
         if not self._errors_ended:
-            self._hear_errors()
+            self._read_errors()
         return self._stderr.decode("utf-8", "replace").strip()
 
     def push_back(self, data: bytes) -> None:
-        """Have `receive` return `data` first."""
+        """Make `receive` return `data` first."""
         self._pushed_back = data + self._pushed_back
 
     async def send(self, data: bytes) -> None:
@@ -186,7 +195,7 @@ class PipeChannel:
             await self._send(data)
         except OSError as error:
             raise ExecutorError(
-                "unreachable", f"{self.description} is gone: {error.strerror or error}", self.last_words()
+                "unreachable", f"{self.description} is gone: {error.strerror or error}", self.error_tail()
             ) from error
         finally:
             self._sending.release()
@@ -201,27 +210,29 @@ class PipeChannel:
             await loop.sock_sendall(self._stream, piece)
             await anyio.sleep(len(piece) / self._bytes_per_s)
 
-    def speak(self, frame: bytes) -> None:
-        """Send one short frame from any thread; nothing happens while another is on its way, or where it would wait."""
+    def send_nowait(self, frame: bytes) -> None:
+        """Send one short frame from any thread; skip it while another frame is being written, or if sending would
+        block.
+        """
         if not self._sending.acquire(blocking=False):
             return
         try:
             left = memoryview(frame)
             left = left[self._stream.send(left) :]
-            # Begun is to be finished, or the next frame would be taken for the rest of this one.
+            # A started frame must be completed, or the next one would be read as its rest.
             until = time.monotonic() + _FINISH_S
             while left and time.monotonic() < until:
                 select.select([], [self._stream], [], 0.1)
                 with contextlib.suppress(BlockingIOError):
                     left = left[self._stream.send(left) :]
         except (OSError, ValueError):
-            # Full, or gone: whoever reads the stream finds out.
+            # Full, or gone: the reader of the stream notices.
             pass
         finally:
             self._sending.release()
 
     async def receive(self) -> bytes:
-        """The next bytes; empty at the end of the stream."""
+        """Return the next bytes; empty at the end of the stream."""
         if self._pushed_back:
             data, self._pushed_back = self._pushed_back, b""
             return data
@@ -231,14 +242,14 @@ class PipeChannel:
             return b""
 
     async def exit_code(self, deadline_s: float) -> int | None:
-        """How the transport ended; None when it has not by then."""
+        """Return the exit code of the transport; None if it is still running at the deadline."""
         with anyio.move_on_after(deadline_s):
             if self._process.poll() is None:
                 await self._ended()
         return self._process.poll()
 
     async def _ended(self) -> None:
-        """Wait for the end of the process, which is not buried by that."""
+        """Wait for the end of the process without reaping it."""
         try:
             fd = os.pidfd_open(self._process.pid)
         except (OSError, AttributeError):
@@ -255,7 +266,7 @@ class PipeChannel:
             os.close(fd)
 
     async def aclose(self) -> None:
-        """Close the stream, which ends the agent; a transport that stays is killed."""
+        """Close the stream, which ends the agent; a transport that does not end is killed."""
         if self._closed:
             return
         self._closed = True
@@ -268,55 +279,56 @@ class PipeChannel:
                     self._process.kill()
                     await self.exit_code(CLOSE_S)
             if not self._errors_ended:
-                self._hear_errors()
+                self._read_errors()
                 asyncio.get_running_loop().remove_reader(self._errors.fileno())
                 self._errors_ended = True
-            # A number that the loop still watches would not be watched when it is the next descriptor's.
+            # Stop watching it, or the loop would not watch another descriptor with the same number.
             loop = asyncio.get_running_loop()
             loop.remove_reader(self._stream.fileno())
             loop.remove_writer(self._stream.fileno())
             self._stream.close()
             self._errors.close()
+            _log.debug("%s: closed, exit code %s", self._description, self._process.poll())
 
     def abandon(self) -> None:
-        """End the transport at once, without waiting for the agent to see the end of its stream."""
-        if self._deaf:
+        """End the transport at once, without waiting for the agent to notice the end of its stream."""
+        if self._ignores_sigterm:
             self._process.kill()
         else:
             self._process.terminate()
 
 
 async def start_agent(
-    channel: Starting, name: str, nonce: str, *, bundle: Bundle, diagnose: Diagnose, deadline_s: float
+    channel: StartingChannel, name: str, nonce: str, *, bundle: Bundle, diagnose: Diagnose, deadline_s: float
 ) -> None:
     """Wait for the loader's nonce, send the bundle, and leave the channel at the agent's first frame.
 
-    `diagnose` makes the error of a transport that ended (its exit code and last words) or, with None for the
-    code, of one that said nothing in time; `name` is the node's, for the errors made here. Time that the bundle is
-    waited for does not count. The channel is closed on any error.
+    `diagnose` builds the error of a transport that ended (from its exit code and output, standard error last) or, with
+    None for the code, of one that sent nothing in time; `name` is the node's, for the errors built here. Time spent
+    waiting for the bundle does not count. The channel is closed on any error.
     """
-    heard = bytearray()
+    received = bytearray()
     started = False
     size = 0
     try:
         with anyio.move_on_after(deadline_s) as scope:
-            await _past_noise(channel, name, f"\n{nonce}\n".encode(), heard, diagnose)
+            await _skip_noise(channel, name, f"\n{nonce}\n".encode(), received, diagnose)
             started = True
-            content = await uncounted(bundle, scope)
+            content = await await_bundle(bundle, scope)
             size = len(content)
-            await channel.send(bootstrap.first_words(content, "preflight.node.guardian:main", {"nonce": nonce}))
-            heard += await channel.receive()
-            if not heard:
+            await channel.send(bootstrap.bootstrap_message(content, "preflight.agent.guardian:main", {"nonce": nonce}))
+            received += await channel.receive()
+            if not received:
                 code = await channel.exit_code(CLOSE_S)
                 if code != _SSH_FAILED:
-                    raise diagnose(code, channel.last_words())
+                    raise diagnose(code, channel.error_tail())
                 raise _stalled(channel, name, size)
-            channel.push_back(bytes(heard))
+            channel.push_back(bytes(received))
         if scope.cancelled_caught:
             if started:
                 raise _stalled(channel, name, size)
-            error = diagnose(None, channel.last_words())
-            noise = heard[-_STDERR_BYTES:].decode("utf-8", "replace")
+            error = diagnose(None, channel.error_tail())
+            noise = received[-_STDERR_BYTES:].decode("utf-8", "replace")
             raise ExecutorError(error.kind, error.message, error.detail or noise)
     except BaseException:
         channel.abandon()
@@ -324,29 +336,34 @@ async def start_agent(
         raise
 
 
-async def _past_noise(channel: Starting, name: str, mark: bytes, heard: bytearray, diagnose: Diagnose) -> None:
-    """Read up to `mark`; what was read after it is left in `heard`."""
-    while (place := heard.find(mark)) < 0:
+async def _skip_noise(
+    channel: StartingChannel, name: str, mark: bytes, received: bytearray, diagnose: Diagnose
+) -> None:
+    """Read up to `mark`, and leave the data after it in `received`."""
+    while (place := received.find(mark)) < 0:
         data = await channel.receive()
         if not data:
-            raise diagnose(await channel.exit_code(CLOSE_S), channel.last_words())
-        heard += data
-        if len(heard) > LARGEST_NOISE_BYTES:
+            code = await channel.exit_code(CLOSE_S)
+            # A shell that refuses a session says so on standard output.
+            printed = received[-_NOISE_BYTES:].decode("utf-8", "replace")
+            raise diagnose(code, f"{printed}\n{channel.error_tail()}" if printed.strip() else channel.error_tail())
+        received += data
+        if len(received) > MAX_NOISE_BYTES:
             raise ExecutorError(
                 "crashed",
-                f"{name}: more than {LARGEST_NOISE_BYTES} bytes were printed before the agent could start; "
+                f"{name}: more than {MAX_NOISE_BYTES} bytes were printed before the agent could start; "
                 "look at what the login shell's start-up files print there",
-                heard[-_STDERR_BYTES:].decode("utf-8", "replace"),
+                received[-_STDERR_BYTES:].decode("utf-8", "replace"),
             )
-    del heard[: place + len(mark)]
+    del received[: place + len(mark)]
 
 
-def _stalled(channel: Starting, name: str, size: int) -> ExecutorError:
-    """The agent's few first bytes came, and then nothing after it was sent some thousands."""
+def _stalled(channel: StartingChannel, name: str, size: int) -> ExecutorError:
+    """Explain that Python started on the node, but did not answer when the bundle was sent."""
     return ExecutorError(
         "timeout",
         f"{name}: {channel.description} works and Python started there, but the {size} bytes sent next were not "
-        "answered: small messages pass and bulk data stalls. A switch port or tunnel with a smaller MTU than the "
-        f"hosts' does this; try `ping -M do -s 1472 {name}` and larger sizes",
-        channel.last_words(),
+        "answered: small messages pass and bulk data stalls. The cause is usually a switch port or "
+        f"tunnel with a smaller MTU than the hosts'; try `ping -M do -s 1472 {name}` and larger sizes",
+        channel.error_tail(),
     )

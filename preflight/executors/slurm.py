@@ -1,7 +1,7 @@
-"""Nodes of a Slurm allocation, each reached by an overlapping step of its own.
+"""Nodes of a Slurm allocation, each reached by its own overlapping step.
 
-Inside a job (SLURM_JOB_ID) its nodes are taken; from elsewhere those of a running job of one's own (`jobid`), or of an
-allocation for a few minutes that asks for what the job's own header asks for.
+Inside a job (SLURM_JOB_ID) its nodes are used; elsewhere those of the user's running job (`jobid`), or of an allocation
+for a few minutes with the request from the job's header.
 """
 
 from __future__ import annotations
@@ -12,40 +12,40 @@ import secrets
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import anyio
 
-from preflight.errors import UsageError
-from preflight.executors.base import Bundle, ExecutorError, Gathered, Option, Wanted
-from preflight.executors.pipe import PipeChannel, new_nonce, start_agent
-from preflight.executors.slurm_cluster import ask_cluster, of_states
+from preflight._util.hostnames import is_hostname
+from preflight._util.usage_error import UsageError
+from preflight.executors.base import Bundle, ExecutorError, GatheredNodes, NodeRequest, Option
+from preflight.executors.pipe import PipeChannel, make_nonce, start_agent
+from preflight.executors.slurm_cluster import cluster_from_states, read_cluster
 from preflight.executors.slurm_jobs import (
-    ASK_S,
+    REQUEST_S,
     Allocation,
-    Job,
     NodeState,
+    SlurmJob,
     allocate,
-    hosts_in,
     node_states,
-    request_of,
+    read_node_list,
+    requested_options,
     show_job,
     slurmd_port,
 )
 from preflight.executors.slurm_steps import command, environment_for_step, explain
 from preflight.executors.tool import run_tool
-from preflight.job.hostname import is_hostname
-from preflight.lazy.dataclasses import dataclass
-from preflight.recording import Cluster, Node
+from preflight.model.job import is_whole_number
+from preflight.model.recording import Cluster, Node
 
-#: States in which a node of an allocation takes no step; srun would wait for it until our deadline.
-_GONE = frozenset(("DOWN", "FAIL", "NOT_RESPONDING", "POWERED_DOWN", "POWERING_DOWN", "UNKNOWN", "FUTURE"))
-#: How long looking at a node that does not answer may take.
-_LOOK_S = 1.2
-#: A node that has not answered after this share of its deadline is looked at meanwhile.
-_LATE = 0.5
-#: Tells a slurmd that is dead from one that is frozen. In a process of its own: a name look-up may hang.
-_KNOCK = """
+#: States in which a node of an allocation accepts no step; srun would wait for it until our deadline.
+_UNUSABLE_STATES = frozenset(("DOWN", "FAIL", "NOT_RESPONDING", "POWERED_DOWN", "POWERING_DOWN", "UNKNOWN", "FUTURE"))
+#: Time limit of examining a node that does not answer.
+_POLL_S = 1.2
+#: A node that has not answered after this share of its deadline is examined meanwhile.
+_LATE_SHARE = 0.5
+#: Distinguishes a dead slurmd from a frozen one. In a separate process, because a name lookup may hang.
+_PORT_TEST = """
 import socket, sys
 try:
     socket.create_connection((sys.argv[1], int(sys.argv[2])), 0.8).close()
@@ -60,151 +60,155 @@ except OSError as error:
 
 
 def _require_srun(environment: Mapping[str, str]) -> None:
-    """Raise ExecutorError where there is no way into Slurm from here."""
+    """Raise ExecutorError if Slurm cannot be used from here."""
     if shutil.which("srun", path=environment.get("PATH")) is None:
-        raise ExecutorError("missing", "there is no srun on this machine, so no way into Slurm; use --on ssh")
+        raise ExecutorError("missing", "srun was not found on this machine; use --on ssh")
 
 
-def _a_job(value: str) -> str:
-    return "" if value.isdigit() and 0 < int(value) < 2**32 else f"{value!r} is no job; its number is expected"
+def _job_problem(value: str) -> str:
+    return "" if is_whole_number(value) and 0 < int(value) < 2**32 else f"{value!r} is not a job; expected its number"
 
 
 @dataclass(slots=True)
 class SlurmExecutor:
-    """Runs agents as steps of one job. `job` is that job once `gather` knows it."""
+    """Runs agents as steps of one job. `job` is that job after `gather`."""
 
-    given: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
     name: str = "slurm"
-    _job: Job | None = None
+    _job: SlurmJob | None = None
     _allocation: Allocation | None = None
     _states: dict[str, NodeState] = field(default_factory=dict)
     _port: str = ""
-    #: What our steps are called, and how many of them may still be there although their srun is gone.
+    #: The name of our steps, and how many of them may remain although their srun is gone.
     _step: str = field(default_factory=lambda: f"preflight-{secrets.token_hex(3)}")
     _unfinished: int = 0
 
     @property
     def options(self) -> tuple[Option, ...]:
-        """What can be told by --on-option."""
-        return (Option("jobid", "A running job of your own whose nodes are looked at.", "71", _a_job),)
+        """Return its options."""
+        return (Option("jobid", "A running job of your own, whose nodes are checked.", "71", _job_problem),)
 
-    def configured(self, given: Mapping[str, str]) -> SlurmExecutor:
-        """Another one with what was told."""
-        return SlurmExecutor(dict(given))
+    def configured(self, settings: Mapping[str, str]) -> SlurmExecutor:
+        """Return a copy with these options."""
+        return SlurmExecutor(dict(settings))
 
     def detect(self, environment: Mapping[str, str]) -> str:
-        """Whether this process belongs to a job of Slurm."""
+        """Return why this process belongs to a job of Slurm."""
         job = environment.get("SLURM_JOB_ID", "")
-        return f"SLURM_JOB_ID={job} is set: this is inside a Slurm job" if job.isdigit() else ""
+        return f"SLURM_JOB_ID={job} is set: this is inside a Slurm job" if job.isdecimal() else ""
 
     async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
-        """Which Slurm answers here. Raises ExecutorError where there is none, or its controller does not answer."""
+        """Return the Slurm version here. Raises ExecutorError if there is none or its controller does not answer."""
         _require_srun(environment)
         version = await run_tool(["srun", "--version"], deadline_s=deadline_s, environment=environment)
         named = version.output.strip() or "srun"
         pinged = await run_tool(["scontrol", "ping"], deadline_s=deadline_s, environment=environment)
         if pinged.code or " is UP" not in pinged.output:
-            why = pinged.last_error or pinged.output.strip() or f"it ended with code {pinged.code}"
+            why = pinged.last_error or pinged.output.strip() or f"exit code {pinged.code}"
             raise ExecutorError(
-                "unreachable", f"there is {named}, and no controller of Slurm answers ({why}); see `scontrol ping`"
+                "unreachable", f"there is {named}, but Slurm's controller does not answer ({why}); see `scontrol ping`"
             )
-        return f"{named}, and its controller answers"
+        return f"{named}, whose controller answers"
 
-    async def gather(self, wanted: Wanted) -> Gathered:
-        """The nodes of the job; from outside of any, of an allocation made for this run.
+    async def gather(self, request: NodeRequest) -> GatheredNodes:
+        """Return the nodes of the job; outside of a job, of an allocation made for this run.
 
         Raises:
-            ExecutorError: there is no Slurm here, or it gives no nodes.
-            UsageError: a node was named that the job does not hold.
+            ExecutorError: Slurm is not available here, or provides no nodes.
+            UsageError: a node was named that is not in the job.
         """
-        _require_srun(wanted.environment)
-        job, words, cluster = await self._find(wanted)
+        _require_srun(request.environment)
+        job, words, cluster = await self._find(request)
         self._job = job
         if not job.nodes:
             why = f" ({job.reason})" if job.reason not in ("", "None") else ""
             raise ExecutorError("blocked", f"Slurm job {job.id} holds no nodes: it is {job.state.lower()}{why}")
-        strangers = [node.name for node in wanted.named if node.name not in job.nodes]
+        strangers = [node.name for node in request.named if node.name not in job.nodes]
         if strangers:
             held = ", ".join(job.nodes[:8]) + (" ..." if len(job.nodes) > 8 else "")
-            raise UsageError(f"{', '.join(strangers[:8])} is not among the nodes of Slurm job {job.id}, {held}")
-        notes = await self._look_at(job)
-        nodes = wanted.named or tuple(Node(name, index, name) for index, name in enumerate(job.nodes))
-        return Gathered(nodes, words, notes, cluster=cluster or of_states(self._states))
+            raise UsageError(f"{', '.join(strangers[:8])}: not among the nodes of Slurm job {job.id}, which has {held}")
+        notes = await self._read_node_states(job)
+        nodes = request.named or tuple(Node(name, index, name) for index, name in enumerate(job.nodes))
+        return GatheredNodes(nodes, words, notes, cluster=cluster or cluster_from_states(self._states))
 
-    async def _find(self, wanted: Wanted) -> tuple[Job, str, Cluster | None]:
-        """The job whose nodes are looked at, how it was found, and what Slurm says of its partitions, if asked."""
-        if "jobid" in self.given:
-            job = await show_job(self.given["jobid"])
+    async def _find(self, request: NodeRequest) -> tuple[SlurmJob, str, Cluster | None]:
+        """Return the job whose nodes are used, how it was found, and data about its partitions, if requested."""
+        if "jobid" in self.settings:
+            job = await show_job(self.settings["jobid"])
             if job.state != "RUNNING":
                 why = f" ({job.reason})" if job.reason not in ("", "None") else ""
                 raise ExecutorError("blocked", f"Slurm job {job.id} is not running but {job.state.lower()}{why}")
             return job, f"Slurm job {job.id} (--on-option jobid={job.id})", None
-        if self.detect(wanted.environment):
-            id = wanted.environment["SLURM_JOB_ID"]
-            listed = wanted.environment.get("SLURM_JOB_NODELIST", "")
+        if self.detect(request.environment):
+            id = request.environment["SLURM_JOB_ID"]
+            listed = request.environment.get("SLURM_JOB_NODELIST", "")
             if listed:
-                return Job(id, hosts_in(listed), "RUNNING"), f"Slurm job {id} (SLURM_JOB_NODELIST={listed})", None
+                return (
+                    SlurmJob(id, read_node_list(listed), "RUNNING"),
+                    f"Slurm job {id} (SLURM_JOB_NODELIST={listed})",
+                    None,
+                )
             return await show_job(id), f"Slurm job {id} (SLURM_JOB_ID)", None
-        cluster = await ask_cluster(request_of(wanted, timed=True))
-        options = request_of(wanted)
-        wanted.tell(f"asking Slurm for nodes: salloc {' '.join(options)}")
+        cluster = await read_cluster(requested_options(request, timed=True))
+        options = requested_options(request)
+        request.on_note(f"asking Slurm for nodes: salloc {' '.join(options)}")
         try:
-            self._allocation = await allocate(wanted, options, deadline_s=wanted.deadline_s)
+            self._allocation = await allocate(request, options, deadline_s=request.deadline_s)
         except ExecutorError as error:
             error.cluster = cluster
             raise
         job = self._allocation.job
         return job, f"Slurm job {job.id}, allocated for this run (salloc {' '.join(options)})", cluster
 
-    async def _look_at(self, job: Job) -> tuple[str, ...]:
-        """Remember what Slurm says of each node. A controller that is slow to say it hinders nothing."""
+    async def _read_node_states(self, job: SlurmJob) -> tuple[str, ...]:
+        """Store Slurm's data about each node. A slow controller does not prevent the run."""
         try:
             self._states = await node_states(job.nodes)
             self._port = await slurmd_port()
         except ExecutorError as error:
-            return (f"Slurm did not say in which state the nodes are: {error.message}",)
+            return (f"Slurm did not report the state of the nodes: {error.message}",)
         found = ((name, self._states[name]) for name in job.nodes if name in self._states)
-        drained = [f"{name} ({state.said})" for name, state in found if "DRAIN" in state.flags]
+        drained = [f"{name} ({state.fields})" for name, state in found if "DRAIN" in state.flags]
         return (f"drained: {', '.join(drained[:8])}",) if drained else ()
 
     async def open(self, node: Node, *, deadline_s: float, bundle: Bundle) -> PipeChannel:
-        """Start an agent as a step on `node`. Raises ExecutorError that says what srun and Slurm said."""
+        """Start an agent as a step on `node`. Raises ExecutorError with the messages of srun and Slurm."""
         target = node.address or node.name
         if not is_hostname(target):
-            raise ExecutorError("denied", f"{node.name}: {target!r} is no host name, and is not put on a command line")
+            raise ExecutorError("denied", f"{node.name}: {target!r} is not a valid host name")
         if self._job is None:
-            raise ExecutorError("blocked", f"{node.name}: no job of Slurm is known whose step could run there")
+            raise ExecutorError("blocked", f"{node.name}: no Slurm job is known that could run a step there")
         state = self._states.get(target)
-        if state is not None and state.flags & _GONE:
+        if state is not None and state.flags & _UNUSABLE_STATES:
             raise ExecutorError(
                 "unreachable",
-                f"{node.name}: Slurm says that it is {state.said}, and starts no step there; look at `sinfo -R`",
+                f"{node.name}: Slurm reports it as {state.fields} and starts no step there; look at `sinfo -R`",
             )
-        job, nonce = self._job.id, new_nonce()
+        job, nonce = self._job.id, make_nonce()
         started = command(job, target, nonce, name=self._step, deadline_s=deadline_s)
         try:
             channel = PipeChannel(
                 started,
                 description=f"srun --jobid={job} -w {target}",
                 environment=environment_for_step(os.environ),
-                # While it waits for slurmd, srun heeds no signal but SIGKILL.
-                deaf=True,
+                # While it waits for slurmd, srun ignores all signals but SIGKILL.
+                ignores_sigterm=True,
             )
         except OSError as error:
             raise ExecutorError("missing", f"{node.name}: `srun` cannot be run here: {error.strerror}") from error
         seen = ""
 
-        def diagnose(code: int | None, words: str) -> ExecutorError:
-            return explain(node.name, job, code, words, deadline_s=deadline_s, state=seen)
+        def diagnose(code: int | None, error_text: str) -> ExecutorError:
+            return explain(node.name, job, code, error_text, deadline_s=deadline_s, state=seen)
 
         async with anyio.create_task_group() as group:
 
-            async def look() -> None:
+            async def examine() -> None:
                 nonlocal seen
-                await anyio.sleep(deadline_s * _LATE)
-                seen = await self._seen(target)
+                await anyio.sleep(deadline_s * _LATE_SHARE)
+                seen = await self._describe_silent_node(target)
 
-            group.start_soon(look)
+            group.start_soon(examine)
             failure: ExecutorError | None = None
             self._unfinished += 1
             try:
@@ -219,34 +223,34 @@ class SlurmExecutor:
             raise failure
         return channel
 
-    async def _seen(self, target: str) -> str:
-        """What Slurm says of a node that did not answer, and whether anybody listens on slurmd's port there."""
-        said: list[str] = []
+    async def _describe_silent_node(self, target: str) -> str:
+        """Describe a node that did not answer: Slurm's data about it, and whether slurmd's port is open."""
+        lines: list[str] = []
         state = self._states.get(target)
         try:
-            state = (await node_states([target], deadline_s=_LOOK_S / 2)).get(target, state)
+            state = (await node_states([target], deadline_s=_POLL_S / 2)).get(target, state)
             if state is not None:
-                said.append(f"Slurm says that it is {state.said}")
+                lines.append(f"Slurm reports it as {state.fields}")
         except ExecutorError:
-            said.append("Slurm's controller does not answer")
+            lines.append("Slurm's controller does not answer")
         address = state.address if state is not None else target
         port = state.port if state is not None and state.port else self._port
-        if not port.isdigit() or not is_hostname(address):
-            return "; ".join(said)
+        if not port.isdecimal() or not is_hostname(address):
+            return "; ".join(lines)
         try:
-            knock = [sys.executable, "-I", "-c", _KNOCK, address, port]
-            answer = (await run_tool(knock, deadline_s=_LOOK_S)).output.strip()
+            port_test = [sys.executable, "-I", "-c", _PORT_TEST, address, port]
+            answer = (await run_tool(port_test, deadline_s=_POLL_S)).output.strip()
         except ExecutorError:
             answer = "silent"
         meaning = {
-            "refused": f"nothing listens on port {port} there: slurmd is dead",
-            "silent": f"port {port} of it is silent: the node is down, or packets are dropped",
+            "refused": f"nothing listens on its port {port}: slurmd is dead",
+            "silent": f"its port {port} does not answer: the node is down, or packets are dropped",
             "accepted": "slurmd there accepts connections: it is frozen or busy, or a prolog runs",
         }
-        return "; ".join([*said, meaning.get(answer, answer)])
+        return "; ".join([*lines, meaning.get(answer, answer)])
 
     async def aclose(self) -> None:
-        """End steps that srun left behind, and give an allocation of our own back."""
+        """End steps that srun left behind, and release our own allocation."""
         if self._unfinished and self._job is not None:
             with contextlib.suppress(ExecutorError):
                 await self._end_steps(self._job.id)
@@ -256,12 +260,14 @@ class SlurmExecutor:
             await allocation.aclose()
 
     async def _end_steps(self, job: str) -> None:
-        """Cancel what the controller still takes for a step of ours: srun was killed before it was launched."""
+        """Cancel the steps that the controller still lists as ours: this happens if srun was killed before they were
+        launched.
+        """
         listing = ["squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i %j"]
-        lines = (await run_tool(listing, deadline_s=ASK_S / 2)).output.splitlines()
+        lines = (await run_tool(listing, deadline_s=REQUEST_S / 2)).output.splitlines()
         steps = [words[0] for words in map(str.split, lines) if words[1:] == [self._step]]
         if steps:
-            await run_tool(["scancel", "--quiet", *steps], deadline_s=ASK_S / 2)
+            await run_tool(["scancel", "--quiet", *steps], deadline_s=REQUEST_S / 2)
 
 
 EXECUTOR = SlurmExecutor

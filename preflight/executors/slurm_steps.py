@@ -1,6 +1,6 @@
 """One overlapping step of srun for one node: its command line, its environment, and what its errors mean.
 
-Options as in srun(1) of Slurm 22.05 to 24.11; what they do was tried with slurmctld and slurmd 22.05.8.
+Options as in srun(1) of Slurm 22.05 to 24.11; their effect was tested with slurmctld and slurmd 22.05.8.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from preflight.agent import bootstrap
 from preflight.executors.base import ExecutorError
-from preflight.node import bootstrap
 
-#: srun gives up by itself before we do, so that it can say why.
-_LEAST_IMMEDIATE_S = 1
-#: What srun reads from its environment as options (srun(1), INPUT ENVIRONMENT VARIABLES): meant for the job's own
-#: steps, and fatal or worse for ours. SLURM_LABELIO would put a label before every line of the channel, the
-#: SLURM_MEM_PER_* exclude each other, SLURM_NTASKS_PER_NODE asks for more tasks than one.
+#: srun gives up before our deadline, so that it can report the reason.
+_MIN_IMMEDIATE_S = 1
+#: Variables that srun reads as options (srun(1), INPUT ENVIRONMENT VARIABLES): meant for the job's own steps, and fatal
+#: or worse for ours. SLURM_LABELIO would put a label before every line of the channel, the SLURM_MEM_PER_* exclude each
+#: other, SLURM_NTASKS_PER_NODE requests more tasks than one.
 _NAMES = (
     "ACCOUNT ACCTG_FREQ BCAST BCAST_EXCLUDE BURST_BUFFER CLUSTERS COMPRESS CONSTRAINT CORE_SPEC CPUS_PER_GPU"
     " CPUS_PER_TASK CPU_BIND CPU_BIND_LIST CPU_BIND_TYPE CPU_BIND_VERBOSE CPU_FREQ_REQ DEBUG DELAY_BOOT DEPENDENCY"
@@ -29,11 +29,11 @@ _NAMES = (
     " THREAD_SPEC TIMELIMIT TRES_BIND TRES_PER_TASK UNBUFFEREDIO USE_MIN_NODES WAIT WAIT4SWITCH WCKEY WHOLE"
     " WORKING_DIR"
 )
-_INPUT = frozenset(f"SLURM_{name}" for name in _NAMES.split())
+_STEP_VARIABLES = frozenset(f"SLURM_{name}" for name in _NAMES.split())
 
-#: What srun says, what kind of failure that is, what it means, and what to do; the first that matches counts. The
-#: words are of slurm_errno.c and launch.c.
-_WORDS: tuple[tuple[str, str, str, str], ...] = (
+#: Messages of srun, with the kind of failure, the meaning, and what to do; the first match counts. The texts are from
+#: slurm_errno.c and launch.c.
+_ERROR_MEANINGS: tuple[tuple[str, str, str, str], ...] = (
     (
         r"unrecognized option|invalid option",
         "missing",
@@ -49,26 +49,26 @@ _WORDS: tuple[tuple[str, str, str, str], ...] = (
     (
         r"expired|invalid job id|already completing|completing or completed|has been revoked|cancelled",
         "blocked",
-        "Slurm job {job} is over, or is not a job here: it ended, was cancelled, or lost a node",
+        "Slurm job {job} has ended, was cancelled, lost a node, or is unknown here",
         "look at `sacct -j {job}` or `scontrol show job {job}`",
     ),
     (
         r"access/permission denied|invalid user|user id not permitted|not the owner",
         "denied",
-        "Slurm job {job} is somebody else's",
+        "Slurm job {job} belongs to another user",
         "name a job of your own with --on-option jobid=N",
     ),
     (
         r"requested nodes are busy|temporarily disabled|job/step already|immediate execution",
         "blocked",
-        "Slurm holds the step back, because another one keeps the node's resources to itself",
-        "look at `squeue --steps -j {job}`; a step started with --exclusive on the job's first level does this",
+        "Slurm delays the step, because another step holds the node's resources exclusively",
+        "look at `squeue --steps -j {job}` for a step started with --exclusive",
     ),
     (
         r"socket timed out on send/recv",
         "timeout",
-        "its slurmd accepts connections and does not answer",
-        "look at slurmd on the node; a hung file server or a full process table freezes it",
+        "its slurmd accepts connections but does not answer",
+        "look at slurmd on the node; possible causes: a hung file server, a full process table",
     ),
     (
         r"communication connection failure|connection refused|no route to host|unable to contact (?!slurm controller)",
@@ -85,33 +85,33 @@ _WORDS: tuple[tuple[str, str, str, str], ...] = (
     (
         r"due to node failure|node failure|node_fail",
         "unreachable",
-        "Slurm took it for failed",
+        "Slurm has marked it as failed",
         "look at `sinfo -R` for the reason",
     ),
-    (r"due to time limit", "blocked", "the time limit of Slurm job {job} has come", "ask for more time"),
+    (r"due to time limit", "blocked", "Slurm job {job} reached its time limit", "request more time"),
     (
         r"munge|protocol authentication|invalid authentication|credential",
         "denied",
-        "Slurm does not believe who we are",
+        "Slurm rejects our credentials",
         "look at munged on this machine and on the node, and at their clocks",
     ),
     (
         r"couldn't open|could not (?:open|chdir)|couldn't chdir|permission denied",
         "denied",
-        "its slurmd may not do there what it should",
+        "its slurmd lacks a permission",
         "look at slurmd's log on the node",
     ),
 )
 
 
 def command(job: str, node: str, nonce: str, *, name: str, deadline_s: float) -> list[str]:
-    """The srun that starts an agent on one node of an allocation, as a step of this `name`.
+    """Return the srun command that starts an agent on one node of an allocation, as a step of this `name`.
 
-    `--overlap` shares whatever the job's own steps hold, `--mem=0` takes none of its memory, `--cpu-bind=none` lets the
-    agent see all of the job's cores. Without `--unbuffered` slurmstepd hands on whole lines only, and frames have no
-    lines (its io.c: a pseudo-terminal without output processing, so every byte passes as it is).
+    `--overlap` shares the resources of the job's own steps, `--mem=0` uses none of its memory, `--cpu-bind=none` lets
+    the agent see all of the job's cores. Without `--unbuffered` slurmstepd forwards only whole lines, and frames have
+    no lines (its io.c: a pseudo-terminal without output processing, so every byte passes unchanged).
     """
-    immediate = max(_LEAST_IMMEDIATE_S, int(deadline_s) - 1)
+    immediate = max(_MIN_IMMEDIATE_S, int(deadline_s) - 1)
     return [
         "srun",
         f"--jobid={job}",
@@ -134,43 +134,52 @@ def command(job: str, node: str, nonce: str, *, name: str, deadline_s: float) ->
 
 
 def environment_for_step(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of srun: this process's own, without what the job meant for steps of its own."""
-    kept = {name: value for name, value in environment.items() if name not in _INPUT and not name.startswith("SRUN_")}
+    """Return the environment of srun: this process's own, without variables for the job's own steps."""
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if name not in _STEP_VARIABLES and not name.startswith("SRUN_")
+    }
     return {**kept, "LC_ALL": "C"}
 
 
-def explain(node: str, job: str, code: int | None, words: str, *, deadline_s: float, state: str = "") -> ExecutorError:
-    """What became of an srun that ended with `code` (None: that had not by the deadline) and said `words`.
+def explain(
+    node: str, job: str, code: int | None, error_text: str, *, deadline_s: float, state: str = ""
+) -> ExecutorError:
+    """Explain the failure of an srun, from its exit `code` (None: still running at the deadline) and its `error_text`.
 
-    `state` is what Slurm and the network say of the node meanwhile.
+    `state` describes the node according to Slurm and the network.
     """
-    lines = [line.strip() for line in words.splitlines() if line.strip() and not _is_chatter(line)]
+    error_text = bootstrap.without_mark(error_text)
+    lines = [line.strip() for line in error_text.splitlines() if line.strip() and not _is_harmless(line)]
     known = f"; {state}" if state else ""
     missing = next((line for line in lines if bootstrap.NO_PYTHON_MARK in line), None)
     if missing is not None or code == bootstrap.NO_PYTHON:
         tried = (missing or "").partition(bootstrap.NO_PYTHON_MARK)[2].split()
-        listed = ", ".join(tried) if tried else "none of " + ", ".join(bootstrap.INTERPRETERS) + " is there"
+        listed = ", ".join(tried) if tried else "none of " + ", ".join(bootstrap.INTERPRETERS) + " exists"
         return ExecutorError(
-            "missing", f"{node}: no Python >= 3.8 there: tried {listed}; preflight's agent needs one", words
+            "missing",
+            f"{node}: no Python >= 3.8 there: tried {listed}; install Python 3.8 or newer",
+            error_text,
         )
-    for pattern, kind, meaning, remedy in _WORDS:
+    for pattern, kind, meaning, remedy in _ERROR_MEANINGS:
         line = next((line for line in reversed(lines) if re.search(pattern, line, re.IGNORECASE)), None)
         if line is not None:
-            told = f'{node}: {meaning.format(job=job)} (srun said: "{line}"{known}); {remedy.format(job=job)}'
-            return ExecutorError(kind, told, words)
-    said = f' (srun said: "{lines[-1]}")' if lines else ""
+            message = f'{node}: {meaning.format(job=job)} (srun said: "{line}"{known}); {remedy.format(job=job)}'
+            return ExecutorError(kind, message, error_text)
+    last_line = f' (srun said: "{lines[-1]}")' if lines else ""
     if code is None:
         return ExecutorError(
             "timeout",
             f"{node}: no agent within {deadline_s:g} s, waiting for srun to start a step of Slurm job {job} there"
-            f"{said}{known}; a dead slurmd, a slow prolog or a slow file server does this",
-            words,
+            f"{last_line}{known}; possible causes: a dead slurmd, a slow prolog, a slow file server",
+            error_text,
         )
     first = next((line for line in lines if not line.startswith(("srun: error: ", "srun: Job step"))), "")
-    also = f': "{first}"' if first and first not in said else ""
-    return ExecutorError("crashed", f"{node}: the step ended with exit code {code}{also}{said}{known}", words)
+    also = f': "{first}"' if first and first not in last_line else ""
+    return ExecutorError("crashed", f"{node}: the step ended with exit code {code}{also}{last_line}{known}", error_text)
 
 
-def _is_chatter(line: str) -> bool:
-    """What srun says without meaning any harm."""
+def _is_harmless(line: str) -> bool:
+    """Return whether a line of srun is harmless."""
     return "lacks support for" in line or bool(re.search(r"srun: (?:job|step) .* (?:queued|has been allocated)", line))

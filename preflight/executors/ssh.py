@@ -1,10 +1,9 @@
 """Nodes reached with the user's own OpenSSH client, and the user's own configuration.
 
-Jump hosts, users, ports, keys, agents and tokens work because it is the same `ssh` that works by hand. Only the
-control socket is ours: in a private folder, gone with us, so that no master of the user's is used, kept or ended.
-
-Every run logs in anew, because what a login gives (limits, groups, environment) is part of what it looks at. Whoever
-runs it again and again may have connections kept for a while instead.
+Jump hosts, users, ports, keys, agents and tokens work because it is the `ssh` that the user runs by hand. Only the
+control socket is preflight's own, in a private folder that is deleted at the end, so that none of the user's master
+connections is used, kept or ended. Every run logs in again, because the properties of a login (limits, groups,
+environment) are part of the check. For repeated runs connections can be kept for a while instead.
 """
 
 from __future__ import annotations
@@ -12,27 +11,28 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from preflight._util.hostnames import is_hostname
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.agent import bootstrap
 from preflight.executors import nodefiles
-from preflight.executors.base import Bundle, ExecutorError, Gathered, Option, Wanted
-from preflight.executors.pipe import PipeChannel, new_nonce, start_agent
+from preflight.executors.base import Bundle, ExecutorError, GatheredNodes, NodeRequest, Option
+from preflight.executors.pipe import PipeChannel, make_nonce, start_agent
 from preflight.executors.ssh_sockets import KeptFolder, PrivateFolder
 from preflight.executors.tool import run_tool
-from preflight.job.hostname import is_hostname
-from preflight.lazy.dataclasses import dataclass
-from preflight.lazy.patterns import lazy_pattern
-from preflight.node import bootstrap
-from preflight.recording import Node
+from preflight.model.recording import Node
 
 #: ssh's own exit code for its own failures; everything else is the remote command's.
 SSH_FAILED = 255
 _USER = lazy_pattern(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\$?", re.ASCII)
 #: How long connections may be kept for a later run, in seconds.
-_KEPT_AT_MOST_S = 3600
+_MAX_KEEP_S = 3600
 
-#: What ssh says, what kind of failure that is, and what to do; the first that matches counts. The words are
-#: OpenSSH's (sshconnect.c, ssh.c, packet.c) and the C library's; C locale is set for the latter.
-_WORDS: tuple[tuple[str, str, str, str], ...] = (
+#: Messages of ssh, with the kind of failure, the meaning and the remedy; the first match counts. The texts are
+#: OpenSSH's
+#: (sshconnect.c, ssh.c, packet.c) and the C library's; C locale is set for the latter.
+_ERROR_MEANINGS: tuple[tuple[str, str, str, str], ...] = (
     (
         r"could not resolve hostname",
         "unreachable",
@@ -42,7 +42,7 @@ _WORDS: tuple[tuple[str, str, str, str], ...] = (
     (
         r"during banner exchange|banner line contains|timed out waiting for.*banner",
         "timeout",
-        "its port 22 accepts connections, but the ssh daemon behind it does not speak: it is frozen or overloaded",
+        "its port 22 accepts connections, but the ssh daemon there does not answer: it is frozen or overloaded",
         "look at sshd on the node, and at its MaxStartups",
     ),
     (
@@ -50,6 +50,13 @@ _WORDS: tuple[tuple[str, str, str, str], ...] = (
         "unreachable",
         "nothing listens on its ssh port",
         "start sshd there, or set the Port in ~/.ssh/config",
+    ),
+    (
+        r"connection to \S+ port \d+ timed out",
+        "timeout",
+        "it accepts the connection, but the key exchange, whose messages are large, gets no answer: the MTU on the way "
+        "is smaller than that of the hosts, or sshd is overloaded",
+        "try `ping -M do -s 1472 {host}` and smaller sizes, and compare the MTU of both ends (`ip link`)",
     ),
     (
         r"connection timed out|operation timed out|timeout, server .* not responding",
@@ -60,8 +67,9 @@ _WORDS: tuple[tuple[str, str, str, str], ...] = (
     (
         r"no route to host|network is unreachable|host is down",
         "unreachable",
-        "there is no route to it",
-        "check its address and that it is up",
+        "there is no route to it, no machine answers for its address, or a firewall rejects the connection",
+        "check its address and that it is up; if `ip neigh` shows its hardware address, look for a REJECT rule of its "
+        "firewall (`nft list ruleset`)",
     ),
     (
         r"host key verification failed|remote host identification has changed|no .* host key is known",
@@ -72,15 +80,15 @@ _WORDS: tuple[tuple[str, str, str, str], ...] = (
     (
         r"too many authentication failures",
         "denied",
-        "it refused before the right key was offered",
+        "it refused the login before the right key was offered",
         "name one key with IdentityFile and set IdentitiesOnly yes in ~/.ssh/config",
     ),
     (
         r"permission denied",
         "denied",
-        "it does not let you in without a question",
+        "it requires an interactive login",
         "make `ssh -o BatchMode=yes {target} true` work: load the key into the agent, or renew the ticket "
-        "(preflight does not use control sockets of yours that are already open)",
+        "(preflight does not use your open control sockets)",
     ),
     (
         r"cannot execute command-line and remote command",
@@ -92,29 +100,29 @@ _WORDS: tuple[tuple[str, str, str, str], ...] = (
         r"kex_exchange_identification|connection (?:closed|reset) by",
         "unreachable",
         "it closed the connection before a session began",
-        "look at sshd's log on the node; MaxStartups and deny lists do this, and so does a jump host that fails, whose "
-        "own words `--on-option keep` hides",
+        "look at sshd's log on the node; MaxStartups and deny lists do this, and so does a jump host that fails, "
+        "whose own messages `--on-option keep` hides",
     ),
     (
         r"bad configuration option|terminating, \d+ bad",
         "denied",
-        "ssh does not take the user's configuration",
-        "correct the line that it names",
+        "ssh rejects the user's configuration",
+        "correct the line in its message",
     ),
 )
 
 
-def _seconds_wrong(value: str) -> str:
-    fits = value.isascii() and value.isdigit() and 1 <= int(value) <= _KEPT_AT_MOST_S
-    return "" if fits else f"{value!r} is no number of seconds from 1 to {_KEPT_AT_MOST_S}"
+def _seconds_problem(value: str) -> str:
+    fits = value.isascii() and value.isdecimal() and 1 <= int(value) <= _MAX_KEEP_S
+    return "" if fits else f"{value!r} is not a number of seconds from 1 to {_MAX_KEEP_S}"
 
 
 @dataclass(slots=True)
 class SshExecutor:
-    """Runs agents over `ssh`, one connection a node.
+    """Runs agents over `ssh`, one connection per node.
 
     `program` is the client; `arguments` are further ones for it, such as `("-F", path)`. With `keep_s` connections stay
-    open for so long after their last use, and a run that was told so uses those that are.
+    open for that long after their last use, and other runs with this option use them.
     """
 
     program: str = "ssh"
@@ -126,20 +134,20 @@ class SshExecutor:
 
     @property
     def options(self) -> tuple[Option, ...]:
-        """What can be told by --on-option."""
-        meaning = "keep connections for so many seconds after a run, and use what an earlier one kept"
-        return (Option("keep", meaning, "60", _seconds_wrong),)
+        """Return its options."""
+        meaning = "keep connections open for this many seconds after a run, and reuse those of an earlier run"
+        return (Option("keep", meaning, "60", _seconds_problem),)
 
-    def configured(self, given: Mapping[str, str]) -> SshExecutor:
-        """Another one with what was told."""
-        return SshExecutor(self.program, self.arguments, int(given.get("keep", self.keep_s)))
+    def configured(self, settings: Mapping[str, str]) -> SshExecutor:
+        """Return a copy with these options."""
+        return SshExecutor(self.program, self.arguments, int(settings.get("keep", self.keep_s)))
 
     def detect(self, environment: Mapping[str, str]) -> str:
-        """Whether this is a job of a batch system that has no way of its own into its nodes."""
+        """Return why this is a job of a batch system that has no other way to its nodes."""
         return nodefiles.reason(environment)
 
     async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
-        """Which client there is. Raises ExecutorError where there is none, or it does not take its configuration."""
+        """Return which client is used. Raises ExecutorError if there is none, or it rejects its configuration."""
         try:
             ran = await run_tool([self.program, *self.arguments, "-V"], deadline_s=deadline_s, environment=environment)
         except ExecutorError as error:
@@ -153,21 +161,21 @@ class SshExecutor:
         tried = [self.program, *self.arguments, "-G", "localhost"]
         looked = await run_tool(tried, deadline_s=deadline_s, environment=environment)
         if looked.code:
-            understood = said_by_ssh("ssh", "localhost", looked.errors.splitlines(), looked.errors)
-            raise understood or ExecutorError("denied", f"`{' '.join(tried)}` says {looked.last_error!r}")
-        return lines[0] if lines else f"{self.program}, which does not say its version"
+            understood = ssh_error("ssh", "localhost", looked.errors.splitlines(), looked.errors)
+            raise understood or ExecutorError("denied", f"`{' '.join(tried)}` reports {looked.last_error!r}")
+        return lines[0] if lines else f"{self.program} of an unknown version"
 
-    async def gather(self, wanted: Wanted) -> Gathered | None:
-        """The nodes of such a job; None outside of any. Raises ExecutorError when its list cannot be read."""
-        found = None if wanted.named else nodefiles.nodes_in(wanted.environment)
-        return Gathered(*found) if found is not None else None
+    async def gather(self, request: NodeRequest) -> GatheredNodes | None:
+        """Return the nodes of such a job; None outside of one. Raises ExecutorError if its list cannot be read."""
+        found = None if request.named else nodefiles.read_nodes(request.environment)
+        return GatheredNodes(*found) if found is not None else None
 
     async def open(self, node: Node, *, deadline_s: float, bundle: Bundle) -> PipeChannel:
-        """Start an agent on `node.address` (or its name). Raises ExecutorError that says what ssh said."""
+        """Start an agent on `node.address` (or its name). Raises ExecutorError with ssh's message."""
         target = node.address or node.name
         if not is_target(target):
-            raise ExecutorError("denied", f"{node.name}: {target!r} is no host name, and is not put on a command line")
-        nonce = new_nonce()
+            raise ExecutorError("denied", f"{node.name}: {target!r} is not a valid host name")
+        nonce = make_nonce()
         command = [self.program, *self._words(deadline_s), "--", target, bootstrap.shell_line(nonce)]
         environment = {**os.environ, "LC_ALL": "C"}
         try:
@@ -178,8 +186,8 @@ class SshExecutor:
                 f"{node.name}: `{self.program}` cannot be run here: {error.strerror}; install an OpenSSH client",
             ) from error
 
-        def diagnose(code: int | None, words: str) -> ExecutorError:
-            return explain(node.name, target, code, words, deadline_s=deadline_s)
+        def diagnose(code: int | None, error_text: str) -> ExecutorError:
+            return explain(node.name, target, code, error_text, deadline_s=deadline_s)
 
         await start_agent(channel, node.name, nonce, bundle=bundle, diagnose=diagnose, deadline_s=deadline_s)
         return channel
@@ -188,27 +196,27 @@ class SshExecutor:
         """Remove the folder of our control sockets, unless they are to be kept."""
         folder, self._folder = self._folder, None
         if folder is not None:
-            folder.leave()
+            folder.release()
 
     def _words(self, deadline_s: float) -> list[str]:
         if self._folder is None:
             self._folder = KeptFolder() if self.keep_s else PrivateFolder()
         chosen = {
-            # A question nobody can answer would wait for ever.
+            # An unanswered prompt would wait forever.
             "BatchMode": "yes",
-            # Before our own deadline, so that ssh itself can say which of its steps was not answered.
+            # Before our own deadline, so that ssh itself can report which of its steps was not answered.
             "ConnectTimeout": str(max(1, int(deadline_s) - 1)),
             "ControlMaster": "auto",
             "ControlPath": f"{self._folder.path}/%C",
             "ControlPersist": str(self.keep_s) if self.keep_s else "no",
             "ServerAliveInterval": "2",
             "ServerAliveCountMax": "2",
-            # Forwards of the user's would fail on ports that their own sessions hold.
+            # The user's port forwards would fail on ports that their own sessions hold.
             "ClearAllForwardings": "yes",
             "ForwardAgent": "no",
             "ForwardX11": "no",
             "PermitLocalCommand": "no",
-            # QUIET in the user's configuration would hide why a connection failed.
+            # QUIET in the user's configuration would hide the reason of a failure.
             "LogLevel": "INFO",
         }
         return [
@@ -219,47 +227,84 @@ class SshExecutor:
 
 
 def is_target(text: str) -> bool:
-    """Whether `text` is `host` or `user@host` by a strict grammar, which admits no option and no shell syntax."""
+    """Return whether `text` is `host` or `user@host` by a strict grammar, without options or shell syntax."""
     user, at, host = text.rpartition("@")
     return is_hostname(host) and (not at or _USER.fullmatch(user) is not None)
 
 
-def explain(name: str, target: str, code: int | None, words: str, *, deadline_s: float) -> ExecutorError:
-    """What became of an ssh that ended with `code` (None: that had not by the deadline) and said `words`."""
-    lines = [line.strip() for line in words.splitlines() if line.strip()]
+#: What a process says that cannot start another one: fork(2) and pthread_create(3) return EAGAIN.
+_NO_PROCESS = lazy_pattern(
+    r"resource temporarily unavailable|cannot fork|can't start new thread|fork: retry", re.IGNORECASE
+)
+
+
+def explain(name: str, target: str, code: int | None, error_text: str, *, deadline_s: float) -> ExecutorError:
+    """Explain the failure of an ssh from its output, and its exit `code` (None: still running at the deadline).
+
+    `error_text` is the output before the agent, and then standard error.
+    """
+    every = [line.strip() for line in error_text.splitlines() if line.strip()]
+    lines = [line for line in every if line != bootstrap.SHELL_MARK]
+    error_text = bootstrap.without_mark(error_text)
     missing = next((line for line in lines if line.startswith(bootstrap.NO_PYTHON_MARK)), None)
-    if missing is not None or code == bootstrap.NO_PYTHON:
-        tried = (missing or "").removeprefix(bootstrap.NO_PYTHON_MARK).split()
-        listed = ", ".join(tried) if tried else "none of " + ", ".join(bootstrap.INTERPRETERS) + " is there"
-        return ExecutorError(
-            "missing", f"no Python >= 3.8 on {name}: tried {listed}; preflight's agent needs one", words
-        )
-    said = f' (ssh said: "{lines[-1]}")' if lines else ""
+    if missing is not None:
+        return ExecutorError("missing", _no_python(name, missing, lines), error_text)
+    quoted = f' (ssh said: "{lines[-1]}")' if lines else ""
     if code is None or code == SSH_FAILED:
-        understood = said_by_ssh(name, target, lines, words)
+        understood = ssh_error(name, target, lines, error_text)
         if understood is not None:
             return understood
     if code is None:
         return ExecutorError(
             "timeout",
-            f"{name}: no agent within {deadline_s:g} s, waiting for `ssh {target}` to log in and start Python{said}; "
-            "a slow start-up file of the login shell, a slow home directory or a frozen sshd does this",
-            words,
+            f"{name}: no agent within {deadline_s:g} s, waiting for `ssh {target}` to log in and start Python{quoted}; "
+            "possible causes: a slow start-up file of the login shell, a slow home directory, a frozen sshd",
+            error_text,
         )
     if code == SSH_FAILED:
-        return ExecutorError("unreachable", f"{name}: ssh could not reach it{said}", words)
+        return ExecutorError("unreachable", f"{name}: ssh could not reach it{quoted}", error_text)
+    exhausted = next((line for line in lines if _NO_PROCESS.search(line)), None)
+    if exhausted is not None:
+        return ExecutorError(
+            "crashed",
+            f'{name}: it cannot start another process (it said: "{exhausted}"); look at pids.max of the session\'s '
+            "control group, `ulimit -u` and /proc/sys/kernel/threads-max there",
+            error_text,
+        )
+    if bootstrap.SHELL_MARK not in every:
+        said = f': it said "{lines[-1]}"' if lines else ", without a word"
+        return ExecutorError(
+            "denied",
+            f"{name}: the login was accepted, but the login shell ended with exit code {code} before it ran the "
+            f"command{said}; a nologin or missing shell in the user database does this, a forced command of sshd, and "
+            "a start-up file that exits in sessions without a terminal",
+            error_text,
+        )
     return ExecutorError(
-        "crashed", f"{name}: the command that starts the agent ended with exit code {code} there{said}", words
+        "crashed", f"{name}: the command that starts the agent ended with exit code {code} there{quoted}", error_text
     )
 
 
-def said_by_ssh(name: str, target: str, lines: Sequence[str], words: str) -> ExecutorError | None:
-    """What one of `lines` means if it is a complaint of ssh's own; None when there is none among them."""
-    for pattern, kind, meaning, remedy in _WORDS:
+def _no_python(name: str, missing: str, lines: Sequence[str]) -> str:
+    """The message about a node whose interpreters are all unusable, or that has none."""
+    tried = missing.removeprefix(bootstrap.NO_PYTHON_MARK).split()
+    listed = ", ".join(tried) if tried else "none of " + ", ".join(bootstrap.INTERPRETERS) + " exists"
+    old = dict.fromkeys(line.removesuffix(f" {bootstrap.OLD_PYTHON_MARK}") for line in lines if _is_old(line))
+    versions = f" ({', '.join(old)})" if old else ""
+    return f"no Python >= 3.8 on {name}: tried {listed}{versions}; install Python 3.8 or newer"
+
+
+def _is_old(line: str) -> bool:
+    return line.startswith("Python ") and line.endswith(bootstrap.OLD_PYTHON_MARK)
+
+
+def ssh_error(name: str, target: str, lines: Sequence[str], error_text: str) -> ExecutorError | None:
+    """Return the meaning of the first of `lines` that is an error message of ssh itself; None if there is none."""
+    for pattern, kind, meaning, remedy in _ERROR_MEANINGS:
         line = next((line for line in reversed(lines) if re.search(pattern, line, re.IGNORECASE)), None)
         if line is not None:
-            told = f'{name}: {meaning} (ssh said: "{line}"); {remedy.format(target=target)}'
-            return ExecutorError(kind, told, words)
+            advice = remedy.format(target=target, host=target.rpartition("@")[2])
+            return ExecutorError(kind, f'{name}: {meaning} (ssh said: "{line}"); {advice}', error_text)
     return None
 
 

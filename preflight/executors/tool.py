@@ -1,26 +1,31 @@
-"""Running a scheduler's own tools: a list of arguments, a deadline, bounded output, gone when this process is."""
+"""Runs a scheduler's own tools: an argument list, a deadline, bounded output, and no process left behind."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import anyio
 
+from preflight._util.log import command_text
+from preflight.agent import process
 from preflight.executors.base import ExecutorError
-from preflight.lazy.dataclasses import dataclass
-from preflight.node import process
 
-#: What a tool of a large cluster may print.
-_MOST_BYTES = 32 << 20
+_log = logging.getLogger(__name__)
+
+#: Largest output of a tool on a large cluster.
+_MAX_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """How a tool ended and what it said."""
+class ToolResult:
+    """The exit code and output of a tool."""
 
     code: int
     output: str
@@ -28,17 +33,22 @@ class Ran:
 
     @property
     def last_error(self) -> str:
-        """The last line of standard error that is not empty."""
+        """Return the last non-empty line of standard error."""
         lines = [line.strip() for line in self.errors.splitlines() if line.strip()]
         return lines[-1][:300] if lines else ""
 
 
-async def run_tool(command: Sequence[str], *, deadline_s: float, environment: Mapping[str, str] | None = None) -> Ran:
+async def run_tool(
+    command: Sequence[str], *, deadline_s: float, environment: Mapping[str, str] | None = None
+) -> ToolResult:
     """Run `command` to its end.
 
     Raises:
-        ExecutorError: it is not there ("missing"), or did not end in time ("timeout").
+        ExecutorError: it was not found ("missing"), or did not end in time ("timeout").
     """
+    if _log.isEnabledFor(logging.DEBUG):
+        _log.debug("run %s", command_text(command))
+    began_s = time.monotonic()
     chosen = {**(os.environ if environment is None else environment), "LC_ALL": "C"}
     try:
         started = await asyncio.create_subprocess_exec(
@@ -48,8 +58,8 @@ async def run_tool(command: Sequence[str], *, deadline_s: float, environment: Ma
             stderr=asyncio.subprocess.PIPE,
             env=chosen,
             start_new_session=True,
-            limit=_MOST_BYTES,
-            preexec_fn=_end_with_us,
+            limit=_MAX_BYTES,
+            preexec_fn=_die_with_parent,
         )
     except OSError as error:
         raise ExecutorError("missing", f"`{command[0]}` cannot be run here: {error.strerror}") from error
@@ -60,13 +70,26 @@ async def run_tool(command: Sequence[str], *, deadline_s: float, environment: Ma
         raise ExecutorError("timeout", f"`{' '.join(command)}` did not answer within {deadline_s:.3g} s") from None
     finally:
         if started.returncode is None:
-            with contextlib.suppress(OSError):
-                os.killpg(started.pid, signal.SIGKILL)
+            kill_tree(started.pid)
             with anyio.CancelScope(shield=True), anyio.move_on_after(1.0):
                 await started.wait()
     code = started.returncode if started.returncode is not None else -signal.SIGKILL
-    return Ran(code, output.decode("utf-8", "replace"), errors.decode("utf-8", "replace"))
+    _log.debug("%s: exit code %d after %.3f s", command[0], code, time.monotonic() - began_s)
+    return ToolResult(code, output.decode("utf-8", "replace"), errors.decode("utf-8", "replace"))
 
 
-def _end_with_us() -> None:
+def kill_tree(pid: int) -> None:
+    """Kill a process and all its descendants, including those in separate sessions."""
+    import psutil
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        for process_below in (*root.children(recursive=True), root):
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                process_below.kill()
+    with contextlib.suppress(OSError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _die_with_parent() -> None:
     process.die_with_parent(signal.SIGKILL)

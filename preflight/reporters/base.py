@@ -1,25 +1,25 @@
-"""What a reporter is: it turns a report into the bytes of one format and does nothing else."""
+"""The reporter protocol: a reporter renders a report as bytes in one format and does nothing else."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
-from preflight.lazy.dataclasses import dataclass
-from preflight.report import Report
+from preflight.engine.report import Report
 
 
 class ReporterError(Exception):
-    """A report cannot be written in this format."""
+    """The report cannot be rendered in this format."""
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a person's terminal wants it: width in columns, colours or not, and how much to say.
+    """How to render for a reader: width in columns, colours, and amount of detail.
 
-    `verbosity` is -1 for findings and verdict alone, 1 for what passed and what could not be told, 2 for everything.
-    `statistics` wants a count for each rule instead of the findings themselves, `concise` one line for each finding.
-    `height` is how many rows there are, where what does not fit shall be told in short; `rest` is the command that
-    shows all of it then. `encoding` is what the reader's terminal takes.
+    `verbosity` is -1 for findings and verdict only, 1 to add what passed and what could not be decided, 2 for
+    everything. `statistics` counts findings per rule instead of listing them; `concise` prints one line per finding.
+    `height` is the number of terminal rows if the report should be shortened to fit; `rest` is the command that then
+    shows all of it. `encoding` is that of the terminal.
     """
 
     width: int = 100
@@ -33,10 +33,10 @@ class Style:
 
 
 class Reporter(Protocol):
-    """Writes one format. `name` is what `--output` takes."""
+    """Renders one format. `name` is the value of `--output`."""
 
     name: str
 
     def render(self, report: Report, style: Style) -> bytes:
-        """The whole report in this format; the same report gives the same bytes."""
+        """Render the whole report. The same report always gives the same bytes."""
         ...

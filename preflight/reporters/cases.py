@@ -1,26 +1,26 @@
-"""A report as test results: what formats made for test runs (JUnit, CTRF) have in common.
+"""A report as test cases, shared by the formats for test results (JUnit, CTRF).
 
-Those who read such files know passed, failed and skipped, and turn red where something failed. So they are made to
-turn red exactly where the exit code is not 0: a finding that does not reach `--fail-on`, or is suppressed, is a skipped
-case that says why, and what had to be told and could not is an error.
+Readers of such formats know passed, failed and skipped, and fail a build if a case failed. So a case fails exactly if
+the exit code is not 0: a finding below `--fail-on` or a suppressed one is a skipped case with the reason, and a
+required check that could not be decided is an error.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from preflight.lazy.dataclasses import dataclass
-from preflight.outcome import Finding, Outcome, Severity, Status, VerdictKind
-from preflight.report import ExitCode, Report
-from preflight.reporters.clean import clean, fold_nodes
+from preflight._util.sanitize import clean, fold_nodes
+from preflight.engine.report import ExitCode, Report
+from preflight.model.findings import Finding, Outcome, Severity, Status, VerdictKind
+from preflight.reporters.text.groups import why_not_judged
 
-#: The suite of what is said of the run itself.
+#: Suite of the cases about the run as a whole.
 RUN = "preflight"
-_EXPLAINED = {
+_EXIT_REASONS = {
     ExitCode.NO_GO: "findings make it no-go",
-    ExitCode.NOTHING_TO_DO: "no launch script or configuration was recognised in the paths given",
     ExitCode.BUG: "a bug in preflight ended the run",
     ExitCode.INTERRUPTED: "the run was interrupted",
     ExitCode.TERMINATED: "the run was interrupted",
@@ -29,17 +29,17 @@ _EXPLAINED = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One test result.
+    """One test case.
 
     Args:
         suite: the stage, or `RUN`.
-        id: of the rule or check; empty for what is said of the run.
-        name: the rule or check in words, and what it was asked about; no two cases of an id have the same.
-        state: `passed`, `failed` (a finding that counts), `error` (it had to be told and could not), or `skipped`.
-        kind: what it is in the words of the report: `pass`, a severity, `suppressed`, `unknown`, or a verdict.
+        id: id of the rule or check; empty for a case about the run.
+        name: the rule or check and its subject; unique among the cases of an id.
+        state: `passed`, `failed` (a finding that counts), `error` (required but undecided), or `skipped`.
+        kind: how the report classifies it: `pass`, a severity, `suppressed`, `unknown`, or a verdict.
         message: one line.
-        detail: everything else there is to know, on lines of its own.
-        path, line: where the fault is, if in a file.
+        detail: further information, on separate lines.
+        path, line: location in a file, if there is one.
     """
 
     suite: str
@@ -54,21 +54,21 @@ class Case:
 
 
 def cases_of(report: Report) -> tuple[Case, ...]:
-    """The verdict first, then every finding, open question and pass, by stage and id.
+    """Return the verdict, then every finding, undecided check and pass, by stage and id.
 
-    What does not apply to the job is left out.
+    Outcomes that do not apply to the job are left out.
     """
     stages = {outcome.id: outcome.stage for outcome in report.outcomes}
     order = {stage: number for number, stage in enumerate(("lint", "node", "link", "smoke"))}
     found = [_of_finding(report, finding, stages) for finding in (*report.findings, *report.suppressed)]
     found.extend(_of_outcome(report, outcome) for outcome in report.outcomes if _is_case(outcome))
-    # Sorting keeps findings before the rest of the same rule.
+    # Sorting keeps findings before the other outcomes of the same rule.
     found.sort(key=lambda case: (order.get(case.suite, len(order)), case.suite, case.id))
     return tuple(_numbered([*_of_run(report), *found]))
 
 
 def suites_of(cases: tuple[Case, ...]) -> dict[str, list[Case]]:
-    """The same by suite, in order."""
+    """Return the same cases grouped by suite, in order."""
     found: dict[str, list[Case]] = {}
     for case in cases:
         found.setdefault(case.suite, []).append(case)
@@ -76,7 +76,7 @@ def suites_of(cases: tuple[Case, ...]) -> dict[str, list[Case]]:
 
 
 def durations_of(report: Report) -> dict[str, float]:
-    """Seconds that each stage took."""
+    """Return the seconds that each stage took."""
     found: dict[str, float] = {}
     for stage in report.run.stages:
         found[stage.name] = found.get(stage.name, 0.0) + max(0.0, stage.finished_s - stage.started_s)
@@ -84,7 +84,7 @@ def durations_of(report: Report) -> dict[str, float]:
 
 
 def began(report: Report) -> datetime | None:
-    """When the run was made, in UTC; None where the report does not tell."""
+    """Return the start of the run in UTC, or None if the report does not give it."""
     try:
         return datetime.fromisoformat(report.run.created).astimezone(timezone.utc)
     except (ValueError, OverflowError):
@@ -96,13 +96,15 @@ def _is_case(outcome: Outcome) -> bool:
 
 
 def _of_run(report: Report) -> Iterator[Case]:
-    # There is always this one: an empty file is taken for a broken one by most readers.
+    # This case always exists, since most readers reject a file without cases.
     verdict = report.verdict
     if report.exit_code == ExitCode.GO:
         state, message = "passed", ""
     else:
         state = "failed" if verdict is VerdictKind.NO_GO else "error"
-        why = _EXPLAINED.get(ExitCode(report.exit_code), "something that had to be told could not be")
+        why = _EXIT_REASONS.get(ExitCode(report.exit_code), "a required check could not be decided")
+        if verdict is VerdictKind.NOT_JUDGED:
+            why = why_not_judged(report)
         message = f"{verdict.value}: {why}"
     yield Case(RUN, "", "verdict", state, verdict.value, message)
     for broken in report.coverage.broken:
@@ -162,7 +164,7 @@ def _of_outcome(report: Report, outcome: Outcome) -> Case:
         name=name,
         state=_open(report) if outcome.required else "skipped",
         kind="unknown",
-        message=f"could not be told: {clean(outcome.reason.partition(chr(10))[0])}",
+        message=f"could not be decided: {clean(outcome.reason.partition(chr(10))[0])}",
         detail=clean(outcome.reason, keep_newlines=True),
         path=clean(first.path) if first else "",
         line=first.line if first else 0,
@@ -170,7 +172,7 @@ def _of_outcome(report: Report, outcome: Outcome) -> Case:
 
 
 def _open(report: Report) -> str:
-    """An open question is an error unless the user said that it may be one (`--allow-incomplete`)."""
+    """Return the state of an undecided check: an error, unless the user allowed it (`--allow-incomplete`)."""
     return "skipped" if report.exit_code == ExitCode.GO else "error"
 
 

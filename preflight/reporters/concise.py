@@ -1,4 +1,4 @@
-"""One line for each finding, for grep and for editors: nothing wrapped, nothing folded over lines, nothing left out."""
+"""One line per finding, for grep and editors: no wrapping, no folding, nothing left out."""
 
 from __future__ import annotations
 
@@ -6,43 +6,48 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from preflight.outcome import Finding, Location, Outcome
-from preflight.report import Report
+from preflight._util.sanitize import clean, fold_nodes
+from preflight.engine.report import Report
+from preflight.model.findings import Finding, Location, Outcome, VerdictKind
 from preflight.reporters.base import Style
-from preflight.reporters.clean import clean, fold_nodes
-from preflight.reporters.grouping import counted
-from preflight.reporters.palette import SEVERITIES, VERDICTS
-from preflight.reporters.sheet import Sheet
+from preflight.reporters.text.groups import counted, undecided, unread_inputs, why_not_judged
+from preflight.reporters.text.palette import SEVERITIES, VERDICTS, word
+from preflight.reporters.text.sheet import Sheet
 
 
 def concise(report: Report, style: Style) -> str:
-    """`path:line:col: error[ID] message` for each finding, `node: ...` where it has no place in a file.
+    """Render `path:line:col: error[ID] message` for each finding, with node names if it has no location in a file.
 
-    What had to be told and could not follows as `unknown[ID]`, because the verdict rests on it, too. The verdict
-    comes last, behind `preflight:`.
+    Undecided required checks follow as `unknown[ID]`, since they affect the verdict too. The last line is the verdict,
+    after `preflight:`.
     """
     sheet = Sheet(style)
     for finding in report.findings:
-        _line(sheet, _where(finding), finding.severity.value, SEVERITIES[finding.severity], finding)
-    for outcome in report.coverage.not_told:
+        _line(sheet, _location_text(finding), finding.severity.value, SEVERITIES[finding.severity], finding)
+    for outcome in report.coverage.unknown_outcomes:
         if outcome.required:
             place = _place(outcome.locations) or clean(outcome.subject)
             _line(sheet, place, "unknown", "bold yellow", outcome)
-    said = ", ".join(_verdict(report))
-    sheet.line(Text.assemble("preflight: ", (report.verdict.value.upper(), VERDICTS[report.verdict]), f" {said}"))
+    for note in unread_inputs(report):
+        line = Text(f"{clean(note.span.path)}:{note.span.line}:{note.span.column}: ")
+        line.append("unknown", style="bold yellow")
+        line.append(f" {' '.join(clean(note.message).split())}")
+        sheet.line(line)
+    counts = ", ".join(_verdict(report))
+    sheet.line(Text.assemble("preflight: ", (word(report.verdict), VERDICTS[report.verdict]), f" {counts}"))
     return sheet.text()
 
 
 def _line(sheet: Sheet, where: str, what: str, color: str, item: Finding | Outcome) -> None:
-    said = item.message if isinstance(item, Finding) else item.reason
+    message = item.message if isinstance(item, Finding) else item.reason
     line = Text(f"{where}: ")
     line.append(f"{what}[{item.id}]", style=color)
-    line.append(f" {' '.join(clean(said).split())}")
+    line.append(f" {' '.join(clean(message).split())}")
     sheet.line(line)
 
 
-def _where(finding: Finding) -> str:
-    """The first place in a file, else the nodes, else what it is about."""
+def _location_text(finding: Finding) -> str:
+    """Return the first location in a file, else the nodes, else the subject."""
     return _place(finding.locations) or fold_nodes(finding.nodes) or clean(finding.subject)
 
 
@@ -51,9 +56,12 @@ def _place(locations: tuple[Location, ...]) -> str:
 
 
 def _verdict(report: Report) -> Iterator[str]:
+    if report.verdict is VerdictKind.NOT_JUDGED:
+        yield why_not_judged(report)
+        return
     yield counted(report.findings) or "nothing found"
-    required = sum(outcome.required for outcome in report.coverage.not_told)
+    required = sum(outcome.required for outcome in report.coverage.unknown_outcomes)
     if required:
-        yield f"{required} that had to be told and could not"
+        yield undecided(required)
     if report.exit_code in (130, 143):
         yield "interrupted"

@@ -1,6 +1,6 @@
-"""CTRF, the Common Test Report Format (ctrf.io): one JSON shape for test results, read by bots and dashboards.
+"""CTRF, the Common Test Report Format (ctrf.io): a JSON format for test results, read by bots and dashboards.
 
-It knows more than JUnit: `other` for what could not be told, and the status in the words of whoever wrote it.
+Unlike JUnit it has a status `other`, used for what could not be decided, and keeps the writer's own status word.
 """
 
 from __future__ import annotations
@@ -8,30 +8,30 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from preflight.document import calm
-from preflight.outcome import VerdictKind
-from preflight.report import Report
+from preflight._util.json_output import escape_control_chars
+from preflight.engine.report import Report
+from preflight.model.findings import VerdictKind
 from preflight.reporters.base import Style
 from preflight.reporters.cases import Case, began, cases_of, durations_of, suites_of
 
-#: The version of the specification whose fields are used.
+#: Version of the specification.
 SPEC_VERSION = "0.0.0"
 _STATUSES = {"passed": "passed", "failed": "failed", "error": "other", "skipped": "skipped"}
 
 
 class CtrfReporter:
-    """One test a finding, open question or pass."""
+    """Renders one test per finding, undecided check or pass."""
 
     name = "ctrf"
 
     def render(self, report: Report, style: Style) -> bytes:
-        """The document as JSON; `style` has no influence."""
+        """Render the JSON document; `style` is ignored."""
         written = json.dumps(document(report), indent=2, ensure_ascii=False).encode("utf-8", "replace")
-        return calm(written.decode()).encode() + b"\n"
+        return escape_control_chars(written.decode()).encode() + b"\n"
 
 
 def document(report: Report) -> dict[str, Any]:
-    """The report as plain values."""
+    """Return the report as plain values."""
     cases, when = cases_of(report), began(report)
     start_ms = int(when.timestamp() * 1000) if when is not None else 0
     took_ms = round(max((stage.finished_s for stage in report.run.stages), default=0.0) * 1000)
@@ -58,7 +58,11 @@ def document(report: Report) -> dict[str, Any]:
             "verb": report.run.verb,
             "not_applicable": report.coverage.not_applicable,
             "stage_durations_ms": durations,
-            **({"drill": report.run.wish.drill.spelled} if report.run.wish.drill is not None else {}),
+            **(
+                {"injected_fault": report.run.smoke_options.injected_fault.option_text}
+                if report.run.smoke_options.injected_fault is not None
+                else {}
+            ),
         },
     }
     return found

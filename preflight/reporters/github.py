@@ -1,41 +1,42 @@
 """Workflow commands of GitHub Actions: findings as annotations of a run and of a pull request's diff.
 
-GitHub keeps ten errors, ten warnings and ten notices of a step, in the order in which they come, and drops the rest of
-the annotations without a word; the lines stay in the log. So the worst come first, and the first line counts all.
-Nothing but commands is written: a line of a hostile file that looks like one is never at the beginning of ours.
+GitHub keeps the first ten errors, ten warnings and ten notices of a step and silently drops other annotations; the
+lines stay in the log. So the worst come first, and the first line gives all counts. Only workflow commands are
+written, so a line of a hostile file that looks like one never starts a line of output.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.outcome import Finding, Location, Outcome, Severity
-from preflight.report import ExitCode, Report
+from preflight._util.sanitize import clean, fold_nodes
+from preflight.engine.report import ExitCode, Report
+from preflight.model.findings import Finding, Location, Outcome, Severity, VerdictKind
 from preflight.reporters.base import Style
-from preflight.reporters.clean import clean, fold_nodes
+from preflight.reporters.text.groups import compared_with, undecided, why_not_judged
 
 _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
-#: So many annotations of each kind does GitHub keep of a step.
-MOST_SHOWN = 10
+#: Number of annotations of each kind that GitHub keeps per step.
+MAX_SHOWN = 10
 
 
 class GithubReporter:
-    """The verdict as a notice, then a command a finding."""
+    """Renders the verdict as a notice, then one command per finding."""
 
     name = "github"
 
     def render(self, report: Report, style: Style) -> bytes:
-        """The commands, one a line; `style` has no influence."""
+        """Render the commands, one per line; `style` is ignored."""
         return "".join(f"{line}\n" for line in _commands(report)).encode("utf-8", "replace")
 
 
 def _commands(report: Report) -> Iterator[str]:
-    # Findings come worst first already; what is open is as bad as what it makes of the exit code.
-    opened = [outcome for outcome in report.coverage.not_told if outcome.required]
+    # Findings are sorted worst first; an undecided check is as severe as its effect on the exit code.
+    opened = [outcome for outcome in report.coverage.unknown_outcomes if outcome.required]
     yield _command("notice", summary_of(report), title=f"preflight {report.run.verb}: {report.verdict.value}")
     for broken in report.coverage.broken:
-        said = f"{broken.where} of {broken.plugin} cannot be used: {broken.why}"
-        yield _command(_level(report), said, title="preflight: a plugin is broken")
+        message = f"{broken.where} of {broken.plugin} cannot be used: {broken.why}"
+        yield _command(_level(report), message, title="preflight: a plugin is broken")
     for finding in report.findings:
         yield _of_finding(finding)
     for outcome in opened:
@@ -43,16 +44,21 @@ def _commands(report: Report) -> Iterator[str]:
 
 
 def summary_of(report: Report) -> str:
-    """`2 errors, 1 warning; 3 could not be told; 1 suppressed`: how much there is of everything, in one line."""
+    """Return all counts in one line: `2 errors, 1 warning; 3 required checks could not be decided; 1 suppressed`."""
     counts = {severity: sum(f.severity is severity for f in report.findings) for severity in Severity}
     found = ", ".join(_plural(number, severity.value) for severity, number in counts.items() if number)
-    opened = sum(outcome.required for outcome in report.coverage.not_told)
+    if report.verdict is VerdictKind.NOT_JUDGED:
+        found = why_not_judged(report)
+    opened = sum(outcome.required for outcome in report.coverage.unknown_outcomes)
     more = (
-        f"{opened} could not be told" if opened else "",
+        undecided(opened) if opened else "",
+        compared_with(report).removeprefix("; "),
         f"{len(report.suppressed)} suppressed" if report.suppressed else "",
-        f"drill {report.run.wish.drill.spelled}: no verdict about the nodes" if report.run.wish.drill else "",
-        f"GitHub shows {MOST_SHOWN} of a kind, the log has all"
-        if max(*counts.values(), counts[Severity.ERROR] + opened) > MOST_SHOWN
+        f"fault injected ({report.run.smoke_options.injected_fault.option_text}): not a verdict about the nodes"
+        if report.run.smoke_options.injected_fault
+        else "",
+        f"GitHub shows {MAX_SHOWN} of each kind; the log has all"
+        if max(*counts.values(), counts[Severity.ERROR] + opened) > MAX_SHOWN
         else "",
     )
     return "; ".join((found or "nothing found", *(part for part in more if part)))
@@ -79,13 +85,13 @@ def _of_finding(finding: Finding) -> str:
 
 
 def _of_outcome(outcome: Outcome, level: str) -> str:
-    title = f"could not be told: {outcome.id} {outcome.name}"
+    title = f"could not be decided: {outcome.id} {outcome.name}"
     place = next(iter(outcome.locations), None)
     return _command(level, f"{outcome.subject}: {outcome.reason}", title=title, place=place)
 
 
 def _command(name: str, message: str, *, title: str, place: Location | None = None) -> str:
-    """One workflow command; columns only where it begins and ends on one line, as GitHub wants it."""
+    """Return one workflow command; columns are given only if it begins and ends on one line, as GitHub requires."""
     properties: dict[str, str] = {}
     if place is not None:
         properties = {"file": clean(place.path), "line": str(place.line), "endLine": str(place.end_line)}

@@ -1,34 +1,34 @@
-"""A page in Markdown for the summary of a GitHub Actions job: `--output github-summary:$GITHUB_STEP_SUMMARY`.
+"""A Markdown page for the summary of a GitHub Actions job: `--output github-summary:$GITHUB_STEP_SUMMARY`.
 
-GitHub takes 1 MiB of a step and drops a longer summary whole, so what does not fit is counted instead.
+GitHub accepts 1 MiB per step and drops a longer summary entirely, so what does not fit is only counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from preflight.lazy.patterns import lazy_pattern
-from preflight.outcome import Finding, Outcome, Severity
-from preflight.report import Report
+from preflight._util.lazy_regex import lazy_pattern
+from preflight._util.sanitize import clean, fold_nodes
+from preflight.engine.report import Report
+from preflight.model.findings import Finding, Outcome, Severity
 from preflight.reporters.base import Style
-from preflight.reporters.clean import clean, fold_nodes
 from preflight.reporters.github import summary_of
 
-#: So much may a table take; there are two, and what stands around them is short.
-_MOST_BYTES = 400_000
-_LONGEST_CELL = 2000
+#: Largest size of a table. There are two, and the rest of the page is short.
+_MAX_BYTES = 400_000
+_MAX_CELL_LENGTH = 2000
 _SIGNS = {Severity.ERROR: "❌ error", Severity.WARNING: "⚠️ warning", Severity.INFO: "ℹ️ info"}
-#: Everything in ASCII that Markdown or HTML may take for more than itself.
+#: ASCII characters that Markdown or HTML may interpret.
 _MARKUP = lazy_pattern(r"([\\`*_{}\[\]()#+\-.!|~$^:/@=\"'])")
 
 
 class GithubSummaryReporter:
-    """The verdict, a table of findings, and what could not be told."""
+    """Renders the verdict, a table of findings, and what could not be decided."""
 
     name = "github-summary"
 
     def render(self, report: Report, style: Style) -> bytes:
-        """The page in UTF-8; `style` has no influence."""
+        """Render the page in UTF-8; `style` is ignored."""
         return "".join(f"{line}\n" for line in _lines(report)).encode("utf-8", "replace")
 
 
@@ -41,9 +41,9 @@ def _lines(report: Report) -> Iterator[str]:
         yield _text(f"{broken.where} of {broken.plugin} cannot be used: {broken.why}")
     if report.findings:
         yield from _table(("", "rule", "where", "what, and what to do"), map(_of_finding, report.findings))
-    required = [outcome for outcome in report.coverage.not_told if outcome.required]
+    required = [outcome for outcome in report.coverage.unknown_outcomes if outcome.required]
     if required:
-        yield from _table(("could not be told", "of", "why"), map(_of_outcome, required))
+        yield from _table(("could not be decided", "of", "why"), map(_of_outcome, required))
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
@@ -54,18 +54,18 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[s
     for row in rows:
         line = f"| {' | '.join(row)} |"
         taken += len(line.encode("utf-8", "replace")) + 1
-        if taken > _MOST_BYTES:
+        if taken > _MAX_BYTES:
             left_out += 1
         else:
             yield line
     if left_out:
         yield ""
-        yield f"and {left_out} more, which do not fit here"
+        yield f"and {left_out} more that do not fit here"
 
 
 def _of_finding(finding: Finding) -> tuple[str, ...]:
-    place = next((f"{one.path}:{one.line}" for one in finding.locations), "")
-    where = "<br>".join(_text(one) for one in (place, fold_nodes(finding.nodes)) if one)
+    place = next((f"{location.path}:{location.line}" for location in finding.locations), "")
+    where = "<br>".join(_text(location) for location in (place, fold_nodes(finding.nodes)) if location)
     fix = f"\nFix: {finding.remedy}" if finding.remedy else ""
     return (
         _SIGNS[finding.severity],
@@ -80,10 +80,10 @@ def _of_outcome(outcome: Outcome) -> tuple[str, ...]:
 
 
 def _text(text: str) -> str:
-    """The text as nothing but text: markup escaped, on one line of the file."""
+    """Return the text as one line with all markup escaped."""
     shown = clean(text, keep_newlines=True)
-    if len(shown) > _LONGEST_CELL:
-        shown = f"{shown[:_LONGEST_CELL]} …"
+    if len(shown) > _MAX_CELL_LENGTH:
+        shown = f"{shown[:_MAX_CELL_LENGTH]} …"
     escaped = _MARKUP.sub(r"\\\1", shown).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return "<br>".join(line.strip() for line in escaped.split("\n"))
 

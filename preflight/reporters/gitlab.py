@@ -1,7 +1,7 @@
 """GitLab's Code Quality report: findings in the diff of a merge request.
 
-GitLab knows faults in files alone. One of a node stands at the claim that made us look, and where no claim did, at the
-first line of the job's first file: that is what was asked about, and the description names the nodes.
+GitLab requires a location in a file. A finding about a node is placed at the claim that caused the check, else at the
+first line of the job's first file; the description names the nodes.
 """
 
 from __future__ import annotations
@@ -10,33 +10,33 @@ import hashlib
 import json
 from typing import Any
 
-from preflight.document import calm
-from preflight.outcome import Finding, Location, Outcome, Severity
-from preflight.report import Report
+from preflight._util.json_output import escape_control_chars
+from preflight._util.sanitize import clean, fold_nodes
+from preflight.engine.report import Report
+from preflight.model.findings import Finding, Location, Outcome, Severity
 from preflight.reporters.base import Style
-from preflight.reporters.clean import clean, fold_nodes
 
 _SEVERITIES = {Severity.ERROR: "critical", Severity.WARNING: "major", Severity.INFO: "info"}
-#: Where there is not even a file.
+#: Path of a finding if the job has no file.
 _NOWHERE = "preflight"
 
 
 class GitlabReporter:
-    """One issue a finding, and one for everything that had to be told and could not be."""
+    """Renders one issue per finding, and one per required check that could not be decided."""
 
     name = "gitlab"
 
     def render(self, report: Report, style: Style) -> bytes:
-        """The list as JSON; `style` has no influence."""
+        """Render the JSON list; `style` is ignored."""
         written = json.dumps(issues(report), indent=2, ensure_ascii=False).encode("utf-8", "replace")
-        return calm(written.decode()).encode() + b"\n"
+        return escape_control_chars(written.decode()).encode() + b"\n"
 
 
 def issues(report: Report) -> list[dict[str, Any]]:
-    """The issues as plain values; GitLab has no word for what is suppressed, so that is left out."""
+    """Return the issues as plain values. Suppressed findings are omitted, because GitLab has no such state."""
     fallback = report.inputs[0].path if report.inputs else _NOWHERE
     found = [_of_finding(finding, fallback) for finding in report.findings]
-    found.extend(_of_outcome(outcome, fallback) for outcome in report.coverage.not_told if outcome.required)
+    found.extend(_of_outcome(outcome, fallback) for outcome in report.coverage.unknown_outcomes if outcome.required)
     unique = {issue["fingerprint"]: issue for issue in reversed(found)}
     return [issue for issue in found if unique[issue["fingerprint"]] is issue]
 
@@ -52,16 +52,16 @@ def _of_finding(finding: Finding, fallback: str) -> dict[str, Any]:
 def _of_outcome(outcome: Outcome, fallback: str) -> dict[str, Any]:
     parts = ("open", outcome.id, outcome.subject, outcome.reason)
     fingerprint = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:24]
-    description = f"could not be told of {outcome.subject}: {outcome.reason}"
+    description = f"could not be decided for {outcome.subject}: {outcome.reason}"
     return _issue(description, outcome, fingerprint, "major", next(iter(outcome.locations), None), fallback)
 
 
 def _issue(
-    description: str, said: Finding | Outcome, fingerprint: str, severity: str, place: Location | None, fallback: str
+    description: str, subject: Finding | Outcome, fingerprint: str, severity: str, place: Location | None, fallback: str
 ) -> dict[str, Any]:
     return {
-        "description": clean(f"{said.id}: {description}"),
-        "check_name": clean(f"{said.id} {said.name}"),
+        "description": clean(f"{subject.id}: {description}"),
+        "check_name": clean(f"{subject.id} {subject.name}"),
         "fingerprint": fingerprint,
         "severity": severity,
         "location": {

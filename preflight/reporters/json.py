@@ -1,19 +1,24 @@
-"""The report as one JSON document, as the committed schema describes it."""
+"""The report as one JSON document, as described by the committed schema."""
 
 from __future__ import annotations
 
-from preflight.report import Report, to_json
+from dataclasses import dataclass
+
+from preflight.engine.report import Report, to_json
 from preflight.reporters.base import Style
 
 
+@dataclass(frozen=True, slots=True)
 class JsonReporter:
-    """Everything, for programs."""
+    """Renders everything, for programs; with `compact`, without the outcomes that passed or do not apply."""
 
-    name = "json"
+    name: str = "json"
+    compact: bool = False
 
     def render(self, report: Report, style: Style) -> bytes:
-        """The document; `style` has no influence."""
-        return to_json(report)
+        """Render the document; `style` is ignored."""
+        return to_json(report, compact=self.compact)
 
 
 REPORTER = JsonReporter()
+COMPACT = JsonReporter("json:compact", compact=True)

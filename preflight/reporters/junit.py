@@ -1,7 +1,7 @@
-"""JUnit XML, which Jenkins, GitLab and most reporters of GitHub actions show as test results.
+"""JUnit XML, which Jenkins, GitLab and most report actions of GitHub show as test results.
 
-There is no one schema. What is written here holds against the one that Jenkins' xUnit plugin keeps, which is also what
-Ant wrote and what all others read: no attribute of anybody's own.
+There is no single schema. The output is valid against the one of Jenkins' xUnit plugin, which matches what Ant wrote
+and what other tools read: no additional attributes.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from xml.etree import ElementTree
 
-from preflight.lazy.patterns import lazy_pattern
-from preflight.report import Report
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.engine.report import Report
 from preflight.reporters.base import Style
 from preflight.reporters.cases import RUN, Case, began, cases_of, durations_of, suites_of
 
 _ELEMENTS = {"failed": "failure", "error": "error", "skipped": "skipped"}
-#: What no XML document may hold and `clean` does not take out: it is not assigned to anything.
+#: Characters that XML forbids and `clean` keeps: code points that are not assigned.
 _ILLEGAL = lazy_pattern("[\ufffe\uffff]")
 
 
 class JunitReporter:
-    """One suite a stage, one case a finding, open question or pass."""
+    """Renders one suite per stage and one case per finding, undecided check or pass."""
 
     name = "junit"
 
     def render(self, report: Report, style: Style) -> bytes:
-        """The document in UTF-8; `style` has no influence."""
+        """Render the document in UTF-8; `style` is ignored."""
         cases, durations, when = cases_of(report), durations_of(report), began(report)
         root = ElementTree.Element("testsuites", {"name": "preflight", **_counts(cases)})
         for number, (name, members) in enumerate(suites_of(cases).items()):
@@ -66,21 +66,21 @@ def _properties(suite: ElementTree.Element, report: Report) -> None:
         "exit_code": str(int(report.exit_code)),
         "not_applicable": str(report.coverage.not_applicable),
     }
-    if report.run.wish.drill is not None:
-        values["drill"] = report.run.wish.drill.spelled
+    if report.run.smoke_options.injected_fault is not None:
+        values["injected_fault"] = report.run.smoke_options.injected_fault.option_text
     for name, value in values.items():
         ElementTree.SubElement(held, "property", {"name": name, "value": _legal(value)})
 
 
 def _case(suite: ElementTree.Element, case: Case) -> None:
-    # Jenkins takes what stands before the last dot for a package and the rest for a class.
+    # Jenkins takes the text before the last dot for a package and the rest for a class.
     classname = f"preflight.{case.suite}.{case.id}" if case.id else RUN
     element = ElementTree.SubElement(
         suite, "testcase", {"classname": _legal(classname), "name": _legal(case.name), "time": "0"}
     )
     if case.state in _ELEMENTS:
-        said = {"type": _legal(case.kind), "message": _legal(case.message)}
-        ElementTree.SubElement(element, _ELEMENTS[case.state], said).text = _legal(case.detail) or None
+        attributes = {"type": _legal(case.kind), "message": _legal(case.message)}
+        ElementTree.SubElement(element, _ELEMENTS[case.state], attributes).text = _legal(case.detail) or None
 
 
 def _legal(text: str) -> str:

@@ -1,55 +1,70 @@
-"""Metrics for Prometheus: the textfile collector of the node exporter, or any scraper.
+"""Metrics for Prometheus: for the textfile collector of the node exporter, or any scraper.
 
-The document is read alike as Prometheus' text format, which that collector takes, and as OpenMetrics: all metrics are
-gauges, none has a timestamp, and the last line is a comment to the one and the end to the other.
+Beside the run as a whole there is one sample for each node: its result, the checks that it failed, and what was
+measured of it and its links, with the labels `node` and `peer`.
+
+The output is valid both as Prometheus' text format, which that collector reads, and as OpenMetrics: all metrics are
+gauges, none has a timestamp, and the last line is a comment in one format and the end marker of the other.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from preflight.hosts import hosts_of
-from preflight.lazy.dataclasses import dataclass
-from preflight.outcome import Severity, Status, VerdictKind
-from preflight.report import Report
+from preflight._util.sanitize import clean
+from preflight.engine.node_status import hosts_of
+from preflight.engine.report import Report
+from preflight.model.findings import Severity, Status, VerdictKind
 from preflight.reporters.base import Style
 from preflight.reporters.cases import began, durations_of
-from preflight.reporters.clean import clean
+
+#: The properties of a node that its metric has as labels.
+_INFO = ("driver", "kernel", "os", "gpu", "gpus", "processor")
+
+#: Names of other metrics of nodes, which a quantity of a plugin cannot take.
+_OF_NODES = ("preflight_node_state", "preflight_node_reached", "preflight_node_findings", "preflight_node_info")
+
+#: Units that are written as another one, and by which factor.
+_BASE_UNITS = {"bits_per_second": ("bytes_per_second", 0.125)}
 
 Labels = tuple[tuple[str, str], ...]
 
 
 @dataclass(slots=True)
 class Family:
-    """One metric with its samples. `help` is plain words: neither format's escapes are needed in it."""
+    """One metric with its samples. `help` is plain text that needs no escaping in either format."""
 
     name: str
     help: str
     unit: str = ""
     samples: dict[Labels, float] = field(default_factory=dict)
 
+    def put(self, value: float, /, **labels: str) -> None:
+        """Set a sample; of two with equal labels the later one counts."""
+        self.samples[tuple(sorted((name, clean(said)) for name, said in labels.items()))] = value
+
     def add(self, value: float, /, **labels: str) -> None:
-        """A sample; of two with the same labels the sum."""
+        """Add a sample; samples with equal labels are summed."""
         key = tuple(sorted((name, clean(said)) for name, said in labels.items()))
         self.samples[key] = self.samples.get(key, 0) + value
 
 
 class OpenmetricsReporter:
-    """Numbers about the run; no message and no place."""
+    """Renders numbers about the run; no messages and no locations."""
 
     name = "openmetrics"
 
     def render(self, report: Report, style: Style) -> bytes:
-        """The exposition in UTF-8; `style` has no influence."""
+        """Render the metrics in UTF-8; `style` is ignored."""
         lines = [line for family in families(report) if family.samples for line in _lines(family)]
         return "".join(f"{line}\n" for line in (*lines, "# EOF")).encode("utf-8", "replace")
 
 
 def families(report: Report) -> Iterator[Family]:
-    """Every metric of a report. Numbers that can be nought are there when they are, so that alerts need no guess."""
-    build = Family("preflight_build", "Which preflight made the report. Always 1.")
+    """Return every metric of a report. Counts that are 0 are included, so that alerts need no special case."""
+    build = Family("preflight_build", "Version of preflight that made the report. Always 1.")
     build.add(1, version=report.tool.version)
     yield build
     run = Family("preflight_run_timestamp_seconds", "When the run was made, in seconds since the epoch.", "seconds")
@@ -64,20 +79,27 @@ def families(report: Report) -> Iterator[Family]:
     exit_code = Family("preflight_exit_code", "The exit code of the command. 0 is go.")
     exit_code.add(int(report.exit_code))
     yield exit_code
-    drill = Family("preflight_drill", "1 where the run played a fault itself, so that it says nothing of the nodes.")
-    drill.add(float(report.run.wish.drill is not None))
-    yield drill
+    fault = Family(
+        "preflight_injected_fault", "1 if a fault was injected into the run, so it is not a verdict about the nodes."
+    )
+    fault.add(float(report.run.smoke_options.injected_fault is not None))
+    yield fault
     yield from _of_findings(report)
     yield from _of_outcomes(report)
     yield from _of_nodes(report)
     yield from _of_stages(report)
+    yield from _of_each_node(report)
+    yield from _of_measurements(report)
 
 
 def _of_findings(report: Report) -> Iterator[Family]:
     by_severity = Family("preflight_findings", "Findings that are not suppressed, by severity.")
-    by_rule = Family("preflight_rule_findings", "The same by rule or check. Rules without findings are left out.")
+    by_rule = Family(
+        "preflight_rule_findings",
+        "Findings that are not suppressed, by rule or check. Rules without findings are left out.",
+    )
     nodes = Family("preflight_rule_nodes", "Nodes that the findings of a rule or check name.")
-    suppressed = Family("preflight_suppressed_findings", "Findings that do not count, by what suppresses them.")
+    suppressed = Family("preflight_suppressed_findings", "Suppressed findings, by what suppresses them.")
     counts = Counter(finding.severity for finding in report.findings)
     for severity in Severity:
         by_severity.add(counts[severity], severity=severity.value)
@@ -99,8 +121,8 @@ def _of_outcomes(report: Report) -> Iterator[Family]:
         for status in Status:
             outcomes.add(counts[stage, status], stage=stage, status=status.value)
     yield outcomes
-    opened = Family("preflight_required_unknowns", "What had to be told and could not be.")
-    opened.add(sum(outcome.required for outcome in report.coverage.not_told))
+    opened = Family("preflight_required_unknowns", "Required checks that could not be decided.")
+    opened.add(sum(outcome.required for outcome in report.coverage.unknown_outcomes))
     yield opened
     broken = Family("preflight_broken_plugins", "Parts of plugins that cannot be used.")
     broken.add(len(report.coverage.broken))
@@ -108,11 +130,57 @@ def _of_outcomes(report: Report) -> Iterator[Family]:
 
 
 def _of_nodes(report: Report) -> Iterator[Family]:
-    nodes = Family("preflight_nodes", "Nodes of the job by what became of them.")
+    nodes = Family("preflight_nodes", "Nodes of the job by result.")
     hosts = hosts_of(report)
-    for state in ("passing", "failing", "untold"):
-        nodes.add(len(getattr(hosts, state)), state=state)
+    for state, names in (("passing", hosts.passing), ("failing", hosts.failing), ("unknown", hosts.unknown)):
+        nodes.add(len(names), state=state)
     yield nodes
+
+
+def _of_each_node(report: Report) -> Iterator[Family]:
+    """The result of each node, for dashboards that show them one by one."""
+    hosts = hosts_of(report)
+    state = Family("preflight_node_state", "1 for the result of each node, 0 for the other two.")
+    for number, names in enumerate(hosts):
+        for name in names:
+            for other, word in enumerate(("passing", "failing", "unknown")):
+                state.put(float(number == other), node=name, state=word)
+    yield state
+    reached = Family("preflight_node_reached", "1 if the agent on the node answered, else 0.")
+    for record in report.nodes:
+        reached.put(float(not record.problem), node=record.node.name)
+    yield reached
+    failed = Family("preflight_node_findings", "Findings that are not suppressed, by node, rule and severity.")
+    examined = {record.node.name for record in report.nodes}
+    for finding in report.findings:
+        for node in sorted(examined.intersection(finding.nodes)):
+            failed.add(1, node=node, id=finding.id, name=finding.name, severity=finding.severity.value)
+    yield failed
+    info = Family("preflight_node_info", "What each node consists of. Always 1.")
+    for item in report.properties:
+        known = item.items
+        info.put(1, node=item.node, **{name: known.get(name, "") for name in _INFO})
+    yield info
+
+
+def _of_measurements(report: Report) -> Iterator[Family]:
+    """What was measured, one family for each quantity. A counter of a node is a gauge here: the node counts, not we."""
+    for item in report.measurements:
+        quantity = item.quantity
+        # Prometheus counts in bytes; people and other outputs count the speed of links in bits.
+        base, factor = _BASE_UNITS.get(quantity.unit, (quantity.unit, 1.0))
+        unit = f"_{base}" if base else ""
+        scope = "link" if item.peers else "node"
+        name = f"preflight_{scope}_{quantity.name.removeprefix(f'{scope}_')}{unit}"
+        if name in _OF_NODES:
+            continue
+        family = Family(name, f"{quantity.title[:1].upper()}{quantity.title[1:]}.", base)
+        for row, (node, value) in enumerate(zip(item.nodes, item.values, strict=True)):
+            if item.peers:
+                family.put(value * factor, node=node, peer=item.peers[row])
+            else:
+                family.put(value * factor, node=node)
+        yield family
 
 
 def _of_stages(report: Report) -> Iterator[Family]:

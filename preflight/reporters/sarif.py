@@ -1,9 +1,8 @@
 """SARIF 2.1.0, which code-scanning pages and editors read.
 
-A finding is a `fail` result. An outcome that had to be told and could not is an `open` result, so that it shows
-up instead of looking like a pass. A fault of a node has that node as its logical location and, where a claim of
-the job made us look, the claim's place as its physical one. Where none did, that is the beginning of the job's first
-file: GitHub refuses a whole log for one result without a physical location.
+A finding is a `fail` result. A required check that could not be decided is an `open` result, so that it is visible and
+does not look like a pass. A finding about a node has that node as logical location and the claim that caused the check
+as physical location, else the beginning of the job's first file: GitHub rejects a log with a result that has none.
 """
 
 from __future__ import annotations
@@ -12,36 +11,36 @@ import inspect
 import json
 from typing import Any
 
-from preflight.document import calm
-from preflight.outcome import Finding, Fix, Location, Outcome, Severity
-from preflight.report import ExitCode, Report
+from preflight._util.json_output import escape_control_chars
+from preflight._util.sanitize import clean, fold_nodes
+from preflight.engine.report import ExitCode, Report
+from preflight.model.findings import Finding, Fix, Location, Outcome, Severity
 from preflight.reporters.base import Style
-from preflight.reporters.clean import clean, fold_nodes
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
-#: What stands elsewhere than in the file is `external`.
+#: Rules of other files are `external`.
 _SUPPRESSED = {"": "inSource", "comment": "inSource"}
 _FINGERPRINT = "preflight/v1"
 _ROOT = "ROOT"
-#: Whatever the verdict, the run got to one.
-_CARRIED_OUT = (ExitCode.GO, ExitCode.NO_GO, ExitCode.INCOMPLETE, ExitCode.NOTHING_TO_DO)
+#: Exit codes of runs that reached a verdict.
+_VERDICT_CODES = (ExitCode.GO, ExitCode.NO_GO, ExitCode.INCOMPLETE, ExitCode.NOT_JUDGED)
 
 
 class SarifReporter:
-    """One run with one result a finding."""
+    """Renders one run with one result per finding."""
 
     name = "sarif"
 
     def render(self, report: Report, style: Style) -> bytes:
-        """The log as JSON; `style` has no influence."""
+        """Render the log as JSON; `style` is ignored."""
         written = json.dumps(log(report), indent=2, ensure_ascii=False).encode("utf-8", "replace")
-        return calm(written.decode()).encode() + b"\n"
+        return escape_control_chars(written.decode()).encode() + b"\n"
 
 
 def log(report: Report) -> dict[str, Any]:
-    """The SARIF log of `report` as plain values."""
-    opened = [outcome for outcome in report.coverage.not_told if outcome.required]
+    """Return the SARIF log of `report` as plain values."""
+    opened = [outcome for outcome in report.coverage.unknown_outcomes if outcome.required]
     rules = _rules(report, opened)
     index = {rule["id"]: number for number, rule in enumerate(rules)}
     nowhere = _beginning(report)
@@ -61,21 +60,21 @@ def log(report: Report) -> dict[str, Any]:
             for file in report.inputs
         ],
         "columnKind": "unicodeCodePoints",
-        "properties": {"verdict": report.verdict.value, **_drill(report)},
+        "properties": {"verdict": report.verdict.value, **_injected_fault(report)},
         "results": results,
     }
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
-def _drill(report: Report) -> dict[str, str]:
-    """The fault that the run played, if any: its results are then no verdict about the nodes."""
-    drill = report.run.wish.drill
-    return {"drill": drill.spelled} if drill is not None else {}
+def _injected_fault(report: Report) -> dict[str, str]:
+    """Return the injected fault, if any: the results then say nothing about the nodes."""
+    fault = report.run.smoke_options.injected_fault
+    return {"injected_fault": fault.option_text} if fault is not None else {}
 
 
 def _invocation(report: Report) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "executionSuccessful": report.exit_code in _CARRIED_OUT,
+        "executionSuccessful": report.exit_code in _VERDICT_CODES,
         "exitCode": int(report.exit_code),
     }
     problems = [
@@ -87,29 +86,28 @@ def _invocation(report: Report) -> dict[str, Any]:
     ]
     if problems:
         found["toolExecutionNotifications"] = problems
-    remarks = [
+    notes = [
         {
-            "level": "warning" if remark.kind == "waiver-expired" else "note",
-            "descriptor": {"id": remark.kind},
-            "message": {"text": clean(remark.message)},
-            **({"locations": [_physical(remark.location)]} if remark.location is not None else {}),
+            "level": "warning" if note.kind == "waiver-expired" else "note",
+            "descriptor": {"id": note.kind},
+            "message": {"text": clean(note.message)},
+            **({"locations": [_physical(note.location)]} if note.location is not None else {}),
         }
-        for remark in report.coverage.remarks
+        for note in report.coverage.suppression_notes
     ]
-    if remarks:
-        found["toolConfigurationNotifications"] = remarks
+    if notes:
+        found["toolConfigurationNotifications"] = notes
     return found
 
 
 def _rules(report: Report, opened: list[Outcome]) -> list[dict[str, Any]]:
-    """A descriptor for each rule that has a result, with its own words where it is installed."""
-    from preflight.config_file import declared_by
-    from preflight.explain import everything
+    """Return a descriptor for each rule that has a result, with its documentation if it is installed."""
+    from preflight.config.names import all_items, declared_by
 
     wanted = {f.id: (f.name, _LEVELS[f.severity]) for f in (*report.suppressed, *report.findings)}
     for outcome in opened:
         wanted.setdefault(outcome.id, (outcome.name, "warning"))
-    known = {item.meta.id: item.meta for item in (*everything(), *declared_by(report.configuration.site))}
+    known = {item.meta.id: item.meta for item in (*all_items(), *declared_by(report.configuration.site))}
     found = []
     for id in sorted(wanted):
         name, level = wanted[id]
@@ -130,13 +128,13 @@ def _rules(report: Report, opened: list[Outcome]) -> list[dict[str, Any]]:
 
 
 def _about(doc: str) -> str:
-    """What the first paragraph and the first heading say, in one line."""
+    """Return the first paragraph of the description in one line."""
     paragraphs = doc.split("\n\n")
     return " ".join(" ".join(paragraphs[:2]).split()).replace("What it checks: ", "", 1)
 
 
 def _beginning(report: Report) -> dict[str, Any]:
-    """Where a result stands that is about no place in a file; nothing where there are no files."""
+    """Return the location of a result without a location in a file; nothing if there are no files."""
     if not report.inputs:
         return {}
     artifact = {"uri": _uri(report.inputs[0].path), "uriBaseId": _ROOT}
@@ -168,7 +166,7 @@ def _result(finding: Finding, index: dict[str, int], nowhere: dict[str, Any]) ->
         }
     if finding.fix is not None:
         result["fixes"] = [_fix(finding.fix)]
-    # An empty list says that nothing suppresses it; leaving it out would say that nobody knows.
+    # An empty list means that nothing suppresses it; a missing list would mean that this is unknown.
     result["suppressions"] = (
         [{"kind": _SUPPRESSED.get(finding.suppressed_by, "external"), "justification": clean(finding.suppression)}]
         if finding.suppression
@@ -180,7 +178,7 @@ def _result(finding: Finding, index: dict[str, int], nowhere: dict[str, Any]) ->
 def _fix(fix: Fix) -> dict[str, Any]:
     changes: dict[str, list[dict[str, Any]]] = {}
     for edit in fix.edits:
-        # A whole line is deleted up to where the next one begins.
+        # A deleted line ends where the next one begins.
         whole = edit.expected.endswith("\n")
         deleted = {
             "startLine": edit.line,

@@ -1,18 +1,20 @@
-"""What a source is: it takes one file's text, or one command line, and states claims.
+"""The source protocol: a source takes one file's text, or one command line, and states claims.
 
-Sources run nothing and open nothing themselves: whatever further file they need they ask the `Tree` for, which
-keeps them inside the root, to regular files, and below the size limit.
+Sources run nothing and open nothing themselves: they request further files from the `Tree`, which restricts them to
+regular files inside the root and below the size limit.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from preflight.job import (
+from preflight.model.job import (
     WHOLE_JOB,
     Claim,
+    Known,
     Launch,
     Note,
     Reference,
@@ -22,11 +24,10 @@ from preflight.job import (
     Unresolved,
     Value,
 )
-from preflight.lazy.dataclasses import dataclass
 
 
 class SourceError(Exception):
-    """A source met something it has no answer to; the engine turns it into a note with the file's name."""
+    """A source cannot handle its input; the engine turns this into a note with the file's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,31 +41,38 @@ class SourceFile:
 
 
 class Tree(Protocol):
-    """The files a source may look at."""
+    """The files that a source may read."""
 
     def read(self, path: str) -> SourceFile | Note:
-        """The file at `path` (relative to the root), or a note that says why it cannot be had."""
+        """The file at `path` (relative to the root), or a note with the reason why it cannot be read."""
         ...
 
     def resolve(self, path: str, *, relative_to: str) -> str | None:
         """`path`, as written in the file `relative_to`, as a path relative to the root; None when outside.
 
-        Tried from the directory of `relative_to` and from the root, in this order; where neither exists the
-        first is returned.
+        Tried from the directory of `relative_to` and from the root, in this order; if neither exists the first is
+        returned.
+        """
+        ...
+
+    def names(self, folder: str) -> tuple[str, ...]:
+        """The entries of a folder (relative to the root), sorted by name; a folder's name ends in `/`.
+
+        Empty if the folder does not exist. Hidden entries and links are skipped.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All that one source has to say about one file (or one command line)."""
+    """Everything that one source states about one file (or one command line)."""
 
     claims: tuple[Claim, ...] = ()
     launches: tuple[Launch, ...] = ()
     references: tuple[Reference, ...] = ()
     notes: tuple[Note, ...] = ()
     suppressions: tuple[Suppression, ...] = ()
-    #: Files the input writes itself, for whoever follows its references.
+    #: Files that the input itself writes, for resolving its references.
     written: tuple[WrittenFile, ...] = ()
 
 
@@ -74,24 +82,69 @@ class Source(Protocol):
     name: str
 
     def recognises(self, file: SourceFile) -> bool:
-        """Whether this looks like a file of this kind, by name and a look at its head. Cheap."""
+        """Whether this looks like a file of this kind, judging by its name and its first bytes. Cheap."""
         ...
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
         """State the file's claims in `scope`; `role` is how it was referred to (`config`, `hostfile` ...).
 
-        Never raises for bad input: a malformed file gives a located note and whatever claims could be had.
+        Never raises for bad input: a malformed file gives a located note and as many claims as possible.
         """
         ...
+
+
+class UnknownKind(enum.Enum):
+    """The kinds of unknown text that a reader treats differently from others."""
+
+    #: A variable or argument that the caller of the script sets; no file does.
+    CALLER = "caller"
+    #: A variable that the caller sets in some cases only: otherwise the script stops or sets it itself.
+    SOMETIMES_CALLER = "sometimes caller"
+    #: Text that something replaces before the file is used.
+    PLACEHOLDER = "placeholder"
+    #: The path of an installed program: `$(which torchrun)`.
+    PROGRAM_PATH = "program path"
+    #: The output of a command that is not evaluated.
+    COMMAND_OUTPUT = "command output"
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownOrigin:
+    """Where an unknown text comes from.
+
+    Args:
+        kind: who or what supplies the text.
+        default: the text of `${NAME:-default}`, as written, used if the caller sets nothing; None without a default.
+        program: the name of the program whose path it is.
+        variable: the variable that the caller sets; empty for other texts. It does not affect equality.
+    """
+
+    kind: UnknownKind
+    default: str | None = None
+    program: str = ""
+    variable: str = field(default="", compare=False)
+
+
+FROM_CALLER = UnknownOrigin(UnknownKind.CALLER)
+
+
+def set_by_caller(variable: str) -> UnknownOrigin:
+    """The origin of a variable that only the caller sets; it equals `FROM_CALLER`."""
+    return UnknownOrigin(UnknownKind.CALLER, variable=variable)
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
     """One word of an evaluated command line.
 
-    `many` says that an unresolved word may stand for any number of words (an unquoted or array expansion).
-    `parts` are the pieces of a word made of several (`--endpoint=$HOST:6000`), in order, so that what is known
-    of an unresolved word can still be read; empty for a word in one piece.
+    Args:
+        value: the text.
+        span: where it is written.
+        spelling: the word as the user wrote it.
+        many: whether an unresolved word may stand for any number of words (an unquoted or array expansion).
+        parts: the pieces of a word made of several (`--endpoint=$HOST:6000`), in order, so that the known part of an
+            unresolved word can still be read; empty for a word in one piece.
+        origin: where an unresolved word comes from, if any reader depends on it.
     """
 
     value: Value
@@ -99,6 +152,7 @@ class Word:
     spelling: str
     many: bool = False
     parts: tuple[Value, ...] = ()
+    origin: UnknownOrigin | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +165,7 @@ class Variable:
     spelling: str
     exported: bool = True
     condition: str = ""
+    origin: UnknownOrigin | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +178,12 @@ class Directive:
     spelling: str
 
 
+#: Programs that return while the program they start continues.
+_DETACHED = frozenset(("tmux", "screen", "sbatch", "qsub", "bsub"))
+#: Programs that submit a script as a batch job of its own.
+SUBMITTERS = frozenset(("sbatch", "qsub", "bsub"))
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """A simple command after abstract evaluation.
@@ -131,13 +192,16 @@ class Command:
         words: the command and its arguments, arrays spread out, in order.
         environment: variables the command will see (exported ones and its own prefix assignments).
         variables: all shell variables at that point, exported or not.
-        condition: the branch it stands in, in the script's words; empty = runs always.
+        condition: the branch it is in, as written in the script; empty = always runs.
         outer: for a command inside `srun bash -c '...'`, `bash run.sh` or `ssh host '...'`, the outer command.
-        repeated: stands in a loop that could not be unrolled.
-        directory: where it runs, relative to the root, when a `cd` before it could be followed; else None.
-        prelude: set-up lines before it (`module load`, `conda activate`, `source venv/bin/activate`), as written.
-        background: ends in `&`, so that nothing sees how it ends unless somebody waits for it by its id.
-        pipe: the program at the end of the pipe it stands in (`tee`), whose status the shell takes for its own.
+        repeated: whether it is in a loop that could not be unrolled.
+        directory: where it runs, relative to the root, if a preceding `cd` could be followed; otherwise None.
+        prelude: setup lines before it (`module load`, `conda activate`, `source venv/bin/activate`), as written.
+        background: whether it ends in `&`, so that its exit status is lost unless the script waits for its id.
+        pipe: the program at the end of its pipe (`tee`), whose status the shell uses instead.
+        started_at: where the functions and shells around it are called or started, outermost first.
+        positional: the parameters `1`, `2`, ... of the function or script around it, each with the location of its
+            argument.
     """
 
     words: tuple[Word, ...]
@@ -151,13 +215,39 @@ class Command:
     prelude: tuple[Word, ...] = ()
     background: bool = False
     pipe: str = ""
+    started_at: tuple[Span, ...] = ()
+    positional: Mapping[str, Variable] = field(default_factory=dict)
+
+    @property
+    def concurrent(self) -> bool:
+        """Whether later commands run at the same time, because it or its starting command runs in the background."""
+        return self.background or self.detached or (self.outer is not None and self.outer.concurrent)
+
+    @property
+    def submitter(self) -> str:
+        """The program that submits the batch job which the command is part of; empty if it is the script's own."""
+        current: Command | None = self.outer
+        while current is not None:
+            name = current.words[0].value if current.words else None
+            plain = str(name.value).rpartition("/")[2] if isinstance(name, Known) else ""
+            if plain in SUBMITTERS:
+                return plain
+            current = current.outer
+        return ""
+
+    @property
+    def detached(self) -> bool:
+        """Whether it starts something and returns: in its own terminal, or as a submission."""
+        name = self.words[0].value if self.words else None
+        return isinstance(name, Known) and str(name.value).rpartition("/")[2] in _DETACHED
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file the script itself writes before it launches (`cat > ds_config.json <<EOF`), all of it known.
+    """A file that the script itself writes before it launches (`cat > ds_config.json <<EOF`), whose content is fully
+    known.
 
-    `path` is relative to the root; `span` is the text as it stands in the script.
+    `path` is relative to the root; `span` is the location of the text in the script.
     """
 
     path: str
@@ -168,7 +258,7 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What a shell script comes to: every command it would run, in order, inner ones behind their outer one."""
+    """The evaluation of a shell script: every command it would run, in order; inner commands follow their outer one."""
 
     path: str
     commands: tuple[Command, ...] = ()
@@ -177,13 +267,15 @@ class Script:
     references: tuple[Reference, ...] = ()
     notes: tuple[Note, ...] = ()
     written: tuple[WrittenFile, ...] = ()
+    #: The last components of the paths that it writes, whatever their content.
+    produced: frozenset[str] = frozenset()
 
 
 class LauncherReader(Protocol):
     """Reads the command line of one launcher.
 
-    `names` are the program names it answers to (`torchrun`); modules behind `python -m` are listed as
-    `-m torch.distributed.run`.
+    `names` are the program names it handles (`torchrun`); modules after `python -m` are listed as `-m
+    torch.distributed.run`.
     """
 
     name: str
@@ -196,7 +288,7 @@ class LauncherReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LaunchLine:
-    """A launcher's command line, without the wrappers in front of it (srun, env, time, nohup ...)."""
+    """A launcher's command line, without the wrappers before it (srun, env, time, nohup ...)."""
 
     launch_id: str
     words: tuple[Word, ...]
@@ -209,4 +301,4 @@ class LaunchLine:
         return Scope(launch=self.launch_id)
 
 
-NO_VALUE = Unresolved("the option stands last and has no value")
+NO_VALUE = Unresolved("the option is the last word and has no value")

@@ -1,1 +1,1 @@
-"""Training over parameter servers: who holds what."""
+"""Training over parameter servers."""

@@ -12,30 +12,31 @@ import time
 from typing import Callable, List, Optional, Tuple
 
 from reference_trainer.ps import frames
+from reference_trainer.ps.fair_lock import FairLock, NoLock
 from reference_trainer.ps.frames import Header
-from reference_trainer.ps.turns import NoTurn, Turn
 
-#: Small frames are read with one call of the kernel; of larger ones at most this much is copied once more.
+#: Small frames are read with one system call; of larger ones at most this much is copied twice.
 _READ_AHEAD = 64 * 1024
-#: A payload of this size is taken by one call, so that no turn is waited for in the middle of it, and nothing is read
-#: ahead: that would be copied once more.
+#: A payload of this size is received by one call, so that no turn is waited for in the middle of it, and nothing is
+#: read ahead, which would cost another copy.
 _LARGE_BYTES = 256 * 1024
-#: A call of the kernel returns after this at the latest.
+#: A system call returns after this at the latest.
 _TICK_US = 200_000
-#: The kernel takes 1024 parts at once (IOV_MAX).
-_MOST_PARTS = 1024
-#: After so long without an acknowledgement the kernel gives a connection up (tcp(7), TCP_USER_TIMEOUT).
+#: The kernel accepts 1024 buffers at once (IOV_MAX).
+_MAX_PARTS = 1024
+#: The kernel drops a connection after this long without an acknowledgement (tcp(7), TCP_USER_TIMEOUT).
 USER_TIMEOUT_S = 10.0
-#: Whoever makes a call wait longer than this is waited for; before that it is only on its way.
+#: A peer that blocks a call for longer than this counts as waited for.
 NOTICE_S = 0.5
 _KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3))
 
 
 class PeerError(Exception):
-    """The other side is gone, silent, or said why it ends. `peer` names it.
+    """The other side, `peer`, is gone, is silent, or has sent the reason why it ends.
 
     Args:
-        kind: `gone`, `silent`, `confused` (no frame of ours), `mismatch`, `ended` (it ended because of a third one).
+        kind: `gone`, `silent`, `protocol_error` (not a valid frame), `mismatch`, `ended` (it ended because of a third
+            process).
     """
 
     def __init__(self, kind: str, peer: str, text: str) -> None:
@@ -46,7 +47,7 @@ class PeerError(Exception):
 
 
 def tune(connection: socket.socket) -> None:
-    """No delay, keep-alive, and a limit on unacknowledged data, where the system has them."""
+    """Disable Nagle's delay, and set keep-alive and a limit on unacknowledged data, if the system supports them."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (*_KEEPALIVE, ("TCP_USER_TIMEOUT", int(USER_TIMEOUT_S * 1000))):
@@ -55,7 +56,7 @@ def tune(connection: socket.socket) -> None:
 
 
 def congestion_control(connection: socket.socket) -> str:
-    """Which algorithm the kernel uses for this connection: it decides bandwidth, so it stands beside every number."""
+    """The kernel's congestion control for this connection, reported because it affects bandwidth."""
     option = getattr(socket, "TCP_CONGESTION", None)
     if option is None:
         return ""
@@ -69,14 +70,14 @@ class Channel:
     """Frames over one connected socket.
 
     Args:
-        peer: who is at the other end, for messages.
+        peer: the name of the other end, for messages.
         limit_s: how long a call may wait for the other side; may be changed at any time.
     """
 
     def __init__(self, connection: socket.socket, *, peer: str, limit_s: float) -> None:
         tune(connection)
         # Calls block in the kernel, which is one call where polling would be three, but never longer than a tick; then
-        # the deadline is looked at.
+        # the deadline is checked.
         connection.setblocking(True)
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", 0, _TICK_US))
@@ -91,57 +92,58 @@ class Channel:
         self._ahead = memoryview(bytearray(_READ_AHEAD))
         self._begin = self._end = 0
         self._payload_left = 0
-        #: Read what follows together with the next header; after a large frame another one is likely.
+        #: Read the following data together with the next header; after a large frame another one is likely.
         self._reads_ahead = True
-        #: Bytes that the other side had not acknowledged when it was looked last.
+        #: Unacknowledged bytes at the last check.
         self._unsent = 0
         self._queued: List[memoryview] = []
         #: A frame was begun whose end is still to be offered.
         self._cut = False
         self._sending = threading.Lock()
-        #: Hears when the other side has kept a call waiting for a moment, and when that is over.
-        self.noticed: Callable[[bool], None] = lambda lasts: None
-        #: A call waits for the other side right now, and has for a moment.
+        #: Called when the other side has blocked a call for a moment, and when that is over.
+        self.on_wait_change: Callable[[bool], None] = lambda lasts: None
+        #: A call has been waiting for the other side for a moment.
         self.kept_waiting = False
-        #: Given up around calls of the kernel by whoever holds it.
-        self.turn: Turn = NoTurn()
+        #: Released around system calls by its holder.
+        self.turn: FairLock = NoLock()
 
     def send(self, header: Header, *payload: memoryview) -> None:
-        """Send one whole frame; the payload's parts one behind the other."""
+        """Send one whole frame, with the payload's buffers in sequence."""
         self.send_all([memoryview(frames.encode(header)), *payload])
 
     def queue(self, parts: List[memoryview]) -> None:
-        """Send these bytes before the next wait for the other side: together with what else is queued by then."""
+        """Send these bytes before the next wait for the other side, together with everything else queued by then."""
         self._queued += parts
 
     def offer(self, parts: List[memoryview], *, whole: bool) -> None:
-        """Queue these bytes, and send of all that is queued what the kernel takes without a wait. Raises PeerError.
+        """Queue these bytes, and send as much of the queue as possible without waiting. Raises PeerError.
 
-        For answers to what the other side still sends: it reads nothing before it has sent everything, so who waited
-        for that here would wait for ever.
+        For answers while the other side is still sending: it reads nothing before it has sent everything, so waiting
+        here would block forever.
 
         Args:
-            whole: a frame ends with these bytes; else the rest of it is to be offered before anything else is sent.
+            whole: whether these bytes end a frame; otherwise the rest of it must be offered before anything else is
+            sent.
         """
         with self._sending:
             self._cut = not whole
             self._queued += parts
             try:
-                sent = self._socket.sendmsg(self._queued[:_MOST_PARTS], (), socket.MSG_DONTWAIT)
+                sent = self._socket.sendmsg(self._queued[:_MAX_PARTS], (), socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
             except OSError as error:
                 raise self._gone(error) from error
             self.bytes_out += sent
-            self._queued = _behind(self._queued, sent)
+            self._queued = _rest(self._queued, sent)
 
     def flush(self) -> None:
-        """Send what is queued."""
+        """Send the queue."""
         if self._queued:
             self.send_all([])
 
     def send_all(self, parts: List[memoryview]) -> None:
-        """Send these bytes in order, after what is queued; one frame or several. Raises PeerError."""
+        """Send these bytes in order, after the queue; one frame or several. Raises PeerError."""
         with self._sending:
             if self._queued:
                 parts, self._queued = self._queued + parts, []
@@ -150,50 +152,56 @@ class Channel:
             while left:
                 held = self.turn.release()
                 try:
-                    sent = self._socket.sendmsg(parts[:_MOST_PARTS])
+                    sent = self._socket.sendmsg(parts[:_MAX_PARTS])
                 except BlockingIOError:
                     began = began or time.monotonic() - _TICK_US / 1e6
-                    self._check(began, began + self.limit_s, "took nothing of what was sent to it")
+                    self._check(began, began + self.limit_s, "read none of the data that was sent to it")
                     continue
                 except OSError as error:
                     raise self._gone(error) from error
                 finally:
                     if held:
                         self.turn.acquire()
-                # Whoever takes some of it is alive.
+                # A peer that accepts data is alive.
                 began = 0.0
-                self._goes_on()
+                self._end_wait()
                 self.bytes_out += sent
                 left -= sent
-                parts = _behind(parts, sent)
+                parts = _rest(parts, sent)
 
     def receive(self, deadline: Optional[float] = None) -> Header:
-        """The next header. Its payload must be taken with `take` before the next one is asked for.
+        """Return the next header, by `deadline` however slowly its bytes arrive; without one, as long as they keep
+        arriving.
 
-        Raises PeerError: `gone` at the end of the stream, `silent` when nothing came in time, `confused` when what
-        came is no frame, and what an ERROR frame says.
+        Its payload must be read with `read_payload` before the next one is requested.
+
+        Raises PeerError: `gone` at the end of the stream, `silent` when nothing arrives in time, `protocol_error`
+        for an invalid frame, and the content of an ERROR frame.
         """
         if self._payload_left:
-            raise RuntimeError("%d bytes of a payload were not taken" % self._payload_left)
+            raise RuntimeError("%d bytes of a payload were not read" % self._payload_left)
         while self._end - self._begin < frames.HEADER_BYTES:
-            self._more(deadline)
+            self._read_more(deadline)
+            self._in_time(deadline)
         begin = self._begin
         self._begin += frames.HEADER_BYTES
         try:
             header = frames.decode(self._ahead[begin : self._begin])
         except frames.FrameError as error:
-            raise PeerError("confused", self.peer, "%s sent something else: %s" % (self.peer, error)) from error
+            raise PeerError("protocol_error", self.peer, "%s sent invalid data: %s" % (self.peer, error)) from error
         self._payload_left = header.bytes
         self._reads_ahead = header.bytes < _LARGE_BYTES
         if header.op == frames.ERROR:
             raise self._error(header, deadline)
         return header
 
-    def take(self, into: memoryview, ends: Optional[float] = None) -> None:
-        """Read so much of the payload as `into` holds; by `ends`, else as long as bytes keep coming."""
+    def read_payload(self, into: memoryview, ends: Optional[float] = None) -> None:
+        """Read as much of the payload as `into` holds; by `ends` however slowly its bytes arrive; without it, as long
+        as they keep arriving.
+        """
         size = len(into)
         if size > self._payload_left:
-            raise PeerError("confused", self.peer, "%s sent a payload that is too short" % self.peer)
+            raise PeerError("protocol_error", self.peer, "%s sent a payload that is too short" % self.peer)
         self._payload_left -= size
         have = min(size, self._end - self._begin)
         into[:have] = self._ahead[self._begin : self._begin + have]
@@ -205,7 +213,7 @@ class Channel:
                 if self._payload_left or size >= _LARGE_BYTES:
                     got = self._socket.recv_into(into[have:], 0, socket.MSG_WAITALL)
                 else:
-                    # What follows the payload comes with the same call.
+                    # The data after the payload comes with the same call.
                     got = self._socket.recvmsg_into([into[have:], self._ahead])[0]
             except BlockingIOError:
                 began = began or time.monotonic() - _TICK_US / 1e6
@@ -220,23 +228,25 @@ class Channel:
             if not got:
                 raise self._ended()
             began = 0.0
-            self._goes_on()
+            self._end_wait()
             self.bytes_in += got
             self._begin, self._end = 0, max(0, got - (size - have))
             have += got
+            if have < size:
+                self._in_time(ends)
 
     def text(self, header: Header, ends: Optional[float] = None) -> str:
-        """The payload of this header as text. Raises PeerError when it is longer than texts may be."""
+        """The payload of this header as a string. Raises PeerError if it is longer than a message may be."""
         if header.bytes > frames.TEXT_BYTES:
-            raise PeerError("confused", self.peer, "%s sent a text of %d bytes" % (self.peer, header.bytes))
+            raise PeerError("protocol_error", self.peer, "%s sent a text of %d bytes" % (self.peer, header.bytes))
         data = bytearray(header.bytes)
-        self.take(memoryview(data), ends)
+        self.read_payload(memoryview(data), ends)
         return data.decode("utf-8", "replace")
 
-    def say_error(self, text: str, flags: int = 0) -> None:
-        """Tell the other side why this connection ends; whether it still hears that does not matter.
+    def send_error(self, text: str, flags: int = 0) -> None:
+        """Send the reason for the end of this connection, whether or not it is received.
 
-        In the middle of a frame it is not told: it would take the words for numbers.
+        Not in the middle of a frame: the text would be read as numbers.
         """
         if self._cut:
             return
@@ -252,22 +262,22 @@ class Channel:
             self.limit_s = limit_s
 
     def shut(self) -> None:
-        """Wake whoever waits on this connection: no more bytes go either way."""
+        """Shut down both directions, which wakes any thread that waits on this connection."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
 
     def close(self) -> None:
-        """Give the connection up."""
+        """Close the connection."""
         self._socket.close()
 
     @property
     def seen(self) -> bytes:
-        """What came and was not taken yet, for messages about strangers."""
+        """The first bytes that arrived and were not read yet; messages about unknown clients quote them."""
         return bytes(self._ahead[self._begin : self._end][:80])
 
-    def _more(self, deadline: Optional[float]) -> None:
+    def _read_more(self, deadline: Optional[float]) -> None:
         self.flush()
         if self._begin == self._end:
             self._begin = self._end = 0
@@ -290,30 +300,36 @@ class Channel:
             finally:
                 if held:
                     self.turn.acquire()
-            self._goes_on()
+            self._end_wait()
             if not got:
                 raise self._ended()
             self._end += got
             self.bytes_in += got
             return
 
+    def _in_time(self, deadline: Optional[float]) -> None:
+        """Raise PeerError after the deadline, if there is one, even if data is still arriving."""
+        if deadline is not None and time.monotonic() >= deadline:
+            self._end_wait()
+            raise PeerError("silent", self.peer, "%s did not send a whole frame in time" % self.peer)
+
     def _check(self, began: float, deadline: float, did: str) -> None:
-        """After a call of the kernel that brought nothing for a tick: tell it when it lasts, end it when it is over."""
+        """After a system call without progress for a tick: report a long wait, and end it at the deadline."""
         now = time.monotonic()
-        if now >= deadline and not self._drains():
-            self._goes_on()
+        if now >= deadline and not self._is_draining():
+            self._end_wait()
             raise PeerError("silent", self.peer, "%s %s for %.1f s" % (self.peer, did, self.limit_s))
         if now - began >= NOTICE_S:
             self.kept_waiting = True
-            self.noticed(True)
+            self.on_wait_change(True)
 
-    def _goes_on(self) -> None:
+    def _end_wait(self) -> None:
         if self.kept_waiting:
             self.kept_waiting = False
-            self.noticed(False)
+            self.on_wait_change(False)
 
-    def _drains(self) -> bool:
-        """Whether the kernel still gets rid of what was sent: then the other side lives, and the way to it is slow."""
+    def _is_draining(self) -> bool:
+        """Whether the kernel is still sending queued data: then the other side is alive, and the path to it is slow."""
         try:
             (left,) = struct.unpack("i", fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, bytes(4)))
         except OSError:
@@ -323,7 +339,7 @@ class Channel:
 
     def _gone(self, error: OSError) -> PeerError:
         if error.errno in (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH):
-            return PeerError("silent", self.peer, "%s does not answer any more: %s" % (self.peer, error.strerror))
+            return PeerError("silent", self.peer, "%s no longer answers: %s" % (self.peer, error.strerror))
         return PeerError("gone", self.peer, "the connection to %s broke: %s" % (self.peer, error.strerror))
 
     def _ended(self) -> PeerError:
@@ -331,12 +347,12 @@ class Channel:
 
     def _error(self, header: Header, ends: Optional[float]) -> PeerError:
         kind = "mismatch" if header.flags & frames.MISMATCH else "ended"
-        kind = "confused" if header.flags & frames.REFUSED else kind
+        kind = "protocol_error" if header.flags & frames.REFUSED else kind
         return PeerError(kind, self.peer, "%s says: %s" % (self.peer, self.text(header, ends)))
 
 
-def _behind(parts: List[memoryview], sent: int) -> List[memoryview]:
-    """What is left of these parts when so many bytes of them were sent."""
+def _rest(parts: List[memoryview], sent: int) -> List[memoryview]:
+    """The rest of these buffers after this many bytes were sent."""
     for place, part in enumerate(parts):
         if sent < len(part):
             return [part[sent:], *parts[place + 1 :]]
@@ -345,7 +361,7 @@ def _behind(parts: List[memoryview], sent: int) -> List[memoryview]:
 
 
 def address_of(connection: socket.socket, *, peer: bool) -> str:
-    """`host:port` of one end of a connection, an IPv4 address as such."""
+    """`host:port` of one end of a connection; a mapped IPv4 address is shown as IPv4."""
     try:
         name: Tuple[object, ...] = connection.getpeername() if peer else connection.getsockname()
     except OSError:

@@ -1,7 +1,10 @@
-"""A worker's side of all servers at once: pull, look up, push, meet at barriers; counts waits and round trips."""
+"""A worker's connections to all servers: it pulls, looks up rows, pushes, waits at barriers, and counts waits and round
+trips.
+"""
 
 from __future__ import annotations
 
+import array
 import functools
 import json
 import time
@@ -9,42 +12,46 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from reference_trainer.ps import frames, settings
 from reference_trainer.ps.channel import Channel, PeerError
-from reference_trainer.ps.drills import Drill
 from reference_trainer.ps.frames import Header
-from reference_trainer.ps.memory import Numbers, bytes_of, empty
+from reference_trainer.ps.injected_server_faults import ProcessFault
+from reference_trainer.ps.memory import HostTensor, bytes_of, empty
+from reference_trainer.ps.pull_replies import versions_bytes
 from reference_trainer.ps.settings import Settings
 
 _ALIVE_S = 1.0
 
 
 class Server:
-    """One server: the connection, and memory for what comes from it and goes to it."""
+    """One server: the connection, and buffers in both directions, `pinned` for a worker on a GPU."""
 
-    def __init__(self, channel: Channel, told: Settings, index: int) -> None:
+    def __init__(self, channel: Channel, config: Settings, index: int, *, pinned: bool = False) -> None:
         self.channel = channel
         self.index = index
-        self.shards = told.plan.shards[index]
-        elements = told.plan.elements_of(index)
-        self.pulled = Numbers(elements)
-        self.pushed = Numbers(elements)
-        #: What is pushed for each shard, in parts: of `pushed`, or of a gradient where it lies.
+        self.shards = config.plan.shards[index]
+        elements = config.plan.elements_of(index)
+        self.pulled = HostTensor(elements, pinned=pinned)
+        self.pushed = HostTensor(elements, pinned=pinned)
+        #: The versions of each shard in `pulled` (uint32[parts, workers]), and of each table in the last look-up.
+        self.versions: List[List[List[int]]] = [[] for _ in self.shards]
+        self.row_versions: Dict[int, List[int]] = {}
+        #: The data to push for each shard, in parts: of `pushed`, or of a gradient in place.
         self.outgoing: List[List[memoryview]] = [[] for _ in self.shards]
-        self.sends_what_is_pushed()
-        #: The rows of each table that this server was asked for last.
+        self.send_pushed_buffer()
+        #: The rows of each table in the last request to this server.
         self.looked_up: Dict[int, Any] = {}
         self.round_trips = 0
         self.waited_s = 0.0
-        #: Pushes of this phase that the server has already, from the worker whose place this one took.
+        #: Pushes of this phase that the server already has, from the worker that this one replaced.
         self.has_phase = settings.JOINING
         self.has_clock = 0
 
-    def sends_what_is_pushed(self) -> None:
-        """The next pushes are what stands in `pushed`."""
+    def send_pushed_buffer(self) -> None:
+        """Use the content of `pushed` for the next pushes."""
         self.outgoing[:] = [[self.pushed.bytes_of(shard.begin, shard.elements)] for shard in self.shards]
 
 
 class Rows:
-    """The rows of one table in one exchange: for each server its distinct row numbers and their places in the whole."""
+    """The rows of one table in one exchange: for each server its distinct row numbers and positions."""
 
     def __init__(self, rows: Any, servers: int) -> None:
         self.rows = rows
@@ -58,96 +65,126 @@ class Rows:
 
 
 class Client:
-    """All servers of a run, as one worker speaks to them.
+    """All servers of a run, as seen by one worker.
 
     Args:
-        index: whose worker this is; a spare one sets it when it takes a place.
-        wait: hears which servers make this worker wait longer than a moment; of none when it goes on.
+        index: the worker's index; a backup worker sets it when it replaces one.
+        pinned: whether the worker copies dense parameters to a GPU and gradients from it.
+        wait: called with the servers that delay this worker for longer than a moment; with no servers when it
+        continues.
     """
 
     def __init__(
         self,
         channels: Sequence[Channel],
-        told: Settings,
-        drill: Drill,
+        config: Settings,
+        fault: ProcessFault,
         *,
         index: int,
+        pinned: bool = False,
         wait: Callable[[Sequence[int]], None] = lambda servers: None,
     ) -> None:
-        self.told = told
+        self.config = config
         self.index = index
         self.phase = settings.JOINING
-        self.servers = [Server(channel, told, number) for number, channel in enumerate(channels)]
-        self.patience = settings.Patience(told.least_limit_s)
-        self._drill = drill
+        self.servers = [Server(channel, config, number, pinned=pinned) for number, channel in enumerate(channels)]
+        self.reply_timeout = settings.AdaptiveTimeout(config.least_limit_s)
+        self._fault = fault
         self._wait = wait
-        self._tables = told.plan.tables
-        #: Rows of each table that each server takes at once.
-        self._capacities = [[told.capacity(s, t) for t in range(len(self._tables))] for s in range(len(channels))]
+        self._tables = config.plan.tables
+        #: Maximum rows of each table in one request to a server.
+        self._capacities = [[config.capacity(s, t) for t in range(len(self._tables))] for s in range(len(channels))]
         self._alive_s = 0.0
-        #: No server has anything of this worker yet.
+        #: No server has any data of this worker yet.
         self._all_begin = True
-        #: What queued frames point to.
+        #: The memory that queued frames refer to.
         self._kept: List[Any] = []
         for server in self.servers:
-            server.channel.noticed = functools.partial(self._noticed, server.index)
+            server.channel.on_wait_change = functools.partial(self._noticed, server.index)
 
     def _noticed(self, server: int, lasts: bool) -> None:
-        """One server keeps this worker waiting, or does so no more."""
+        """Record that one server delays this worker, or no longer does."""
         self._wait([server] if lasts else [])
         if lasts:
             self._keep_alive(self.servers[server])
 
     def pull(self, clock: int) -> None:
-        """All dense parameters as of now, into each server's `pulled`."""
-        self.ask_dense(clock)
+        """Read all current dense parameters into each server's `pulled`."""
+        self.request_dense(clock)
         self.receive_dense()
 
-    def ask_dense(self, clock: int) -> None:
-        """Send for all dense parameters; `receive_dense` takes the replies."""
-        for server in self._concerned():
+    def request_dense(self, clock: int) -> None:
+        """Request all dense parameters; `receive_dense` reads the replies."""
+        for server in self._pending_servers():
             server.channel.send(Header(frames.PULL, 0, self.index, clock, phase=self.phase))
 
     def flush(self) -> None:
-        """Send to all servers what is queued, before the first reply is waited for."""
-        for server in self._concerned():
+        """Send the queue to all servers, before the first reply is waited for."""
+        for server in self._pending_servers():
             server.channel.flush()
 
     def receive_dense(self) -> None:
-        """The replies to a pull that was sent for already."""
+        """Read the replies to an earlier pull request."""
         self.flush()
-        for server in self._concerned():
+        for server in self._pending_servers():
             if not server.shards:
                 self._reply(server, 0, 0)
             for shard in server.shards:
-                self._reply(server, shard.number, shard.bytes)
-                server.channel.take(server.pulled.bytes_of(shard.begin, shard.elements))
+                more = versions_bytes(self.config, shard)
+                self._reply(server, shard.number, shard.bytes + more)
+                server.channel.read_payload(server.pulled.bytes_of(shard.begin, shard.elements))
+                flat = self._read_versions(server, more)
+                count = self.config.workers
+                server.versions[shard.number] = [flat[at : at + count] for at in range(0, len(flat), count)]
 
     def lookup(self, table: int, rows: Rows, clock: int) -> Any:
         """The values of distinct rows: float32[n, width], in the order of `rows.rows`."""
-        self.ask_rows(table, rows, clock)
+        self.request_rows(table, rows, clock)
         return self.receive_rows(table, rows)
 
     def receive_rows(self, table: int, rows: Rows) -> Any:
-        """The reply to rows that were asked for already."""
+        """Read the reply to an earlier request for rows."""
         self.flush()
         width = self._tables[table].width
         whole, views = empty(int(rows.rows.numel()), width)
-        for server in self._concerned():
+        for server in self._pending_servers():
             mine, places = rows.mine[server.index]
-            self._reply(server, table, int(mine.numel()) * width * 4)
+            more = 4 * self.config.workers
+            self._reply(server, table, int(mine.numel()) * width * 4 + more)
             part = whole
             if places is not None:
                 part, views = empty(int(mine.numel()), width)
             for view in views:
-                server.channel.take(view)
+                server.channel.read_payload(view)
+            server.row_versions[table] = self._read_versions(server, more)
             if places is not None:
                 whole[places] = part
         return whole
 
-    def ask_rows(self, table: int, rows: Rows, clock: int) -> None:
-        """Send for rows; `receive_rows` takes the reply."""
-        for server in self._concerned():
+    @staticmethod
+    def _read_versions(server: Server, size: int) -> List[int]:
+        data = bytearray(size)
+        server.channel.read_payload(memoryview(data))
+        return array.array("I", bytes(data)).tolist()
+
+    def history(self, server: Server, most_bytes: int) -> bytes:
+        """The order of all pushes and reads of the training at one server."""
+        server.channel.send(Header(frames.HISTORY, 0, self.index, phase=self.phase))
+        while True:
+            header = server.channel.receive()
+            if header.op != frames.WAITING:
+                break
+            server.channel.text(header)
+        if header.op != frames.DATA or header.bytes > most_bytes:
+            raise self._unexpected(server, header)
+        data = bytearray(header.bytes)
+        if data:
+            server.channel.read_payload(memoryview(data))
+        return bytes(data)
+
+    def request_rows(self, table: int, rows: Rows, clock: int) -> None:
+        """Request rows; `receive_rows` reads the reply."""
+        for server in self._pending_servers():
             mine = rows.mine[server.index][0]
             count = int(mine.numel())
             if count > self._capacities[server.index][table]:
@@ -159,16 +196,16 @@ class Client:
     def push(
         self, clock: int, rows: Sequence[Rows], row_numbers: Sequence[Any], *, flags: int = 0, pull: bool = False
     ) -> None:
-        """Everybody's `pushed` and these rows; with `pull` the reply is left to `receive_dense`."""
+        """Push `pushed` of all servers and these rows; with `pull` the reply is left to `receive_dense`."""
         self._kept = []
-        for server in self._concerned():
+        for server in self._pending_servers():
             if (self.phase, clock) < (server.has_phase, server.has_clock):
                 if pull:
                     server.channel.send(Header(frames.PULL, 0, self.index, clock + 1, phase=self.phase))
                 continue
-            self._push_one(server, clock, rows, row_numbers, flags, pull)
+            self._push_to(server, clock, rows, row_numbers, flags, pull)
 
-    def _push_one(
+    def _push_to(
         self,
         server: Server,
         clock: int,
@@ -185,7 +222,7 @@ class Client:
             chosen = (numbers if places is None else numbers[places]).contiguous()
             count = int(mine.numel())
             last = frames.LAST if not shards and table == len(rows) - 1 else 0
-            # The server still has the row numbers that it was asked for last.
+            # The server still has the row numbers of the last request.
             same = frames.SAME_ROWS if server.looked_up.get(table) is mine else 0
             size = count * 4 * self._tables[table].width + (0 if same else count * 8)
             header = Header(frames.UPDATE, flags | last | same, self.index, clock, table, count, size, self.phase)
@@ -201,48 +238,47 @@ class Client:
         if not frames_:
             header = Header(frames.PUSH, flags | frames.LAST, self.index, clock, phase=self.phase)
             frames_.append([memoryview(frames.encode(header))])
-        if self._drill.kind:
-            frames_ = self._drilled(server, clock, frames_)
+        if self._fault.kind:
+            frames_ = self._apply_fault(server, clock, frames_)
         parts = [view for frame in frames_ for view in frame]
         if pull and not (shards and frames_):
             parts.append(memoryview(frames.encode(Header(frames.PULL, 0, self.index, clock + 1, phase=self.phase))))
         server.channel.queue(parts)
-        # Everything pushed lies in memory that is written again for the next push; only a pull makes sure of an answer
-        # before that.
+        # The next push overwrites this memory. Without a pull there is no answer to wait for, so send everything now.
         if not pull:
             server.channel.flush()
         self._kept.append(keep)
 
-    def _drilled(self, server: Server, clock: int, parts: List[List[memoryview]]) -> List[List[memoryview]]:
-        """The same frames with the fault that is asked for."""
-        drill = self._drill
-        if drill.server != server.index:
+    def _apply_fault(self, server: Server, clock: int, parts: List[List[memoryview]]) -> List[List[memoryview]]:
+        """The same frames with the injected fault."""
+        fault = self._fault
+        if fault.server != server.index:
             return parts
-        if drill.due("loss", self.phase, clock):
+        if fault.due("loss", self.phase, clock):
             return []
-        if drill.due("double", self.phase, clock):
+        if fault.due("double", self.phase, clock):
             return parts + [list(frame) for frame in parts]
-        if drill.due("flip", self.phase, clock) and server.shards:
-            shard = server.shards[drill.shard % len(server.shards)]
-            drill.flip(server.pushed.tensor[shard.begin : shard.begin + shard.elements])
-        if drill.mid_push:
+        if fault.due("flip", self.phase, clock) and server.shards:
+            shard = server.shards[fault.shard % len(server.shards)]
+            fault.flip(server.pushed.tensor[shard.begin : shard.begin + shard.elements])
+        if fault.mid_push:
             views = [view for frame in parts for view in frame]
             whole = b"".join(bytes(view) for view in views)
             server.channel.send_all([memoryview(whole[: len(whole) // 2])])
-            drill.strike(self.phase, clock)
+            fault.trigger(self.phase, clock)
             return [[memoryview(whole[len(whole) // 2 :])]]
         return parts
 
     def barrier(self, phase: int) -> None:
-        """Wait until all workers are here, at every server; the next phase begins."""
-        for server in self._concerned():
+        """Wait until all workers have arrived, at every server; the next phase begins."""
+        for server in self._pending_servers():
             server.channel.send(Header(frames.BARRIER, 0, self.index, 0, phase=phase))
-        for server in self._concerned():
+        for server in self._pending_servers():
             self._reply(server, 0, 0)
         self.phase = phase + 1
 
-    def goodbye(self) -> None:
-        """Leave. Servers that do not hear it any more do not matter."""
+    def send_goodbye(self) -> None:
+        """Say goodbye to all servers; it does not matter if some no longer receive it."""
         for server in self.servers:
             try:
                 server.channel.send(Header(frames.BYE, 0, max(0, self.index)))
@@ -252,19 +288,19 @@ class Client:
     def give_up(self, text: str) -> None:
         """Tell all servers why this worker ends."""
         for server in self.servers:
-            server.channel.say_error(text)
+            server.channel.send_error(text)
 
     def close(self) -> None:
-        """Give all connections up."""
+        """Close all connections."""
         for server in self.servers:
             server.channel.close()
 
-    def await_place(self) -> Optional[int]:
-        """A spare worker's wait: the worker whose place it is to take, or None when the run ended without."""
+    def await_vacancy(self) -> Optional[int]:
+        """Wait as a backup worker: returns the worker to replace, or None if the run ended without one."""
         first = self.servers[0]
         while True:
             self._wait([0])
-            header = first.channel.receive(time.monotonic() + self.told.timeout_s)
+            header = first.channel.receive(time.monotonic() + self.config.timeout_s)
             if header.op == frames.WAITING:
                 first.channel.text(header)
                 self._keep_alive(first)
@@ -275,8 +311,8 @@ class Client:
                 raise self._unexpected(first, header)
             return header.worker
 
-    def take_place(self, worker: int) -> Tuple[int, int]:
-        """Become `worker` at every server; returns the phase and clock from which on something is missing."""
+    def become_worker(self, worker: int) -> Tuple[int, int]:
+        """Become `worker` at every server; returns the phase and clock of the first missing push."""
         self._all_begin = False
         for server in self.servers:
             server.channel.send(Header(frames.TAKEOVER, 0, worker))
@@ -292,8 +328,8 @@ class Client:
         self.index = worker
         return min((server.has_phase, server.has_clock) for server in self.servers)
 
-    def _concerned(self) -> List[Server]:
-        """The servers that have not left this phase behind already (some may have, when a spare worker comes in)."""
+    def _pending_servers(self) -> List[Server]:
+        """The servers that have not finished this phase yet (some may have, when a backup worker takes over)."""
         if self._all_begin:
             return self.servers
         return [server for server in self.servers if server.has_phase <= self.phase]
@@ -301,7 +337,7 @@ class Client:
     def _reply(self, server: Server, shard: int, size: int) -> None:
         """The header of the next reply, which must be this one."""
         channel = server.channel
-        channel.limit_s = self.patience.limit_s if self.phase > settings.JOINING else self.told.timeout_s
+        channel.limit_s = self.reply_timeout.limit_s if self.phase > settings.JOINING else self.config.timeout_s
         began = time.monotonic()
         while True:
             header = channel.receive()
@@ -315,11 +351,11 @@ class Client:
             raise self._unexpected(server, header)
 
     def keep_alive(self) -> None:
-        """Something else takes long: no server must take this worker for dead."""
+        """Tell all servers that this worker is alive during a long operation."""
         self._keep_alive(None)
 
     def _keep_alive(self, but: Optional[Server]) -> None:
-        """While one server makes this worker wait, the others must not take it for dead."""
+        """Tell the other servers that this worker is alive while one server delays it."""
         now = time.monotonic()
         if now - self._alive_s < _ALIVE_S / 2:
             return
@@ -337,4 +373,4 @@ class Client:
             header.shard,
             header.bytes,
         )
-        return PeerError("confused", server.channel.peer, text)
+        return PeerError("protocol_error", server.channel.peer, text)

@@ -1,8 +1,8 @@
-"""How far every worker is, who may read and who must wait: the rules of sync, async, bounded staleness and geo.
+"""The progress of every worker, and the waits of its reads in the modes sync, async, bounded staleness and geo.
 
-A worker's clock counts its complete pushes. In sync mode a read at clock c waits until everybody's push c-1 is
-applied; with a staleness bound s until the slowest worker is at c-s; otherwise nobody waits. How stale a read really
-was is measured, not concluded.
+A worker's clock counts its complete pushes. In sync mode a read at clock c waits until all workers' push c-1 is
+applied; with a staleness bound s until the slowest worker is at c-s; otherwise no read waits. The actual staleness of a
+read is measured, not derived.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Callable, Dict, List, Optional, Sequence, Set
 
 SYNC, ASYNC, SSP, GEO = "sync", "async", "ssp", "geo"
 MODES = (SYNC, ASYNC, SSP, GEO)
-#: How often whoever waits is told that it still does.
+#: How often a waiting worker is notified.
 _TICK_S = 1.0
 
 
-class Ended(Exception):
-    """The run ends, for this reason; whoever waits stops waiting. `cause` is the worker it is about, if any."""
+class RunEnded(Exception):
+    """The run ends for this reason, and so do all waits. `cause` is the worker that caused it, if any."""
 
     def __init__(self, text: str, *, worker: Optional[int] = None, mismatch: bool = False) -> None:
         super().__init__(text)
@@ -28,7 +28,7 @@ class Ended(Exception):
 
 
 class Clocks:
-    """Progress of all workers at one server.
+    """The progress of all workers at one server.
 
     Args:
         bound: how many steps a worker may be ahead of the slowest (mode `ssp`).
@@ -40,7 +40,7 @@ class Clocks:
         self.mode = mode
         self.phase = 0
         self.clock = [0] * workers
-        #: Parts of the next push that are there already.
+        #: The number of parts of the next push that have arrived.
         self.parts = [0] * workers
         self.applied = 0
         self.updates = 0
@@ -49,36 +49,36 @@ class Clocks:
         self.overtaken: Dict[int, int] = {}
         self.longest_s = 0.0
         self.changed = threading.Condition()
-        self.ended: Optional[Ended] = None
+        self.ended: Optional[RunEnded] = None
         self._bound = bound
         self._apply_round = apply_round
         self._at_barrier: Set[int] = set()
-        #: After how many updates each worker read last, and where it reads already while its push comes.
+        #: The update count at each worker's last read, and of reads during its push.
         self._read_at = [0] * workers
         self._reads_at: Dict[int, int] = {}
         self._pushed_s = [0.0] * workers
         self._waiting: Dict[int, float] = {}
 
-    def end(self, why: Ended) -> None:
-        """Stop everybody's waiting; the first reason counts."""
+    def end(self, reason: RunEnded) -> None:
+        """End all waits; the first reason counts."""
         with self.changed:
             if self.ended is None:
-                self.ended = why
+                self.ended = reason
             self.changed.notify_all()
 
     def await_end(self, limit_s: float) -> None:
-        """Wait until somebody says why the run ends, at most so long."""
+        """Wait until the run is ended with a reason, but no longer than this."""
         with self.changed:
             self.changed.wait_for(lambda: self.ended is not None, limit_s)
 
     def note(self, violation: str) -> None:
-        """Keep a violation of the protocol's own rules for the report."""
+        """Record a violation of the protocol for the report."""
         with self.changed:
             if len(self.violations) < 100:
                 self.violations.append(violation)
 
     def pushed(self, worker: int, clock: int) -> None:
-        """A worker's push is complete. In sync mode the last of a round applies it."""
+        """Record that a worker's push is complete. In sync mode the last push of a round applies all."""
         with self.changed:
             now = time.monotonic()
             if self._pushed_s[worker]:
@@ -97,29 +97,31 @@ class Clocks:
             if self._waiting:
                 self.changed.notify_all()
 
-    def await_read(self, worker: int, clock: int, tell: Callable[[Sequence[int]], None]) -> float:
-        """Wait until a worker at `clock` may read; returns the seconds. `tell` hears each second whom it waits for."""
+    def await_read(self, worker: int, clock: int, on_wait: Callable[[Sequence[int]], None]) -> float:
+        """Wait until a worker at `clock` may read; return the seconds. Calls `on_wait` every second with the awaited
+        workers.
+        """
         if self.mode in (ASYNC, GEO):
             self.reads(worker, clock)
             return 0.0
         need = clock if self.mode == SYNC else clock - self._bound
-        return self._await(worker, lambda: self._laggards(need), tell, lambda: self._measure(worker, clock))
+        return self._await(worker, lambda: self._laggards(need), on_wait, lambda: self._measure(worker, clock))
 
     def reads(self, worker: int, clock: int) -> None:
-        """A worker at `clock` reads what holds now; the push before `clock` may still be on its way."""
+        """Record that a worker at `clock` reads the current values; the push before `clock` may still be arriving."""
         with self.changed:
             self._measure(worker, clock)
 
-    def await_room(self, worker: int, clock: int, tell: Callable[[Sequence[int]], None]) -> float:
-        """Wait until the push before `clock` was applied, so that its memory may be written again (mode `sync`)."""
+    def await_room(self, worker: int, clock: int, on_wait: Callable[[Sequence[int]], None]) -> float:
+        """Wait until the push before `clock` was applied, so that its memory may be overwritten (mode `sync`)."""
         if self.mode != SYNC or clock <= self.applied:
             return 0.0
-        return self._await(worker, lambda: self._laggards(clock), tell, lambda: None)
+        return self._await(worker, lambda: self._laggards(clock), on_wait, lambda: None)
 
     def barrier(
-        self, worker: int, phase: int, tell: Callable[[Sequence[int]], None], advance: Callable[[int], None]
+        self, worker: int, phase: int, on_wait: Callable[[Sequence[int]], None], advance: Callable[[int], None]
     ) -> float:
-        """Wait until all workers came here with this phase; the last one calls `advance(next phase)` for all."""
+        """Wait until all workers have arrived in this phase; the last one calls `advance(next phase)` for all."""
         with self.changed:
             if phase == self.phase:
                 self._at_barrier.add(worker)
@@ -132,10 +134,10 @@ class Clocks:
         def missing() -> List[int]:
             return [] if self.phase > phase else [w for w in range(self.workers) if w not in self._at_barrier]
 
-        return self._await(worker, missing, tell, lambda: None)
+        return self._await(worker, missing, on_wait, lambda: None)
 
     def begin_phase(self) -> None:
-        """All clocks at zero; called within `advance`."""
+        """Set all clocks to zero; called within `advance`."""
         self.clock = [0] * self.workers
         self.parts = [0] * self.workers
         self.applied = 0
@@ -146,11 +148,11 @@ class Clocks:
         with self.changed:
             return list(self._waiting)
 
-    def holding_up(self, least_s: float) -> List[int]:
-        """The workers for whom somebody has waited longer than `least_s`."""
+    def delaying_workers(self, min_s: float) -> List[int]:
+        """The workers that have made others wait for longer than `min_s`."""
         with self.changed:
             now = time.monotonic()
-            waiting = [worker for worker, since in self._waiting.items() if now - since >= least_s]
+            waiting = [worker for worker, since in self._waiting.items() if now - since >= min_s]
             if not waiting:
                 return []
             if self._at_barrier:
@@ -177,10 +179,10 @@ class Clocks:
         self,
         worker: int,
         missing: Callable[[], List[int]],
-        tell: Callable[[Sequence[int]], None],
+        on_wait: Callable[[Sequence[int]], None],
         then: Callable[[], None],
     ) -> float:
-        began = told = time.monotonic()
+        began = notified = time.monotonic()
         try:
             while True:
                 with self.changed:
@@ -193,8 +195,8 @@ class Clocks:
                     self._waiting.setdefault(worker, began)
                     self.changed.wait(_TICK_S)
                 now = time.monotonic()
-                if now - told >= _TICK_S:
-                    told = now
-                    tell(lacking)
+                if now - notified >= _TICK_S:
+                    notified = now
+                    on_wait(lacking)
         finally:
             self._waiting.pop(worker, None)

@@ -1,29 +1,36 @@
-"""Exact values for parameter servers: what every push must be, and what every weight must be at the end, in any mode.
+"""Exact values for parameter servers: every push and every final weight, in any mode.
 
-Gradients do not depend on weights and every number is an integer times a power of two, so order and staleness change
-no bit: sync, async, bounded staleness and geo must all come to the same weights (see `oracle`). A weight that differs
-says whose pushes are missing or were counted twice, because each worker has a digit of its own.
+Gradients do not depend on weights and every number is an integer times a power of two, so order and staleness change no
+bit: sync, async, bounded staleness and geo must all reach the same weights (see `oracle`). Every reply carries its
+versions, the number of pushes of each worker that it contains, so that each one is compared in any mode. Gradients
+differ by worker, step and element, so that a wrong weight shows which push is missing or was added twice.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
-from reference_trainer import oracle
-from reference_trainer.oracle import LEARNING_RATE, START_QUANTA, STEPS_SALT, Mismatch
+from preflight.agent.record import replace
+from reference_trainer.common import oracle
+from reference_trainer.common.oracle import LEARNING_RATE, START_QUANTA, STEPS_SALT, Mismatch
 from reference_trainer.ps.plan import Plan, Shard, Table
+from reference_trainer.ps.store import piece_of
 
 _TABLE_SALT = 9000
-#: Distinct rows a worker touches in one step, of which half are the same for all workers; some come several times.
-_ROWS_A_STEP = 24
+#: Distinct rows a worker touches in one step, of which half are the same for all workers; some occur several times.
+_ROWS_PER_STEP = 24
+#: A wrong shard is explained by so many of its elements first, for up to so many workers.
+_DECODED, _MAX_DECODED_WORKERS = 256, 64
+#: Workers whose shares are kept.
+_KEPT_SHARES = 16
 
 
 def ids(table: Table, worker: int, step: int) -> Any:
     """The row numbers that a worker looks up in one step, with repetitions: int64[n]."""
     import torch
 
-    index = torch.arange(_ROWS_A_STEP, dtype=torch.int64)
-    common = index < _ROWS_A_STEP // 2
+    index = torch.arange(_ROWS_PER_STEP, dtype=torch.int64)
+    common = index < _ROWS_PER_STEP // 2
     found = torch.where(common, step * 13 + index * 101, step * 29 + (worker + 1) * 977 + index * 211) % table.rows
     return torch.cat([found, found[::3], found[::6]])
 
@@ -31,7 +38,7 @@ def ids(table: Table, worker: int, step: int) -> Any:
 def occurrences(gradients: Any, inverse: Any, counts: Any) -> Any:
     """Gradients for each repetition of a row whose sum is the row's own gradient: float32[n, width].
 
-    All repetitions but the last carry the whole of it, the last takes back what is too much.
+    All repetitions but the last carry the whole gradient; the last one subtracts the excess.
     """
     import torch
 
@@ -42,66 +49,71 @@ def occurrences(gradients: Any, inverse: Any, counts: Any) -> Any:
     return gradients[inverse] * factor.unsqueeze(1)
 
 
-class Exact:
+class ExactValues:
     """All exact values of one plan and number of workers.
 
     Args:
-        steps_a_push: how many steps one push may stand for, to tell from a wrong weight how many pushes are missing.
+        steps_of: the steps that one push represents (several in geo mode), by its clock.
+        pushes: the pushes of each worker.
     """
 
-    def __init__(self, plan: Plan, workers: int, device: Any, *, steps_a_push: Sequence[int] = (1,)) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        workers: int,
+        device: Any,
+        *,
+        steps_of: Callable[[int], Sequence[int]] = lambda clock: (clock,),
+        pushes: int = oracle.MAX_EXACT_STEPS,
+    ) -> None:
         self._plan = plan
-        self._steps_a_push = steps_a_push
+        self.steps_of = steps_of
+        self.pushes = pushes
         self._workers = workers
         self._device = device
         self._salts = {p.name: STEPS_SALT + number for number, p in enumerate(plan.dense)}
         self._sizes = {p.name: p.elements for p in plan.dense}
+        self._known: Dict[Tuple[int, int, int], _ShardValues] = {}
 
     def start(self, shard: Shard) -> Any:
-        """The weights of a shard before the first step: float32[elements]."""
-        return self._each(shard, lambda index, salt, size: oracle.units_at(index, salt) * START_QUANTA)
+        """The weights of a shard before the first push: float32[elements]."""
+        return self._values(shard).units * START_QUANTA
 
-    def gradient(self, shard: Shard, worker: int) -> Any:
-        """What a worker pushes for this shard, in every step."""
+    def push(self, shard: Shard, worker: int, clock: int) -> Any:
+        """The gradient of one push of a worker for this shard."""
+        values = self._values(shard)
+        return values.share(worker) * sum(values.pattern(step) for step in self.steps_of(clock))
 
-        def share(index: Any, salt: int, size: int) -> Any:
-            return oracle.units_at(index, salt) * oracle.share_at(index, worker, self._workers, size)
-
-        return self._each(shard, share)
-
-    def final(self, shard: Shard, steps: int) -> Any:
-        """The weights of a shard after every worker's every step."""
-        total = self.start(shard)
-        for worker in range(self._workers):
-            total -= self.gradient(shard, worker) * (LEARNING_RATE * steps)
-        return total
+    def final(self, shard: Shard) -> Any:
+        """The weights of a shard after every worker's every push."""
+        expected = ExpectedShard(self, shard, self._workers)
+        expected.advance([[self.pushes] * self._workers])
+        return expected.values
 
     def start_rows(self, table: int, rows: Any) -> Any:
-        """Rows of a table before the first step: float32[n, width]."""
+        """Rows of a table before the first push: float32[n, width]."""
         return self._units(table, rows) * START_QUANTA
 
-    def row_gradients(self, table: int, rows: Any, worker: int) -> Any:
-        """What a worker pushes for these distinct rows, if it touches them."""
-        index = self._index(table, rows)
-        kind = self._plan.tables[table]
-        share = oracle.share_at(index, worker, self._workers, kind.rows * kind.width)
-        return self._units(table, rows) * share
+    def row_gradients(self, table: int, rows: Any, worker: int, step: int) -> Any:
+        """A worker's gradient of one step for these distinct rows, if it touches them."""
+        index, kind = self._index(table, rows), self._plan.tables[table]
+        size, salt = kind.rows * kind.width, _TABLE_SALT + table
+        pattern = oracle.pattern_at(index + oracle.shift_of(step, self._workers), self._workers, size, salt)
+        return oracle.units_at(index, salt) * pattern * oracle.share_at(index, worker, self._workers, size)
 
-    def final_rows(self, table: int, rows: Any, steps: int) -> Any:
-        """These rows after all steps."""
+    def push_of_rows(self, table: int, worker: int, clock: int) -> Tuple[Any, Any]:
+        """The rows that one push of a worker touches, and their gradients summed over its steps."""
         import torch
 
-        found = self.start_rows(table, rows)
-        for worker in range(self._workers):
-            times = torch.zeros(rows.numel(), device=self._device)
-            for step in range(steps):
-                touched = torch.unique(ids(self._plan.tables[table], worker, step)).to(self._device)
-                times += torch.isin(rows, touched).to(torch.float32)
-            found -= self.row_gradients(table, rows, worker) * (LEARNING_RATE * times).unsqueeze(1)
+        found: Tuple[Any, Any] = (torch.zeros(0, dtype=torch.int64), torch.zeros(0, self._plan.tables[table].width))
+        for step in self.steps_of(clock):
+            rows = torch.unique(ids(self._plan.tables[table], worker, step))
+            gradients = self.row_gradients(table, rows.to(self._device), worker, step)
+            found = (rows, gradients) if not found[0].numel() else summed_rows(found, (rows, gradients))
         return found
 
     def touched(self, table: int, steps: int) -> Any:
-        """Every row that any worker touches in any step, and the row behind each of them, sorted."""
+        """Every row that any worker touches in any step, and the row after each of these, sorted."""
         import torch
 
         kind = self._plan.tables[table]
@@ -109,65 +121,95 @@ class Exact:
         rows = torch.cat([*found, *((part + 1) % kind.rows for part in found)]) if found else torch.zeros(0).long()
         return torch.unique(rows)
 
-    def compare(self, what: str, rank: int, shard: Shard, got: Any, expected: Any) -> Optional[Mismatch]:
-        """None when a shard holds the right bits, else whose pushes explain the first wrong element of it."""
-        found = oracle.compare(what, rank, got, expected)
+    def compare(self, label: str, rank: int, shard: Shard, got: Any, expected: Any) -> Optional[Mismatch]:
+        """None if a shard holds the right bits, else whose pushes explain its wrong elements."""
+        found = oracle.compare(label, rank, got, expected)
         if found is None:
             return None
         parameter, index = shard.place_of(found.index)
-        unit = self._unit(index, self._salts[parameter])
         where = "element %d of %s" % (index, parameter)
-        return self._explained(found, where, unit, index, self._sizes[parameter])
+        difference = (expected - got) / LEARNING_RATE
+        return self._explained(found, where, difference, lambda worker, clock: self.push(shard, worker, clock))
 
-    def compare_rows(self, what: str, rank: int, table: int, rows: Any, got: Any, expected: Any) -> Optional[Mismatch]:
+    def compare_rows(self, label: str, rank: int, table: int, rows: Any, got: Any, expected: Any) -> Optional[Mismatch]:
         """The same for rows of a table."""
-        found = oracle.compare(what, rank, got.flatten(), expected.flatten())
+        import torch
+
+        found = oracle.compare(label, rank, got.flatten(), expected.flatten())
         if found is None:
             return None
         kind = self._plan.tables[table]
         row, column = int(rows[found.index // kind.width]), found.index % kind.width
-        index = row * kind.width + column
         where = "row %d, column %d of table %s" % (row, column, kind.name)
-        return self._explained(found, where, self._unit(index, _TABLE_SALT + table), index, kind.rows * kind.width)
 
-    def _unit(self, index: int, salt: int) -> float:
+        def pushed(worker: int, clock: int) -> Any:
+            touched, gradients = self.push_of_rows(table, worker, clock)
+            whole = torch.zeros(rows.numel(), kind.width)
+            here = torch.isin(touched, rows)
+            whole[torch.searchsorted(rows, touched[here])] = gradients[here]
+            return whole.flatten()
+
+        return self._explained(found, where, ((expected - got) / LEARNING_RATE).flatten(), pushed)
+
+    def _explained(self, found: Mismatch, where: str, difference: Any, pushed: Callable[[int, int], Any]) -> Mismatch:
+        """The mismatch with the pushes that are missing or were added too often, if these explain every element."""
+        times, clock = self._decode(difference, pushed) if found.wrong > 1 or found.elements == 1 else ({}, 0)
+        texts = [_count_text(worker, clock, count) for worker, count in sorted(times.items())]
+        why = " and ".join(texts) if texts else found.explanation
+        counts = {str(worker): 1 + count for worker, count in times.items()}
+        return replace(found, contributions=counts, explanation="%s: %s" % (where, why))
+
+    def _decode(self, difference: Any, pushed: Callable[[int, int], Any]) -> Tuple[Dict[int, int], int]:
+        """How often too many the push of one clock was added, by worker, and the clock; nothing if that is not it."""
         import torch
 
-        return float(oracle.units_at(torch.tensor([index]), salt)[0])
+        places = difference.nonzero().flatten()[:_DECODED].tolist()
+        if not bool(torch.isfinite(difference).all()) or self._workers > _MAX_DECODED_WORKERS:
+            return {}, 0
+        for clock in range(min(self.pushes, oracle.MAX_EXACT_STEPS)):
+            parts = [pushed(worker, clock) for worker in range(self._workers)]
+            counts = self._counts(torch.stack(parts)[:, places].t().tolist(), difference[places].tolist())
+            # The few elements that were decoded must explain all.
+            total = sum(part * float(counts.get(worker, 0)) for worker, part in enumerate(parts))
+            if counts and torch.equal(total, difference):
+                return counts, clock
+        return {}, 0
 
-    def _explained(self, found: Mismatch, where: str, unit: float, index: int, elements: int) -> Mismatch:
-        off = float(found.expected) - float(found.got)
-        times: Dict[str, int] = {}
-        if found.wrong > 1 or elements == 1:
-            quanta = off / (unit * LEARNING_RATE)
-            for steps in self._steps_a_push:
-                times = times or oracle.off_by(quanta / steps, index, elements, self._workers)
-        told = [_told(worker, count) for worker, count in sorted(times.items(), key=lambda item: int(item[0]))]
-        why = " and ".join(told) if told else found.explanation
-        counts = {worker: 1 + count for worker, count in times.items()}
-        return Mismatch(
-            found.operation,
-            found.rank,
-            found.elements,
-            found.wrong,
-            found.index,
-            found.expected,
-            found.got,
-            found.flipped_bits,
-            counts,
-            "%s: %s" % (where, why),
-        )
+    @staticmethod
+    def _counts(rows: List[List[float]], differences: List[float]) -> Dict[int, int]:
+        """The counts of each worker by the first elements with the digits of each window of workers.
 
-    def _each(self, shard: Shard, values: Any) -> Any:
-        import torch
+        `rows` are what each worker pushes to each element.
+        """
+        found: Dict[int, int] = {}
+        windows: Set[int] = set()
+        for pushes, wanted in zip(rows, differences):
+            known = [worker for worker, push in enumerate(pushes) if push]
+            if not known or known[0] // oracle.WINDOW in windows:
+                continue
+            quantum = pushes[known[0]] / oracle.digit(known[0])
+            if any(pushes[worker] != quantum * oracle.digit(worker) for worker in known):
+                continue
+            windows.add(known[0] // oracle.WINDOW)
+            left = wanted / quantum
+            if left != int(left) or abs(left) >= 1 << 24:
+                return {}
+            number, first = int(left), known[0] - known[0] % oracle.WINDOW
+            for worker in range(first, first + oracle.WINDOW):
+                times = (number + 1) % oracle.BASE - 1
+                number = (number - times) // oracle.BASE
+                if times:
+                    found[worker] = times
+            if number:
+                return {}
+        return found
 
-        parts: List[Any] = []
-        for piece in shard.pieces:
-            begin = piece.block.begin
-            index = torch.arange(begin, begin + piece.block.elements, dtype=torch.int64, device=self._device)
-            name = piece.block.parameter
-            parts.append(values(index, self._salts[name], self._sizes[name]))
-        return torch.cat(parts)
+    def _values(self, shard: Shard) -> _ShardValues:
+        key = (shard.number, shard.begin, id(shard))
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = _ShardValues(shard, self._workers, self._device, self._salts, self._sizes)
+        return found
 
     def _index(self, table: int, rows: Any) -> Any:
         import torch
@@ -179,16 +221,136 @@ class Exact:
         return oracle.units_at(self._index(table, rows), _TABLE_SALT + table)
 
 
-def _told(worker: str, count: int) -> str:
+class _ShardValues:
+    """What the values of one shard consist of: units, the share of each worker, and the pattern of each step."""
+
+    def __init__(self, shard: Shard, workers: int, device: Any, salts: Dict[str, int], sizes: Dict[str, int]) -> None:
+        import torch
+
+        self._workers = workers
+        self._pieces: List[Tuple[Any, int]] = []
+        #: By parameter size: each piece's element numbers.
+        self._indices: List[Tuple[Any, int]] = []
+        units: List[Any] = []
+        beyond = oracle.shift_of(oracle.MAX_EXACT_STEPS, workers)
+        for piece in shard.pieces:
+            begin, count, name = piece.block.begin, piece.block.elements, piece.block.parameter
+            long = torch.arange(begin, begin + count + beyond, dtype=torch.int64, device=device)
+            # The pattern of a step is a slice: computing it costs more than sending it.
+            self._pieces.append((oracle.pattern_at(long, workers, sizes[name], salts[name]), count))
+            self._indices.append((long[:count], sizes[name]))
+            units.append(oracle.units_at(long[:count], salts[name]))
+        self.units = torch.cat(units)
+        self._shares: Dict[int, Any] = {}
+
+    def share(self, worker: int) -> Any:
+        """Units times the part of a worker: float32[elements]."""
+        import torch
+
+        found = self._shares.get(worker)
+        if found is None:
+            parts = [oracle.share_at(index, worker, self._workers, size) for index, size in self._indices]
+            found = self.units * torch.cat(parts)
+            if len(self._shares) < _KEPT_SHARES:
+                self._shares[worker] = found
+        return found
+
+    def pattern(self, step: int) -> Any:
+        """The pattern of a step: float32[elements]."""
+        import torch
+
+        at = oracle.shift_of(step, self._workers)
+        parts = [whole[at : at + count] for whole, count in self._pieces]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+class ExpectedShard:
+    """The content of a shard after the pushes that its versions name: those that are contained, by part and worker."""
+
+    def __init__(self, exact: ExactValues, shard: Shard, workers: int) -> None:
+        self.values = exact.start(shard)
+        self._exact = exact
+        self._shard = shard
+        self._workers = workers
+        self._has: List[List[int]] = []
+        self._latest: Dict[Tuple[int, int], Any] = {}
+
+    def advance(self, versions: Sequence[Sequence[int]]) -> str:
+        """Add pushes until `values` have these versions; returns what is impossible about them, or nothing."""
+        if not self._has:
+            self._has = [[0] * self._workers for _ in versions]
+        size = self._shard.elements if len(self._has) == 1 else piece_of(self._shard.elements)
+        added: Dict[Tuple[int, int], Any] = {}
+        for part, (has, wanted) in enumerate(zip(self._has, versions)):
+            for worker in range(self._workers):
+                if wanted[worker] < has[worker]:
+                    return "holds %d pushes of worker %d, and held %d before" % (wanted[worker], worker, has[worker])
+                if wanted[worker] > self._exact.pushes:
+                    return "claims to hold %d pushes of worker %d" % (wanted[worker], worker)
+                for clock in range(has[worker], wanted[worker]):
+                    push = added.get((worker, clock))
+                    if push is None:
+                        push = added[worker, clock] = self._exact.push(self._shard, worker, clock)
+                    mine = slice(part * size, (part + 1) * size)
+                    self.values[mine].sub_(push[mine], alpha=LEARNING_RATE)
+                has[worker] = wanted[worker]
+        return ""
+
+
+class ExpectedRows:
+    """The rows of a table on one server that any worker touches, after the pushes that its versions name."""
+
+    def __init__(self, exact: ExactValues, table: int, rows: Any, workers: int) -> None:
+        self.rows = rows
+        self.values = exact.start_rows(table, rows)
+        self._exact = exact
+        self._table = table
+        self._has = [0] * workers
+
+    def advance(self, versions: Sequence[int]) -> str:
+        """The same as for shards."""
+        import torch
+
+        for worker, wanted in enumerate(versions):
+            has = self._has[worker]
+            if wanted < has:
+                return "holds %d pushes of worker %d, and held %d before" % (wanted, worker, has)
+            if wanted > self._exact.pushes:
+                return "claims to hold %d pushes of worker %d" % (wanted, worker)
+            for clock in range(has, wanted):
+                touched, gradients = self._exact.push_of_rows(self._table, worker, clock)
+                here = torch.isin(touched, self.rows)
+                places = torch.searchsorted(self.rows, touched[here])
+                self.values.index_add_(0, places, gradients[here], alpha=-LEARNING_RATE)
+            self._has[worker] = wanted
+        return ""
+
+    def of(self, rows: Any) -> Any:
+        """The expected values of some of the rows."""
+        import torch
+
+        return self.values[torch.searchsorted(self.rows, rows)]
+
+
+def summed_rows(first: Tuple[Any, Any], second: Tuple[Any, Any]) -> Tuple[Any, Any]:
+    """Rows and numbers of both, each row once with the sum of its numbers."""
+    import torch
+
+    both, places = torch.unique(torch.cat([first[0], second[0]]), return_inverse=True)
+    numbers = torch.cat([first[1], second[1]])
+    return both, torch.zeros(both.numel(), numbers.shape[1]).index_add_(0, places, numbers)
+
+
+def _count_text(worker: int, clock: int, count: int) -> str:
     if count == -1:
-        return "a push of worker %s is missing" % worker
+        return "push %d of worker %d is missing" % (clock, worker)
     if count == 1:
-        return "a push of worker %s was applied twice" % worker
-    return "worker %s's pushes were applied %+d times too often" % (worker, count)
+        return "push %d of worker %d was applied twice" % (clock, worker)
+    return "push %d of worker %d was applied %+d times too often" % (clock, worker, count)
 
 
 def deduplicated(found: Any) -> Tuple[Any, Any, Any]:
-    """Distinct row numbers, sorted; for each given one its place among them; how often each came."""
+    """The sorted distinct row numbers; for each given number its position among them; the count of each."""
     import torch
 
     rows, inverse, counts = torch.unique(found, return_inverse=True, return_counts=True)

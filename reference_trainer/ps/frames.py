@@ -1,8 +1,8 @@
-"""Frames between workers and servers: a fixed header and raw numbers. Encoding and decoding alone, no sockets.
+"""Frames between workers and servers: a fixed header and raw numbers. Only encoding and decoding, no sockets.
 
 A header is 44 bytes, little-endian: magic, version, operation, flags, worker, clock, shard, count, payload bytes,
-phase, and a CRC of all that. Whoever reads one knows from its own plan how long a payload may be; the header's word
-alone never makes anybody allocate.
+phase, and a CRC of all that. The reader knows from its own plan how long a payload may be, and never allocates memory
+based on the header alone.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _CRC = struct.Struct("<I")
 _BODY_BYTES = _BODY.size
 HEADER_BYTES = _HEADER.size
 
-#: Meeting: the server's challenge, the worker's answer with its own, the server's answer.
+#: Handshake: the server's challenge, the worker's answer with its own, the server's answer.
 CHALLENGE = 1
 HELLO = 2
 WELCOME = 3
-#: A worker's requests. Pushes and updates have no reply of their own; the next reply stands for them.
+#: A worker's requests. Pushes and updates have no reply of their own; the next reply confirms them.
 PULL = 4
 PUSH = 5
 PUSHPULL = 6
@@ -32,12 +32,14 @@ LOOKUP = 7
 UPDATE = 8
 BARRIER = 9
 BYE = 10
-#: A server's replies. WAITING: the reply takes its time, because of the workers that the text names.
+#: A server's replies. WAITING: the reply is delayed, because of the workers that the text names.
 DATA = 11
 WAITING = 12
-#: A server to a spare worker: take over this worker, from this clock on.
+#: A server to a backup worker: replace this worker, from this clock on.
 TAKEOVER = 13
-#: Either way: the text says why this connection ends.
+#: A worker's request for the order of all pushes and reads of the training.
+HISTORY = 15
+#: Either way: the text is the reason why this connection ends.
 ERROR = 14
 
 NAMES = {
@@ -55,36 +57,38 @@ NAMES = {
     WAITING: "WAITING",
     TAKEOVER: "TAKEOVER",
     ERROR: "ERROR",
+    HISTORY: "HISTORY",
 }
 
 #: The last part of a push: the worker's clock is complete.
 LAST = 1
-#: The numbers are differences to be added as they are, not gradients.
+#: The numbers are differences to be added unchanged, not gradients.
 DELTA = 2
 #: An ERROR that names a disagreement between its receiver and its sender.
 MISMATCH = 4
 #: An ERROR whose cause is a third process.
 BECAUSE_OF_ANOTHER = 8
-#: An ERROR for somebody who does not belong to this run.
+#: An ERROR for a process that does not belong to this run.
 REFUSED = 16
-#: An UPDATE of the rows that were looked up last, in their order: it carries no row numbers.
+#: An UPDATE of the rows of the last lookup, in their order: it carries no row numbers.
 SAME_ROWS = 32
 
-#: Texts (HELLO, WELCOME, WAITING, ERROR) are at most so long; they are allocated before anybody is trusted.
+#: The maximum size of texts (HELLO, WELCOME, WAITING, ERROR), which are allocated before the peer is authenticated.
 TEXT_BYTES = 64 * 1024
-#: A payload that claims more than this is nonsense whatever the plan says.
-MOST_BYTES = 1 << 40
+#: A payload that claims more than this is invalid whatever the plan.
+MAX_BYTES = 1 << 40
 
 
 class FrameError(Exception):
-    """What came is no frame of this protocol."""
+    """The data is not a frame of this protocol."""
 
 
 @dataclass
 class Header:
     """One frame without its payload. `clock` counts the worker's complete pushes of this phase.
 
-    Nobody changes one; but a frozen dataclass takes three times as long to make, and every frame has one.
+    Headers are never modified, but a frozen dataclass would take three times as long to create, and every frame has a
+    header.
     """
 
     op: int
@@ -120,18 +124,20 @@ def encode(header: Header) -> bytes:
 
 
 def decode(data: Union[bytes, bytearray, memoryview]) -> Header:
-    """The header in these 44 bytes. Raises FrameError, saying what came instead."""
+    """Decode the header in these 44 bytes. Raises FrameError with the received data."""
     if len(data) != HEADER_BYTES:
         raise FrameError("a header has %d bytes, not %d" % (HEADER_BYTES, len(data)))
     magic, version, op, flags, worker, clock, shard, count, size, phase, crc = _HEADER.unpack(data)
     if magic != MAGIC:
         raise FrameError("this is not the protocol of preflight's parameter servers: %r" % bytes(data[:24]))
     if crc != zlib.crc32(data[:_BODY_BYTES]):
-        raise FrameError("the checksum of a header is wrong: bytes were changed on the way")
+        raise FrameError("the checksum of a header is wrong: bytes were changed in transit")
     if version != VERSION:
-        raise FrameError("the other side speaks version %d of this protocol, this one version %d" % (version, VERSION))
+        raise FrameError(
+            "the other side uses version %d of this protocol, this one uses version %d" % (version, VERSION)
+        )
     if op not in NAMES:
-        raise FrameError("there is no operation %d" % op)
-    if size > MOST_BYTES:
-        raise FrameError("a payload of %d bytes is announced" % size)
+        raise FrameError("unknown operation %d" % op)
+    if size > MAX_BYTES:
+        raise FrameError("the header announces a payload of %d bytes" % size)
     return Header(op, flags, worker, clock, shard, count, size, phase)

@@ -1,7 +1,7 @@
-"""What a server or worker says of itself first of all, exactly as it was told, before anything of it is believed.
+"""The first report of a server or worker: its exact configuration, before validation.
 
-Whether processes belong together is judged where all hellos lie side by side. So nothing is refused here: an index that
-is no number, a role that does not exist, and lists that contradict each other are passed on as they are.
+Whether processes belong together is judged where all hellos can be compared, so nothing is rejected here: an invalid
+index, an unknown role, and contradictory lists are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import socket
 import sys
 from typing import Any, Dict, List
 
-from reference_trainer import phases
-from reference_trainer.progress import Progress
+from preflight.agent import rank_events
+from reference_trainer.common.progress import Progress
 from reference_trainer.ps import settings
 from reference_trainer.ps.plan import Plan
 
-#: So many tensors and places are named; the digest is about all.
-_MOST_NAMED = 200
+#: The number of tensors and locations that are named; the digest covers all.
+_MAX_NAMED = 200
 
 
-def say(params: Dict[str, Any], me: Progress, role: str) -> None:
-    """Say who this is."""
+def send(params: Dict[str, Any], progress: Progress, role: str) -> None:
+    """Send this process's report."""
     endpoint = str(params.get("endpoint") or "")
-    told = {
+    values = {
         "role": params.get("role", role),
         "index": params.get("index", ""),
         "spare": bool(params.get("spare")),
@@ -37,18 +37,18 @@ def say(params: Dict[str, Any], me: Progress, role: str) -> None:
         "mode": params.get("mode", ""),
         **_trained(params),
     }
-    me.reached(
-        phases.STARTED,
+    progress.reached(
+        rank_events.STARTED,
         pid=os.getpid(),
         host=socket.gethostname(),
         python=sys.version.split()[0],
         executable=sys.executable,
-        **told,
+        **values,
     )
 
 
 def problem_of(endpoint: str) -> str:
-    """Why the address of an endpoint cannot be this host's; empty where it can, or where only a look-up would tell."""
+    """Why the address of an endpoint cannot be this host's; empty if it can, or if a name lookup would be needed."""
     host = endpoint.rpartition(":")[0].strip("[]")
     try:
         address = ipaddress.ip_address(host)
@@ -59,12 +59,12 @@ def problem_of(endpoint: str) -> str:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.bind((host, 0))
     except OSError as error:
-        return "%s is no address of this host" % host if error.errno == errno.EADDRNOTAVAIL else ""
+        return "%s is not an address of this host" % host if error.errno == errno.EADDRNOTAVAIL else ""
     return ""
 
 
 def _trained(params: Dict[str, Any]) -> Dict[str, Any]:
-    """What it would train and where that would lie; nothing where it was told what cannot be."""
+    """The process's parameters and their assignment to servers; empty for an invalid configuration."""
     try:
         plan = settings.plan_of(params)
     except (TypeError, ValueError, KeyError):
@@ -73,7 +73,7 @@ def _trained(params: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def tensors(plan: Plan) -> List[str]:
-    """Each tensor with its shape, and then where each stretch of it lies: one text each."""
+    """For each tensor one string with its shape and the location of each of its blocks."""
     named = ["%s %s float32" % (p.name, list(p.shape)) for p in plan.dense]
     named += ["%s %s float32, by row" % (t.name, [t.rows, t.width]) for t in plan.tables]
     for server, shards in enumerate(plan.shards):
@@ -81,4 +81,4 @@ def tensors(plan: Plan) -> List[str]:
             block = piece.block
             where = "%s [%d:%d] on server %d"
             named.append(where % (block.parameter, block.begin, block.begin + block.elements, server))
-    return named[:_MOST_NAMED]
+    return named[:_MAX_NAMED]

@@ -1,8 +1,7 @@
-"""Where a worker finds each parameter in what it pulls from servers, and where it puts the parameter's gradient."""
+"""The location of each parameter in the data pulled from servers, and of its gradient in the pushed data."""
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from reference_trainer.ps.client import Server
@@ -10,10 +9,10 @@ from reference_trainer.ps.memory import bytes_of
 from reference_trainer.ps.plan import Plan
 
 #: Pieces of fewer numbers are copied together: a part of a message costs as much as copying 16 KiB.
-_LEAST_LENT = 4096
+_MIN_LENT = 4096
 
 
-class Layout:
+class ParameterLayout:
     """The pieces of every dense parameter, in the order of the plan."""
 
     def __init__(self, plan: Plan) -> None:
@@ -25,7 +24,7 @@ class Layout:
                     pieces[block.parameter].append((block.begin, block.elements, server, piece.offset))
         self._pieces = [(p.shape, sorted(pieces[p.name])) for p in plan.dense]
         places = {p.name: place for place, p in enumerate(plan.dense)}
-        #: For each shard of each server what it is made of, in order: (place of the parameter, begin, size, offset).
+        #: The content of each shard of each server, in order: (index of the parameter, begin, size, offset).
         made_of = [
             [
                 [(places[s.block.parameter], s.block.begin, s.block.elements, s.offset) for s in shard.pieces]
@@ -35,22 +34,33 @@ class Layout:
         ]
         self._sizes = [p.elements for p in plan.dense]
         self._sent = [[self._runs(pieces) for pieces in shards] for shards in made_of]
-        #: The servers whose memory `gather` looked at last, and where in it everything lies.
+        #: The servers whose memory `gather` used last, and the location of everything in it.
         self._seen: Optional[Sequence[Server]] = None
         self._pulled: List[List[Any]] = []
         self._whole: List[Any] = []
 
-    def gather(self, servers: Sequence[Server]) -> List[Any]:
-        """Every parameter as it was pulled last. One that lies on one server in one piece is not copied."""
+    def gather(self, servers: Sequence[Server], device: Any = None) -> List[Any]:
+        """Every parameter as last pulled. A parameter that is in one piece on one server is not copied on the host.
+
+        Args:
+            device: the GPU on which they are needed, if any; copies to it may still be queued there.
+        """
         import torch
 
         if self._seen is not servers:
-            # Slicing costs more than it looks: what lies where is sliced once.
+            # Slicing is slower than it looks: the slices are created once.
             self._seen = servers
             self._pulled = [[servers[s].pulled.tensor[o : o + n] for _, n, s, o in found] for _, found in self._pieces]
             self._whole = [
                 parts[0].view(shape) if len(parts) == 1 else None
                 for (shape, _), parts in zip(self._pieces, self._pulled)
+            ]
+        if device is not None and device.type != "cpu":
+            # The pieces are joined there: each is copied once.
+            moved = [[part.to(device, non_blocking=True) for part in parts] for parts in self._pulled]
+            return [
+                (parts[0] if len(parts) == 1 else torch.cat(parts)).view(shape)
+                for parts, (shape, _) in zip(moved, self._pieces)
             ]
         return [
             torch.cat(parts).view(shape) if whole is None else whole
@@ -58,19 +68,33 @@ class Layout:
         ]
 
     def scatter(self, values: Sequence[Any], servers: Sequence[Server]) -> None:
-        """Put a value for every parameter (a gradient, a difference) where it is pushed from."""
+        """Copy a value for every parameter (a gradient, a difference) to the buffer from which it is pushed."""
         for each in servers:
-            each.sends_what_is_pushed()
+            each.send_pushed_buffer()
+        on_gpu = [value.device for value in values if value.is_cuda]
         for value, (_, pieces) in zip(values, self._pieces):
             flat = value.detach().reshape(-1)
             for begin, size, server, offset in pieces:
-                servers[server].pushed.tensor[offset : offset + size].copy_(flat[begin : begin + size])
+                # From a GPU all copies are queued and awaited together.
+                servers[server].pushed.tensor[offset : offset + size].copy_(
+                    flat[begin : begin + size], non_blocking=bool(on_gpu)
+                )
+        if on_gpu:
+            import torch
+
+            torch.cuda.synchronize(on_gpu[0])
 
     def lend(self, values: Sequence[Any], servers: Sequence[Server]) -> List[Any]:
-        """The same, but large values are sent from where they lie. Keep what is returned until they were sent."""
+        """Like `scatter`, but large values are sent in place. Keep the returned objects until they have been sent.
+
+        Values on a GPU are always copied, to the memory that `scatter` uses: only that is pinned.
+        """
         import torch
 
-        flat = [value.detach().reshape(-1).cpu() for value in values]
+        if any(value.is_cuda for value in values):
+            self.scatter(values, servers)
+            return []
+        flat = [value.detach().reshape(-1) for value in values]
         for server, shards in zip(servers, self._sent):
             for number, runs in enumerate(shards):
                 parts: List[memoryview] = []
@@ -91,23 +115,14 @@ class Layout:
 
     @staticmethod
     def _runs(pieces: Sequence[Tuple[int, int, int, int]]) -> List[Tuple[int, int, List[Tuple[int, int, int]]]]:
-        """What is sent together: one large piece from where it lies, or small ones that are copied: offset and size."""
+        """The units of sending, as offset and size: one large piece in place, or small pieces that are copied."""
         runs: List[Tuple[int, int, List[Tuple[int, int, int]]]] = []
         small = False
         for place, begin, size, offset in pieces:
-            if small and size < _LEAST_LENT:
+            if small and size < _MIN_LENT:
                 begins, length, run = runs[-1]
                 runs[-1] = (begins, length + size, [*run, (place, begin, size)])
             else:
                 runs.append((offset, size, [(place, begin, size)]))
-            small = size < _LEAST_LENT
+            small = size < _MIN_LENT
         return runs
-
-
-def digest(tensors: Sequence[Any]) -> str:
-    """SHA-256 over the bytes of these tensors, one after the other."""
-    found = hashlib.sha256()
-    for tensor in tensors:
-        for view in bytes_of(tensor.detach().cpu().contiguous()):
-            found.update(view)
-    return found.hexdigest()

@@ -1,41 +1,42 @@
-"""The parts of one worker's pushes at one server: which is due, and what becomes of those that come twice or never."""
+"""Tracks the parts of one worker's pushes at one server, including duplicate and missing ones."""
 
 from __future__ import annotations
 
 from typing import Optional, Sequence
 
-from reference_trainer.ps import clocks, places, settings
-from reference_trainer.ps.hosting import Guest, Hosting
-from reference_trainer.ps.turns import Apart
+from reference_trainer.ps import backup_workers, clocks, settings
+from reference_trainer.ps.fair_lock import Released
+from reference_trainer.ps.server_state import ConnectedWorker, ServerState
+from reference_trainer.ps.store import Source
 
 
-class Parts:
-    """Follows the pushes of one guest, part by part: the rows of each table, then each shard.
+class PushParts:
+    """Follows the pushes of one client, part by part: the rows of each table, then each shard.
 
     Args:
-        apart: for waits.
+        released: for waits.
     """
 
-    def __init__(self, host: Hosting, guest: Guest, apart: Apart) -> None:
+    def __init__(self, host: ServerState, peer: ConnectedWorker, released: Released) -> None:
         self._host = host
-        self._guest = guest
-        self._apart = apart
-        self._sync = host.told.mode == clocks.SYNC
-        self._tables = len(host.told.plan.tables)
-        self._shards = host.told.plan.shards[host.told.index]
+        self._peer = peer
+        self._released = released
+        self._sync = host.config.mode == clocks.SYNC
+        self._tables = len(host.config.plan.tables)
+        self._shards = host.config.plan.shards[host.config.index]
         self._count = max(1, self._tables + len(self._shards))
-        #: Parts before these were applied for the worker whose place this one took: (clock, parts).
+        #: Parts before these were applied for the worker that this one replaced: (clock, parts).
         self.done_before = (-1, 0)
 
     def is_due(self, clock: int, part: int) -> bool:
-        """Whether this part of the push `clock` is to be taken; what is missing before it or comes twice is noted.
+        """Whether this part of push number `clock` is used; missing and duplicate parts are recorded.
 
-        Raises Ended, and PeerError for a clock that is beyond the run's.
+        Raises RunEnded, and PeerError for a clock beyond the run's.
         """
-        state, worker = self._host.clocks, self._guest.index
+        state, worker = self._host.clocks, self._peer.index
         if clock < state.clock[worker]:
             if part == 0 or part == self._count - 1:
-                self._note(clock, "came twice; the second was not applied", part)
+                self._note(clock, "arrived twice; the second was not applied", part)
             return False
         if clock > state.clock[worker]:
             self.skip_to(clock)
@@ -43,73 +44,76 @@ class Parts:
             self._await_room(clock)
         if part < state.parts[worker]:
             if self.done_before[0] != clock or part >= self.done_before[1]:
-                self._note(clock, "came twice; the second was not applied", part)
+                self._note(clock, "arrived twice; the second was not applied", part)
             return False
         if part > state.parts[worker]:
-            self._lacking(clock, part)
+            self._record_missing(clock, part)
         return True
 
     def done(self, clock: int, part: int, *, last: bool) -> None:
-        """This part was taken; with the last one the push is complete."""
-        state, worker = self._host.clocks, self._guest.index
+        """Record that this part was received; the last one completes the push."""
+        state, worker = self._host.clocks, self._peer.index
         state.parts[worker] = part + 1
         if last:
-            self._guest.pushes += 1
+            self._peer.pushes += 1
             state.pushed(worker, clock)
 
     def arrived_at(self, clock: int) -> None:
-        """A worker that asks for weights at `clock` has sent all pushes before it. Raises as `is_due` does."""
+        """Record that a worker that requests weights at `clock` has sent all pushes before it. Raises like `is_due`."""
         state = self._host.clocks
-        if state.phase in (settings.EXACT, settings.TRAINING) and clock > state.clock[self._guest.index]:
+        if state.phase in (settings.EXACT, settings.TRAINING) and clock > state.clock[self._peer.index]:
             self.skip_to(clock)
 
     def skip_to(self, clock: int) -> None:
-        """The worker is at `clock` although not all of its pushes before came: note them, so that nobody waits."""
-        host, worker = self._host, self._guest.index
-        if clock > host.told.rounds(host.steps):
-            raise self._guest.confused("is at clock %d; there are %d pushes" % (clock, host.told.rounds(host.steps)))
+        """Record earlier pushes that are missing although the worker is at `clock`, so that nothing waits for them."""
+        host, worker = self._host, self._peer.index
+        if clock > host.config.rounds(host.steps):
+            raise self._peer.protocol_error(
+                "is at clock %d; there are %d pushes" % (clock, host.config.rounds(host.steps))
+            )
         while host.clocks.clock[worker] < clock:
             now = host.clocks.clock[worker]
             self._await_room(now)
             if host.clocks.parts[worker] == 0:
                 self._note(now, "never came")
                 for part in range(self._count):
-                    self._clear(part)
+                    self._clear(now, part)
             else:
-                self._lacking(now, self._count)
+                self._record_missing(now, self._count)
             host.clocks.pushed(worker, now)
 
     def _await_room(self, clock: int) -> None:
-        guest = self._guest
+        peer = self._peer
 
-        def tell(workers: Sequence[int]) -> None:
-            places.tell(guest.channel, workers)
+        def send_wait_notice(workers: Sequence[int]) -> None:
+            backup_workers.send_wait_notice(peer.channel, workers)
 
-        with self._apart:
-            guest.waited_s += self._host.clocks.await_room(guest.index, clock, tell)
+        with self._released:
+            peer.waited_s += self._host.clocks.await_room(peer.index, clock, send_wait_notice)
 
-    def _lacking(self, clock: int, part: int) -> None:
-        """Parts before `part` never came: note them, and let them count for nothing."""
-        state, worker = self._host.clocks, self._guest.index
+    def _record_missing(self, clock: int, part: int) -> None:
+        """Record the parts before `part` as missing, and count them as zero."""
+        state, worker = self._host.clocks, self._peer.index
         for missing in range(state.parts[worker], part):
             self._note(clock, "never came", missing)
-            self._clear(missing)
+            self._clear(clock, missing)
         state.parts[worker] = max(state.parts[worker], part)
 
-    def _clear(self, part: int) -> None:
-        slot = self._host.slots[self._guest.index]
-        if part < self._tables:
-            slot.held[part] = 0
-        elif part - self._tables < len(self._shards):
-            slot.part(self._shards[part - self._tables]).zero_()
+    def _clear(self, clock: int, part: int) -> None:
+        if self._sync and part < self._tables:
+            self._host.slots[self._peer.index].held[part] = 0
+            return
+        # It counts as added, so that only this push is missing for those who compare.
+        source = Source(self._peer.index, clock, self._peer.generation)
+        self._host.store.count(part, source, tables=self._tables)
 
     def _note(self, clock: int, what: str, part: Optional[int] = None) -> None:
         host = self._host
         phase = "exact" if host.clocks.phase <= settings.EXACT_READ else "training"
         of = ""
         if part is not None and part < self._tables:
-            of = ", rows of table %s," % host.told.plan.tables[part].name
+            of = ", rows of table %s," % host.config.plan.tables[part].name
         elif part is not None and self._shards:
             of = ", shard %d," % (part - self._tables)
-        told = "push %d of worker %d to server %d (%s phase)%s %s"
-        host.clocks.note(told % (clock, self._guest.index, host.told.index, phase, of, what))
+        text = "push %d of worker %d to server %d (%s phase)%s %s"
+        host.clocks.note(text % (clock, self._peer.index, host.config.index, phase, of, what))

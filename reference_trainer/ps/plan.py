@@ -1,4 +1,4 @@
-"""Who holds what in one run: every process computes the same plan for itself, and only its digest travels."""
+"""The assignment of parameters in one run: every process computes the same plan, and only its digest is sent."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ import hashlib
 import json
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from preflight.node.record import dataclass
-from reference_trainer.ps import sharding
-from reference_trainer.ps.sharding import FLOAT_BYTES, SLICE_BYTES, Block
+from preflight.agent.record import dataclass
+from reference_trainer.ps import partition
+from reference_trainer.ps.partition import FLOAT_BYTES, SLICE_BYTES, Block
 
-#: What the layout of the wire and of a server's memory depends on beside the parameters themselves.
+#: Everything beside the parameters that the layout of the wire and of a server's memory depends on.
 LAYOUT = 1
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A dense parameter: its name and shape. float32, as everything here."""
+    """A dense parameter: its name and shape. All numbers are float32."""
 
     name: str
     shape: Tuple[int, ...]
 
     @property
     def elements(self) -> int:
-        """How many numbers it holds."""
-        return sharding.product(self.shape)
+        """The number of its elements."""
+        return partition.product(self.shape)
 
 
 @dataclass(frozen=True)
 class Table:
-    """A sparse parameter: rows of one width, which lie on the servers by row number."""
+    """A sparse parameter: rows of one width, assigned to servers by row number."""
 
     name: str
     rows: int
@@ -38,7 +38,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Piece:
-    """Where a block of a parameter lies: from `offset` on in the numbers of its server."""
+    """The location of a block of a parameter: it starts at `offset` in the numbers of its server."""
 
     block: Block
     offset: int
@@ -46,9 +46,9 @@ class Piece:
 
 @dataclass(frozen=True)
 class Shard:
-    """What travels and is locked as a whole: pieces that follow each other, together at most a slice.
+    """A unit of transfer and locking: consecutive pieces, together at most a slice.
 
-    `begin` and `elements` are in the numbers of its server.
+    `begin` and `elements` refer to the numbers of its server.
     """
 
     number: int
@@ -58,11 +58,11 @@ class Shard:
 
     @property
     def bytes(self) -> int:
-        """Its size on the wire."""
+        """Its size in transit."""
         return self.elements * FLOAT_BYTES
 
     def place_of(self, element: int) -> Tuple[str, int]:
-        """Parameter and flat index of one of its elements."""
+        """The parameter and the flat index of one of the shard's elements."""
         for piece in self.pieces:
             inside = self.begin + element - piece.offset
             if 0 <= inside < piece.block.elements:
@@ -72,7 +72,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Plan:
-    """All parameters and their places. `shards` are those of each server."""
+    """All parameters and their locations. `shards` lists those of each server."""
 
     servers: int
     policy: str
@@ -81,25 +81,25 @@ class Plan:
     shards: Tuple[Tuple[Shard, ...], ...]
 
     def elements_of(self, server: int) -> int:
-        """Dense numbers on one server."""
+        """The count of dense numbers on one server."""
         return sum(shard.elements for shard in self.shards[server])
 
     def rows_of(self, server: int, table: Table) -> int:
-        """Rows of a table on one server."""
-        return sharding.rows_held(table.rows, self.servers)[server]
+        """The number of rows of a table on one server."""
+        return partition.rows_held(table.rows, self.servers)[server]
 
     def bytes_of(self, server: int) -> int:
-        """Everything on one server, in bytes."""
+        """The total size of one server's data, in bytes."""
         rows = sum(self.rows_of(server, table) * table.width for table in self.tables)
         return (self.elements_of(server) + rows) * FLOAT_BYTES
 
     def imbalance(self) -> float:
-        """Largest against mean bytes of a server."""
-        return sharding.imbalance([self.bytes_of(server) for server in range(self.servers)])
+        """The largest size of a server's data divided by the mean."""
+        return partition.imbalance([self.bytes_of(server) for server in range(self.servers)])
 
     def digest(self) -> str:
-        """SHA-256 over names, shapes, dtype and places: equal plans have equal ones."""
-        said = {
+        """SHA-256 over names, shapes, dtype and places: equal plans have equal digests."""
+        values = {
             "layout": LAYOUT,
             "dtype": "float32",
             "dense": [[p.name, list(p.shape)] for p in self.dense],
@@ -111,10 +111,10 @@ class Plan:
                 for mine in self.shards
             ],
         }
-        return hashlib.sha256(json.dumps(said, separators=(",", ":")).encode("utf-8")).hexdigest()
+        return hashlib.sha256(json.dumps(values, separators=(",", ":")).encode("utf-8")).hexdigest()
 
     def parameters(self) -> List[List[Any]]:
-        """Names and shapes as JSON, to say which tensor differs where digests do."""
+        """Names and shapes as JSON, to find the tensor that differs if the digests do."""
         return [[p.name, list(p.shape)] for p in self.dense] + [[t.name, [t.rows, t.width]] for t in self.tables]
 
 
@@ -127,31 +127,31 @@ def make(
     least_block: Optional[int] = None,
     slice_bytes: int = SLICE_BYTES,
 ) -> Plan:
-    """The plan for these parameters.
+    """Make the plan for these parameters.
 
     Args:
-        policy: a key of `sharding.POLICIES`.
-        least_block: cut each parameter for the number of servers first, as a job's own framework does, but not below
-            so many elements; without it only what is larger than a slice is cut.
+        policy: a key of `partition.POLICIES`.
+        least_block: first divide each parameter by the number of servers, as a job's own framework does, into blocks of
+        at least this many elements; without it only parameters larger than a slice are divided.
 
-    Raises ValueError naming the policies there are.
+    Raises ValueError naming the valid policies.
     """
-    if policy not in sharding.POLICIES:
-        raise ValueError("there is no policy %r; there are %s" % (policy, ", ".join(sorted(sharding.POLICIES))))
-    blocks = [block for p in dense for block in sharding.cut(p.name, p.shape, servers, least_block) if block.elements]
-    slices = sharding.sliced(blocks, slice_bytes // FLOAT_BYTES)
-    held = sharding.POLICIES[policy](slices, servers)
+    if policy not in partition.POLICIES:
+        raise ValueError("unknown policy %r; expected one of %s" % (policy, ", ".join(sorted(partition.POLICIES))))
+    blocks = [block for p in dense for block in partition.cut(p.name, p.shape, servers, least_block) if block.elements]
+    slices = partition.sliced(blocks, slice_bytes // FLOAT_BYTES)
+    held = partition.POLICIES[policy](slices, servers)
     shards = tuple(_packed(mine, slice_bytes // FLOAT_BYTES) for mine in held)
     return Plan(servers, policy, tuple(dense), tuple(tables), shards)
 
 
-def _packed(blocks: Sequence[Block], most: int) -> Tuple[Shard, ...]:
-    """Blocks of one server one behind the other, as few shards as `most` elements a shard allow in this order."""
+def _packed(blocks: Sequence[Block], max_elements: int) -> Tuple[Shard, ...]:
+    """Blocks of one server in sequence, in as few shards as `max_elements` elements per shard allow in this order."""
     found: List[Shard] = []
     pieces: List[Piece] = []
     begin = offset = 0
     for block in blocks:
-        if pieces and offset + block.elements - begin > most:
+        if pieces and offset + block.elements - begin > max_elements:
             found.append(Shard(len(found), begin, offset - begin, tuple(pieces)))
             pieces, begin = [], offset
         pieces.append(Piece(block, offset))
@@ -162,9 +162,9 @@ def _packed(blocks: Sequence[Block], most: int) -> Tuple[Shard, ...]:
 
 
 def difference(mine: Sequence[Any], theirs: Any) -> str:
-    """The first parameter that two lists do not have in common, in words; empty when they are equal."""
+    """A description of the first difference between two parameter lists; empty if they are equal."""
     if not isinstance(theirs, list):
-        return "no list of parameters came"
+        return "the list of parameters is missing"
     for number, (own, other) in enumerate(zip(mine, theirs)):
         if own != other:
             return "parameter %d is %s here and %s there" % (number, _words(own), _words(other))
@@ -182,7 +182,7 @@ def _words(parameter: Any) -> str:
 
 
 def from_params(params: Dict[str, Any], dense: Sequence[Parameter], tables: Sequence[Table]) -> Plan:
-    """The plan of a process as it was told: `servers`, `policy`, `least_block`, `slice_bytes`."""
+    """The plan from a process's parameters: `servers`, `policy`, `least_block`, `slice_bytes`."""
     least = params.get("least_block")
     return make(
         dense,

@@ -1,33 +1,37 @@
-"""What a process of a parameter-server run was told, read once: counts, places, mode, limits, and who is who."""
+"""The configuration of a process of a parameter-server run, read once: counts, roles, mode, limits, and numbers."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
-from preflight.node.record import dataclass, field
-from preflight.node.wire import ProbeUnavailable
-from reference_trainer import oracle
+from preflight.agent.record import dataclass, field
+from preflight.agent.wire import ProbeUnavailable
+from reference_trainer.common import oracle
 from reference_trainer.ps import clocks, tasks
+from reference_trainer.ps.exact import ExactValues
 from reference_trainer.ps.plan import Plan, from_params
+from reference_trainer.ps.store import LARGE_BYTES
 
 #: Phases of a run as servers and workers count them; a barrier leads from each to the next.
 JOINING, EXACT, EXACT_READ, TRAINING, READ, OVER = range(6)
 STEPS = 10
 GEO_STEPS = 5
 STALENESS = 3
-#: No answer is waited for less than this; more only where steps take longer than a fifth of it.
-LEAST_LIMIT_S = 10.0
-#: Of NVIDIA's resiliency extension: so many times what was seen so far.
+#: The minimum time limit of an answer; longer only if steps take longer than a fifth of it.
+MIN_LIMIT_S = 10.0
+#: From NVIDIA's resiliency extension: the factor on the longest time so far.
 LIMIT_FACTOR = 5.0
-#: After holding others up for so long a worker is replaced by a spare one.
+#: A worker that delays others for this long is replaced by a backup worker.
 LAG_S = 5.0
+#: The training is repeated in one process up to this many pushes, and this many numbers in them.
+MAX_REPLAYED_PUSHES, MAX_REPLAYED_NUMBERS = 1280, 1 << 28
 #: Rows of a table that one worker may touch on one server in one step.
-MOST_IDS = 65536
+MAX_IDS = 65536
 
 
 @dataclass(frozen=True)
 class Settings:
-    """One process's view. `numbers` name the processes for supervision: servers and workers by index."""
+    """One process's configuration. `numbers` are the numbers of servers and workers for supervision, by index."""
 
     rank: int
     role: str
@@ -49,41 +53,60 @@ class Settings:
     run_id: str
     listen_host: str
     device: str
+    local_index: int
     secret: bytes
     plan: Plan
     task: Any
     server_numbers: Tuple[int, ...]
     worker_numbers: Tuple[int, ...]
     spare_numbers: Tuple[int, ...] = ()
-    drill: Dict[str, Any] = field(default_factory=dict)
+    injected_fault: Dict[str, Any] = field(default_factory=dict)
+    stream_bytes: int = LARGE_BYTES
+    most_exact_steps: int = oracle.MAX_EXACT_STEPS
 
     @property
     def exact_steps(self) -> int:
-        """Steps of the exact phase."""
-        return min(self.steps, oracle.MOST_EXACT_STEPS)
+        """The number of steps in the exact phase."""
+        return min(self.steps, self.most_exact_steps)
 
     def rounds(self, steps: int) -> int:
-        """Pushes of one worker for so many steps."""
+        """The number of pushes of one worker for this many steps."""
         return -(-steps // self.geo_steps) if self.mode == clocks.GEO else steps
 
-    @property
-    def steps_a_push(self) -> Tuple[int, ...]:
-        """How many steps one push stands for: `geo_steps`, and what remains for the last one."""
+    def steps_of(self, clock: int, steps: int) -> Sequence[int]:
+        """The steps of one push, of so many in all."""
         if self.mode != clocks.GEO:
-            return (1,)
-        return tuple(size for size in (self.geo_steps, self.exact_steps % self.geo_steps, 1) if size)
+            return range(clock, clock + 1)
+        return range(clock * self.geo_steps, min(steps, (clock + 1) * self.geo_steps))
+
+    def exact_values(self, device: Any) -> ExactValues:
+        """The values of the exact phase."""
+        return ExactValues(
+            self.plan,
+            self.workers,
+            device,
+            steps_of=lambda clock: self.steps_of(clock, self.exact_steps),
+            pushes=self.rounds(self.exact_steps),
+        )
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether the training is repeated in one process: it is not too long, and there are not too many workers."""
+        pushes = self.workers * self.rounds(self.steps)
+        numbers = sum(self.plan.elements_of(server) for server in range(self.servers))
+        return pushes <= MAX_REPLAYED_PUSHES and pushes * numbers <= MAX_REPLAYED_NUMBERS
 
     @property
     def only_exact(self) -> bool:
-        """The run ends after the exact phase."""
+        """Whether the run ends after the exact phase."""
         return self.until == "exact"
 
     def capacity(self, server: int, table: int) -> int:
-        """Rows of a table that may be spoken of at once with one server."""
-        return min(MOST_IDS, self.plan.rows_of(server, self.plan.tables[table]))
+        """Maximum rows of a table in one exchange with one server."""
+        return min(MAX_IDS, self.plan.rows_of(server, self.plan.tables[table]))
 
-    def says(self) -> Dict[str, Any]:
-        """What every process of this run must have been told alike."""
+    def shared_values(self) -> Dict[str, Any]:
+        """The settings that must be equal in every process of this run."""
         return {
             "servers": self.servers,
             "workers": self.workers,
@@ -94,17 +117,18 @@ class Settings:
             "steps": self.steps,
             "until": self.until,
             "policy": self.plan.policy,
+            "stream_bytes": self.stream_bytes,
             "plan": self.plan.digest(),
         }
 
 
 def read(params: Dict[str, Any], role: str) -> Settings:
-    """The settings in `params`. Raises ProbeUnavailable of kind `denied` for what cannot be."""
+    """The settings in `params`. Raises ProbeUnavailable of kind `denied` for invalid ones."""
     try:
         return _read(params, role)
     except (TypeError, ValueError, KeyError) as error:
         what = "%s is missing" % error if isinstance(error, KeyError) else str(error)
-        raise ProbeUnavailable("denied", "the %s was told something that cannot be: %s" % (role, what)) from error
+        raise ProbeUnavailable("denied", "the configuration of the %s is invalid: %s" % (role, what)) from error
 
 
 def _read(params: Dict[str, Any], role: str) -> Settings:
@@ -113,7 +137,7 @@ def _read(params: Dict[str, Any], role: str) -> Settings:
         raise ValueError("%d servers and %d workers" % (servers, workers))
     mode = str(params.get("mode") or clocks.SYNC)
     if mode not in clocks.MODES:
-        raise ValueError("there is no mode %r; there are %s" % (mode, ", ".join(clocks.MODES)))
+        raise ValueError("unknown mode %r; expected one of %s" % (mode, ", ".join(clocks.MODES)))
     task = _task(params)
     numbers = params.get("numbers") or {}
     spares = int(params.get("spares") or (1 if params.get("backup") else 0))
@@ -133,7 +157,7 @@ def _read(params: Dict[str, Any], role: str) -> Settings:
         geo_steps=max(1, int(params.get("geo_steps") or GEO_STEPS)),
         steps=int(params.get("steps", STEPS)),
         timeout_s=float(params.get("timeout_s", 60.0)),
-        least_limit_s=float(params.get("least_limit_s") or LEAST_LIMIT_S),
+        least_limit_s=float(params.get("least_limit_s") or MIN_LIMIT_S),
         lag_s=float(params.get("lag_s") or LAG_S),
         spares=spares if mode != clocks.SYNC else 0,
         spare=bool(params.get("spare")),
@@ -141,18 +165,21 @@ def _read(params: Dict[str, Any], role: str) -> Settings:
         run_id=str(params.get("run_id", "")),
         listen_host=str(params.get("listen_host") or ""),
         device=str(params.get(role + "_device") or "cpu"),
+        local_index=int(params.get("local_index") or 0),
         secret=secret,
         plan=from_params(params, task.dense, task.tables),
         task=task,
         server_numbers=_numbers(numbers.get("server"), 0, servers),
         worker_numbers=_numbers(numbers.get("worker"), servers, workers),
         spare_numbers=_numbers(numbers.get("spare"), servers + workers, spares),
-        drill=dict(params.get("drill") or {}),
+        injected_fault=dict(params.get("injected_fault") or {}),
+        stream_bytes=int(params.get("stream_bytes") or LARGE_BYTES),
+        most_exact_steps=max(1, int(params.get("exact_steps") or oracle.MAX_EXACT_STEPS)),
     )
 
 
 def plan_of(params: Dict[str, Any]) -> Plan:
-    """Who holds what by what was told. Raises ValueError, TypeError or KeyError where that cannot be."""
+    """The plan from the configuration. Raises ValueError, TypeError or KeyError for an invalid one."""
     task = _task(params)
     return from_params(params, task.dense, task.tables)
 
@@ -167,31 +194,31 @@ def _numbers(given: Any, first: int, count: int) -> Tuple[int, ...]:
     return tuple(range(first, first + count))
 
 
-def split(endpoint: str) -> Tuple[str, int]:
+def split_endpoint(endpoint: str) -> Tuple[str, int]:
     """Host and port of `host:port`. Raises ValueError."""
     host, colon, port = endpoint.rpartition(":")
-    if not colon or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError("%r is no endpoint: host:port is needed" % endpoint)
+    if not colon or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError("%r is not an endpoint; expected host:port" % endpoint)
     return host.strip("[]"), int(port)
 
 
-class Patience:
-    """How long to wait for others: five times the longest step seen so far, at least `least_s`."""
+class AdaptiveTimeout:
+    """How long to wait for others: five times the longest step so far, but at least `min_s`."""
 
-    def __init__(self, least_s: float) -> None:
-        self._least_s = least_s
+    def __init__(self, min_s: float) -> None:
+        self._min_s = min_s
         self._longest_s = 0.0
 
     def note(self, seconds: float) -> None:
-        """A step took so long."""
+        """Record the duration of a step."""
         self._longest_s = max(self._longest_s, seconds)
 
     @property
     def limit_s(self) -> float:
-        """The limit now."""
-        return max(self._least_s, LIMIT_FACTOR * self._longest_s)
+        """The current limit."""
+        return max(self._min_s, LIMIT_FACTOR * self._longest_s)
 
 
 def numbers_of(indices: List[int], numbers: Tuple[int, ...]) -> List[int]:
-    """The numbers of processes given by index; indices that nobody has are left out."""
+    """The numbers of processes given by index, without invalid indices."""
     return [numbers[index] for index in indices if 0 <= index < len(numbers)]

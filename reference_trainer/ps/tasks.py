@@ -1,6 +1,7 @@
-"""What is trained over parameter servers: a small network with an embedding, or a job's own list of parameters.
+"""The model that is trained over parameter servers: a small network with an embedding, or a job's own list of
+parameters.
 
-Workers know their own samples, servers only initial values; nothing here knows of sockets.
+Workers know their own samples, servers only the initial values; nothing here uses sockets.
 """
 
 from __future__ import annotations
@@ -9,19 +10,21 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 from reference_trainer.ps.plan import Parameter, Table
 
-#: The rate of the network's steps for one worker; for more it is divided by the next power of two (see `rate`).
-RATE = 0.25
-#: A job's own parameters are pulled towards fixed targets: half of the way in one step of one worker.
+#: The learning rate of the network for one worker; for more it is divided by the next power of two (see `rate`).
+LEARNING_RATE = 0.25
+#: The factor of rows beside the features: old rows must change gradients by far more than rounding does.
+ROW_FACTOR = 4.0
+#: A job's own parameters move towards fixed targets: half of the distance in one step of one worker.
 QUADRATIC_RATE = 0.5
 
 
 def rate(base: float, workers: int) -> float:
-    """The learning rate where what so many workers push is summed: divided by a power of two, so it rounds nothing."""
+    """The learning rate for summed pushes of this many workers: divided by a power of two, which is exact."""
     return base / (1 << max(0, workers - 1).bit_length())
 
 
 class Network:
-    """An embedding (mean of some rows), beside dense features, into one hidden layer. Learns its own fixed batch.
+    """An embedding (sum of some rows), beside dense features, into one hidden layer. Learns its own fixed batch.
 
     Args:
         slots: rows that one sample looks up; 0 for a network without a table.
@@ -38,7 +41,7 @@ class Network:
         width: int = 16,
         slots: int = 8,
     ) -> None:
-        self.base_rate = RATE
+        self.base_rate = LEARNING_RATE
         self._inputs, self._hidden, self._classes, self._batch = inputs, hidden, classes, batch
         self._rows, self._width, self._slots = rows, width, slots
         joined = inputs + (width if slots else 0)
@@ -50,9 +53,10 @@ class Network:
         )
         self.tables: Tuple[Table, ...] = (Table("embedding", rows, width),) if slots else ()
         self._samples: Dict[int, Tuple[Any, Any, Any]] = {}
+        self._copies: Dict[Tuple[int, Any], Tuple[Any, Any]] = {}
 
     def initial(self, name: str) -> Any:
-        """The first value of a dense parameter, flat: float32[elements], the same in every process."""
+        """The initial value of a dense parameter, flat: float32[elements], the same in every process."""
         import torch
 
         number = [p.name for p in self.dense].index(name)
@@ -62,7 +66,7 @@ class Network:
         return (torch.rand(parameter.elements, generator=fixed) * 2 - 1) * scale
 
     def initial_rows(self, table: int, rows: Any) -> Any:
-        """The first values of some rows: float32[n, width]."""
+        """The initial values of some rows: float32[n, width]."""
         import torch
 
         index = rows.unsqueeze(1) * self._width + torch.arange(self._width)
@@ -80,16 +84,20 @@ class Network:
         """
         import torch
 
-        features, found, labels = self.samples(worker)
-        device = weights[0].device
-        joined = features.to(device)
+        features, labels = self._samples_on(worker, weights[0].device)
+        joined = features
         if self._slots:
-            means = rows[0].view(self._batch, self._slots, self._width).mean(1)
-            joined = torch.cat([joined, means], 1)
-        hidden = torch.relu(torch.nn.functional.linear(joined, weights[0], weights[1]))
-        return torch.nn.functional.cross_entropy(
-            torch.nn.functional.linear(hidden, weights[2], weights[3]), labels.to(device)
-        )
+            sums = rows[0].view(self._batch, self._slots, self._width).sum(1) * ROW_FACTOR
+            joined = torch.cat([joined, sums], 1)
+        hidden = torch.tanh(torch.nn.functional.linear(joined, weights[0], weights[1]))
+        return torch.nn.functional.cross_entropy(torch.nn.functional.linear(hidden, weights[2], weights[3]), labels)
+
+    def _samples_on(self, worker: int, device: Any) -> Tuple[Any, Any]:
+        """A worker's features and labels on a device, copied once."""
+        if (worker, device) not in self._copies:
+            features, _, labels = self.samples(worker)
+            self._copies[worker, device] = (features.to(device), labels.to(device))
+        return self._copies[worker, device]
 
     def samples(self, worker: int) -> Tuple[Any, Any, Any]:
         """A worker's features float32[batch, inputs], rows int64[batch, slots], and labels int64[batch]."""
@@ -107,7 +115,7 @@ class Network:
 
 
 class Quadratic:
-    """A job's own parameters, pulled towards a target that each worker sees a little differently. Learns anything."""
+    """A job's own parameters, pulled to a target that differs a little between workers. Any shape can be trained."""
 
     def __init__(self, dense: Sequence[Parameter], tables: Sequence[Table]) -> None:
         self.base_rate = QUADRATIC_RATE
@@ -127,7 +135,7 @@ class Quadratic:
         return torch.zeros(rows.numel(), self.tables[table].width)
 
     def ids(self, table: int, worker: int, step: int) -> Any:
-        """Some rows that come back every third step."""
+        """Some rows that repeat every third step."""
         import torch
 
         size = self.tables[table].rows
@@ -150,7 +158,7 @@ class Quadratic:
 def from_params(model: Any) -> Any:
     """The task for `params["model"]`: a job's own `dense` ([[name, shape], ...]) and `tables`, or the built-in one.
 
-    Raises ValueError for a list that is none.
+    Raises ValueError for an invalid list.
     """
     if not model:
         return Network()
@@ -170,6 +178,6 @@ def _check(dense: List[Parameter], tables: List[Table]) -> None:
     if not names:
         raise ValueError("the list of parameters is empty")
     if len(set(names)) < len(names):
-        raise ValueError("two parameters are called %s" % next(n for n in names if names.count(n) > 1))
+        raise ValueError("two parameters are named %s" % next(n for n in names if names.count(n) > 1))
     if any(p.elements <= 0 for p in dense) or any(t.rows <= 0 or t.width <= 0 for t in tables):
         raise ValueError("a parameter without elements cannot be trained")

@@ -1,12 +1,12 @@
-"""Files that could not be read as what they are."""
+"""Files that cannot be read, or that break their grammar."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Job, Note, NoteKind
-from preflight.judgement import Verdict, command, failed, not_applicable, passed, rule, unknown
-from preflight.outcome import Severity
+from preflight.model.findings import Severity
+from preflight.model.job import Job, Note, NoteDetail, NoteKind
+from preflight.plugins.authoring import Verdict, command, failed, not_applicable, passed, rule, unknown
 from preflight_rules.sizes.batch_sizes import uses_hugging_face
 
 _UNREADABLE = frozenset({NoteKind.UNREADABLE, NoteKind.TOO_LARGE, NoteKind.MISSING, NoteKind.OUTSIDE, NoteKind.CRASHED})
@@ -20,15 +20,15 @@ _UNREADABLE = frozenset({NoteKind.UNREADABLE, NoteKind.TOO_LARGE, NoteKind.MISSI
     evidence=("https://docs.python.org/3/library/io.html#text-i-o", "deepspeedai/DeepSpeed#1481"),
 )
 def input_unreadable(job: Job) -> Iterator[Verdict]:
-    """A file of the job could not be read.
+    """A file of the job cannot be read.
 
     What it checks:
-        Every file that was named on the command line or that a file of the job refers to could be read: it is
-        there, lies inside the root, is a regular file, is below the size limit, and its reader did not crash.
+        Every file that is named on the command line, or that a file of the job refers to, can be read: it exists inside
+        the root, is a regular file below the size limit, and its reader does not crash.
 
     Why it matters:
-        What cannot be read cannot be judged. If you named the file yourself, silence about it would look like
-        a pass, so the verdict is then incomplete.
+        A file that cannot be read cannot be judged. For a file that you named yourself, silence would look like a pass,
+        so the verdict is incomplete.
 
     Example:
         `preflight lint train.sbatch` where `train.sbatch` is a broken symbolic link.
@@ -37,37 +37,33 @@ def input_unreadable(job: Job) -> Iterator[Verdict]:
         Correct the path, make the file readable, or leave it out of the selection.
 
     Known limits:
-        A file that a job's file refers to and that is not there may be made at run time: it is listed as
-        coverage and changes nothing. One that is there and cannot be read is a warning; one that was selected
-        and cannot be read is unknown and makes the verdict incomplete.
+        A missing file that another file refers to may be created at run time: it is listed under coverage and does not
+        change the verdict. An existing file that cannot be read is a warning; a selected one is unknown and makes the
+        verdict incomplete.
 
     Evidence:
         deepspeedai/DeepSpeed#1481: the launcher could not read the hostfile and silently ran locally.
     """
-    met = False
+    applicable = False
     for note in job.notes:
         if note.kind is NoteKind.UNREADABLE and not note.required:
-            met = True
+            applicable = True
             yield failed(
                 note.span.path,
                 note.message,
                 at=note,
-                remedy="Correct the path or make the file readable; nothing that stands in it was judged.",
+                remedy="Correct the path or make the file readable; its content was not judged.",
             )
         elif note.kind in _UNREADABLE:
-            met = True
+            applicable = True
             yield unknown(note.span.path, note.message, required=note.required, at=note)
     broken = {note.span.path for note in job.notes if note.kind in _UNREADABLE}
     for file in job.files:
         if file.path not in broken:
-            met = True
+            applicable = True
             yield passed(file.path)
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "the job has no files")
-
-
-#: What Python's parser says of indentation that no version of the language takes.
-_OF_EVERY_VERSION = ("unexpected indent", "expected an indented block")
 
 
 @rule(
@@ -93,15 +89,15 @@ def input_malformed(job: Job) -> Iterator[Verdict]:
         A `ds_config.json` with a missing comma, or a hostfile line `worker-1 slots=eight`.
 
     Fix:
-        Correct the file at the place the finding points at; line ends with `dos2unix` or `sed -i 's/\\r$//'`.
+        Correct the file at the location that the finding names; line ends with `dos2unix` or `sed -i 's/\\r$//'`.
 
     Known limits:
         DeepSpeed's own reader forgives a missing comma at the end of a line, comments and single quotes; that is an
-        error only where Hugging Face's trainer reads the file. A template (Jinja, Helm, `${VAR}`) is filled in
-        before use: it is unknown, not faulty. A shell or Python file that could be read only in part is unknown,
-        because preflight's own grammar may be the one that is behind; a script that a launch starts gets a warning
+        error where Hugging Face's trainer reads the file, otherwise information. A template (Jinja, Helm, `${VAR}`) is
+        filled in before use: it is unknown, not faulty. A shell or Python file that was read only in part is unknown,
+        because preflight's own grammar may be out of date; a script that a launch starts gets a warning
         where its indentation is wrong in every version of Python. Windows line ends are only reported where a
-        launch line has one and no comment behind it; a checkout that git converted is reported as it lies there.
+        launch line has one and no comment after it; a checkout that git converted is judged as it is on disk.
 
     Evidence:
         NeuSpeech/EEG-To-Text#2 (carriage returns break the launch line);
@@ -124,6 +120,7 @@ def input_malformed(job: Job) -> Iterator[Verdict]:
                 remedy=f"Save it with Unix line ends: `dos2unix {note.span.path}` or"
                 f" `sed -i 's/\\r$//' {note.span.path}`.",
                 run=(command("sed", "-i", r"s/\r$//", note.span.path),),
+                severity=Severity.WARNING if note.detail is NoteDetail.OPTION_VALUE else None,
             )
     for file in job.files:
         if file.path not in broken:
@@ -133,23 +130,25 @@ def input_malformed(job: Job) -> Iterator[Verdict]:
 def _malformed(job: Job, note: Note) -> Verdict:
     kind = next((file.kind for file in job.files if file.path == note.span.path), "")
     roles = {reference.role for reference in job.references if reference.target == note.span.path}
-    if kind == "python" and "script" in roles and any(fault in note.message for fault in _OF_EVERY_VERSION):
+    if kind == "python" and "script" in roles and note.detail is NoteDetail.INDENTATION:
         return failed(
             note.span.path,
             f"{note.message}.",
             at=note.span,
-            remedy=f"Correct the indentation in {note.span.path} at this place; Python stops there in every rank.",
+            remedy=f"Correct the indentation in {note.span.path} at this location; Python stops there on every rank.",
             severity=Severity.WARNING,
         )
     if kind not in ("deepspeed", "hostfile"):
         return unknown(note.span.path, note.message, required=note.required, at=note)
-    # What DeepSpeed's own reader (hjson) takes, json.load in Hugging Face's trainer does not.
+    # DeepSpeed's own reader (hjson) accepts more than json.load in Hugging Face's trainer.
     strict = any(uses_hugging_face(job, launch, launch.scope) for launch in job.launches)
-    certain = bool(roles & {"config", "hostfile"}) and (strict or "accepts it" not in note.message)
+    lenient = note.detail is NoteDetail.HJSON
+    certain = bool(roles & {"config", "hostfile"}) and (strict or not lenient)
+    milder = Severity.INFO if lenient and not strict else Severity.WARNING
     return failed(
         note.span.path,
         note.message,
         at=note,
-        remedy=f"Correct {note.span.path} at this place; nothing that follows from it was judged.",
-        severity=None if certain else Severity.WARNING,
+        remedy=f"Correct {note.span.path} at this location; nothing that depends on it was judged.",
+        severity=None if certain else milder,
     )

@@ -1,21 +1,20 @@
-"""GPUs of nodes by hand: healthy ones, with whatever a test wants to be wrong on one of them."""
+"""GPUs of nodes for tests: healthy ones, and ones with a chosen fault."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from preflight.recording import FactRecord
+from preflight.model.recording import FactRecord
 from preflight_checks.probes.gpus import Gpu, Gpus, gpus
-
-from .build import fact
+from tests.checks.check_builders import fact
 
 JOB = {"backend": "nccl", "gpus_per_node": 2, "processes_per_node": 2}
 H100 = "NVIDIA H100 80GB HBM3"
 
 
 def healthy(index: int, node: str = "node0") -> Gpu:
-    """A card as it should be."""
+    """A healthy H100."""
     return Gpu(
         index,
         H100,
@@ -57,13 +56,13 @@ def healthy(index: int, node: str = "node0") -> Gpu:
 
 
 def node_with(node: str, *cards: Gpu, count: int = 2, **more: Any) -> FactRecord:
-    """The fact of a node with `count` healthy cards, those of the same index as one of `cards` replaced by it."""
+    """The fact of a node with `count` cards: those in `cards` by their index, the others healthy."""
     mine = {card.index: card for card in cards}
     listed = [mine.get(index, healthy(index, node)) for index in range(count)]
     values = {"driver": "550.54.15", "kernel_driver": "550.54.15", "cuda_driver": "12.4", **more}
     return fact(gpus, node, Gpus(gpus=listed, **values))
 
 
-def sick(index: int, node: str, **what: Any) -> Gpu:
-    """A card that is healthy but for `what`."""
-    return replace(healthy(index, node), **what)
+def faulty(index: int, node: str, **changes: Any) -> Gpu:
+    """A healthy card with these values replaced."""
+    return replace(healthy(index, node), **changes)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 
 import pytest
 
 import preflight_checks
-from preflight.judgement import HEADINGS, Check
-from preflight.outcome import Confidence, Severity
+from preflight.model.findings import Confidence, Severity
+from preflight.plugins.authoring import HEADINGS, Check
+from tests.checks.check_builders import fleet, job
 
-from .build import fleet, job
-
-ENTRIES = [entry for entry in preflight_checks.PACK if not entry.startswith("preflight_checks.smoke.smoke")]
+ENTRIES = [entry for entry in preflight_checks.PACK.items if not entry.startswith("preflight_checks.smoke.completion")]
 
 
 def load(entry: str) -> Check:
@@ -22,22 +22,37 @@ def load(entry: str) -> Check:
     return found
 
 
+def test_the_pack_holds_every_check_once() -> None:
+    found = set()
+    for module in pkgutil.walk_packages(preflight_checks.__path__, "preflight_checks."):
+        if not module.name.startswith("preflight_checks.probes"):
+            loaded = vars(importlib.import_module(module.name))
+            # A check that a module imports from another belongs to the other.
+            found |= {id(item) for item in loaded.values() if isinstance(item, Check)}
+    listed = [id(load(entry)) for entry in preflight_checks.PACK.items]
+    assert sorted(listed) == sorted(found)
+
+
 def test_ids_and_names_are_unique() -> None:
-    metas = [load(entry).meta for entry in ENTRIES]
+    metas = [load(entry).meta for entry in preflight_checks.PACK.items]
     assert len({meta.id for meta in metas}) == len({meta.name for meta in metas}) == len(metas)
 
 
+def test_every_area_of_a_check_has_a_title_and_every_title_a_check() -> None:
+    assert {load(entry).meta.area for entry in preflight_checks.PACK.items} == set(preflight_checks.PACK.areas)
+
+
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_the_docstring_has_every_heading_in_order(entry: str) -> None:
+def test_docstrings_have_every_heading_in_order(entry: str) -> None:
     doc = load(entry).meta.doc
     places = [doc.find(f"{heading}:") for heading in HEADINGS]
     assert -1 not in places and places == sorted(places), entry
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_a_job_that_says_nothing_is_no_fault(entry: str) -> None:
+def test_an_empty_job_has_no_finding(entry: str) -> None:
     check = load(entry)
-    verdicts = list(check.judge(job(), fleet(1), facts_of_nothing()))
+    verdicts = list(check.judge(job(), fleet(1), empty_facts()))
     assert all(verdict.status.value != "fail" for verdict in verdicts), entry
     assert all(not verdict.required for verdict in verdicts), entry
 
@@ -48,7 +63,7 @@ def test_errors_are_certain(entry: str) -> None:
     assert meta.severity is not Severity.ERROR or meta.confidence is Confidence.HIGH
 
 
-def facts_of_nothing():  # type: ignore[no-untyped-def]
-    from preflight.recording import Facts
+def empty_facts():  # type: ignore[no-untyped-def]
+    from preflight.model.recording import Facts
 
     return Facts()

@@ -16,7 +16,7 @@ from .needs import needs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Bring a cluster up, break it as asked, run the command, and end with the command's status."""
+    """Start a cluster, inject the requested faults, run the command, and exit with its status."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
     parser.add_argument("-n", "--nodes", type=int, default=4, help="how many nodes (default: 4)")
     parser.add_argument("--gpus", type=int, default=0, help="stub GPUs per node (default: none)")
@@ -60,7 +60,7 @@ def _enter(undo: ExitStack, cluster: Cluster, text: str) -> None:
 
 
 def _value(cluster: Cluster, annotation: str, word: str) -> object:
-    """One word of a --fault as its parameter wants it; annotations are text in this package."""
+    """One word of a --fault, converted to the type of its parameter; annotations are text in this package."""
     if annotation == "Node":
         return cluster.node(word)
     if annotation == "Sequence[int]":
@@ -70,7 +70,7 @@ def _value(cluster: Cluster, annotation: str, word: str) -> object:
 
 def _run(cluster: Cluster, command: Sequence[str]) -> int:
     process = cluster.head.popen(command, stdin=None, stdout=None, stderr=None, own_session=False)
-    # The terminal sends its interrupt to the command too: let that one decide what to do.
+    # The terminal sends its interrupt to the command too, which decides what to do.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         return process.wait()

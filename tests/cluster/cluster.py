@@ -1,4 +1,4 @@
-"""The virtual cluster: n nodes and a head on two networks, all in memory, all gone at the end."""
+"""The virtual cluster: n nodes and a head on two networks, all in memory, removed at the end."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _STATE = "/run/cluster"
 class Cluster:
     """`with Cluster(4) as cluster:` holds four nodes, `node1` to `node4`, and a head.
 
-    Everything is launched from `cluster.head`, where plain `ssh node1` works. The file system is
-    the machine's, but for /etc (private changes), /run, /srv and /dev/shm everywhere and /tmp on
-    the nodes; `shared` names folders under those to keep. `gpus` gives every node that many stub
+    Everything is launched from `cluster.head`, where plain `ssh node1` works. The file system is the machine's, except
+    /etc (private changes), /run, /srv and /dev/shm everywhere and /tmp on the nodes; `shared` names folders under those
+    to keep. `gpus` gives every node that many stub
     devices, or the given ones.
 
     Enter it in the main thread, or in one that outlives it. A process forked from the owner and
@@ -82,7 +82,7 @@ class Cluster:
 
     @property
     def head(self) -> Node:
-        """Where a user would sit: on both networks, with an ssh configuration, without an sshd."""
+        """The login node: on both networks, with an ssh configuration, without an sshd."""
         return self._surroundings.nodes["head"]
 
     def node(self, name: str) -> Node:
@@ -117,8 +117,8 @@ class Cluster:
         command += ["sh", str(Path(__file__).with_name("fabric.sh")), str(self._mtu), str(_DATA.prefixlen)]
         command += [library_folder() if self.gpus.devices else "-", str(_SHM_BYTES), *self._shared]
         if threading.current_thread() is threading.main_thread():
-            # This signal comes at the end of the *thread* that starts the child. Elsewhere the
-            # end of the pipe on the fabric's stdin has to do.
+            # This signal is sent at the end of the *thread* that starts the child. Otherwise the end of the pipe on the
+            # fabric's stdin ends it.
             command = ["setpriv", "--pdeathsig", "KILL", "--", *command]
         environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C"}
         self._carrier = carrier = subprocess.Popen(
@@ -174,8 +174,7 @@ class Cluster:
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
-        # The carrier ends once its child has, and that one, as PID 1 of the fabric, only once
-        # every process of every node has.
+        # The carrier ends after its child, and the child, as PID 1 of the fabric, after every process of every node.
         with contextlib.suppress(subprocess.TimeoutExpired):
             carrier.wait(timeout=5)
         carrier.kill()
@@ -205,7 +204,7 @@ def _paths_to_keep(shared: Sequence[Path]) -> list[str]:
 
 
 class _Reports:
-    """Lines of words from the fabric, each waited for no longer than the deadline."""
+    """Lines from the fabric, each awaited until the deadline."""
 
     def __init__(self, stream: IO[bytes], deadline: float) -> None:
         self._descriptor = stream.fileno()

@@ -1,4 +1,4 @@
-"""The text of every file that a virtual node has of its own."""
+"""The text of every private file of a virtual node."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Subsystem sftp internal-sftp
 def sshd_config(environment: Mapping[str, str] | None = None) -> str:
     """The sshd configuration; `environment` is given to every session."""
     variables = {"PATH": base_environment()["PATH"]} | dict(environment or {})
-    # sshd heeds the first SetEnv line alone, so all variables share it.
+    # sshd reads only the first SetEnv line, so it holds all variables.
     return _SSHD + "SetEnv " + " ".join(f'"{name}={value}"' for name, value in variables.items()) + "\n"
 
 
@@ -90,7 +90,7 @@ def home_files(host_key_public: str, user_key: str) -> dict[str, tuple[str, int]
 
 
 def _passwd(text: str) -> str:
-    """The machine's accounts, with root's home moved and sshd's account made sure of.
+    """The machine's accounts, with root's home moved and an account for sshd.
 
     ssh takes the home directory from here and not from $HOME.
     """

@@ -17,7 +17,7 @@ __all__ = ["cluster", "gpu_cluster", "require_virtual_nodes"]
 
 
 def require_virtual_nodes() -> None:
-    """Skip with the reason where virtual nodes are impossible; fail instead when CI=true."""
+    """Skip with the reason if virtual nodes are impossible; fail instead if CI=true."""
     reasons = needs()
     if not reasons:
         return

@@ -1,4 +1,4 @@
-"""Virtual GPUs: what the stub NVML library answers on one node."""
+"""Virtual GPUs: the answers of the stub NVML library on one node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CUDA_LIBRARY = "/run/libcuda.so.1"
 
 
 class NvmlError:
-    """The nvmlReturn_t numbers that a node can be made to answer (nvml.h)."""
+    """The nvmlReturn_t numbers that a node can return (nvml.h)."""
 
     NO_PERMISSION = 4
     DRIVER_NOT_LOADED = 9
@@ -50,7 +50,7 @@ class Gpus:
     init_error: int = 0
 
     def text(self, node: str) -> str:
-        """The configuration file; identities left empty are made up, different for every device."""
+        """The configuration file; empty identities are generated, different for every device."""
         lines = [
             f"init_error={self.init_error}",
             f"driver={self.driver_version}",
@@ -76,7 +76,7 @@ class Gpus:
 
 
 def library_folder() -> str:
-    """The folder that holds this process's C library, where the loader looks without being told."""
+    """The folder of this process's C library, which the loader always searches."""
     for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
         path = Path(line.split()[-1])
         if path.name.startswith("libc.so") or path.name.startswith("libc-"):

@@ -1,4 +1,4 @@
-"""Open MPI and MPICH on the virtual nodes: they are the machine's own, and can be taken away from one node."""
+"""Open MPI and MPICH on the virtual nodes: those of the machine, which can be hidden on one node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["helper_gone"]
 
 @contextmanager
 def helper_gone(cluster: Cluster, name: str) -> Iterator[None]:
-    """On this node MPI's helpers are not there: what there is cannot be run."""
+    """On this node MPI's helper programs cannot be run."""
     node = cluster.node(name)
     node.write_text("/run/nothing", "")
     covered = {str(Path(path).resolve()) for tool in ("orted", "hydra_pmi_proxy") if (path := shutil.which(tool))}

@@ -21,11 +21,11 @@ File = int | IO[str] | IO[bytes] | None
 
 
 class ClusterError(RuntimeError):
-    """The virtual cluster, not the program under test, did not do as asked."""
+    """The virtual cluster failed, not the program under test."""
 
 
 def base_environment() -> dict[str, str]:
-    """What every command starts with: nothing of the caller's but this Python, first on PATH."""
+    """The environment of every command: nothing of the caller's except this Python, first on PATH."""
     return {
         "PATH": f"{Path(sys.executable).parent}:{_SYSTEM_PATH}",
         "HOME": HOME,
@@ -66,9 +66,8 @@ class Namespace:
         self._started: list[NodeProcess] = []
 
     def path(self, inside: str) -> Path:
-        """Where the caller finds the file that is `inside` here.
-
-        Absolute links on the way would lead back to the caller's own root: name real paths.
+        """The caller's path of the file `inside` this namespace. Use real paths: absolute links would lead to the
+        caller's root.
         """
         return Path(f"/proc/{self.pid}/root{inside}")
 
@@ -124,7 +123,7 @@ class Namespace:
         return subprocess.CompletedProcess(list(argv), process.returncode, output, errors)
 
     def must(self, argv: Sequence[str], *, input: str | None = None, timeout: float = 10.0) -> str:
-        """Run a command of the cluster's own; its output, or `ClusterError` with what it said."""
+        """Run a command of the cluster itself; return its output, or raise `ClusterError` with it."""
         done = self.run(argv, input=input, timeout=timeout)
         if done.returncode != 0:
             raise ClusterError(f"{' '.join(argv)} ended with {done.returncode}: {done.stderr.strip()}")

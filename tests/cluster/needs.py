@@ -1,4 +1,4 @@
-"""Whether virtual nodes are possible on this machine, and if not, why."""
+"""Whether virtual nodes are possible on this machine, or the reasons why not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TOOLS = {
     "cc": "gcc and libc6-dev",
 }
 
-# One small scratch namespace that does once all that a cluster does.
+# Tries every operation of a cluster once in a small namespace.
 _TRIAL = """
 set -e
 mount -t tmpfs trial /run
@@ -40,7 +40,7 @@ mount -t proc trial /proc
 
 
 def needs() -> list[str]:
-    """The reasons why a `Cluster` cannot be built here; empty where it can. Leaves nothing behind."""
+    """The reasons why a `Cluster` cannot be built here; empty if it can. Leaves nothing behind."""
     if not sys.platform.startswith("linux"):
         return [f"virtual nodes need Linux namespaces, and this is {sys.platform}"]
     if os.geteuid() != 0:
@@ -56,7 +56,7 @@ def needs() -> list[str]:
 
 
 def _search_path() -> str:
-    """PATH and the administrators' folders, which not every root has on it."""
+    """PATH and the administrators' folders, which may be missing from root's PATH."""
     return os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
 

@@ -14,7 +14,7 @@ __all__ = ["Node", "Place", "Surroundings", "wait_until"]
 
 @dataclass(frozen=True)
 class Place:
-    """What is settled about a node before it exists."""
+    """The settings of a node before it exists."""
 
     name: str
     kind: str
@@ -30,7 +30,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the nodes of one cluster share; `nodes` fills while they come up."""
+    """Shared data of the nodes of a cluster; `nodes` is filled while they start."""
 
     fabric: Namespace
     mtu: int
@@ -52,7 +52,7 @@ class Node(Namespace):
 
     @property
     def mtu(self) -> int:
-        """What the cluster's interfaces have when nothing is wrong."""
+        """The MTU of the cluster's interfaces without a fault."""
         return self._surroundings.mtu
 
     @property
@@ -103,7 +103,7 @@ class Node(Namespace):
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
-    """Poll until `condition` holds; `ClusterError` names what was waited for after `timeout_s`."""
+    """Poll until `condition` holds; after `timeout_s` raise `ClusterError` with `what`."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:

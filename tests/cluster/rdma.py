@@ -1,4 +1,4 @@
-"""A made-up /sys/class/infiniband: devices in any state, for probes under test and for virtual nodes."""
+"""A simulated /sys/class/infiniband: devices in any state, for tests of probes and for virtual nodes."""
 
 from __future__ import annotations
 

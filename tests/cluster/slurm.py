@@ -1,6 +1,6 @@
 """Slurm on the virtual nodes: slurmctld on the head, slurmd on every node, munge between them, as Debian packages them.
 
-What hinders it on a machine like this is settled here: slurmd wants a cgroup mount unless told otherwise, made-up GRES
+The configuration avoids problems of a test machine: slurmd wants a cgroup mount unless told otherwise, simulated GRES
 puts nodes into `inval` without `config_overrides`, and without systemd processes are tracked by their parents.
 """
 
@@ -28,7 +28,7 @@ _TOOLS = {
     "/usr/sbin/munged": "munge",
 }
 _FOLDERS = ("/run/munge", "/run/slurm/state", "/run/slurm/spool")
-#: Slow machines take a second for all nodes to be idle.
+#: Slow machines take seconds until all nodes are idle.
 _UP_WITHIN_S = 20.0
 
 _CONFIGURATION = """\
@@ -63,7 +63,7 @@ NodeName={nodes} CPUs=4 RealMemory=4000 Gres=gpu:{gpus} State=UNKNOWN
 
 
 def needs_slurm() -> list[str]:
-    """The reasons why Slurm cannot be run here; empty where it can."""
+    """The reasons why Slurm cannot be run here; empty if it can."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
     return [
         f"{tool} is missing (Debian package: {package})"
@@ -73,7 +73,7 @@ def needs_slurm() -> list[str]:
 
 
 def require_slurm() -> None:
-    """Skip with the reason where Slurm is not installed; fail instead when CI=true."""
+    """Skip with the reason if Slurm is not installed; fail instead if CI=true."""
     reasons = needs_slurm()
     if not reasons:
         return
@@ -100,7 +100,7 @@ class Slurm:
         return self.cluster.head.must(["squeue", "--noheader", "--format=%i", f"--states={states}"]).split()
 
     def states(self) -> dict[str, str]:
-        """The state of each node, as sinfo has it."""
+        """The state of each node, as reported by sinfo."""
         lines = self.cluster.head.run(["sinfo", "--noheader", "--Node", "--format=%N %T"], timeout=10).stdout
         return dict(line.split() for line in lines.splitlines())
 
@@ -120,7 +120,7 @@ class Slurm:
             wait_until(lambda: job not in self.jobs(), 10, f"job {job} to be over")
 
     def environment(self, job: str) -> dict[str, str]:
-        """The variables that a batch script of this job has, as far as they say where it is."""
+        """The variables by which a batch script of this job finds its allocation."""
         said = dict(
             part.split("=", 1) for part in self.control("show", "job", job, "--oneliner").split() if "=" in part
         )
@@ -148,7 +148,7 @@ class Slurm:
 
     @contextmanager
     def slurmd_dead(self, node: Node) -> Iterator[None]:
-        """The daemon of one node is killed; the controller does not know it yet."""
+        """The slurmd of one node is killed; the controller does not know it yet."""
         self.stop(node, "slurmd")
         try:
             yield
@@ -159,7 +159,7 @@ class Slurm:
 
     @contextmanager
     def slurmd_frozen(self, node: Node) -> Iterator[None]:
-        """The daemon of one node accepts connections and says nothing."""
+        """The slurmd of one node accepts connections and does not answer."""
         self.stop(node, "slurmd", "STOP")
         try:
             yield
@@ -168,7 +168,7 @@ class Slurm:
 
     @contextmanager
     def drained(self, node: Node, reason: str = "bad cable") -> Iterator[None]:
-        """An administrator took the node out; what runs there goes on."""
+        """An administrator drained the node; running jobs continue."""
         self.control("update", f"nodename={node.name}", "state=drain", f"reason={reason}")
         try:
             yield
@@ -177,13 +177,13 @@ class Slurm:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Somebody else holds all nodes."""
+        """Another job holds all nodes."""
         with self.allocation("--exclusive", f"--nodes={len(self.cluster.nodes)}"):
             yield
 
     @contextmanager
     def controller_gone(self) -> Iterator[None]:
-        """slurmctld is killed; the daemons of the nodes run on."""
+        """slurmctld is killed; the daemons on the nodes keep running."""
         self.stop(self.cluster.head, "slurmctld")
         try:
             yield
@@ -240,7 +240,7 @@ def slurm(
 
 
 def _prepare(node: Node, text: str, gpus: int) -> None:
-    # What an earlier one on the same nodes left would be recovered from.
+    # Otherwise it would recover the state of an earlier instance.
     node.must(["rm", "-rf", "/run/slurm", "/run/munge"])
     node.must(["mkdir", "-p", *_FOLDERS])
     node.path("/run/munge/munge.key").write_bytes(b"k" * 1024)

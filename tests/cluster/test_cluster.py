@@ -1,4 +1,4 @@
-"""The virtual cluster itself: up, down, what a node has of its own, and that the machine stays as it was."""
+"""The virtual cluster itself: start, stop, private files of nodes, and an unchanged machine."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_node_has_two_interfaces_on_two_networks(cluster: Cluster) -> None:
     assert cluster.node("node2").read_text("/sys/class/net/eth0/operstate") == "up\n"
 
 
-def test_what_a_node_writes_is_its_own(cluster: Cluster) -> None:
+def test_files_written_by_a_node_are_private(cluster: Cluster) -> None:
     places = ["/tmp", "/run", "/dev/shm", "/srv/data", "/etc", "$HOME"]
     name = f"only-here-{os.getpid()}"
     written = cluster.head.run(["ssh", "node1", " && ".join(f"echo 1 >{place}/{name}" for place in places)])
@@ -60,7 +60,7 @@ def test_what_a_node_writes_is_its_own(cluster: Cluster) -> None:
     assert not [place for place in places[:-1] if Path(place, name).exists()]
 
 
-def test_processes_and_python_are_as_on_a_node(cluster: Cluster) -> None:
+def test_processes_and_python_on_a_node(cluster: Cluster) -> None:
     node = cluster.node("node1")
     assert node.run(["cat", "/proc/1/comm"]).stdout == "sleep\n"
     same = cluster.head.run(["ssh", "node1", "python3 -c 'import sys; print(sys.prefix)'"])
@@ -76,7 +76,7 @@ def test_run_reports_status_output_and_time_limit(cluster: Cluster) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         cluster.node("node1").run(["sh", "-c", "sleep 60; true"], timeout=0.2)
     assert time.monotonic() - start < 2
-    # What was killed leaves the process table a moment later.
+    # A killed process leaves the process table a moment later.
     while time.monotonic() - start < 4 and _processes_in(spaces) != before:
         time.sleep(0.02)
     assert _processes_in(spaces) == before
@@ -92,7 +92,7 @@ def test_signals_reach_the_command_and_its_status_comes_back(cluster: Cluster) -
         assert process.stdout.read() == "cleaned\n"
 
 
-def test_sixteen_nodes_come_and_go_quickly() -> None:
+def test_sixteen_nodes_start_and_stop_quickly() -> None:
     start = time.monotonic()
     with Cluster(16) as cluster:
         up_s = time.monotonic() - start
@@ -122,7 +122,7 @@ def test_shared_folders_stay_visible_on_the_nodes(tmp_path: Path) -> None:
     assert (tmp_path / "train.py").exists()
 
 
-def test_what_cannot_be_shared_or_named_is_refused_at_once() -> None:
+def test_invalid_arguments_are_rejected_at_once() -> None:
     with pytest.raises(ValueError, match="/run/data cannot be shared"):
         Cluster(1, shared=[Path("/run/data")])
     with pytest.raises(ValueError, match="'-oProxy' cannot be the host name"):
@@ -131,14 +131,14 @@ def test_what_cannot_be_shared_or_named_is_refused_at_once() -> None:
         Cluster(2, names=["a", "a"])
 
 
-def test_a_cluster_that_cannot_start_says_why_and_leaves_nothing() -> None:
+def test_failed_start_gives_the_reason_and_leaves_nothing() -> None:
     before = _machine()
     with pytest.raises(ClusterError, match="did not come up"), Cluster(2, mtu=12):
         pass
     assert _machine() == before
 
 
-def test_the_machine_is_as_before_during_and_after() -> None:
+def test_machine_is_unchanged_during_and_after() -> None:
     before = _machine()
     with Cluster(3, gpus=1) as cluster:
         assert cluster.head.run(["ssh", "node3", "true"]).returncode == 0
@@ -175,7 +175,7 @@ def test_nothing_is_left_two_seconds_after_the_owner_is_killed(in_thread: str) -
     assert _machine() == before
 
 
-def test_impossible_skips_with_the_reason_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_impossible_cluster_skips_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fixtures, "needs", lambda: ["no namespaces today"])
     monkeypatch.delenv("CI", raising=False)
     with pytest.raises(pytest.skip.Exception, match="no namespaces today"):
@@ -205,7 +205,7 @@ def test_the_command_line_runs_in_the_head_and_keeps_the_status() -> None:
 
 
 def _machine() -> dict[str, str]:
-    """What a cluster could leave behind on this machine."""
+    """The state of this machine that a cluster could change."""
     commands = {
         "links": ["ip", "-brief", "link"],
         "addresses": ["ip", "-brief", "address"],

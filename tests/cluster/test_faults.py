@@ -1,4 +1,4 @@
-"""Every fault does what its name says, and nothing of it is left at its end."""
+"""Every fault has its effect, and is undone at its end."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ except pynvml.NVMLError as error:
 
 
 def python(node: Node, program: str, *arguments: object) -> str:
-    """What the program prints when it runs on the node."""
+    """The output of the program on the node."""
     done = node.run([sys.executable, "-I", "-S", "-c", program, *map(str, arguments)])
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -110,14 +110,14 @@ def connect(origin: Node, target: str, port: int) -> str:
 
 
 def ssh(cluster: Cluster, command: str, node: str = "node3") -> str:
-    """What a command prints in an ssh session, with 1 s to connect."""
+    """The output of a command in an ssh session, with 1 s to connect."""
     done = cluster.head.run(["ssh", "-o", "ConnectTimeout=1", node, command])
     return done.stdout if done.returncode == 0 else done.stderr
 
 
 @contextmanager
 def counting(node: Node) -> Iterator[None]:
-    """A server on port 5001 that says how much it was sent."""
+    """A server on port 5001 that returns the number of received bytes."""
     with node.popen([sys.executable, "-I", "-S", "-c", COUNT]) as process:
         try:
             assert process.stdout is not None
@@ -129,7 +129,7 @@ def counting(node: Node) -> Iterator[None]:
 
 @pytest.fixture
 def nodes(cluster: Cluster) -> Iterator[dict[str, Node]]:
-    """All nodes by name; afterwards the node that tests break must be whole again."""
+    """All nodes by name; afterwards the broken node must work again."""
     yield {node.name: node for node in [*cluster.nodes, cluster.head]}
     # A link that was down comes back with the kernel's own route: right, but without quickack.
     left = ssh(cluster, "hostname; nft list ruleset; ip route").replace("quickack 1 ", "")
@@ -190,7 +190,7 @@ def test_mtu_black_hole_stalls_bulk_and_nothing_else(nodes: dict[str, Node]) -> 
     assert three.read_text("/sys/class/net/eth0/mtu") == "1500\n"
 
 
-def test_half_of_the_packets_are_lost(nodes: dict[str, Node]) -> None:
+def test_packet_loss_of_half(nodes: dict[str, Node]) -> None:
     with (
         faults.packet_loss(nodes["node3"], 50),
         nodes["node3"].popen([sys.executable, "-I", "-S", "-c", DATAGRAMS]) as receiver,
@@ -270,7 +270,7 @@ def test_limits_noise_and_clock_in_sessions(cluster: Cluster, nodes: dict[str, N
     assert abs(float(ssh(cluster, "date +%s")) - time.time()) < 2
 
 
-def test_control_groups_hold_sessions_and_are_gone_afterwards(cluster: Cluster, nodes: dict[str, Node]) -> None:
+def test_control_groups_limit_sessions_and_are_removed(cluster: Cluster, nodes: dict[str, Node]) -> None:
     held = {
         "cpu:": faults.cpu_quota(cluster.node("node3"), 0.2),
         "cpuset:": faults.cpu_set(cluster.node("node3"), "0"),
@@ -284,7 +284,7 @@ def test_control_groups_hold_sessions_and_are_gone_afterwards(cluster: Cluster, 
             assert [line for line in lines if "fault-node3" in line and controller in line], lines
             assert "fault-" not in nodes["head"].must(["ssh", "node2", "cat", "/proc/self/cgroup"])
     assert nodes["head"].must(["ssh", "node3", "cat", "/proc/self/cgroup"]) == usual
-    # The groups are the machine's: another cluster may have a node3 with some of its own.
+    # The groups belong to the machine: another cluster may have a node3 with its own.
     assert not list(Path("/sys/fs/cgroup").glob(f"*/fault-node3-{cluster.node('node3').pid}-*"))
 
 
@@ -297,7 +297,7 @@ def test_port_in_use(nodes: dict[str, Node]) -> None:
             pass
 
 
-def test_files_differ_on_one_node_alone(nodes: dict[str, Node]) -> None:
+def test_files_differ_on_only_one_node(nodes: dict[str, Node]) -> None:
     two, three = nodes["node2"], nodes["node3"]
     shared = str(Path(__file__).with_name("packages.txt"))
     before = Path(shared).read_bytes()
@@ -365,7 +365,7 @@ def test_gpu_faults_need_gpus(cluster: Cluster) -> None:
         pass
 
 
-def test_a_fault_ends_when_what_it_surrounds_fails(nodes: dict[str, Node]) -> None:
+def test_fault_is_undone_after_an_exception(nodes: dict[str, Node]) -> None:
     with pytest.raises(subprocess.TimeoutExpired), faults.drop_port(nodes["node3"], 22):
         nodes["head"].run(["ssh", "node3", "true"], timeout=0.2)
     assert connect(nodes["head"], "node3", 22) == "connected"
@@ -375,28 +375,28 @@ def test_folders_that_are_full_closed_read_only_or_hung(cluster: Cluster, nodes:
     three, data = nodes["node3"], "/srv/data"
     three.write_text(f"{data}/file", "text")
 
-    def said(command: str) -> str:
+    def output_of(command: str) -> str:
         return three.run(["sh", "-c", f"timeout 1 {command} 2>&1; echo $?"]).stdout
 
     with faults.read_only(three, data):
-        assert "Read-only" in said(f"touch {data}/new")
+        assert "Read-only" in output_of(f"touch {data}/new")
     with faults.no_inodes(three, "/srv/few"):
-        assert "No space left" in said("touch /srv/few/new")
+        assert "No space left" in output_of("touch /srv/few/new")
     with faults.small_disk(three, "/srv/small", 65536):
-        assert said("df --output=size -B1 /srv/small").split()[1] == "65536"
+        assert output_of("df --output=size -B1 /srv/small").split()[1] == "65536"
     with faults.hung_mount(three, "/srv/hung"):
-        assert said("ls /srv/hung").strip() == "124"
-    assert said("ls /srv/hung").strip() == "0"
+        assert output_of("ls /srv/hung").strip() == "124"
+    assert output_of("ls /srv/hung").strip() == "0"
     with faults.dangling_link(three, f"{data}/file"):
-        assert "No such file" in said(f"cat {data}/file")
+        assert "No such file" in output_of(f"cat {data}/file")
     with faults.folder_instead(three, f"{data}/file"):
-        assert "Is a directory" in said(f"cat {data}/file")
+        assert "Is a directory" in output_of(f"cat {data}/file")
     with faults.closed_file(three, f"{data}/file"):
-        assert said(f"stat -c %a {data}/file").split()[0] == "0"
-    assert said(f"cat {data}/file") == "text0\n"
+        assert output_of(f"stat -c %a {data}/file").split()[0] == "0"
+    assert output_of(f"cat {data}/file") == "text0\n"
 
 
-def test_a_file_of_the_kernel_reads_otherwise_on_one_node(cluster: Cluster) -> None:
+def test_kernel_file_differs_on_one_node(cluster: Cluster) -> None:
     node, other = cluster.node("node1"), cluster.node("node2")
     path = "/sys/class/net/eth0/speed"
     before = node.must(["cat", path])
@@ -407,7 +407,7 @@ def test_a_file_of_the_kernel_reads_otherwise_on_one_node(cluster: Cluster) -> N
         pass
 
 
-def test_rdma_devices_are_shown_and_everything_else_stays(cluster: Cluster) -> None:
+def test_rdma_devices_are_visible_and_other_classes_remain(cluster: Cluster) -> None:
     node = cluster.node("node1")
     classes = node.must(["ls", "/sys/class"])
     memory = node.must(["stat", "-f", "-c", "%t", "/dev/shm"])
@@ -424,7 +424,7 @@ def test_rdma_devices_are_shown_and_everything_else_stays(cluster: Cluster) -> N
         assert node.must(["ls", "/dev/infiniband"]) == ""
 
 
-def test_interfaces_and_addresses_come_and_go(cluster: Cluster) -> None:
+def test_extra_interfaces_and_addresses(cluster: Cluster) -> None:
     node = cluster.node("node1")
     before = node.must(["ip", "-br", "addr"]), node.must(["ip", "route"])
     with faults.extra_interface([node], "docker0", "172.17.0.1/16"):
@@ -440,7 +440,7 @@ def test_interfaces_and_addresses_come_and_go(cluster: Cluster) -> None:
     assert (node.must(["ip", "-br", "addr"]), node.must(["ip", "route"])) == before
 
 
-def test_an_own_file_is_put_back(cluster: Cluster) -> None:
+def test_own_file_is_restored(cluster: Cluster) -> None:
     node = cluster.node("node1")
     before = node.read_text("/etc/resolv.conf")
     with faults.own_file(node, "/etc/resolv.conf", "nameserver 10.77.250.250\n"):

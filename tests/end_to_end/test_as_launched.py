@@ -43,13 +43,13 @@ def running(cluster: Cluster) -> Iterator[Slurm]:
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
-    """A folder that the head and all nodes see, unlike /tmp, of which each has its own."""
+    """A folder that the head and all nodes share; each has its own /tmp."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         yield Path(folder)
 
 
 def submitted(cluster: Cluster, folder: Path, script: str, *options: str, nodes: int = 2) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of the verb over a batch script, from the login node."""
+    """Exit code, standard output and standard error of the command for a batch script, from the login node."""
     (folder / "job.sbatch").write_text(HEADER.format(nodes=nodes, folder=folder) + script)
     for name, words in (("python", ""), ("torchrun", "-m torch.distributed.run ")):
         (folder / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words}"$@"\n')
@@ -62,9 +62,9 @@ def submitted(cluster: Cluster, folder: Path, script: str, *options: str, nodes:
 def test_srun_starts_the_ranks_itself(cluster: Cluster, running: Slurm, shared: Path) -> None:
     code, out, err = submitted(cluster, shared, 'ARGS="--lr 1"\nsrun python -u train.py $ARGS --out x\n')
     assert code == 0, out + err
-    assert "GO: 2 ranks on 2 hosts met by srun" in out
+    assert "GO: 2 ranks on 2 hosts connected through srun" in out
     assert "submitted as job" in err and "is running on node[1-2]" in err
-    assert "GO: 2 ranks of 1 of 1 launches reported" in err
+    assert "GO: 2 ranks in 1 of 1 launches reported" in err
     found = [json.loads(path.read_text()) for path in shared.glob("preflight-smoke/reports/*/*/rank-*.json")]
     assert sorted((each["rank"], each["host"], each["place"]["master_addr"]) for each in found) == [
         (0, "node1", "node1"),
@@ -81,12 +81,10 @@ def test_torchrun_under_srun(cluster: Cluster, running: Slurm, shared: Path) -> 
     )
     code, out, err = submitted(cluster, shared, script)
     assert code == 0, out + err
-    assert "GO: 2 ranks on 2 hosts met by torch" in out
+    assert "GO: 2 ranks on 2 hosts connected through torch" in out
 
 
-def test_a_rank_that_is_not_started_is_named_and_the_job_is_over(
-    cluster: Cluster, running: Slurm, shared: Path
-) -> None:
+def test_rank_that_is_not_started_is_named_and_ends_the_job(cluster: Cluster, running: Slurm, shared: Path) -> None:
     script = "export WORLD_SIZE=3 MASTER_ADDR=node1\nsrun bash -c 'RANK=$SLURM_PROCID python train.py --lr 1'\n"
     code, out, err = submitted(cluster, shared, script, "--wait-deadline", "10")
     assert code == 1, out + err

@@ -1,4 +1,4 @@
-"""Faults of clusters that are reached through their own API, found by the command as a person runs it.
+"""Faults of clusters that are reached through their own API, found by the command line.
 
 Ray is real; Kubernetes is a STUB of its API server (tests/executors/kubernetes_stub.py) whose pods are virtual nodes.
 """
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.cluster import Cluster
-from tests.end_to_end.running import HARD_LIMIT_S, NAMED_WITHIN_S, ROOT, Checked, collect, give_shards, write_job
+from tests.end_to_end.head_command import HARD_LIMIT_S, NAMED_WITHIN_S, ROOT, Checked, collect, give_shards, write_job
 from tests.executors.kubernetes_stub import Stub, api_server
 from tests.executors.ray_cluster import RayNodes, ray_cluster
 from tests.executors.test_conformance_kubernetes import listening_in
@@ -32,7 +32,7 @@ needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="
 
 
 def checked(cluster: Cluster, job: Path, *options: str, environment: dict[str, str] | None = None) -> Checked:
-    """Run a check on the head with the nodes that the executor finds, and judge its recording again here."""
+    """Run a check on the head with the executor's own nodes, and judge its recording again here."""
     command = [
         *(sys.executable, "-m", "preflight", "check", str(job), "--trust-job", "--python", sys.executable),
         *("--save", str(job.parent / "recording.json"), "--output", f"json:{job.parent / 'report.json'}"),
@@ -83,7 +83,7 @@ def test_healthy_pods_give_no_finding(cluster: Cluster, job: Path) -> None:
 
 
 @needs_kubernetes
-def test_a_pod_that_is_pending_is_named_with_the_schedulers_words(cluster: Cluster, job: Path) -> None:
+def test_pending_pod_is_reported_with_the_schedulers_message(cluster: Cluster, job: Path) -> None:
     message = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
     with pods(cluster) as stub:
@@ -92,13 +92,13 @@ def test_a_pod_that_is_pending_is_named_with_the_schedulers_words(cluster: Clust
         del pod["spec"]["nodeName"]
         found = checked(cluster, job, *_ON, "--open-deadline", "4")
     assert found.code == 1 and errors(found) == {("NOD001", "train-3")}, found.text
-    finding = found.one("NOD001")
+    finding = found.only("NOD001")
     assert message in finding["message"] and "kubectl describe pod train-3" in finding["remedy"]
     assert found.stage_s("open") < NAMED_WITHIN_S
 
 
 @needs_kubernetes
-def test_an_exec_that_is_denied_says_what_to_grant(cluster: Cluster, job: Path) -> None:
+def test_denied_exec_names_the_missing_grant(cluster: Cluster, job: Path) -> None:
     with pods(cluster) as stub:
         stub.forbidden.add(("create", "pods/exec"))
         found = checked(cluster, job, *_ON)
@@ -110,7 +110,7 @@ def test_an_exec_that_is_denied_says_what_to_grant(cluster: Cluster, job: Path) 
 
 
 @needs_kubernetes
-def test_a_list_that_is_denied_leaves_nothing_looked_at_and_says_so(cluster: Cluster, job: Path) -> None:
+def test_denied_pod_list_is_reported(cluster: Cluster, job: Path) -> None:
     with pods(cluster) as stub:
         stub.forbidden.add(("list", "pods"))
         found = checked(cluster, job, *_ON)
@@ -135,5 +135,5 @@ def test_a_ray_node_that_died_is_named(cluster: Cluster, job: Path, ray: RayNode
     ray.kill_raylet(cluster.node("node3"))
     found = checked(cluster, job, "--open-deadline", "30", environment=environment)
     assert found.code == 1 and errors(found) == {("NOD001", "node3")}, found.text
-    assert "Ray lost it" in found.one("NOD001")["message"]
+    assert "Ray lost it" in found.only("NOD001")["message"]
     assert found.stage_s("open") < NAMED_WITHIN_S

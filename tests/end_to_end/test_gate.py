@@ -1,4 +1,4 @@
-"""What stops the smoke run: errors, unless they are suppressed in the file or the user keeps going."""
+"""Errors stop the smoke run, unless they are suppressed in the file or --keep-going is set."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import ROOT
+from tests.end_to_end.head_command import ROOT
 from tests.ports import free_port
 
 JOB = """\
@@ -29,7 +29,7 @@ torchrun --nnodes=2 --nproc_per_node=1 --node_rank="$NODE_RANK" --master_addr=lo
 def test_errors_stop_the_smoke_run(tmp_path: Path, comment: str, options: list[str], skipped: bool) -> None:
     (tmp_path / "run.sh").write_text(JOB.format(free_port(), comment))
     (tmp_path / "train.py").write_text("print('nothing distributed here')\n")
-    # An interpreter that ends at once: whether ranks were to be started is the question, not how they fare.
+    # An interpreter that ends at once: the test is whether ranks are started, not what they do.
     command = [sys.executable, "-m", "preflight", "check", str(tmp_path / "run.sh"), "--on", "local"]
     report = tmp_path / "report.json"
     subprocess.run(

@@ -1,4 +1,4 @@
-"""Nodes whose GPUs, driver and framework are well give no finding about them, and every check of them has an answer."""
+"""Nodes with healthy GPUs, driver and framework give no finding, and every check of them has an answer."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster, faults
-from tests.end_to_end.running import check, give_shards, write_job
+from tests.end_to_end.head_command import check, give_shards, write_job
 from tests.fault_matrix.fault import GPU_SCRIPT
 from tests.fault_matrix.gpus import GPU_JOB
 
 pytestmark = pytest.mark.cluster
 
-#: What virtual nodes cannot answer: their kernel log is the machine's, which may be closed, and no card of theirs has
+#: Facts that virtual nodes lack: their kernel log is the machine's and may be unreadable, and their cards have no
 #: NVLinks or NVSwitches.
 MAY_BE_SILENT = {"GPU017", "GPU022", "GPU023"}
 
 
-def test_healthy_gpus_are_no_finding(gpu_cluster: Cluster, tmp_path: Path) -> None:
+def test_healthy_gpus_give_no_finding(gpu_cluster: Cluster, tmp_path: Path) -> None:
     give_shards(gpu_cluster.nodes)
     job = write_job(tmp_path, GPU_JOB, GPU_SCRIPT)
     with faults.installed(gpu_cluster.nodes, faults.Torch()):

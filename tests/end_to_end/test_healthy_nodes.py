@@ -1,4 +1,4 @@
-"""Nothing is said of healthy nodes, however often they are looked at and however busy the machine is.
+"""Healthy nodes give no finding, however often they are checked and however busy the machine is.
 
 `PREFLIGHT_SOAK=20` runs each case so often; without it, once.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
-from tests.end_to_end.running import check, give_shards, write_job
+from tests.end_to_end.head_command import check, give_shards, write_job
 
 pytestmark = pytest.mark.cluster
 ROUNDS = int(os.environ.get("PREFLIGHT_SOAK", "1"))
@@ -23,7 +23,7 @@ ROUNDS = int(os.environ.get("PREFLIGHT_SOAK", "1"))
 
 @contextmanager
 def busy(processes: int) -> Iterator[None]:
-    """While the block runs, so many processes want a processor each, all the time."""
+    """While the block runs, this many processes each occupy a processor."""
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
     try:
         yield
@@ -35,7 +35,7 @@ def busy(processes: int) -> Iterator[None]:
 
 @pytest.mark.timeout(120 * ROUNDS)
 @pytest.mark.parametrize("loops", [0, os.cpu_count() or 1], ids=["idle", "busy"])
-def test_nothing_is_said_of_healthy_nodes(cluster: Cluster, tmp_path: Path, loops: int) -> None:
+def test_healthy_nodes_give_no_finding(cluster: Cluster, tmp_path: Path, loops: int) -> None:
     give_shards(cluster.nodes)
     job = write_job(tmp_path)
     told: list[str] = []
@@ -54,8 +54,9 @@ SIXTY_FOUR = 64
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_sixty_four_nodes_are_opened_looked_at_and_left(tmp_path: Path) -> None:
-    """On one machine with a few cores that is some thousand processes: facts may be late, nodes may not be lost."""
+def test_sixty_four_nodes_are_checked(tmp_path: Path) -> None:
+    """On one machine with a few cores that is about a thousand processes: facts may be late, but no node may be
+    lost."""
     with Cluster(SIXTY_FOUR) as cluster:
         give_shards(cluster.nodes)
         job = write_job(tmp_path)

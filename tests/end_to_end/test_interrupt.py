@@ -1,4 +1,4 @@
-"""A run that is ended from outside still writes what it saw, and leaves no process behind."""
+"""An interrupted run still writes its report, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.end_to_end.running import ROOT
+from tests.end_to_end.head_command import ROOT
 from tests.ports import free_port
 
 JOB = """\
 torchrun --nnodes=2 --nproc_per_node=1 --node_rank="$NODE_RANK" --master_addr=127.0.0.1 --master_port={} train.py
 """
-#: How long preflight and everything it started may take to be gone.
+#: How long preflight and its processes may take to end.
 GONE_WITHIN_S = 5.0
 
 
@@ -27,7 +27,7 @@ def test_a_partial_report_is_written(tmp_path: Path, number: signal.Signals, cod
     (tmp_path / "run.sh").write_text(JOB.format(free_port()))
     (tmp_path / "train.py").write_text('import torch.distributed as dist\n\ndist.init_process_group("gloo")\n')
     command = [sys.executable, "-m", "preflight", "check", str(tmp_path / "run.sh"), "--on", "local"]
-    # An interpreter that never answers, so that the run is still at it when the signal comes.
+    # An interpreter that never answers, so the run is still active when the signal is sent.
     sleeper = tmp_path / "sleeper"
     sleeper.write_text("#!/bin/sh\nexec sleep 300\n")
     sleeper.chmod(0o755)
@@ -40,7 +40,7 @@ def test_a_partial_report_is_written(tmp_path: Path, number: signal.Signals, cod
     )
     assert process.stderr is not None
     for line in process.stderr:
-        if "looking at the nodes" in line:
+        if "checking the nodes" in line:
             break
     below = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(number)

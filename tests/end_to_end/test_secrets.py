@@ -1,4 +1,4 @@
-"""What must not leave a node is not in anything that a check writes, and nodes are told apart by it all the same."""
+"""Secrets of nodes are in no output of a check, but differences between them are still found."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.cluster.faults import context as ranks
-from tests.end_to_end.running import JOB, check, give_shards, write_job
+from tests.end_to_end.head_command import JOB, check, give_shards, write_job
 
 pytestmark = pytest.mark.cluster
 OURS, THEIRS, IN_JOB = "s3cret-of-node2", "s3cret-of-the-others", "abcdef0123456789-in-the-job"

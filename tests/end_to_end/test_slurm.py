@@ -1,4 +1,4 @@
-"""`preflight check` as people run it on a cluster with Slurm: inside of a batch job, and from the login node."""
+"""`preflight check` on a cluster with Slurm: inside a batch job, and from the login node."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from preflight import api
-from preflight.saved import load
+from preflight.model.recording_io import load
 from tests.cluster import Cluster
 from tests.cluster.node import wait_until
 from tests.cluster.slurm import Slurm, require_slurm, slurm
-from tests.end_to_end.running import ROOT, give_shards, write_job
+from tests.end_to_end.head_command import ROOT, give_shards, write_job
 from tests.executors.conformance import PATHS
 
 pytestmark = pytest.mark.cluster
@@ -84,7 +84,9 @@ def test_a_batch_job_checks_its_own_nodes_to_a_verdict(cluster: Cluster, running
     # The batch script itself runs on the first node, which shares no folder with the head.
     first, folder = cluster.node("node1"), Path("/srv/data/job")
     words = " ".join(check_command(folder / "job.sbatch"))
-    line = f"cd {ROOT} && PYTHONPATH={PATHS} {words} >{folder}/said 2>&1; echo $? >{folder}/code; exit"
+    # Not a plain `exit`: the parser would skip everything below it.
+    ends = f'echo $? >{folder}/code; [ -z "$SLURM_JOB_ID" ] || exit'
+    line = f"cd {ROOT} && PYTHONPATH={PATHS} {words} >{folder}/said 2>&1; {ends}"
     script = job_in(tmp_path, before=line)
     for name in ("job.sbatch", "train.py"):
         first.write_text(f"{folder}/{name}", (tmp_path / name).read_text())
@@ -102,7 +104,7 @@ def test_a_batch_job_checks_its_own_nodes_to_a_verdict(cluster: Cluster, running
     assert {"NOD001", "NOD003", "LNK001", "SMK001", "SMK002"} <= passed
 
 
-def test_from_the_login_node_the_jobs_own_request_is_made(cluster: Cluster, running: Slurm, tmp_path: Path) -> None:
+def test_login_node_requests_the_jobs_resources(cluster: Cluster, running: Slurm, tmp_path: Path) -> None:
     code, report, text = from_outside(cluster, job_in(tmp_path, nodes=2, partition="two"), "--until", "node")
     assert code == 0, text
     run = report["run"]
@@ -112,15 +114,15 @@ def test_from_the_login_node_the_jobs_own_request_is_made(cluster: Cluster, runn
     assert running.jobs() == []
 
 
-def test_what_can_never_be_given_is_said_without_any_node(cluster: Cluster, running: Slurm, tmp_path: Path) -> None:
+def test_impossible_request_is_reported_without_nodes(cluster: Cluster, running: Slurm, tmp_path: Path) -> None:
     script = job_in(tmp_path, nodes=3, partition="two", time="3:00:00")
     code, report, text = from_outside(cluster, script, "--until", "node", "--gather-deadline", "2")
     assert code == 1, text
     findings = report["findings"]
     assert isinstance(findings, list)
     assert sorted({f["id"] for f in findings if f["severity"] == "error"}) == ["ALC002", "ALC005", "ALC006"], text
-    assert "asks for 3 nodes, and partition two gives at most 2" in text
-    assert "asks for 3:00:00, and partition two gives at most 01:00:00" in text
+    assert "requests 3 nodes, and partition two allows at most 2" in text
+    assert "requests 3:00:00, and partition two allows at most 01:00:00" in text
     assert running.jobs() == []
 
 

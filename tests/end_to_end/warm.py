@@ -1,7 +1,7 @@
-"""A head that has preflight imported already, for tests that run it by the hundred.
+"""A head with preflight already imported, for tests that run it hundreds of times.
 
-A process on the cluster's head imports everything once, and forks for each command line; the fork does what a fresh
-`python -m preflight` does. Half of what such a process computes is imports.
+A process on the cluster's head imports everything once, and forks for each command line; the fork behaves like a new
+`python -m preflight`. Imports are half of the work of such a process.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class WarmHead:
 
     def __init__(self, cluster: Cluster, folder: Path, environment: dict[str, str]) -> None:
         self._folder = str(folder)
-        #: It can be asked no more; so ends one that came to no end in time.
+        #: It accepts no more commands, for example after a timeout.
         self.closed = False
         command = [sys.executable, "-c", "from tests.end_to_end.warm import serve; serve()"]
         self._server: NodeProcess = cluster.head.popen(
             command, cwd=self._folder, env=environment, stdin=subprocess.PIPE, stderr=subprocess.STDOUT
         )
 
-    def run(self, arguments: Sequence[str], said: Path, *, timeout: float) -> subprocess.CompletedProcess[str]:
-        """As `cluster.head.run` of a fresh process; what it says goes to two files beside `said` on its way."""
+    def run(self, arguments: Sequence[str], output_path: Path, *, timeout: float) -> subprocess.CompletedProcess[str]:
+        """Like `cluster.head.run` of a new process; its output goes through two files beside `output_path`."""
         assert self._server.stdin is not None and self._server.stdout is not None
-        files = [f"{said}.out", f"{said}.err"]
-        with suppress(BrokenPipeError):  # What it said last says why.
+        files = [f"{output_path}.out", f"{output_path}.err"]
+        with suppress(BrokenPipeError):  # Its last output gives the reason.
             self._server.stdin.write(json.dumps({"arguments": [*arguments], "files": files}) + "\n")
             self._server.stdin.flush()
         until = time.monotonic() + timeout
@@ -52,26 +52,27 @@ class WarmHead:
         return subprocess.CompletedProcess([*arguments], json.loads(answer)["code"], output, errors)
 
     def close(self) -> None:
-        """End it, and what it runs."""
+        """End it and its command."""
         self.closed = True
         self._server.kill_session()
         self._server.wait(timeout=10)
 
 
 def serve() -> None:
-    """On the head: a line with arguments in, a line with the exit code out, one after the other."""
-    from preflight import catalog, cli
+    """Runs on the head: for each line of arguments, one line with the exit code."""
+    from preflight.cli import main
+    from preflight.plugins import registry
 
-    for group in (catalog.RULES, catalog.CHECKS, catalog.SOURCES, catalog.EXECUTORS, catalog.REPORTERS):
-        catalog.load(group)
-    # As for a fresh process: what it is checked with is not looked for in its working directory.
+    for group in (registry.RULES, registry.CHECKS, registry.SOURCES, registry.EXECUTORS, registry.REPORTERS):
+        registry.load(group)
+    # Like a new process, it does not import from its working directory.
     sys.path[:] = [place for place in sys.path if place]
     judged = False
     for line in sys.stdin:
         asked = json.loads(line)
         pid = os.fork()
         if not pid:
-            _become(asked["arguments"], asked["files"], cli.run)
+            _become(asked["arguments"], asked["files"], main.run)
         _, status = os.waitpid(pid, 0)
         print(json.dumps({"code": os.waitstatus_to_exitcode(status)}), flush=True)
         if not judged:
@@ -95,9 +96,9 @@ def _become(arguments: list[str], files: list[str], run: object) -> None:
 
 
 def _judge(arguments: list[str]) -> bool:
-    """Judge what was recorded here, too: validators made for it are there for all later forks."""
+    """Judge the recording here too, so that later forks inherit its validators."""
     from preflight import api
-    from preflight.saved import load
+    from preflight.model.recording_io import load
 
     saved = Path(arguments[arguments.index("--save") + 1])
     if not saved.exists():

@@ -1,17 +1,18 @@
-"""What every executor does, tried for real: a test module subclasses `Conformance` and gives it a `world` fixture.
+"""The behaviour that all executors share, tested for real: a test module subclasses `Conformance` and provides `world`.
 
     class TestSsh(Conformance):
         @pytest.fixture(scope="class")
         @classmethod
         def world(cls, cluster: Cluster) -> Iterator[World]: ...
 
-A world is a head, nodes that the executor reaches from it, and ways to break one of them. What a world cannot show it
-says in `lacking`, with the reason, and the test is skipped by that name.
+A world is a head, nodes that the executor reaches from it, and ways to break one of them. `unsupported` names the tests
+that a world cannot run, with the reason; they are skipped.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -22,27 +23,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from preflight.node import bootstrap
+from preflight.agent import bootstrap
 from tests.cluster import Cluster, Node, NodeProcess
-from tests.executors.trial import HOSTILE
+from tests.executors.trial import DEADLINE_S, HOSTILE
+from tests.processes import pids_where
+from tests.suite.load import Slowdown
 
 ROOT = Path(__file__).parents[2]
-PATHS = ":".join(str(path) for path in (ROOT, ROOT / "checks", ROOT / "rules", ROOT / "tests/node"))
-#: How long anything of a run may outlive its head.
+PATHS = ":".join(str(path) for path in (ROOT, ROOT / "checks", ROOT / "rules", ROOT / "tests/agent"))
+#: How long processes of a run may outlive their head.
 GONE_WITHIN_S = 5.0
 #: A trial that takes longer hangs.
 HARD_LIMIT_S = 60.0
 #: An agent and all its forks carry the loader on their command line.
-_LOADER = bootstrap.packed_loader().encode()
+_LOADER = bootstrap.packed_loader()
 
 
 @dataclass(frozen=True)
 class Broken:
-    """What breaking came to: which node (empty: one of them, whichever is first), and how its record must tell it.
+    """A broken node (empty: any one of them), and what its record must contain.
 
-    `arguments` are further ones for the trial; `kinds` are the kinds that fit, `words` what the problem must hold.
+    `arguments` are extra arguments of the trial, `kinds` the accepted kinds, `words` the expected parts of the problem.
     """
 
     node: str = ""
@@ -56,14 +60,13 @@ Break = Callable[[], AbstractContextManager[Broken]]
 
 @dataclass(frozen=True)
 class World:
-    """Somewhere an executor can be tried.
+    """An environment in which an executor is tested.
 
     Args:
-        head: where the program runs. `nodes` are the names it shall reach, in order, each with the host name that
-            the machine behind it has.
-        arguments: `--on` and what belongs to it; `environment` is what the head's program has.
-        noisy, without_python, old_python, silent, failing: break one node in that manner.
-        lacking: test name -> why it says nothing here.
+        head: where the program runs. `nodes` are the names it must reach, in order, each with its host name.
+        arguments: `--on` and its options; `environment` is that of the head's program.
+        noisy, without_python, old_python, silent, failing: context managers that break one node in this manner.
+        unsupported: test name -> why it cannot run here.
     """
 
     cluster: Cluster
@@ -76,7 +79,7 @@ class World:
     old_python: Break | None = None
     silent: Break | None = None
     failing: Break | None = None
-    lacking: Mapping[str, str] = field(default_factory=dict)
+    unsupported: Mapping[str, str] = field(default_factory=dict)
 
     def start(self, what: str, *arguments: str) -> NodeProcess:
         """Start a trial on the head."""
@@ -85,7 +88,7 @@ class World:
         return self.head.popen(command, env=environment, cwd=str(ROOT), stdin=subprocess.PIPE)
 
     def trial(self, what: str, *arguments: str) -> dict[str, Any]:
-        """Run a trial to its end; all that it printed, as one mapping."""
+        """Run a trial to its end; its output as one mapping."""
         process = self.start(what, *arguments)
         try:
             output, errors = process.communicate(timeout=HARD_LIMIT_S)
@@ -97,27 +100,24 @@ class World:
         return _merged(output)
 
     def leftovers(self, run: str = "") -> dict[int, str]:
-        """Every process of ours on any node or on the head: agents, and what carries the variable of this run."""
-        return {**self._where(lambda place: _LOADER in (place / "cmdline").read_bytes()), **self.ranks(run)}
+        """Every process of preflight on any node or the head: agents, and processes with the variable of this run."""
+        return {**self._find_processes(lambda process: _LOADER in " ".join(process.cmdline())), **self.ranks(run)}
 
     def ranks(self, run: str) -> dict[int, str]:
-        """Every process on any node that carries the variable of this run."""
-        mark = f"RUN={run}\0".encode()
-        return self._where(lambda place: mark in (place / "environ").read_bytes()) if run else {}
+        """Every process on any node that has the variable of this run."""
+        return self._find_processes(lambda process: process.environ().get("RUN") == run) if run else {}
 
-    def _where(self, ours: Callable[[Path], bool]) -> dict[int, str]:
-        """The command lines, by pid, of the cluster's processes that are `ours` by their folder in /proc."""
+    def _find_processes(self, ours: Callable[[psutil.Process], bool]) -> dict[int, str]:
+        """The command lines, by pid, of the cluster's processes that are `ours`."""
         here = {_network(node.pid) for node in (*self.cluster.nodes, self.cluster.head)}
         found: dict[int, str] = {}
-        for place in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if _network(int(place.name)) in here and ours(place):
-                    command = (place / "cmdline").read_bytes().replace(b"\0", b" ")
-                    found[int(place.name)] = command.decode("utf-8", "replace")[:200]
+        for pid in pids_where(lambda process: _network(process.pid) in here and ours(process)):
+            with suppress(psutil.NoSuchProcess):
+                found[pid] = " ".join(psutil.Process(pid).cmdline())[:200]
         return found
 
-    def left_after(self, deadline_s: float, run: str = "") -> dict[int, str]:
-        """What is left once nothing is, or at the latest after `deadline_s`."""
+    def wait_for_leftovers(self, deadline_s: float, run: str = "") -> dict[int, str]:
+        """The processes left after at most `deadline_s`; returns early once there are none."""
         until = time.monotonic() + deadline_s
         while (left := self.leftovers(run)) and time.monotonic() < until:
             time.sleep(0.05)
@@ -139,19 +139,19 @@ def _network(pid: int) -> str:
 
 
 class Conformance:
-    """The suite. Each test is one promise of `preflight.executors.base`."""
+    """The suite. Each test covers one promise of `preflight.executors.base`."""
 
     @pytest.fixture(scope="class")
     @classmethod
     def world(cls) -> Iterator[World]:
-        """Where to try: a subclass says it."""
+        """The environment; provided by a subclass."""
         raise NotImplementedError
 
     @pytest.fixture(autouse=True)
-    def _able(self, request: pytest.FixtureRequest, world: World) -> None:
+    def _skip_unsupported(self, request: pytest.FixtureRequest, world: World) -> None:
         name = request.node.originalname
-        if name in world.lacking:
-            pytest.skip(world.lacking[name])
+        if name in world.unsupported:
+            pytest.skip(world.unsupported[name])
 
     def test_every_node_answers_under_its_own_name(self, world: World) -> None:
         said = world.trial("look")
@@ -162,7 +162,7 @@ class Conformance:
     def test_a_megabyte_goes_both_ways(self, world: World) -> None:
         assert world.trial("look")["carried"] == dict.fromkeys(world.nodes, True)
 
-    def test_noise_before_the_agent_is_passed_over(self, world: World) -> None:
+    def test_noise_before_the_agent_is_skipped(self, world: World) -> None:
         assert world.noisy is not None
         with world.noisy() as broken:
             said = world.trial("look", *broken.arguments)
@@ -170,14 +170,20 @@ class Conformance:
         assert all(said["carried"].values())
 
     @pytest.mark.parametrize("fault", ["without_python", "old_python"])
-    def test_a_node_without_a_python_that_will_do_says_so(self, world: World, fault: str) -> None:
+    def test_node_without_a_usable_python_is_reported(self, world: World, fault: str) -> None:
         self._one_is_broken(world, getattr(world, fault))
 
-    def test_the_deadline_is_kept_when_a_node_is_silent(self, world: World) -> None:
-        said = self._one_is_broken(world, world.silent, "--deadline", "3")
-        assert said["opened_s"] < 3 + 3.0
+    def test_deadline_holds_for_a_silent_node(self, world: World) -> None:
+        # The time beyond the deadline is work of this machine, which takes longer under load. The limit stays below the
+        # default deadline (8 s, on Ray 20 s).
+        words = [*world.arguments]
+        otherwise_s = float(words[words.index("--deadline") + 1]) if "--deadline" in words else DEADLINE_S
+        with Slowdown() as slow:
+            said = self._one_is_broken(world, world.silent, "--deadline", "3")
+        limit_s = min(3 + 3.0 * slow.factor, otherwise_s - 0.1)
+        assert said["opened_s"] < limit_s, f"the machine is {slow.factor:.1f} times as slow as a quiet one"
 
-    def test_one_node_that_fails_leaves_the_others(self, world: World) -> None:
+    def test_failing_node_does_not_affect_others(self, world: World) -> None:
         self._one_is_broken(world, world.failing)
 
     def _one_is_broken(self, world: World, fault: Break | None, *arguments: str) -> dict[str, Any]:
@@ -193,22 +199,22 @@ class Conformance:
         assert said["carried"] == {other: True for other in world.nodes if other != name}
         return said
 
-    def test_after_closing_nothing_is_left(self, world: World) -> None:
+    def test_nothing_is_left_after_closing(self, world: World) -> None:
         world.trial("look")
-        assert world.left_after(1.0) == {}
+        assert world.wait_for_leftovers(1.0) == {}
 
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGSTOP], ids=lambda n: n.name)
     def test_nothing_outlives_the_head(self, world: World, number: signal.Signals) -> None:
         run = f"conformance-{number.name}"
         with self._training(world, run) as head:
             head.send_signal(number)
-            left = world.left_after(GONE_WITHIN_S, run)
+            left = world.wait_for_leftovers(GONE_WITHIN_S, run)
             mine = _below(head) if number is signal.SIGSTOP else set()
             assert {pid: command for pid, command in left.items() if pid not in mine} == {}
 
     @contextmanager
     def _training(self, world: World, run: str) -> Iterator[NodeProcess]:
-        """A head with a stubborn rank on every node, each with descendants that want to outlive it."""
+        """A head with a stubborn rank on every node, each with descendants that try to outlive it."""
         head = world.start("train", "--run", run)
         try:
             assert head.stdout is not None
@@ -226,7 +232,7 @@ class Conformance:
             head.kill_session()
             head.wait(timeout=10)
 
-    def test_giving_up_on_silent_nodes_ends_at_once(self, world: World) -> None:
+    def test_cancelling_silent_nodes_returns_at_once(self, world: World) -> None:
         assert world.silent is not None
         with world.silent() as broken:
             head = world.start("give-up", *broken.arguments)
@@ -244,20 +250,20 @@ class Conformance:
                 head.kill_session()
                 head.wait(timeout=10)
 
-    def test_what_is_no_host_name_is_refused(self, world: World) -> None:
+    def test_invalid_host_name_is_rejected(self, world: World) -> None:
         trap = "/run/trap"
         refused = world.trial("refuse", "--trap", trap)["refused"]
         assert len(refused) == len(HOSTILE)
         for name, (kind, message) in refused.items():
             assert kind == "denied", (name, kind, message)
-            assert "no host name" in message
+            assert re.search(r"is not a valid (host|pod) name", message)
         for node in (*world.cluster.nodes, world.head):
             assert not list(node.path("/run").glob("trap*")), node
 
 
 def _below(head: NodeProcess) -> set[int]:
     """The processes below the trial itself, which the machine sees below an `nsenter`."""
-    from preflight.node.process import children_of, descendants
+    from preflight.agent.process import children_of, descendants
 
     inner = children_of(head.pid)
     return set(descendants(inner[0])) if inner else set()
@@ -268,7 +274,7 @@ def _below(head: NodeProcess) -> set[int]:
 
 @contextmanager
 def python_replaced(node: Node, script: str) -> Iterator[None]:
-    """On this node every interpreter that could be found is `script` instead; `$REAL` in it is a working one."""
+    """On this node `script` replaces every interpreter; `$REAL` in it is a working one."""
     from tests.cluster.namespace import base_environment
 
     folders = [Path(folder) for folder in base_environment()["PATH"].split(":")]
@@ -288,12 +294,12 @@ def python_replaced(node: Node, script: str) -> Iterator[None]:
         yield
     finally:
         for path in covered:
-            # What still runs it keeps the mount busy.
+            # Running interpreters keep the mount busy.
             node.must(["umount", "--lazy", path])
         node.must(["rm", "-r", place])
 
 
-#: What the interpreter of a broken node does, and how its record tells it.
+#: What the interpreter of a broken node does, and what its record must contain.
 SCRIPTS: Mapping[str, tuple[str, Broken]] = {
     "noisy": ('echo "Welcome!"; echo preflight-; echo "quota: 93 %" >&2; exec "$REAL" "$@"', Broken()),
     "old_python": ("exit 97", Broken(kinds=("missing",), words=("Python",))),
@@ -303,7 +309,7 @@ SCRIPTS: Mapping[str, tuple[str, Broken]] = {
 
 
 def broken_python(node: Node, name: str, how: str, **more: Any) -> Break:
-    """A way to break a node by its Python; `name` is what the executor calls the node."""
+    """A context manager that breaks a node's Python; `name` is the node's name for the executor."""
     from dataclasses import replace
 
     script, broken = SCRIPTS[how]
@@ -318,13 +324,13 @@ def broken_python(node: Node, name: str, how: str, **more: Any) -> Break:
 
 @contextmanager
 def no_python(node: Node) -> Iterator[None]:
-    """On this node no interpreter is found: what there was cannot be run."""
+    """On this node no interpreter can be run."""
     with python_replaced(node, "exit 127"):
         yield
 
 
 def without_python(node: Node, name: str) -> Break:
-    """A way to leave a node without any Python."""
+    """A context manager that leaves a node without any Python."""
 
     @contextmanager
     def inject() -> Iterator[Broken]:
@@ -334,12 +340,12 @@ def without_python(node: Node, name: str) -> Break:
     return inject
 
 
-def by_python(node: Node, name: str) -> dict[str, Break]:
-    """All the ways to break one virtual node that need nothing of the transport, as arguments of `World`."""
+def python_faults(node: Node, name: str) -> dict[str, Break]:
+    """All faults of one virtual node that are independent of the transport, as arguments of `World`."""
     ways = {how: broken_python(node, name, how) for how in SCRIPTS}
     return {**ways, "without_python": without_python(node, name)}
 
 
 def names(nodes: Sequence[Node]) -> dict[str, str]:
-    """Nodes that are called what their machines call themselves."""
+    """Nodes whose names are their host names."""
     return {node.name: node.name for node in nodes}

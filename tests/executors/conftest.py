@@ -18,16 +18,16 @@ from tests.cluster.fixtures import cluster
 __all__ = ["cluster"]
 
 ROOT = Path(__file__).parents[2]
-PATHS = os.pathsep.join(str(path) for path in (ROOT, ROOT / "checks", ROOT / "rules", ROOT / "tests/node"))
-#: Opens a fleet over ssh, asks every node something, and prints what it has seen as one line of JSON.
+PATHS = os.pathsep.join(str(path) for path in (ROOT, ROOT / "checks", ROOT / "rules", ROOT / "tests/agent"))
+#: Opens a fleet over ssh, sends a request to every node, and prints the answers as one line of JSON.
 LOOK = """
 import dataclasses, json, os, sys, time
 import anyio
 from shipped import SHIPPED
 from preflight.executors.ssh import SshExecutor
-from preflight.fleet import open_fleet
+from preflight.runner.fleet import open_fleet
 from tests.executors.trial import SHIPPED
-from preflight.recording import Node
+from preflight.model.recording import Node
 
 async def main():
     began = time.monotonic()
@@ -36,7 +36,7 @@ async def main():
     async with open_fleet(executor, nodes, deadline_s=5.0, extra=SHIPPED) as fleet:
         answers = {}
         for name, session in fleet.sessions.items():
-            answers[name] = dataclasses.asdict(await session.ask("shipped.probes:place", {"variable": "USER"}))
+            answers[name] = dataclasses.asdict(await session.request("shipped.probes:place", {"variable": "USER"}))
         records = {record.node.name: dataclasses.asdict(record) for record in fleet.records}
     print(json.dumps({"records": records, "answers": answers, "took_s": time.monotonic() - began}))
 
@@ -46,7 +46,8 @@ anyio.run(main)
 
 @pytest.fixture
 def head_environment() -> dict[str, str]:
-    """What a program on the cluster's head needs to import us and the probes of tests/node/shipped."""
+    """The variables with which a program on the cluster's head can import preflight and the probes of
+    tests/agent/shipped."""
     return {"PYTHONPATH": PATHS}
 
 

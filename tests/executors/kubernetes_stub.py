@@ -1,9 +1,8 @@
-"""A STUB of the Kubernetes API server: the few paths that the executor asks, and no more. It is no Kubernetes.
-
-What it does as the real one: bearer tokens (401), RBAC refusals in RBAC's own words (403), paging, a Job that becomes
+"""A STUB of the Kubernetes API server, with only the paths that the executor uses. It behaves like the real one in:
+bearer tokens (401), RBAC refusals in RBAC's own words (403), paging, a Job that becomes
 pods on nodes with room for them (or stays Pending with a scheduler's message), and exec over a websocket with the
-channel protocol v4 or v5, which really starts the command, as a process here. What it cannot show: kubelets,
-images, networks of pods, and how quickly a real control plane acts.
+channel protocol v4 or v5, which really starts the command, as a process here. It does not simulate kubelets, images,
+pod networks, or the speed of a real control plane.
 """
 
 from __future__ import annotations
@@ -34,25 +33,25 @@ class Stub:
     """The state of the cluster; tests change it between calls."""
 
     protocols: tuple[str, ...] = ("v5.channel.k8s.io", "v4.channel.k8s.io")
-    #: (verb, resource) that the user may not do.
+    #: The denied pairs of (verb, resource).
     forbidden: set[tuple[str, str]] = field(default_factory=set)
     pods: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
     jobs: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
-    #: What was asked, in order.
+    #: The requests, in order.
     log: list[str] = field(default_factory=list)
     processes: dict[str, list[subprocess.Popen[Any]]] = field(default_factory=dict)
     #: Connections of exec by pod, to be cut.
     connections: dict[str, list[socket.socket]] = field(default_factory=dict)
-    #: A path that is never answered while this holds its beginning.
+    #: Requests for paths that begin with this are never answered.
     silent: str = ""
     url: str = ""
-    #: Starts a command in a pod; without it, here.
+    #: Starts a command in a pod; without it, on this machine.
     start: Callable[[str, list[str]], subprocess.Popen[Any]] | None = None
     over: threading.Event = field(default_factory=threading.Event)
 
     def add_node(self, name: str, *, gpus: int = 0, ready: bool = True, taint: str = "") -> None:
-        """A node with so many GPUs, 8 cores and 32 GiB."""
+        """Add a node with this number of GPUs, 8 cores and 32 GiB."""
         allocatable = {"cpu": "8", "memory": "32Gi", "pods": "110"}
         if gpus:
             allocatable["nvidia.com/gpu"] = str(gpus)
@@ -66,7 +65,7 @@ class Stub:
         }
 
     def add_pod(self, name: str, *, node: str = "", namespace: str = "train", **changes: Any) -> dict[str, Any]:
-        """A running pod of one container; `changes` are laid over metadata, spec and status."""
+        """Add a running pod of one container; `changes` override its metadata, spec and status."""
         pod: dict[str, Any] = {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -111,7 +110,7 @@ class Stub:
         return path
 
     def make_pods(self, namespace: str, job: dict[str, Any]) -> None:
-        """What the job controller and the scheduler do: a pod for each index, each on a node with room."""
+        """Create a pod for each index, each on a node with room, as the job controller and the scheduler do."""
         name, spec = job["metadata"]["name"], job["spec"]
         template = spec["template"]
         wanted = int(template["spec"]["containers"][0].get("resources", {}).get("limits", {}).get("nvidia.com/gpu", 0))
@@ -146,7 +145,7 @@ class Stub:
                 pod["status"] = {"phase": "Pending", "conditions": [condition]}
 
     def remove_pod(self, namespace: str, name: str) -> None:
-        """Delete a pod, and kill what runs in it, as a kubelet would."""
+        """Delete a pod, and kill its processes, as a kubelet would."""
         self.pods.pop((namespace, name), None)
         for process in self.processes.pop(name, []):
             with suppress(ProcessLookupError):
@@ -154,7 +153,7 @@ class Stub:
             process.wait(timeout=5)
 
     def cut(self, pod: str) -> None:
-        """Cut the connections of exec to a pod, without a word."""
+        """Close the exec connections to a pod without a message."""
         for connection in self.connections.pop(pod, []):
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -193,7 +192,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing; `log` keeps what was asked."""
+        """Print nothing; `log` keeps the requests."""
 
     def do_GET(self) -> None:
         self._serve("get")
@@ -331,7 +330,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 class _Exec:
-    """One program of a pod: what a kubelet and a container runtime do with it."""
+    """One program in a pod, as a kubelet and a container runtime handle it."""
 
     def __init__(self, handler: _Handler, pod: str, command: list[str], half_closes: bool) -> None:
         self._handler = handler
@@ -365,7 +364,7 @@ class _Exec:
                     _write_all(process.stdin.fileno(), message[1:])
             elif message[:2] == b"\xff\x00" and self._half_closes:
                 break
-        # The connection is gone, or its standard input: that is all the program gets to know.
+        # The connection or its standard input is closed; the program sees only that.
         with suppress(OSError):
             process.stdin.close()
         process.wait()

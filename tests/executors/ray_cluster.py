@@ -11,13 +11,13 @@ from tests.cluster import Cluster, Node
 from tests.cluster.node import wait_until
 
 PORT = 6379
-#: With tokens, because nodes without a token of their own would take whatever lies in a shared home.
+#: With tokens, because nodes without a token would use the one in a shared home directory.
 ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",
     "RAY_AUTH_TOKEN": "f" * 64,
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_prestart_worker_first_driver": "0",
-    # As quick as a node of a real cluster is missed when its machine says goodbye.
+    # As quickly as a real cluster notices a node that signs off.
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_timeout_ms": "1000",
     "RAY_health_check_failure_threshold": "2",
@@ -28,7 +28,7 @@ _RAY = ("-m", "ray.scripts.scripts", "start", "--object-store-memory", "80000000
 
 @dataclass
 class RayNodes:
-    """The cluster while it runs. `address` is what drivers are told."""
+    """A running cluster. `address` is the one for drivers."""
 
     address: str
     head: Node
@@ -51,7 +51,7 @@ class RayNodes:
             assert process.returncode == 0, output + errors
 
     def kill_raylet(self, node: Node) -> None:
-        """End a node as a power cut would, and wait until the cluster has noticed."""
+        """Kill a node as a power cut would, and wait until the cluster has noticed."""
         node.must(["pkill", "-KILL", "-x", "raylet"])
         wait_until(lambda: node.name in self.dead(), 60, f"Ray to miss {node.name}")
 
@@ -67,7 +67,7 @@ class RayNodes:
 
 @contextmanager
 def ray_cluster(cluster: Cluster, *, workers: Sequence[Node], cpus: int = 1) -> Iterator[RayNodes]:
-    """Ray on the head and on `workers`; everything of it ends with the cluster's namespaces, or here."""
+    """Ray on the head and on `workers`; it ends with the cluster's namespaces, or here."""
     head = cluster.head
     running = RayNodes(f"{head.data_address}:{PORT}", head)
     command = [

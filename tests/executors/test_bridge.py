@@ -1,4 +1,4 @@
-"""The process beside the head: calls and streams that crash, stall, flood or outlive their head."""
+"""The bridge process: calls and streams that crash, stall, flood or outlive their head."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from preflight.bundle import packed
+from preflight.agent import bootstrap
+from preflight.agent.process import stat_of
 from preflight.executors.base import ExecutorError
 from preflight.executors.bridge import head as head_module
 from preflight.executors.bridge.head import Bridge
-from preflight.node import bootstrap
-from preflight.node.process import stat_of
+from preflight.executors.bundle import pack
 
 #: A side without any client library: `start` runs a program here.
 SIDE = """
@@ -32,7 +32,7 @@ class Program(mux.Stream):
     def write(self, data):
         self.process.stdin.write(data)
         self.process.stdin.flush()
-    def ending(self):
+    def exit_state(self):
         return self.process.wait(), "last words"
     def close(self):
         try:
@@ -53,7 +53,7 @@ class Side(mux.Side):
     def do_crash(self):
         raise KeyError("gone")
     def do_refuse(self):
-        raise mux.Trouble("denied", "no", "all of it")
+        raise mux.BridgeError("denied", "no", "all of it")
     def do_noise(self):
         print("noise on standard output", flush=True)
         os.system("echo more noise")
@@ -75,14 +75,16 @@ WithBridge = Callable[[Callable[[Bridge], Awaitable[None]]], None]
 
 @pytest.fixture
 def with_bridge(monkeypatch: pytest.MonkeyPatch) -> WithBridge:
-    """Run something with a bridge whose other end is SIDE."""
+    """Run a function with a bridge whose other end is SIDE."""
     folder = Path(head_module.__file__).parent
-    modules = {"preflight": "", "preflight.executors": "", "preflight.node": "", "preflight.executors.bridge": ""}
+    modules = {"preflight": "", "preflight.executors": "", "preflight.agent": "", "preflight.executors.bridge": ""}
     packages = list(modules)
-    modules["preflight.executors.bridge.mux"] = (folder / "mux.py").read_text().replace("LEAVE_S = 8", "LEAVE_S = 2")
+    modules["preflight.executors.bridge.mux"] = (
+        (folder / "mux.py").read_text().replace("SHUTDOWN_S = 8", "SHUTDOWN_S = 2")
+    )
     modules["preflight.executors.bridge.fake_side"] = SIDE
     modules[bootstrap.__name__] = Path(bootstrap.__file__).read_text()
-    monkeypatch.setattr(head_module, "_bundle", lambda: packed(modules, packages))
+    monkeypatch.setattr(head_module, "_bundle", lambda: pack(modules, packages))
 
     def run(use: Callable[[Bridge], Awaitable[None]]) -> None:
         async def main() -> None:
@@ -97,7 +99,7 @@ def with_bridge(monkeypatch: pytest.MonkeyPatch) -> WithBridge:
     return run
 
 
-def test_calls_are_answered_side_by_side(with_bridge: WithBridge) -> None:
+def test_calls_run_concurrently(with_bridge: WithBridge) -> None:
     async def use(bridge: Bridge) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(lambda: bridge.call("sleep", {"seconds": 20}, deadline_s=30))
@@ -111,9 +113,7 @@ def test_calls_are_answered_side_by_side(with_bridge: WithBridge) -> None:
     ("name", "kind", "words"),
     [("crash", "crashed", "KeyError"), ("refuse", "denied", "no"), ("unheard_of", "crashed", "do_unheard_of")],
 )
-def test_a_call_that_fails_says_how_and_leaves_the_others(
-    with_bridge: WithBridge, name: str, kind: str, words: str
-) -> None:
+def test_failing_call_does_not_affect_others(with_bridge: WithBridge, name: str, kind: str, words: str) -> None:
     async def use(bridge: Bridge) -> None:
         with pytest.raises(ExecutorError, match=words) as caught:
             await bridge.call(name, deadline_s=10)
@@ -123,7 +123,7 @@ def test_a_call_that_fails_says_how_and_leaves_the_others(
     with_bridge(use)
 
 
-def test_a_call_that_is_late_is_given_up(with_bridge: WithBridge) -> None:
+def test_late_call_times_out(with_bridge: WithBridge) -> None:
     async def use(bridge: Bridge) -> None:
         assert await bridge.call("echo", {"value": 1}, deadline_s=10) == 1
         with pytest.raises(ExecutorError, match=r"within 0\.2 s"):
@@ -133,14 +133,14 @@ def test_a_call_that_is_late_is_given_up(with_bridge: WithBridge) -> None:
     with_bridge(use)
 
 
-def test_streams_carry_both_ways_in_order_and_say_how_they_ended(with_bridge: WithBridge) -> None:
+def test_streams_are_ordered_and_report_their_end(with_bridge: WithBridge) -> None:
     payload = os.urandom(3 << 20)
 
     async def use(bridge: Bridge) -> None:
         one = await bridge.open({"command": ["cat"]}, description="cat", deadline_s=10)
         other = await bridge.open({"command": ["sh", "-c", "exit 7"]}, description="sh", deadline_s=10)
         assert await other.receive() == b""
-        assert (await other.exit_code(5), other.last_words()) == (7, "last words")
+        assert (await other.exit_code(5), other.error_tail()) == (7, "last words")
         with pytest.raises(ExecutorError, match="sh is gone"):
             await other.send(b"x")
         heard = bytearray()
@@ -160,7 +160,7 @@ def test_streams_carry_both_ways_in_order_and_say_how_they_ended(with_bridge: Wi
     with_bridge(use)
 
 
-def test_a_stream_that_takes_nothing_holds_nobody_up(with_bridge: WithBridge) -> None:
+def test_blocked_stream_does_not_delay_others(with_bridge: WithBridge) -> None:
     async def use(bridge: Bridge) -> None:
         stuck = await bridge.open({"command": ["sleep", "60"]}, description="sleep", deadline_s=10)
         with anyio.fail_after(20):
@@ -172,7 +172,7 @@ def test_a_stream_that_takes_nothing_holds_nobody_up(with_bridge: WithBridge) ->
     with_bridge(use)
 
 
-def test_a_stream_that_was_given_up_while_it_opened_is_closed(with_bridge: WithBridge, tmp_path: Path) -> None:
+def test_stream_abandoned_while_opening_is_closed(with_bridge: WithBridge, tmp_path: Path) -> None:
     marker = tmp_path / "ended"
 
     async def use(bridge: Bridge) -> None:
@@ -187,13 +187,13 @@ def test_a_stream_that_was_given_up_while_it_opened_is_closed(with_bridge: WithB
     with_bridge(use)
 
 
-def test_when_the_process_dies_everything_says_so(with_bridge: WithBridge) -> None:
+def test_death_of_the_bridge_fails_calls_and_streams(with_bridge: WithBridge) -> None:
     async def use(bridge: Bridge) -> None:
         channel = await bridge.open({"command": ["cat"]}, description="cat", deadline_s=10)
         pid = await bridge.call("pid", deadline_s=5)
         os.kill(pid, signal.SIGKILL)
         assert await channel.receive() == b""
-        assert "exit code -9" in channel.last_words()
+        assert "exit code -9" in channel.error_tail()
         with pytest.raises(ExecutorError, match="exit code -9"):
             await bridge.call("echo", {"value": 1}, deadline_s=5)
         with pytest.raises(ExecutorError):
@@ -203,7 +203,7 @@ def test_when_the_process_dies_everything_says_so(with_bridge: WithBridge) -> No
 
 
 @pytest.mark.parametrize("slow", ["0", "60"])
-def test_what_was_made_is_taken_back_at_the_end_also_when_that_hangs(
+def test_side_cleans_up_even_if_a_stream_hangs(
     with_bridge: WithBridge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: str
 ) -> None:
     monkeypatch.setenv("LEFT", str(tmp_path / "left"))
@@ -220,7 +220,7 @@ def test_what_was_made_is_taken_back_at_the_end_also_when_that_hangs(
     assert time.monotonic() - began < 25
 
 
-def test_a_python_that_cannot_be_run_is_named() -> None:
+def test_unusable_python_is_reported() -> None:
     async def main() -> None:
         bridge = Bridge("fake_side:main", interpreter="/no/python")
         with pytest.raises(ExecutorError, match="`/no/python` cannot be run") as caught:
@@ -231,7 +231,7 @@ def test_a_python_that_cannot_be_run_is_named() -> None:
     anyio.run(main)
 
 
-def test_modules_of_the_working_directory_are_not_run_and_those_of_the_user_are(
+def test_only_user_modules_are_importable(
     with_bridge: WithBridge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hostile, mine = tmp_path / "tree", tmp_path / "mine"

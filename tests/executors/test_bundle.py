@@ -1,4 +1,4 @@
-"""What is shipped: the right modules, always as the same bytes, importable from memory with source lines."""
+"""The bundle: the right modules, always the same bytes, importable from memory with source lines."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from preflight.bundle import LARGEST_BYTES, BundleError, further, node_bundle, packed
-from preflight.cache import Cache
-from preflight.node import bootstrap
+from preflight._util.cache import Cache
+from preflight.agent import bootstrap
+from preflight.executors.bundle import MAX_BYTES, BundleError, build_bundle, pack, pack_extra_modules
 
 
 def content(*, trainer: bool = True) -> dict[str, dict[str, str]]:
-    data = node_bundle(trainer=trainer)
+    data = build_bundle(trainer=trainer)
     end = 4 + int.from_bytes(data[:4], "big")
     document = json.loads(data[4:end])
 
@@ -27,7 +27,7 @@ def content(*, trainer: bool = True) -> dict[str, dict[str, str]]:
 
     sources = json.loads(part(document["packed"].pop("")))
     assert sorted(sources) == document["modules"]
-    assert part(document["packed"]["preflight.node.bootstrap"]) == sources["preflight.node.bootstrap"]
+    assert part(document["packed"]["preflight.agent.bootstrap"]) == sources["preflight.agent.bootstrap"]
     return {**document, "modules": sources}
 
 
@@ -38,71 +38,85 @@ def compiled(data: bytes) -> dict[str, bytes]:
     return {name: zlib.decompress(data[end + first : end + last]) for name, (first, last) in places.items()}
 
 
-def test_it_holds_what_runs_on_nodes_and_nothing_of_the_head() -> None:
+def test_bundle_holds_only_node_modules() -> None:
     modules = content()["modules"]
-    assert {"preflight.node.agent", "preflight.node.wire", "reference_trainer"} <= modules.keys()
-    assert content()["packed"].keys() == {"pynvml", "preflight.node.bootstrap"}
+    assert {"preflight.agent.agent", "preflight.agent.wire", "reference_trainer"} <= modules.keys()
+    assert content()["packed"].keys() == {"pynvml", "preflight.agent.bootstrap"}
     assert modules["preflight"] == modules["preflight_checks"] == ""
-    some = ("preflight", "preflight.lazy", "preflight.lazy.patterns", "preflight.redact", "preflight_checks", "pynvml")
+    some = (
+        "preflight",
+        "preflight._util",
+        "preflight._util.lazy_regex",
+        "preflight._util.redaction",
+        "preflight._util.secret_blocks",
+        "preflight._util.secret_names",
+        "preflight._util.secret_spans",
+        "preflight_checks",
+        "pynvml",
+    )
     strangers = [
         name
         for name in modules
-        if name not in some and not name.startswith(("preflight.node", "preflight_checks.probes", "reference_trainer"))
+        if name not in some and not name.startswith(("preflight.agent", "preflight_checks.probes", "reference_trainer"))
     ]
     assert strangers == []
 
 
-def test_without_a_smoke_run_the_trainer_stays_at_home() -> None:
+def test_trainer_is_shipped_only_for_smoke_runs() -> None:
     document = content(trainer=False)
     assert not [name for name in document["modules"] if name.startswith("reference_trainer")]
-    assert {"preflight.node.agent", "preflight_checks.probes.limits"} <= document["modules"].keys()
+    assert {"preflight.agent.agent", "preflight_checks.probes.limits"} <= document["modules"].keys()
 
 
-def test_what_is_kept_is_taken_and_is_what_would_be_built(tmp_path: Path) -> None:
-    built = node_bundle(cache=Cache(tmp_path / "cache"))
+def test_cached_bundle_equals_a_fresh_one(tmp_path: Path) -> None:
+    built = build_bundle(cache=Cache(tmp_path / "cache"))
     (entry,) = (tmp_path / "cache").iterdir()
-    assert built == node_bundle()
+    assert built == build_bundle()
     other = b"another"
     entry.write_bytes(hashlib.sha256(other).hexdigest().encode() + b"\n" + other)
-    assert node_bundle(cache=Cache(tmp_path / "cache")) == other
-    assert node_bundle(trainer=False, cache=Cache(tmp_path / "cache")) != other
+    assert build_bundle(cache=Cache(tmp_path / "cache")) == other
+    assert build_bundle(trainer=False, cache=Cache(tmp_path / "cache")) != other
 
 
-def test_what_others_could_have_written_is_built_anew(tmp_path: Path) -> None:
-    built = node_bundle(cache=Cache(tmp_path / "cache"))
+def test_untrusted_cache_is_not_used(tmp_path: Path) -> None:
+    built = build_bundle(cache=Cache(tmp_path / "cache"))
     (entry,) = (tmp_path / "cache").iterdir()
     other = b"another"
     entry.write_bytes(hashlib.sha256(other).hexdigest().encode() + b"\n" + other)
     entry.chmod(0o666)
-    assert node_bundle(cache=Cache(tmp_path / "cache")) == built
+    assert build_bundle(cache=Cache(tmp_path / "cache")) == built
 
 
 def test_another_process_builds_the_same_bytes() -> None:
-    code = "import sys; from preflight.bundle import node_bundle; sys.stdout.buffer.write(node_bundle())"
+    code = "import sys; from preflight.executors.bundle import build_bundle; sys.stdout.buffer.write(build_bundle())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=30)
-    assert done.stdout == node_bundle()
+    assert done.stdout == build_bundle()
 
 
-def test_code_that_python_kept_is_what_it_makes_of_the_sources() -> None:
-    made = compiled(node_bundle())
+def test_cached_code_equals_compiled_code() -> None:
+    made = compiled(build_bundle())
     for name, source in content()["modules"].items():
         named = bootstrap.filename(name, name in content()["packages"])
         assert made[name] == marshal.dumps(compile(source, named, "exec", dont_inherit=True), 2), name
 
 
-def test_code_is_that_of_the_text_whatever_lies_under_its_name() -> None:
-    modules = {"preflight": "", "preflight.redact": "X = 1\n", bootstrap.__name__: Path(bootstrap.__file__).read_text()}
-    made = compiled(packed(modules, ["preflight"]))
-    named = bootstrap.filename("preflight.redact", False)
-    assert made["preflight.redact"] == marshal.dumps(compile("X = 1\n", named, "exec", dont_inherit=True), 2)
+def test_stale_cached_code_is_not_used() -> None:
+    modules = {
+        "preflight": "",
+        "preflight._util.redaction": "X = 1\n",
+        bootstrap.__name__: Path(bootstrap.__file__).read_text(),
+    }
+    made = compiled(pack(modules, ["preflight"]))
+    named = bootstrap.filename("preflight._util.redaction", False)
+    assert made["preflight._util.redaction"] == marshal.dumps(compile("X = 1\n", named, "exec", dont_inherit=True), 2)
 
 
-def test_modules_of_a_plugin_come_with_the_packages_they_stand_in() -> None:
-    shipment = further([("acme.probes.disk", "X = 1\n")])
+def test_plugin_modules_come_with_their_packages() -> None:
+    shipment = pack_extra_modules([("acme.probes.disk", "X = 1\n")])
     assert shipment.modules == {"acme.probes.disk": "X = 1\n", "acme": "", "acme.probes": ""}
     assert shipment.packages == ["acme", "acme.probes"]
     with pytest.raises(BundleError, match="the sources of plugins for nodes are"):
-        further([("acme.probes.disk", "#" * (LARGEST_BYTES + 1))])
+        pack_extra_modules([("acme.probes.disk", "#" * (MAX_BYTES + 1))])
 
 
 @pytest.mark.parametrize("name", sorted(content()["modules"]))
@@ -134,7 +148,7 @@ except ZeroDivisionError:
 
 
 class Compiled:
-    """Counts what an interpreter that is started as nodes start it compiles, and imports what it is asked to."""
+    """Counts the modules that an interpreter started as on a node compiles; imports those named."""
 
     CODE = """
 import builtins, sys
@@ -149,7 +163,7 @@ end = 4 + int.from_bytes(data[:4], "big")
 content = json.loads(data[4:end])
 content["magic"] = sys.argv[3] or content["magic"]
 def entry(*_, **__):
-    import preflight.node.guardian, preflight_checks.probes.limits, pynvml
+    import preflight.agent.guardian, preflight_checks.probes.limits, pynvml
     print(json.dumps([name for name in found if name.startswith(ORIGIN)]))
 sys.modules["probe_of_mine"] = type(sys)("probe_of_mine")
 sys.modules["probe_of_mine"].entry = entry
@@ -158,24 +172,24 @@ start(content, data[end:], b"", {"entry": "probe_of_mine:entry", "arguments": {}
 
     @classmethod
     def names(cls, folder: Path, magic: str = "") -> list[str]:
-        (folder / "bundle").write_bytes(node_bundle())
+        (folder / "bundle").write_bytes(build_bundle())
         source = Path(bootstrap.__file__).read_text()
         command = [sys.executable, "-I", "-c", cls.CODE, source, str(folder / "bundle"), magic]
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
         return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
-def test_a_python_like_this_one_compiles_nothing_of_ours(tmp_path: Path) -> None:
+def test_matching_python_compiles_nothing(tmp_path: Path) -> None:
     assert Compiled.names(tmp_path) == ["preflight-bundle:/pynvml.py"]
 
 
 def test_another_python_compiles_what_it_imports(tmp_path: Path) -> None:
     names = Compiled.names(tmp_path, magic="00000000")
-    assert "preflight-bundle:/preflight/node/guardian.py" in names
+    assert "preflight-bundle:/preflight/agent/guardian.py" in names
     assert len(names) == len(set(names))
 
 
-def test_an_interpreter_that_is_too_old_or_broken_is_passed_over(tmp_path: Path) -> None:
+def test_unusable_interpreters_are_skipped(tmp_path: Path) -> None:
     for name, code in (("python3", 97), ("python3.12", 2), ("python3.11", 127)):
         (tmp_path / name).write_text(f"#!/bin/sh\nexit {code}\n")
         (tmp_path / name).chmod(0o755)
@@ -186,8 +200,8 @@ def test_an_interpreter_that_is_too_old_or_broken_is_passed_over(tmp_path: Path)
         stdin=subprocess.DEVNULL,
         timeout=30,
     )
-    # It said its nonce, and then found that nobody sends it a bundle.
-    assert (done.stdout, done.returncode) == (b"\npreflight-0123\n", 1), done
+    # It printed its nonce, and then received no bundle.
+    assert (done.stdout, done.returncode) == (b"preflight-shell\n\npreflight-0123\n", 1), done
 
 
 def test_the_command_line_is_short_and_means_the_same_to_every_shell() -> None:

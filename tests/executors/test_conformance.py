@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tests.cluster import Cluster, faults
-from tests.executors.conformance import SCRIPTS, Break, Broken, Conformance, World, by_python, names
+from tests.executors.conformance import SCRIPTS, Break, Broken, Conformance, World, names, python_faults
 
 pytestmark = pytest.mark.cluster
 _PYTHON = sys.executable
@@ -28,9 +28,9 @@ class TestSsh(Conformance):
         @contextmanager
         def frozen() -> Iterator[Broken]:
             with faults.sshd_frozen(broken):
-                yield Broken("node3", kinds=("timeout",), words=("does not speak",))
+                yield Broken("node3", kinds=("timeout",), words=("does not answer",))
 
-        ways = {**by_python(broken, "node3"), "silent": frozen}
+        ways = {**python_faults(broken, "node3"), "silent": frozen}
         yield World(cluster, cluster.head, names(cluster.nodes), ("--on", "ssh", "--hosts", "node[1-4]"), **ways)
 
 
@@ -40,13 +40,13 @@ class TestLocal(Conformance):
     @pytest.fixture(scope="class")
     @classmethod
     def world(cls, cluster: Cluster) -> Iterator[World]:
-        """Three nodes that one machine plays; one of them gets an interpreter that is broken."""
+        """Three nodes on one machine; one of them gets a broken interpreter."""
         head = cluster.head
 
         def broken(how: str, script: str, result: Broken, *, once: bool = True) -> Break:
             @contextmanager
             def inject() -> Iterator[Broken]:
-                # Who comes first makes the folder; only that one is broken.
+                # The first one makes the folder; only that one is broken.
                 head.run(["rm", "-rf", "/run/first"])
                 first = 'mkdir /run/first 2>/dev/null || exec $REAL "$@"\n' if once else ""
                 head.write_text("/run/python", f"#!/bin/sh\nREAL={_PYTHON}\n{first}{script}\n")
@@ -57,7 +57,7 @@ class TestLocal(Conformance):
 
         ways = {how: broken(how, script, result) for how, (script, result) in SCRIPTS.items()}
         gone = Broken(kinds=("missing",), words=("cannot be run",))
-        lacking = {"test_what_is_no_host_name_is_refused": "names of nodes go nowhere: each is this machine"}
+        unsupported = {"test_invalid_host_name_is_rejected": "names of nodes go nowhere: each is this machine"}
         yield World(
             cluster,
             head,
@@ -65,5 +65,5 @@ class TestLocal(Conformance):
             ("--on", "local", "--count", "3"),
             **ways,
             without_python=broken("gone", "exit 127", gone),
-            lacking=lacking,
+            unsupported=unsupported,
         )

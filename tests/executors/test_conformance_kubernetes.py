@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.cluster import Cluster
-from tests.executors.conformance import Broken, Conformance, World, by_python, names
+from tests.executors.conformance import Broken, Conformance, World, names, python_faults
 from tests.executors.kubernetes_stub import api_server
 
 pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed: pip install kubernetes")
@@ -65,19 +65,19 @@ class TestKubernetes(Conformance):
 
             @contextmanager
             def silent() -> Iterator[Broken]:
-                # As with a kubelet that is frozen: the API server waits for it, and we for the API server.
+                # As with a frozen kubelet: the API server waits for it, and the executor for the API server.
                 stub.silent = "/api/v1/namespaces/train/pods/train-3/exec"
                 try:
                     yield Broken("node3", kinds=("timeout",), words=("train-3",))
                 finally:
                     stub.silent = ""
 
-            ways = {**by_python(cluster.node("node3"), "node3"), "silent": silent}
+            ways = {**python_faults(cluster.node("node3"), "node3"), "silent": silent}
             yield World(cluster, cluster.head, names(cluster.nodes), arguments, **ways)
 
-    def test_a_pod_that_is_named_and_not_there_is_told(self, world: World) -> None:
-        """Beyond the suite: what only pods can have."""
+    def test_missing_named_pod_is_reported(self, world: World) -> None:
+        """Beyond the suite: specific to pods."""
         said = world.trial("look", "--hosts", "train-1,nowhere")
         first, second = said["records"]
         assert first["problem"] == ""
-        assert second["problem_kind"] == "missing" and "there is no such pod" in second["problem"]
+        assert second["problem_kind"] == "missing" and "the pod does not exist" in second["problem"]

@@ -1,4 +1,4 @@
-"""The suite for the Ray executor, on a real Ray cluster of virtual nodes, and what only Ray can show."""
+"""The suite for the Ray executor, on a real Ray cluster of virtual nodes, and tests specific to Ray."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.cluster import Cluster
-from tests.executors.conformance import Broken, Conformance, World, by_python, names
+from tests.executors.conformance import Broken, Conformance, World, names, python_faults
 from tests.executors.ray_cluster import ray_cluster
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install ray")
@@ -17,7 +17,7 @@ _OWN = "the agent runs with the Python that Ray's own workers run with, which is
 
 
 class TestRay(Conformance):
-    """Three workers; the head announces no CPUs and holds no ranks."""
+    """Three workers; the head announces no CPUs and runs no ranks."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -34,7 +34,7 @@ class TestRay(Conformance):
                 finally:
                     ray.start_workers([broken])
 
-            ways = by_python(broken, "node3")
+            ways = python_faults(broken, "node3")
             yield World(
                 cluster,
                 cluster.head,
@@ -43,22 +43,22 @@ class TestRay(Conformance):
                 environment={**ray.environment, "RAY_ADDRESS": ray.address},
                 silent=ways["silent"],
                 failing=killed,
-                lacking={
-                    "test_a_node_without_a_python_that_will_do_says_so": _OWN,
-                    "test_noise_before_the_agent_is_passed_over": "no login shell is between a worker and the agent",
+                unsupported={
+                    "test_node_without_a_usable_python_is_reported": _OWN,
+                    "test_noise_before_the_agent_is_skipped": "no login shell is between a worker and the agent",
                 },
             )
 
-    def test_the_cluster_it_runs_in_is_found_and_its_head_left_out(self, world: World) -> None:
+    def test_current_cluster_is_found_without_its_head(self, world: World) -> None:
         """RAY_ADDRESS alone chooses the executor."""
         arguments = ("--count", "3")
         said = World(world.cluster, world.head, world.nodes, arguments, world.environment).trial("look")
         assert said["executor"] == "ray"
         assert "RAY_ADDRESS=" in said["origin"]["because"]
         assert "the Ray cluster at" in said["origin"]["words"]
-        assert any("holds no ranks" in note for note in said["origin"]["notes"])
+        assert any("runs no ranks" in note for note in said["origin"]["notes"])
 
-    def test_nodes_that_are_named_are_found_by_name_and_by_address(self, world: World) -> None:
+    def test_nodes_are_found_by_name_and_address(self, world: World) -> None:
         said = world.trial("look", "--hosts", "node2,10.77.0.1,node9")
         first, second, third = said["records"]
         assert (first["problem"], first["host"]) == ("", "node2")

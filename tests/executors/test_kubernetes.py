@@ -1,4 +1,5 @@
-"""Through the API of a STUB of Kubernetes (`kubernetes_stub.py`): pods are reached, made, deleted, or told why not."""
+"""The Kubernetes executor on a STUB of the API (`kubernetes_stub.py`): pods are reached, created, deleted, or
+explained."""
 
 from __future__ import annotations
 
@@ -15,17 +16,18 @@ from typing import Any
 import anyio
 import pytest
 
-from preflight.errors import UsageError
-from preflight.executors.base import ExecutorError, Gathered, Wanted
-from preflight.executors.bridge.kubernetes_facts import pod_facts, why_not_running
-from preflight.executors.bridge.kubernetes_words import api_trouble, exec_trouble
+from preflight._util.usage_error import UsageError
+from preflight.agent.process import stat_of
+from preflight.executors.base import ExecutorError, GatheredNodes, NodeRequest
+from preflight.executors.bridge.kubernetes_errors import explain_api_error, explain_exec_error
+from preflight.executors.bridge.kubernetes_facts import pod_facts, startup_problem
 from preflight.executors.kubernetes import KubernetesExecutor, explain
-from preflight.executors.kubernetes_pods import chosen_source, own_job
-from preflight.fleet import open_fleet
-from preflight.node.process import stat_of
-from preflight.recording import Node, NodeRecord
+from preflight.executors.kubernetes_pods import build_job, choose_source
+from preflight.model.recording import Node, NodeRecord
+from preflight.runner.fleet import open_fleet
 from tests.executors.kubernetes_stub import Stub, api_server
 from tests.executors.trial import no_bundle
+from tests.suite.load import Slowdown
 
 pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed: pip install kubernetes")
 
@@ -84,19 +86,19 @@ def job_pods(stub: Stub, count: int, name: str = "train") -> list[dict[str, Any]
     return pods
 
 
-def executor(stub: Stub, folder: Path, **told: str) -> KubernetesExecutor:
+def executor(stub: Stub, folder: Path, **options: str) -> KubernetesExecutor:
     config = stub.write_kubeconfig(folder / "kubeconfig")
-    return KubernetesExecutor().configured({"kubeconfig": str(config), **told})
+    return KubernetesExecutor().configured({"kubeconfig": str(config), **options})
 
 
-def looked(
-    chosen: KubernetesExecutor, *, deadline_s: float = 15.0, wanted: Wanted | None = None
+def open_records(
+    chosen: KubernetesExecutor, *, deadline_s: float = 15.0, wanted: NodeRequest | None = None
 ) -> tuple[NodeRecord, ...]:
-    """How reaching each gathered node went."""
+    """The record of each gathered node."""
 
     async def main() -> tuple[NodeRecord, ...]:
         try:
-            gathered = await chosen.gather(wanted or Wanted(deadline_s=20.0))
+            gathered = await chosen.gather(wanted or NodeRequest(deadline_s=20.0))
         except BaseException:
             await chosen.aclose()
             raise
@@ -107,10 +109,10 @@ def looked(
     return anyio.run(main)
 
 
-def gathered(chosen: KubernetesExecutor, wanted: Wanted | None = None) -> Gathered:
-    async def main() -> Gathered:
+def gathered(chosen: KubernetesExecutor, wanted: NodeRequest | None = None) -> GatheredNodes:
+    async def main() -> GatheredNodes:
         try:
-            found = await chosen.gather(wanted or Wanted(deadline_s=20.0))
+            found = await chosen.gather(wanted or NodeRequest(deadline_s=20.0))
         finally:
             await chosen.aclose()
         assert found is not None
@@ -120,10 +122,10 @@ def gathered(chosen: KubernetesExecutor, wanted: Wanted | None = None) -> Gather
 
 
 @pytest.mark.parametrize("protocol", ["v5.channel.k8s.io", "v4.channel.k8s.io"])
-def test_every_pod_of_a_job_answers_and_nothing_stays_in_it(stub: Stub, tmp_path: Path, protocol: str) -> None:
+def test_every_pod_answers_and_no_process_remains(stub: Stub, tmp_path: Path, protocol: str) -> None:
     stub.protocols = (protocol,)
     job_pods(stub, 4)
-    records = looked(executor(stub, tmp_path, job="train"))
+    records = open_records(executor(stub, tmp_path, job="train"))
     assert [record.problem for record in records] == [""] * 4
     assert [record.node.name for record in records] == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
     assert [record.node.address for record in records] == [f"train-{i}-x{i}x{i}x" for i in range(4)]
@@ -140,10 +142,10 @@ def test_a_selector_finds_pods_over_several_pages(stub: Stub, tmp_path: Path) ->
         stub.add_pod(f"w-{index}", node=f"n{index}")["metadata"]["labels"] = {"app": "train" if index < 7 else "other"}
     found = gathered(executor(stub, tmp_path, selector="app=train"))
     assert [node.name for node in found.nodes] == [f"n{index}" for index in range(7)]
-    assert found.words == "pods of app=train in namespace train of context stub"
+    assert found.source == "pods of app=train in namespace train of context stub"
 
 
-def test_pods_that_share_a_node_keep_their_own_names_and_the_master_comes_first(stub: Stub, tmp_path: Path) -> None:
+def test_pods_that_share_a_node_keep_their_names(stub: Stub, tmp_path: Path) -> None:
     for role, index, node in (("worker", 10, "a"), ("worker", 2, "a"), ("master", 0, "b")):
         pod = stub.add_pod(f"ptj-{role}-{index}", node=node)
         pod["metadata"]["labels"] = {
@@ -156,7 +158,7 @@ def test_pods_that_share_a_node_keep_their_own_names_and_the_master_comes_first(
     assert [node.address for node in found.nodes] == ["ptj-master-0", "", ""]
 
 
-def test_what_keeps_a_pod_from_running_is_said_of_that_pod(stub: Stub, tmp_path: Path) -> None:
+def test_reason_why_a_pod_does_not_run_is_reported(stub: Stub, tmp_path: Path) -> None:
     running, unplaced, unpulled, ended, _ = job_pods(stub, 5)
     assert running["status"]["phase"] == "Running"
     message = "0/8 nodes are available: 8 Insufficient nvidia.com/gpu."
@@ -169,10 +171,12 @@ def test_what_keeps_a_pod_from_running_is_said_of_that_pod(stub: Stub, tmp_path:
     ended["status"] = {"phase": "Failed", "reason": "Evicted", "message": "low on resource: memory"}
     del stub.pods[("train", "train-4-x4x4x")]
     began = time.monotonic()
-    problems = {
-        r.node.name: (r.problem_kind, r.problem) for r in looked(executor(stub, tmp_path, job="train"), deadline_s=3.0)
-    }
-    assert time.monotonic() - began < 8
+    with Slowdown() as slow:
+        problems = {
+            r.node.name: (r.problem_kind, r.problem)
+            for r in open_records(executor(stub, tmp_path, job="train"), deadline_s=3.0)
+        }
+    assert time.monotonic() - began < 8 * slow.factor
     assert problems["gpu-0"] == ("", "")
     kind, words = problems["train-1-x1x1x"]
     assert kind == "blocked" and words.startswith("train-1-x1x1x: ") and message in words
@@ -180,7 +184,7 @@ def test_what_keeps_a_pod_from_running_is_said_of_that_pod(stub: Stub, tmp_path:
     assert kind == "missing" and "trainer (registry.example/train:1): ImagePullBackOff: Back-off" in words
     kind, words = problems["gpu-3"]
     assert kind == "unreachable" and "Evicted low on resource: memory" in words
-    assert problems["train-4"] == ("missing", "train-4: there is no pod of index 4: the Job has not made it")
+    assert problems["train-4"] == ("missing", "train-4: no pod has index 4: the Job has not made it")
 
 
 def test_a_pod_that_starts_late_is_waited_for(stub: Stub, tmp_path: Path) -> None:
@@ -190,7 +194,7 @@ def test_a_pod_that_starts_late_is_waited_for(stub: Stub, tmp_path: Path) -> Non
 
     async def main() -> str:
         chosen = executor(stub, tmp_path, job="train")
-        found = await chosen.gather(Wanted(deadline_s=20.0))
+        found = await chosen.gather(NodeRequest(deadline_s=20.0))
         assert found is not None
 
         async def start() -> None:
@@ -212,40 +216,40 @@ def test_a_pod_that_starts_late_is_waited_for(stub: Stub, tmp_path: Path) -> Non
         (("create", "jobs"), "--verb=create --resource=jobs.batch"),
     ],
 )
-def test_a_refusal_says_what_to_grant(stub: Stub, tmp_path: Path, forbidden: tuple[str, str], words: str) -> None:
+def test_permission_error_names_the_grant(stub: Stub, tmp_path: Path, forbidden: tuple[str, str], words: str) -> None:
     stub.forbidden.add(forbidden)
     (tmp_path / "job.yaml").write_text(JOB)
-    told = {"manifest": str(tmp_path / "job.yaml"), "create": "yes"} if "jobs" in forbidden else {"job": "train"}
+    options = {"manifest": str(tmp_path / "job.yaml"), "create": "yes"} if "jobs" in forbidden else {"job": "train"}
     with pytest.raises(ExecutorError) as caught:
-        gathered(executor(stub, tmp_path, **told))
+        gathered(executor(stub, tmp_path, **options))
     assert caught.value.kind == "denied"
     assert words in caught.value.message and "-n train" in caught.value.message
 
 
-def test_exec_denied_is_told_of_each_node(stub: Stub, tmp_path: Path) -> None:
+def test_denied_exec_is_reported_for_each_node(stub: Stub, tmp_path: Path) -> None:
     job_pods(stub, 2)
     stub.forbidden.add(("create", "pods/exec"))
-    records = looked(executor(stub, tmp_path, job="train"))
+    records = open_records(executor(stub, tmp_path, job="train"))
     for record in records:
         assert record.problem_kind == "denied"
         assert 'cannot create resource "pods/exec"' in record.problem
         assert "--verb=create --resource=pods/exec" in record.problem
 
 
-def test_a_login_that_expired_is_told(stub: Stub, tmp_path: Path) -> None:
+def test_expired_login_is_reported(stub: Stub, tmp_path: Path) -> None:
     config = stub.write_kubeconfig(tmp_path / "kubeconfig", token="old")
-    with pytest.raises(ExecutorError, match="the login has expired") as caught:
+    with pytest.raises(ExecutorError, match="the login is missing or has expired") as caught:
         gathered(KubernetesExecutor().configured({"kubeconfig": str(config), "job": "train"}))
     assert caught.value.kind == "denied"
 
 
-def test_an_api_server_that_is_not_there_or_never_answers_is_told_in_time(stub: Stub, tmp_path: Path) -> None:
+def test_unreachable_api_server_is_reported_in_time(stub: Stub, tmp_path: Path) -> None:
     stub.silent = "/api"
     began = time.monotonic()
-    with pytest.raises(ExecutorError, match="did not say within 2 s") as caught:
-        gathered(executor(stub, tmp_path, job="train"), Wanted(deadline_s=2.0))
+    with Slowdown() as slow, pytest.raises(ExecutorError, match="did not list the pods within 2 s") as caught:
+        gathered(executor(stub, tmp_path, job="train"), NodeRequest(deadline_s=2.0))
     assert caught.value.kind == "timeout"
-    assert time.monotonic() - began < 6
+    assert time.monotonic() - began < 6 * slow.factor
     config = stub.write_kubeconfig(tmp_path / "gone")
     config.write_text(config.read_text().replace(stub.url, "http://127.0.0.1:9"))
     with pytest.raises(ExecutorError, match="Connection refused") as caught:
@@ -253,12 +257,12 @@ def test_an_api_server_that_is_not_there_or_never_answers_is_told_in_time(stub: 
     assert caught.value.kind == "unreachable"
 
 
-def test_a_connection_that_is_cut_loses_the_node_and_ends_what_ran(stub: Stub, tmp_path: Path) -> None:
+def test_cut_connection_loses_the_node_and_ends_its_processes(stub: Stub, tmp_path: Path) -> None:
     job_pods(stub, 2)
 
     async def main() -> tuple[NodeRecord, ...]:
         chosen = executor(stub, tmp_path, job="train")
-        found = await chosen.gather(Wanted(deadline_s=20.0))
+        found = await chosen.gather(NodeRequest(deadline_s=20.0))
         assert found is not None
         async with open_fleet(chosen, found.nodes, deadline_s=15.0) as fleet:
             stub.cut("train-1-x1x1x")
@@ -276,23 +280,23 @@ def test_a_connection_that_is_cut_loses_the_node_and_ends_what_ran(stub: Stub, t
     assert second.problem.startswith("gpu-1 was lost")
 
 
-def test_pods_of_our_own_are_made_on_nodes_and_deleted(stub: Stub, tmp_path: Path) -> None:
+def test_own_pods_are_created_and_deleted(stub: Stub, tmp_path: Path) -> None:
     for name, gpus in (("cpu-1", 0), ("gpu-1", 8), ("gpu-2", 8)):
         stub.add_node(name, gpus=gpus, taint="nvidia.com/gpu" if gpus else "")
     (tmp_path / "job.yaml").write_text(JOB)
     chosen = executor(stub, tmp_path, manifest=str(tmp_path / "job.yaml"), create="yes")
-    told: list[str] = []
-    records = looked(chosen, wanted=Wanted(deadline_s=24.0, tell=told.append))
+    notes: list[str] = []
+    records = open_records(chosen, wanted=NodeRequest(deadline_s=24.0, on_note=notes.append))
     assert [(record.node.name, record.problem) for record in records] == [("gpu-1", ""), ("gpu-2", "")]
-    assert any("2 of 2 pods" in note for note in told)
+    assert any("2 of 2 pods" in note for note in notes)
     assert stub.jobs == {} and stub.pods == {} and stub.processes == {}
 
 
-def test_a_gang_that_does_not_fit_is_told_pod_by_pod(stub: Stub, tmp_path: Path) -> None:
+def test_each_unschedulable_pod_is_reported(stub: Stub, tmp_path: Path) -> None:
     stub.add_node("gpu-1", gpus=8)
     (tmp_path / "job.yaml").write_text(JOB)
     chosen = executor(stub, tmp_path, manifest=str(tmp_path / "job.yaml"), create="yes")
-    records = looked(chosen, deadline_s=3.0, wanted=Wanted(deadline_s=60.0))
+    records = open_records(chosen, deadline_s=3.0, wanted=NodeRequest(deadline_s=60.0))
     assert records[0].problem == "" and records[0].node.name == "gpu-1"
     assert records[1].problem_kind == "blocked"
     assert "Insufficient nvidia.com/gpu" in records[1].problem
@@ -304,19 +308,20 @@ import sys
 import anyio
 from pathlib import Path
 from shipped import SHIPPED
-from preflight.executors.base import Wanted
+from preflight.executors.base import NodeRequest
 from preflight.executors.kubernetes import KubernetesExecutor
-from preflight.fleet import open_fleet
+from preflight.runner.fleet import open_fleet
 from tests.executors.trial import SHIPPED
-from preflight.node.wire import Ask, Context
+from preflight.agent.wire import AgentRequest, Context
 
 async def main():
     executor = KubernetesExecutor().configured({"kubeconfig": sys.argv[1], "manifest": sys.argv[2], "create": "yes"})
-    gathered = await executor.gather(Wanted(deadline_s=30))
+    gathered = await executor.gather(NodeRequest(deadline_s=30))
     async with open_fleet(executor, gathered.nodes, deadline_s=30, extra=SHIPPED) as fleet:
         for session in fleet.sessions.values():
             context = Context(sys.executable, environment={"RUN": "cloud"})
-            session.start(Ask(0, "shipped.probes:stubborn", {}, 60.0, context), lambda event: print(event, flush=True))
+            request = AgentRequest(0, "shipped.probes:stubborn", {}, 60.0, context)
+            session.start(request, lambda event: print(event, flush=True))
         print("pids", *(session.ready.pid for session in fleet.sessions.values()), flush=True)
         await anyio.sleep(60)
 
@@ -325,12 +330,12 @@ anyio.run(main)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda n: n.name)
-def test_a_head_that_is_killed_leaves_no_pod_and_no_process(stub: Stub, tmp_path: Path, number: signal.Signals) -> None:
+def test_killed_head_leaves_no_pod_and_no_process(stub: Stub, tmp_path: Path, number: signal.Signals) -> None:
     for name in ("gpu-1", "gpu-2"):
         stub.add_node(name, gpus=8)
     (tmp_path / "job.yaml").write_text(JOB)
     config = stub.write_kubeconfig(tmp_path / "kubeconfig")
-    shipped = Path(__file__).parents[1] / "node"
+    shipped = Path(__file__).parents[1] / "agent"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(shipped)])}
     command = [sys.executable, "-c", HEAD, str(config), str(tmp_path / "job.yaml")]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True) as head:
@@ -349,9 +354,9 @@ def test_a_head_that_is_killed_leaves_no_pod_and_no_process(stub: Stub, tmp_path
             head.kill()
 
 
-def test_our_pods_are_like_the_jobs_and_belong_to_no_service() -> None:
-    source = chosen_source(JOB, "")
-    made = own_job(source, source.roles[0], name="preflight-1", namespace="train", count=2, lifetime_s=60)
+def test_own_pods_resemble_the_jobs_without_its_services() -> None:
+    source = choose_source(JOB, "")
+    made = build_job(source, source.roles[0], name="preflight-1", namespace="train", count=2, lifetime_s=60)
     pod = made["spec"]["template"]
     (container,) = pod["spec"]["containers"]
     assert container["name"] == "trainer" and container["resources"] == {"limits": {"nvidia.com/gpu": "8"}}
@@ -365,17 +370,17 @@ def test_our_pods_are_like_the_jobs_and_belong_to_no_service() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("options", "words"),
     [
-        ({}, "which pods"),
+        ({}, "the pods are unknown"),
         ({"create": "yes"}, "manifest=FILE"),
-        ({"create": "yes", "manifest": __file__, "job": "train"}, "job names ones that exist"),
-        ({"manifest": __file__}, "is no YAML"),
+        ({"create": "yes", "manifest": __file__, "job": "train"}, "job selects existing ones"),
+        ({"manifest": __file__}, "is not valid YAML"),
     ],
 )
-def test_a_mistake_is_told_as_one(stub: Stub, tmp_path: Path, told: dict[str, str], words: str) -> None:
+def test_user_errors_are_reported_as_such(stub: Stub, tmp_path: Path, options: dict[str, str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        gathered(executor(stub, tmp_path, **told))
+        gathered(executor(stub, tmp_path, **options))
 
 
 def test_the_pods_of_the_job_it_runs_in_are_found(stub: Stub, tmp_path: Path) -> None:
@@ -384,11 +389,11 @@ def test_the_pods_of_the_job_it_runs_in_are_found(stub: Stub, tmp_path: Path) ->
     chosen = executor(stub, tmp_path)
     assert "JOB_COMPLETION_INDEX=0" in chosen.detect(own)
     assert chosen.detect({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}) == ""
-    found = gathered(chosen, Wanted(deadline_s=20.0, environment=own))
-    assert found.words.startswith("pods of job train, whose pod this is")
+    found = gathered(chosen, NodeRequest(deadline_s=20.0, environment=own))
+    assert found.source.startswith("pods of job train, whose pod this is")
 
 
-def test_a_python_without_the_client_is_told(stub: Stub, tmp_path: Path) -> None:
+def test_python_without_the_client_is_reported(stub: Stub, tmp_path: Path) -> None:
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nshift; exec {sys.executable} -I -S -u "$@"\n')
     bare.chmod(0o755)
@@ -397,53 +402,53 @@ def test_a_python_without_the_client_is_told(stub: Stub, tmp_path: Path) -> None
     assert caught.value.kind == "missing"
 
 
-def test_a_container_that_does_not_exist_is_told_with_those_that_do(stub: Stub, tmp_path: Path) -> None:
+def test_unknown_container_is_reported_with_the_known_ones(stub: Stub, tmp_path: Path) -> None:
     job_pods(stub, 1)
-    (record,) = looked(executor(stub, tmp_path, job="train", container="main"))
+    (record,) = open_records(executor(stub, tmp_path, job="train", container="main"))
     assert record.problem_kind == "missing" and "it has trainer" in record.problem
 
 
-def test_a_name_that_is_none_of_a_pod_is_not_asked_for(stub: Stub, tmp_path: Path) -> None:
+def test_invalid_pod_name_is_not_requested(stub: Stub, tmp_path: Path) -> None:
     chosen = executor(stub, tmp_path)
 
     async def main() -> None:
-        with pytest.raises(ExecutorError, match="no host name"):
+        with pytest.raises(ExecutorError, match="is not a valid pod name"):
             await chosen.open(Node("../nodes", 0), deadline_s=2.0, bundle=no_bundle)
 
     anyio.run(main)
     assert stub.log == []
 
 
-def test_an_init_container_that_fails_is_no_running_pod() -> None:
+def test_failing_init_container_is_reported() -> None:
     pod = pod_facts({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}, "status": {}})
-    assert why_not_running(pod, "") == ("timeout", "the pod is Pending: no reason is given", False)
+    assert startup_problem(pod, "") == ("timeout", "the pod is Pending: no reason given", False)
 
 
 @pytest.mark.parametrize(
-    ("code", "words", "kind", "told"),
+    ("code", "words", "kind", "message"),
     [
         (98, "preflight-no-python: python3", "missing", "no Python >= 3.8 in the image of p: tried python3"),
         (127, "sh: not found", "crashed", "exit code 127"),
         (None, 'exec: "/bin/sh": executable file not found in $PATH', "missing", "no /bin/sh"),
         (None, "", "timeout", "started nothing within 5 s"),
-        (None, "broken pipe", "unreachable", "ended before the agent spoke"),
+        (None, "broken pipe", "unreachable", "ended before the agent answered"),
         (137, "", "crashed", "exit code 137"),
     ],
 )
-def test_what_became_of_a_start_is_understood(code: int | None, words: str, kind: str, told: str) -> None:
+def test_start_failures_are_explained(code: int | None, words: str, kind: str, message: str) -> None:
     error = explain("n1", "p", code, words, deadline_s=5)
-    assert error.kind == kind and told in error.message and error.message.startswith("n1: "), error.message
+    assert error.kind == kind and message in error.message and error.message.startswith("n1: "), error.message
 
 
-def test_a_handshake_that_is_refused_is_read_from_what_the_client_says() -> None:
+def test_rejected_handshake_is_explained() -> None:
     status = json.dumps({"kind": "Status", "message": 'container not found ("trainer")', "code": 500})
     said = f"Handshake status 500 Internal Server Error -+-+- {{'date': 'x'}} -+-+- {status.encode()!r}"
-    trouble = exec_trouble("p", said, 5.0)
+    trouble = explain_exec_error("p", said, 5.0)
     assert trouble.kind == "unreachable" and 'container not found ("trainer")' in trouble.message
-    assert api_trouble("x", 404, "").kind == "missing"
+    assert explain_api_error("x", 404, "").kind == "missing"
 
 
-def test_what_the_cluster_could_give_is_kept_with_what_may_not_be_asked(stub: Stub, tmp_path: Path) -> None:
+def test_survey_lists_denied_requests(stub: Stub, tmp_path: Path) -> None:
     stub.add_node("gpu-0", gpus=8)
     stub.add_node("gpu-9", gpus=8, ready=False, taint="nvidia.com/gpu")
     (pod,) = job_pods(stub, 1)
@@ -461,10 +466,10 @@ def test_what_the_cluster_could_give_is_kept_with_what_may_not_be_asked(stub: St
     assert "--verb=list --resource=nodes" in cluster.unknown[0] and "clusterrole" in cluster.unknown[0]
 
 
-def test_a_body_that_an_older_client_leaves_as_bytes_is_read(stub: Stub, tmp_path: Path) -> None:
-    """The client's own error holds what the server sent as bytes up to version 31 and as text since then."""
+def test_error_body_in_bytes_is_decoded(stub: Stub, tmp_path: Path) -> None:
+    """The client's error contains the server's answer as bytes up to version 31, and as text since."""
     from preflight.executors.bridge.kubernetes_side import KubernetesSide
-    from preflight.executors.bridge.mux import Trouble
+    from preflight.executors.bridge.mux import BridgeError
 
     config = stub.write_kubeconfig(tmp_path / "kubeconfig")
     side = KubernetesSide()
@@ -477,27 +482,25 @@ def test_a_body_that_an_older_client_leaves_as_bytes_is_read(stub: Stub, tmp_pat
         error.body = b'{"message": "cannot list resource \\"pods\\" in API group \\"\\" in the namespace \\"a\\""}'
         raise error
 
-    with pytest.raises(Trouble, match="--verb=list --resource=pods"):
-        side._asked("list pods", refuse)
+    with pytest.raises(BridgeError, match="--verb=list --resource=pods"):
+        side._call("list pods", refuse)
 
 
 @pytest.mark.parametrize("content", ["", "{", "a: [", "apiVersion: v1\nkind: Config\n", "contexts: 7\n"])
-def test_a_kubeconfig_that_is_none_is_told_as_such(tmp_path: Path, content: str) -> None:
+def test_invalid_kubeconfig_is_reported(tmp_path: Path, content: str) -> None:
     (tmp_path / "kubeconfig").write_text(content)
-    told = {"kubeconfig": str(tmp_path / "kubeconfig"), "job": "train"}
+    options = {"kubeconfig": str(tmp_path / "kubeconfig"), "job": "train"}
     with pytest.raises(ExecutorError, match="no cluster is configured here") as caught:
-        gathered(KubernetesExecutor().configured(told))
+        gathered(KubernetesExecutor().configured(options))
     assert caught.value.kind == "missing" and "Traceback" not in caught.value.message
 
 
-def test_a_context_that_is_not_there_is_told(stub: Stub, tmp_path: Path) -> None:
+def test_unknown_context_is_reported(stub: Stub, tmp_path: Path) -> None:
     with pytest.raises(ExecutorError, match="no cluster is configured here"):
         gathered(executor(stub, tmp_path, job="train", context="elsewhere"))
 
 
-def test_the_job_of_the_pod_it_runs_in_is_known_by_labels_and_owners(
-    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_job_is_found_by_labels_and_owners(stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from preflight.executors.bridge import kubernetes_side
 
     pod = stub.add_pod("ptj-worker-1", node="n")
@@ -513,16 +516,16 @@ def test_the_job_of_the_pod_it_runs_in_is_known_by_labels_and_owners(
     assert side.do_own("train") == []
 
 
-def test_the_job_that_the_files_name_is_found_in_its_namespace_once_it_is_trusted(stub: Stub, tmp_path: Path) -> None:
-    from preflight import api
+def test_job_named_by_trusted_files_is_found(stub: Stub, tmp_path: Path) -> None:
+    from preflight.config.jobs import jobs_in
 
     (tmp_path / "job.yaml").write_text(JOB.replace("namespace: train", "namespace: ml"))
-    jobs = api.jobs_in([tmp_path / "job.yaml"], root=tmp_path)
+    jobs = jobs_in([tmp_path / "job.yaml"], root=tmp_path)
     for where in ("ml", "train"):
         pod = stub.add_pod(f"{where}-0", node=f"node-{where}", namespace=where)
         pod["metadata"]["labels"] = {"batch.kubernetes.io/job-name": "train"}
-    found = gathered(executor(stub, tmp_path), Wanted(jobs, trust_job=True, deadline_s=20.0))
+    found = gathered(executor(stub, tmp_path), NodeRequest(jobs, trust_job=True, deadline_s=20.0))
     assert [node.name for node in found.nodes] == ["node-ml"]
-    assert found.words == "pods of job train in namespace ml of context stub"
-    with pytest.raises(UsageError, match="pass --trust-job to look into its pods"):
-        gathered(executor(stub, tmp_path), Wanted(jobs, deadline_s=20.0))
+    assert found.source == "pods of job train in namespace ml of context stub"
+    with pytest.raises(UsageError, match="pass --trust-job to use its pods"):
+        gathered(executor(stub, tmp_path), NodeRequest(jobs, deadline_s=20.0))

@@ -1,4 +1,4 @@
-"""Open MPI's and MPICH's own mpirun to virtual nodes: the suite for both, and what they say when something is wrong."""
+"""Open MPI's and MPICH's own mpirun to virtual nodes: the suite for both, and their error messages."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from preflight.executors.base import ExecutorError, Wanted
-from preflight.executors.mpi import MpiExecutor, command, environment_for_rank, explain, family_of
-from preflight.executors.nodefiles import nodes_in, reason
+from preflight.executors.base import ExecutorError, NodeRequest
+from preflight.executors.mpi import MpiExecutor, command, environment_for_rank, explain, mpi_family
+from preflight.executors.nodefiles import read_nodes, reason
 from tests.cluster import Cluster, faults
 from tests.cluster.mpi import helper_gone
-from tests.executors.conformance import Conformance, World, by_python, names
+from tests.executors.conformance import Conformance, World, names, python_faults
 
 
 def require(program: str, package: str) -> str:
@@ -30,7 +30,9 @@ def require(program: str, package: str) -> str:
 
 def world_of(cluster: Cluster, program: str) -> World:
     arguments = ("--on", "mpi", "--on-option", f"program={program}", "--hosts", "node[1-4]")
-    return World(cluster, cluster.head, names(cluster.nodes), arguments, **by_python(cluster.node("node3"), "node3"))
+    return World(
+        cluster, cluster.head, names(cluster.nodes), arguments, **python_faults(cluster.node("node3"), "node3")
+    )
 
 
 @pytest.mark.cluster
@@ -57,7 +59,7 @@ class TestHydra(Conformance):
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("program", ["mpirun.openmpi", "mpiexec.hydra"])
-def test_what_is_wrong_on_the_way_is_told_in_words(cluster: Cluster, program: str) -> None:
+def test_transport_failures_are_explained(cluster: Cluster, program: str) -> None:
     require(program, "openmpi-bin, mpich")
     node = cluster.node("node2")
     with faults.sshd_stopped(node):
@@ -70,29 +72,29 @@ def test_what_is_wrong_on_the_way_is_told_in_words(cluster: Cluster, program: st
 
 
 def problem(cluster: Cluster, program: str) -> tuple[str, str]:
-    """The kind and meaning of what keeps node2 from being reached; the others are."""
+    """The kind and meaning of the failure of node2; the other nodes are reached."""
     said = world_of(cluster, program).trial("look", "--deadline", "4")
     problems = {r["node"]["name"]: r for r in said["records"] if r["problem"]}
     assert list(problems) == ["node2"], problems
-    told = problems["node2"]["problem"]
-    return problems["node2"]["problem_kind"], told.removeprefix("node2: ").partition(" (")[0]
+    message = problems["node2"]["problem"]
+    return problems["node2"]["problem_kind"], message.removeprefix("node2: ").partition(" (")[0]
 
 
-def test_families_are_told_apart() -> None:
+def test_mpi_families_are_recognised() -> None:
     for version in ("mpirun (Open MPI) 5.0.6", "mpirun.openmpi (OpenRTE) 4.1.4", "prterun (PRRTE) 3.0.7"):
-        assert family_of(version) == "openmpi"
+        assert mpi_family(version) == "openmpi"
     for version in ("HYDRA build details:", "Intel(R) MPI Library for Linux* OS, Version 2021.9 Build 20230307"):
-        assert family_of(version) == "hydra"
-    assert family_of("mpirun: command of somebody") == ""
+        assert mpi_family(version) == "hydra"
+    assert mpi_family("mpirun: command of somebody") == ""
 
 
-def test_root_is_allowed_only_where_it_is_root_and_open_mpi() -> None:
+def test_allow_root_option_only_for_root_and_open_mpi() -> None:
     assert "--allow-run-as-root" in command("mpirun", "openmpi", "n1", "nonce", root=True)
     assert "--allow-run-as-root" not in command("mpirun", "openmpi", "n1", "nonce", root=False)
     assert "--allow-run-as-root" not in command("mpiexec", "hydra", "n1", "nonce", root=True)
 
 
-def test_a_launch_that_we_are_part_of_is_not_handed_on() -> None:
+def test_variables_of_the_outer_launch_are_removed() -> None:
     given = {
         "OMPI_COMM_WORLD_SIZE": "4",
         "PMIX_RANK": "0",
@@ -104,7 +106,7 @@ def test_a_launch_that_we_are_part_of_is_not_handed_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "words", "kind", "told"),
+    ("code", "words", "kind", "message"),
     [
         (
             255,
@@ -131,33 +133,41 @@ def test_a_launch_that_we_are_part_of_is_not_handed_on() -> None:
         (3, "fire\n--------------------------------------------------------------------------", "crashed", '"fire"'),
         (98, "preflight-no-python: python3\n", "missing", "tried python3"),
         (None, "", "timeout", "waiting for mpirun"),
-        (None, "me@n2: Permission denied (publickey).", "denied", "does not let you in"),
+        (None, "me@n2: Permission denied (publickey).", "denied", "it requires an interactive login"),
+        (
+            None,
+            "[head:00047] plm:rsh: Warning: setpgid(64,64) failed in parent with errno=Permission denied(13)",
+            "timeout",
+            "waiting for mpirun to start one rank there;",
+        ),
     ],
 )
-def test_what_mpirun_said_is_understood(code: int | None, words: str, kind: str, told: str) -> None:
+def test_mpirun_errors_are_explained(code: int | None, words: str, kind: str, message: str) -> None:
     error = explain("n2", "n2", code, words, deadline_s=5)
     assert (error.kind, error.message.startswith("n2: ")) == (kind, True), error.message
-    assert told in error.message, error.message
+    assert message in error.message, error.message
 
 
 # --- where batch systems say which nodes there are ---
 
 
-def test_a_line_for_each_slot_is_a_node_once(tmp_path: Path) -> None:
+def test_repeated_lines_count_slots(tmp_path: Path) -> None:
     (tmp_path / "nodes").write_text("b1\nb1\na2\nb1\n")
     environment = {"PBS_NODEFILE": str(tmp_path / "nodes"), "PBS_JOBID": "12.server"}
-    found = nodes_in(environment)
+    found = read_nodes(environment)
     assert found is not None
     assert [(node.name, node.index, node.slots) for node in found[0]] == [("b1", 0, 3), ("a2", 1, 1)]
     assert found[1] == f"PBS job 12.server (PBS_NODEFILE={tmp_path / 'nodes'})"
     assert reason(environment) == "PBS_NODEFILE is set: this is inside a job of PBS"
-    gathered = anyio.run(MpiExecutor({"program": "sh", "family": "openmpi"}).gather, Wanted(environment=environment))
-    assert gathered is not None and gathered.words.startswith("PBS job 12.server")
+    gathered = anyio.run(
+        MpiExecutor({"program": "sh", "family": "openmpi"}).gather, NodeRequest(environment=environment)
+    )
+    assert gathered is not None and gathered.source.startswith("PBS job 12.server")
 
 
 def test_grid_engine_counts_slots_in_a_column(tmp_path: Path) -> None:
     (tmp_path / "pe").write_text("n1.cluster 8 all.q@n1 UNDEFINED\nn2.cluster 4 all.q@n2 UNDEFINED\n")
-    found = nodes_in({"PE_HOSTFILE": str(tmp_path / "pe")})
+    found = read_nodes({"PE_HOSTFILE": str(tmp_path / "pe")})
     assert found is not None and [(node.name, node.slots) for node in found[0]] == [
         ("n1.cluster", 8),
         ("n2.cluster", 4),
@@ -165,11 +175,11 @@ def test_grid_engine_counts_slots_in_a_column(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"), [("", "names no nodes"), ("-oProxyCommand=x\n", "no host name"), (None, "read")]
+    ("text", "says"), [("", "names no nodes"), ("-oProxyCommand=x\n", "is not a valid host name"), (None, "read")]
 )
-def test_a_file_that_is_no_list_of_nodes_is_refused(tmp_path: Path, text: str | None, says: str) -> None:
+def test_malformed_node_file_is_rejected(tmp_path: Path, text: str | None, says: str) -> None:
     if text is not None:
         (tmp_path / "hosts").write_text(text)
     with pytest.raises(ExecutorError, match=says):
-        nodes_in({"LSB_DJOB_HOSTFILE": str(tmp_path / "hosts")})
-    assert nodes_in({}) is None and reason({}) == ""
+        read_nodes({"LSB_DJOB_HOSTFILE": str(tmp_path / "hosts")})
+    assert read_nodes({}) is None and reason({}) == ""

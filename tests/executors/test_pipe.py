@@ -1,4 +1,4 @@
-"""The channel over a child process: how its end is seen, and what is left when it is closed."""
+"""The channel over a child process: its end is detected, and closing it leaves nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from preflight.executors.pipe import PipeChannel
 
-#: Far longer than anything here takes where nobody waits in vain.
+#: Far longer than anything here takes without a fault.
 LONG_S = 30.0
 
 
@@ -24,14 +24,14 @@ def no_descriptors_of_processes(pid: int, flags: int = 0) -> int:
 
 @pytest.fixture(params=[None, no_descriptors_of_processes], ids=["told", "asking"])
 def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A system that tells of the end of a process, and one that does not."""
+    """A system that reports the end of a process, and one that does not."""
     instead: Callable[..., int] | None = request.param
     if instead is not None:
         monkeypatch.setattr(os, "pidfd_open", instead)
 
 
 @pytest.mark.usefixtures("system")
-def test_how_it_ended() -> None:
+def test_exit_code() -> None:
     async def codes() -> list[int | None]:
         seven, killed = channel("sleep 0.2; exit 7"), channel("kill -9 $$")
         found = [await seven.exit_code(LONG_S), await killed.exit_code(LONG_S), await seven.exit_code(0)]
@@ -43,7 +43,7 @@ def test_how_it_ended() -> None:
 
 
 @pytest.mark.usefixtures("system")
-def test_one_that_has_not_ended_by_the_deadline() -> None:
+def test_exit_code_is_none_at_the_deadline() -> None:
     async def codes() -> list[int | None]:
         one = channel("read x; exit 3")
         found = [await one.exit_code(0), await one.exit_code(0.05)]
@@ -53,18 +53,18 @@ def test_one_that_has_not_ended_by_the_deadline() -> None:
     assert anyio.run(codes) == [None, None, 3]
 
 
-def test_a_channel_that_is_closed_while_it_is_read_leaves_nothing_to_the_next() -> None:
+def test_closed_channel_does_not_affect_the_next() -> None:
     async def heard() -> bytes:
-        # Somebody below it holds the stream open when it has ended itself.
+        # A descendant holds the stream open after the process has ended.
         one = channel("sleep 2 & exit 0")
         assert await one.exit_code(LONG_S) == 0
         async with anyio.create_task_group() as group:
             group.start_soon(one.receive)
             await anyio.sleep(0.05)
             group.cancel_scope.cancel()
-            # The loop has not come round to the end of that listening yet.
+            # The event loop has not yet processed the end of that read.
             await one.aclose()
-            # It gets the numbers of the first one's descriptors.
+            # It gets the descriptor numbers of the first one.
             other = channel("sleep 0.1; echo here")
             with anyio.fail_after(5.0, shield=True):
                 said = await other.receive()

@@ -1,4 +1,4 @@
-"""What the Ray executor makes of what Ray says; a real cluster is in test_conformance_ray.py."""
+"""The Ray executor's handling of Ray's data and errors; test_conformance_ray.py uses a real cluster."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import anyio
 import pytest
 
-from preflight.executors.base import ExecutorError, Wanted
+from preflight.executors.base import ExecutorError, NodeRequest
 from preflight.executors.bridge.ray_side import connecting, node_facts, starting
 from preflight.executors.ray import RayExecutor, explain
-from preflight.recording import Node
+from preflight.model.recording import Node
 from tests.executors.trial import no_bundle
 
 MISMATCH = """RuntimeError: Version mismatch: The cluster was started with:
@@ -25,7 +25,7 @@ This process on Ray Client was started with:
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "words"),
+    ("message", "kind", "words"),
     [
         (MISMATCH, "blocked", "the cluster runs Ray 2.9.0 with Python 3.10.13"),
         (MISMATCH, "blocked", "has Ray 2.60.0 with Python 3.11.7; name a Python like the cluster's"),
@@ -35,14 +35,14 @@ This process on Ray Client was started with:
         ("ValueError: something new", "unreachable", "could not connect to auto: ValueError: something new"),
     ],
 )
-def test_why_one_is_no_driver_is_understood(said: str, kind: str, words: str) -> None:
-    trouble = connecting("auto", said, "2.60.0")
+def test_driver_errors_are_explained(message: str, kind: str, words: str) -> None:
+    trouble = connecting("auto", message, "2.60.0")
     assert trouble.kind == kind and words in trouble.message, trouble.message
 
 
-def error_called(name: str, said: str) -> Exception:
-    """An exception with the name that Ray's has."""
-    return type(name, (Exception,), {})(said)  # type: ignore[no-any-return]
+def error_called(name: str, message: str) -> Exception:
+    """An exception with the name of Ray's."""
+    return type(name, (Exception,), {})(message)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(
@@ -54,13 +54,13 @@ def error_called(name: str, said: str) -> Exception:
         ("ActorDiedError", "unreachable", "last words"),
     ],
 )
-def test_why_no_actor_started_is_understood(name: str, kind: str, words: str) -> None:
+def test_actor_errors_are_explained(name: str, kind: str, words: str) -> None:
     trouble = starting(error_called(name, "first\n\x1b[31mlast words\x1b[0m\n\n"), 5.0)
     assert trouble.kind == kind and words in trouble.message, trouble.message
 
 
 def raw(host: str, **changes: Any) -> dict[str, Any]:
-    """A node as `ray.nodes()` has it."""
+    """A node in the form of `ray.nodes()`."""
     node = {
         "NodeID": f"{host}0000000",
         "Alive": True,
@@ -84,14 +84,14 @@ class Answering:
         pass
 
 
-def executor(*nodes: dict[str, Any], **told: str) -> RayExecutor:
-    chosen = RayExecutor(told=told)
+def executor(*nodes: dict[str, Any], **settings: str) -> RayExecutor:
+    chosen = RayExecutor(settings=settings)
     chosen._bridge = Answering([node_facts(node, None) for node in nodes])  # type: ignore[assignment]
     return chosen
 
 
 def names(chosen: RayExecutor, **wanted: Any) -> list[str]:
-    gathered = anyio.run(lambda: chosen.gather(Wanted(**wanted)))
+    gathered = anyio.run(lambda: chosen.gather(NodeRequest(**wanted)))
     assert gathered is not None
     return [node.name for node in gathered.nodes]
 
@@ -99,7 +99,7 @@ def names(chosen: RayExecutor, **wanted: Any) -> list[str]:
 HEAD = raw("head", Resources={"memory": 1.0, "node:__internal_head__": 1.0})
 
 
-def test_nodes_come_in_the_order_of_their_numbers_and_an_empty_head_is_left_out() -> None:
+def test_nodes_are_in_numeric_order_without_an_empty_head() -> None:
     workers = [raw(f"gpu-{number}") for number in (10, 9, 1)]
     assert names(executor(HEAD, *workers)) == ["gpu-1", "gpu-9", "gpu-10"]
     assert names(executor(HEAD, *workers, head="yes")) == ["head", "gpu-1", "gpu-9", "gpu-10"]
@@ -107,12 +107,12 @@ def test_nodes_come_in_the_order_of_their_numbers_and_an_empty_head_is_left_out(
     assert names(executor(full, *workers))[0] == "zhead"
 
 
-def test_several_nodes_on_one_host_keep_apart() -> None:
+def test_nodes_on_one_host_get_distinct_names() -> None:
     twins = [raw("big", NodeID="aaaaaaa1"), raw("big", NodeID="bbbbbbb2")]
     assert names(executor(*twins)) == ["big-aaaaaa", "big-bbbbbb"]
 
 
-def test_a_node_that_was_lost_is_silent_only_where_it_is_missed() -> None:
+def test_lost_node_is_included_only_if_the_job_needs_it() -> None:
     lost = raw("gpu-2", Alive=False, DeathReason=2, DeathReasonMessage="health check failed", NodeManagerAddress="z")
     drained = raw("gpu-3", Alive=False, DeathReason="AUTOSCALER_DRAIN_IDLE", NodeManagerAddress="y")
     chosen = executor(raw("gpu-1"), lost, drained)
@@ -124,15 +124,15 @@ def test_a_node_that_was_lost_is_silent_only_where_it_is_missed() -> None:
 
     anyio.run(opened)
     chosen = executor(raw("gpu-1"), lost)
-    gathered = anyio.run(lambda: chosen.gather(Wanted(count=1)))
+    gathered = anyio.run(lambda: chosen.gather(NodeRequest(count=1)))
     assert gathered is not None and len(gathered.nodes) == 1
     assert any("gpu-2 (health check failed)" in note for note in gathered.notes)
     assert names(executor(raw("gpu-2", NodeManagerAddress="new"), lost), count=4) == ["gpu-2"]
 
 
-def test_a_cluster_without_nodes_that_could_hold_ranks_is_told() -> None:
-    with pytest.raises(ExecutorError, match="no node that is alive"):
-        anyio.run(lambda: executor(HEAD).gather(Wanted()))
+def test_cluster_without_usable_nodes_is_reported() -> None:
+    with pytest.raises(ExecutorError, match="no live node"):
+        anyio.run(lambda: executor(HEAD).gather(NodeRequest()))
 
 
 @pytest.mark.parametrize(
@@ -143,20 +143,20 @@ def test_the_address_in_the_environment_is_recognised(address: str, found: bool)
 
 
 @pytest.mark.parametrize("address", ["-x", "a b", "ray://", "http://h:1/", "x\ny"])
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_invalid_address_is_rejected(address: str) -> None:
     (option,) = [option for option in RayExecutor().options if option.name == "address"]
-    assert option.wrong(address) and not option.wrong("ray://head:10001")
+    assert option.problem_of(address) and not option.problem_of("ray://head:10001")
 
 
-def test_a_python_without_ray_is_told(tmp_path: Path) -> None:
+def test_python_without_ray_is_reported(tmp_path: Path) -> None:
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nshift; exec {sys.executable} -I -S -u "$@"\n')
     bare.chmod(0o755)
-    chosen = RayExecutor(told={"interpreter": str(bare)})
+    chosen = RayExecutor(settings={"interpreter": str(bare)})
 
     async def main() -> None:
         try:
-            await chosen.gather(Wanted(deadline_s=20.0))
+            await chosen.gather(NodeRequest(deadline_s=20.0))
         finally:
             await chosen.aclose()
 
@@ -166,7 +166,7 @@ def test_a_python_without_ray_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "words", "kind", "told"),
+    ("code", "words", "kind", "message"),
     [
         (97, "", "missing", "older than 3.8"),
         (None, "", "timeout", "no agent within 5 s"),
@@ -174,9 +174,9 @@ def test_a_python_without_ray_is_told(tmp_path: Path) -> None:
         (1, "boom", "crashed", "exit code 1: boom"),
     ],
 )
-def test_what_became_of_an_agent_is_understood(code: int | None, words: str, kind: str, told: str) -> None:
+def test_agent_failures_are_explained(code: int | None, words: str, kind: str, message: str) -> None:
     error = explain("n1", code, words, deadline_s=5)
-    assert error.kind == kind and told in error.message and error.message.startswith("n1: ")
+    assert error.kind == kind and message in error.message and error.message.startswith("n1: ")
 
 
 @pytest.mark.parametrize(
@@ -187,11 +187,11 @@ def test_what_became_of_an_agent_is_understood(code: int | None, words: str, kin
         ("no-such-host.invalid:6379", "does not resolve here"),
     ],
 )
-def test_an_address_where_nothing_listens_is_told_at_once(address: str, words: str) -> None:
-    from preflight.executors.bridge.mux import Trouble
-    from preflight.executors.bridge.ray_side import _reach
+def test_unreachable_address_is_reported_at_once(address: str, words: str) -> None:
+    from preflight.executors.bridge.mux import BridgeError
+    from preflight.executors.bridge.ray_side import _check_reachable
 
-    with pytest.raises(Trouble, match=words) as caught:
-        _reach(address)
+    with pytest.raises(BridgeError, match=words) as caught:
+        _check_reachable(address)
     assert caught.value.kind == "unreachable"
-    _reach("auto")
+    _check_reachable("auto")

@@ -1,4 +1,4 @@
-"""A check of yesterday's cluster: the verdict of the recording itself, and what was not asked then is told."""
+"""Replay of a recorded cluster: the verdict is repeated, and unrecorded facts are reported."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import anyio
 import pytest
 
 from preflight import api
-from preflight.check_options import CheckOptions
-from preflight.errors import UsageError
-from preflight.executors.base import ExecutorError, Wanted
+from preflight._util.usage_error import UsageError
+from preflight.agent.wire import AgentRequest, Done, Failed
+from preflight.engine.report import Report
+from preflight.executors.base import ExecutorError, NodeRequest
 from preflight.executors.replay import ReplayExecutor
-from preflight.fleet import open_fleet
-from preflight.node.wire import Ask, Done, Failed
-from preflight.recording import (
+from preflight.model.recording import (
     Cluster,
     ClusterNode,
     EventRecord,
@@ -27,9 +26,10 @@ from preflight.recording import (
     Recording,
     Unavailable,
 )
-from preflight.report import Report
-from preflight.request import Request
-from preflight.saved import load, save
+from preflight.model.recording_io import load, save
+from preflight.model.requests import Request
+from preflight.model.run_options import RunOptions
+from preflight.runner.fleet import open_fleet
 from tests.executors.trial import no_bundle
 
 JOB = """\
@@ -57,10 +57,10 @@ def findings(report: Report) -> list[tuple[str, str, str]]:
     return [(finding.id, finding.severity.value, finding.message) for finding in report.findings]
 
 
-def test_a_check_of_a_recording_has_the_verdict_of_the_recording(tmp_path: Path) -> None:
+def test_check_of_a_recording_repeats_its_verdict(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text(JOB)
     (tmp_path / "train.py").write_text(SCRIPT)
-    options = CheckOptions(executor="local", until="link", trust_job=True, python=sys.executable, open_deadline=30)
+    options = RunOptions(executor="local", until="link", trust_job=True, python=sys.executable, open_deadline=30)
     first, report = api.check([tmp_path / "run.sh"], options, root=tmp_path)
     assert len(first.nodes) == 2 and len([fact for fact in first.facts if fact.unavailable is None]) > 10
     assert any(fact.request.peers for fact in first.facts)
@@ -81,10 +81,10 @@ def opened(recording: Recording = RECORDING) -> ReplayExecutor:
     return ReplayExecutor(recording, "run.json")
 
 
-def test_facts_are_answered_as_they_were_and_others_are_not_made_up() -> None:
+def test_only_recorded_facts_are_answered() -> None:
     async def main() -> None:
         chosen = opened()
-        gathered = await chosen.gather(Wanted())
+        gathered = await chosen.gather(NodeRequest())
         assert gathered is not None and [node.name for node in gathered.nodes] == ["a", "b", "c"]
         async with open_fleet(chosen, gathered.nodes) as fleet:
             a, b, _ = fleet.records
@@ -93,31 +93,31 @@ def test_facts_are_answered_as_they_were_and_others_are_not_made_up() -> None:
             assert a.round_trip_s == pytest.approx(0.01, abs=0.02)
             assert (b.problem, b.problem_kind, b.notes) == (NODES[1].problem, "unreachable", ("all of it",))
             one, three = fleet.sessions["a"], fleet.sessions["c"]
-            assert await one.ask("probes:size", {"path": "/dev/shm"}) == Done(1, {"bytes": 5})
-            answer = await one.ask("probes:size", {"path": "/"})
+            assert await one.request("probes:size", {"path": "/dev/shm"}) == Done(1, {"bytes": 5})
+            answer = await one.request("probes:size", {"path": "/"})
             assert isinstance(answer, Failed) and answer.kind == "blocked"
-            assert answer.reason.startswith("not recorded") and "a for probes:size" in answer.reason
-            answer = await three.ask("probes:size", {"path": "/x"})
+            assert answer.reason.startswith("not recorded") and "probes:size was not requested from a" in answer.reason
+            answer = await three.request("probes:size", {"path": "/x"})
             assert isinstance(answer, Failed)
             assert (answer.kind, answer.reason, answer.detail, answer.exit_code) == ("denied", "no", "all", 3)
-            # Who listens says so and goes on; requests that differ in nothing but their peers are told apart by them.
+            # A listener reports itself and keeps running; requests that differ only in their peers are distinguished.
             heard: list[object] = []
-            listening = three.start(Ask(0, "links:listen", {}, 30.0), lambda event: heard.append(event.data))
+            listening = three.start(AgentRequest(0, "links:listen", {}, 30.0), lambda event: heard.append(event.data))
             with anyio.fail_after(10):
                 while not heard:
                     await anyio.sleep(0.02)
             assert heard == [{"listening": {"port": 4242}}] and listening.answer is None
             listening.cancel()
             params = {"port": 1, "listening": {"c": {"port": 4242}}, "unheard": {"d": "it is off"}}
-            answer = await one.ask("links:dial", params)
+            answer = await one.request("links:dial", params)
             assert isinstance(answer, Done) and answer.value == "to both"
-            answer = await one.ask("links:dial", {**params, "unheard": {}})
+            answer = await one.request("links:dial", {**params, "unheard": {}})
             assert isinstance(answer, Done) and answer.value == "to c"
 
     anyio.run(main)
 
 
-def test_a_rank_that_was_ended_waits_to_be_ended_and_says_what_it_said() -> None:
+def test_cancelled_rank_is_replayed_until_it_is_cancelled() -> None:
     request = Request("smoke:rank", "a", {"rank": 0, "steps": 3}, group="smoke")
     fact = FactRecord(request, None, Unavailable("cancelled", "it was cancelled"), 10.0, 20.0)
     said = EventRecord(request.key, "a", 10.1, "child", {"phase": "join"})
@@ -129,7 +129,7 @@ def test_a_rank_that_was_ended_waits_to_be_ended_and_says_what_it_said() -> None
             heard: list[object] = []
             session = fleet.sessions["a"]
             params = {"rank": 0, "steps": 9, "run_id": "x", "timeout_s": 3.0}
-            running = session.start(Ask(0, "smoke:rank", params, 60.0), lambda event: heard.append(event.data))
+            running = session.start(AgentRequest(0, "smoke:rank", params, 60.0), lambda event: heard.append(event.data))
             with anyio.fail_after(10):
                 while not heard:
                     await anyio.sleep(0.02)
@@ -142,30 +142,30 @@ def test_a_rank_that_was_ended_waits_to_be_ended_and_says_what_it_said() -> None
     anyio.run(main)
 
 
-def test_what_the_scheduler_said_then_is_kept() -> None:
+def test_recorded_cluster_data_is_kept() -> None:
     cluster = Cluster("kubernetes", (ClusterNode("n1", {"cpu": 8.0}),))
     origin = Origin("hosts", "--hosts a,b,c")
-    gathered = anyio.run(opened(replace(RECORDING, cluster=cluster, origin=origin)).gather, Wanted())
+    gathered = anyio.run(opened(replace(RECORDING, cluster=cluster, origin=origin)).gather, NodeRequest())
     assert gathered is not None and gathered.cluster == cluster and gathered.origin == origin
 
 
-def test_a_run_without_nodes_has_its_reason_again() -> None:
+def test_run_without_nodes_repeats_its_reason() -> None:
     origin = Origin("executor", "slurm", problem="no node is free", problem_kind="blocked")
     with pytest.raises(ExecutorError, match="no node is free"):
-        anyio.run(opened(replace(RECORDING, nodes=(), origin=origin)).gather, Wanted())
-    with pytest.raises(ExecutorError, match="holds no nodes"):
-        anyio.run(opened(replace(RECORDING, nodes=())).gather, Wanted())
+        anyio.run(opened(replace(RECORDING, nodes=(), origin=origin)).gather, NodeRequest())
+    with pytest.raises(ExecutorError, match="contains no nodes"):
+        anyio.run(opened(replace(RECORDING, nodes=())).gather, NodeRequest())
 
 
 def test_only_nodes_of_the_recording_can_be_named() -> None:
-    gathered = anyio.run(opened().gather, Wanted(named=(Node("c", 0),)))
+    gathered = anyio.run(opened().gather, NodeRequest(named=(Node("c", 0),)))
     assert gathered is not None and gathered.nodes == (Node("c", 0),)
     with pytest.raises(UsageError, match=r"z: not in the recording run\.json"):
-        anyio.run(opened().gather, Wanted(named=(Node("z", 0),)))
+        anyio.run(opened().gather, NodeRequest(named=(Node("z", 0),)))
 
 
 @pytest.mark.parametrize("name", ["-x", "", "a b", "nowhere"])
-def test_a_node_that_is_in_no_recording_is_refused(name: str) -> None:
+def test_unrecorded_node_is_rejected(name: str) -> None:
     with pytest.raises(ExecutorError):
         anyio.run(lambda: opened().open(Node(name, 0), deadline_s=1.0, bundle=no_bundle))
 
@@ -173,7 +173,7 @@ def test_a_node_that_is_in_no_recording_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("content", "words"), [(None, "name it with --on-option recording=FILE"), ("{}", "recording="), ("", "recording=")]
 )
-def test_what_is_no_recording_is_a_mistake(tmp_path: Path, content: str | None, words: str) -> None:
+def test_invalid_recording_is_a_usage_error(tmp_path: Path, content: str | None, words: str) -> None:
     given = {}
     if content is not None:
         (tmp_path / "r.json").write_text(content)

@@ -1,4 +1,4 @@
-"""Slurm's own daemons on virtual nodes: the suite inside an allocation, and how allocations come and go."""
+"""Slurm's own daemons on virtual nodes: the suite inside an allocation, and the life of allocations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.cluster.slurm import Slurm, require_slurm, slurm
-from tests.executors.conformance import Conformance, World, by_python, names
+from tests.executors.conformance import Conformance, World, names, python_faults
 
 pytestmark = pytest.mark.cluster
 
@@ -35,7 +35,7 @@ class TestSlurm(Conformance):
     @pytest.fixture(scope="class")
     @classmethod
     def world(cls, cluster: Cluster, running: Slurm) -> Iterator[World]:
-        """The head has what a batch script has in its environment, some of it meant for other steps."""
+        """The head has the environment of a batch script, including variables meant for other steps."""
         with running.allocation("-N4") as job:
             hostile = {
                 "SLURM_LABELIO": "1",
@@ -52,12 +52,12 @@ class TestSlurm(Conformance):
                 names(cluster.nodes),
                 (),
                 environment,
-                **by_python(cluster.node("node3"), "node3"),
+                **python_faults(cluster.node("node3"), "node3"),
             )
 
 
 class TestSlurmFromOutside(Conformance):
-    """From a login node, on an allocation that the executor asks for itself."""
+    """From a login node, on an allocation that the executor requests."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -68,14 +68,14 @@ class TestSlurmFromOutside(Conformance):
             cluster.head,
             names(cluster.nodes),
             ("--on", "slurm", "--count", "4"),
-            **by_python(cluster.node("node3"), "node3"),
+            **python_faults(cluster.node("node3"), "node3"),
         )
-        assert within(5.0, lambda: running.jobs() == [])
+        assert holds_within(5.0, lambda: running.jobs() == [])
 
 
 @contextmanager
 def trial(world: World, what: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A trial under way, ended with the block."""
+    """A running trial, ended with the block."""
     process = world.start(what, *arguments)
     try:
         yield process
@@ -88,8 +88,8 @@ def outside(cluster: Cluster, *arguments: str) -> World:
     return World(cluster, cluster.head, names(cluster.nodes), ("--on", "slurm", *arguments))
 
 
-def within(seconds: float, condition: object) -> bool:
-    """Whether it holds in time."""
+def holds_within(seconds: float, condition: object) -> bool:
+    """Whether the condition holds in time."""
     assert callable(condition)
     until = time.monotonic() + seconds
     while not condition():
@@ -107,18 +107,18 @@ def test_an_allocation_ends_with_its_head(cluster: Cluster, running: Slurm, numb
             pass
         assert len(running.jobs()) == 1
         head.send_signal(number)
-        assert within(5.0, lambda: running.jobs() == [])
+        assert holds_within(5.0, lambda: running.jobs() == [])
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda n: n.name)
 def test_a_request_in_the_queue_ends_with_its_head(cluster: Cluster, running: Slurm, number: signal.Signals) -> None:
     with running.allocation("-N4", "--exclusive") as job, trial(outside(cluster, "--count", "2"), "look") as head:
-        assert within(10.0, lambda: len(running.jobs()) == 2)
+        assert holds_within(10.0, lambda: len(running.jobs()) == 2)
         head.send_signal(number)
-        assert within(5.0, lambda: running.jobs() == [job])
+        assert holds_within(5.0, lambda: running.jobs() == [job])
 
 
-def test_an_allocation_is_for_minutes_even_if_all_who_hold_it_are_killed(cluster: Cluster, running: Slurm) -> None:
+def test_allocation_has_a_short_time_limit(cluster: Cluster, running: Slurm) -> None:
     with trial(outside(cluster, "--count", "2"), "train", "--run", "held") as head:
         assert head.stdout is not None
         while "training" not in head.stdout.readline():
@@ -134,7 +134,7 @@ def origin_of(cluster: Cluster, *arguments: str) -> dict[str, str]:
     return origin
 
 
-def test_when_no_node_is_free_the_request_is_taken_back(cluster: Cluster, running: Slurm) -> None:
+def test_request_is_withdrawn_if_no_node_is_free(cluster: Cluster, running: Slurm) -> None:
     with running.allocation("-N4", "--exclusive") as job:
         origin = origin_of(cluster, "--count", "2", "--gather", "2")
         assert origin["problem_kind"] == "blocked"
@@ -142,7 +142,7 @@ def test_when_no_node_is_free_the_request_is_taken_back(cluster: Cluster, runnin
         assert running.jobs() == [job]
 
 
-def test_what_slurm_refuses_is_told_in_its_words(cluster: Cluster, running: Slurm) -> None:
+def test_slurm_refusal_is_quoted(cluster: Cluster, running: Slurm) -> None:
     origin = origin_of(cluster, "--hosts", "nosuch")
     assert origin["problem_kind"] == "denied"
     assert (
@@ -151,7 +151,7 @@ def test_what_slurm_refuses_is_told_in_its_words(cluster: Cluster, running: Slur
     assert running.jobs() == []
 
 
-def test_a_running_job_of_ones_own_can_be_named(cluster: Cluster, running: Slurm) -> None:
+def test_running_job_can_be_named(cluster: Cluster, running: Slurm) -> None:
     with running.allocation("-N2") as job:
         said = outside(cluster, "--on-option", f"jobid={job}").trial("look")
         assert said["nodes"] == ["node1", "node2"] and [r["problem"] for r in said["records"]] == ["", ""]
@@ -163,14 +163,14 @@ def test_a_running_job_of_ones_own_can_be_named(cluster: Cluster, running: Slurm
 
 
 def problem_of(cluster: Cluster, node: str, *arguments: str) -> tuple[str, str]:
-    """How the only node that is not reached tells it."""
+    """The problem of the only unreached node."""
     said = outside(cluster, *arguments).trial("look", "--deadline", "5")
     records = {r["node"]["name"]: r for r in said["records"]}
     assert [name for name, record in records.items() if record["problem"]] == [node], records
     return records[node]["problem_kind"], records[node]["problem"]
 
 
-def test_a_dead_and_a_frozen_daemon_are_told_apart(cluster: Cluster, running: Slurm) -> None:
+def test_dead_and_frozen_slurmd_are_distinguished(cluster: Cluster, running: Slurm) -> None:
     node = cluster.node("node2")
     with running.allocation("-N3") as job:
         with running.slurmd_dead(node):
@@ -181,23 +181,23 @@ def test_a_dead_and_a_frozen_daemon_are_told_apart(cluster: Cluster, running: Sl
         assert kind == "timeout" and "slurmd there accepts connections" in problem and "is dead" not in problem, problem
 
 
-def test_a_step_whose_program_hangs_is_ended_on_its_node(cluster: Cluster, running: Slurm) -> None:
+def test_hanging_step_is_cancelled(cluster: Cluster, running: Slurm) -> None:
     node = cluster.node("node2")
-    hanging = by_python(node, "node2")["silent"]
+    hanging = python_faults(node, "node2")["silent"]
     with running.allocation("-N2") as job, hanging():
         kind, problem = problem_of(cluster, "node2", "--on-option", f"jobid={job}")
         assert kind == "timeout" and "waiting for srun to start a step" in problem
-        assert within(5.0, lambda: not node.run(["pgrep", "-f", "sleep 600"]).stdout), "it sleeps on"
+        assert holds_within(5.0, lambda: not node.run(["pgrep", "-f", "sleep 600"]).stdout), "it sleeps on"
 
 
-def test_a_drained_node_of_the_allocation_is_reached_and_said(cluster: Cluster, running: Slurm) -> None:
+def test_drained_node_is_reached_and_noted(cluster: Cluster, running: Slurm) -> None:
     with running.allocation("-N2") as job, running.drained(cluster.node("node1")):
         said = outside(cluster, "--on-option", f"jobid={job}").trial("look")
     assert [r["problem"] for r in said["records"]] == ["", ""]
     assert said["origin"]["notes"] == ["drained: node1 (MIXED+DRAIN: bad cable)"]
 
 
-def test_a_job_that_ends_under_way_is_named(cluster: Cluster, running: Slurm) -> None:
+def test_job_that_ends_during_the_run_is_reported(cluster: Cluster, running: Slurm) -> None:
     with running.allocation("-N2") as job:
         with trial(outside(cluster, "--on-option", f"jobid={job}"), "train", "--run", "cut") as head:
             assert head.stdout is not None

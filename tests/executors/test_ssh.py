@@ -1,4 +1,4 @@
-"""Over the real ssh client to real daemons on virtual nodes: reached, or told apart why not."""
+"""The real ssh client and real daemons on virtual nodes: nodes are reached, and each failure is explained."""
 
 from __future__ import annotations
 
@@ -9,41 +9,43 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from preflight.agent import bootstrap
+from preflight.agent.process import descendants
 from preflight.executors.base import ExecutorError
 from preflight.executors.ssh import explain, is_target
 from preflight.executors.ssh_sockets import KeptFolder, PrivateFolder
-from preflight.node import bootstrap
-from preflight.node.process import descendants
 from tests.cluster import Cluster, Node, NodeProcess, faults
+from tests.processes import pids_of_run
 
 Look = Callable[..., Any]
-#: A head with one stubborn rank on each node, as in tests/node/test_lease.py.
+#: A head with one stubborn rank on each node, as in tests/agent/test_lease.py.
 TRAIN = """
 import sys
 import anyio
 from shipped import SHIPPED
 from preflight.executors.ssh import SshExecutor
-from preflight.fleet import open_fleet
+from preflight.runner.fleet import open_fleet
 from tests.executors.trial import SHIPPED
-from preflight.node.wire import Ask, Context
-from preflight.recording import Node
+from preflight.agent.wire import AgentRequest, Context
+from preflight.model.recording import Node
 
 async def main():
     nodes = [Node("node1", 0), Node("node2", 1)]
     async with open_fleet(SshExecutor(keep_s=int(sys.argv[2])), nodes, extra=SHIPPED) as fleet:
         running = []
         for session in fleet.sessions.values():
-            def told(event, name=session.node.name):
+            def on_event(event, name=session.node.name):
                 if event.origin == "child":
                     print("training", name, flush=True)
-            ask = Ask(0, "shipped.probes:stubborn", {}, 60.0, Context(sys.executable, environment={"RUN": sys.argv[1]}))
-            running.append(session.start(ask, told))
+            context = Context(sys.executable, environment={"RUN": sys.argv[1]})
+            request = AgentRequest(0, "shipped.probes:stubborn", {}, 60.0, context)
+            running.append(session.start(request, on_event))
         async def finish(one):
             print("answer", repr(await one.result()), flush=True)
         async with anyio.create_task_group() as group:
@@ -56,13 +58,13 @@ anyio.run(main)
 
 @pytest.fixture
 def short() -> Iterator[Path]:
-    """A folder whose name leaves room for that of a socket."""
+    """A folder whose path is short enough for a socket in it."""
     with tempfile.TemporaryDirectory(prefix="sockets-", dir="/tmp") as folder:
         yield Path(folder)
 
 
 @pytest.mark.cluster
-def test_every_node_answers_and_nothing_stays_behind(cluster: Cluster, look: Look) -> None:
+def test_every_node_answers_and_no_process_remains(cluster: Cluster, look: Look) -> None:
     before = sorted(cluster.node("node1").path("/tmp").iterdir())
     seen = look("node1", "node2", "node3", "root@node4")
     assert [record["problem"] for record in seen["records"].values()] == [""] * 4
@@ -82,7 +84,7 @@ def test_a_clock_that_is_ahead_is_measured(cluster: Cluster, look: Look) -> None
 
 
 @pytest.mark.cluster
-def test_each_failure_is_named_for_what_it_is(cluster: Cluster, look: Look) -> None:
+def test_each_failure_is_explained(cluster: Cluster, look: Look) -> None:
     with ExitStack() as stack:
         stack.enter_context(faults.sshd_frozen(cluster.node("node1")))
         stack.enter_context(faults.sshd_stopped(cluster.node("node2")))
@@ -97,7 +99,7 @@ def test_each_failure_is_named_for_what_it_is(cluster: Cluster, look: Look) -> N
         "node3": ("timeout", "does not answer"),
         "nosuch": ("unreachable", "Could not resolve hostname nosuch"),
         "stranger@node4": ("denied", "Permission denied"),
-        "-oProxyCommand=true": ("denied", "is no host name"),
+        "-oProxyCommand=true": ("denied", "is not a valid host name"),
     }
     for name, (kind, words) in expected.items():
         assert problems[name][0] == kind and words in problems[name][1], problems[name]
@@ -106,7 +108,7 @@ def test_each_failure_is_named_for_what_it_is(cluster: Cluster, look: Look) -> N
 
 
 @pytest.mark.cluster
-def test_a_link_that_swallows_bulk_data_is_told_from_a_dead_one(cluster: Cluster, look: Look) -> None:
+def test_link_that_drops_bulk_data_is_recognised(cluster: Cluster, look: Look) -> None:
     with faults.mtu_black_hole(cluster.node("node2")):
         records = look("node1", "node2")["records"]
     assert records["node1"]["problem"] == ""
@@ -115,7 +117,7 @@ def test_a_link_that_swallows_bulk_data_is_told_from_a_dead_one(cluster: Cluster
 
 
 @pytest.mark.cluster
-def test_an_unknown_host_key_is_for_the_user_to_judge(cluster: Cluster, look: Look) -> None:
+def test_unknown_host_key_is_not_accepted(cluster: Cluster, look: Look) -> None:
     path = cluster.head.path("/run/home/root/.ssh/known_hosts")
     kept = path.read_text()
     path.write_text("")
@@ -128,7 +130,7 @@ def test_an_unknown_host_key_is_for_the_user_to_judge(cluster: Cluster, look: Lo
 
 
 @pytest.mark.cluster
-def test_a_node_without_a_python_says_what_was_tried(cluster: Cluster, look: Look) -> None:
+def test_node_without_python_lists_what_was_tried(cluster: Cluster, look: Look) -> None:
     node = cluster.node("node1")
     with _only_old_pythons(node):
         record = look("node1")["records"]["node1"]
@@ -139,7 +141,7 @@ def test_a_node_without_a_python_says_what_was_tried(cluster: Cluster, look: Loo
 
 @contextmanager
 def _only_old_pythons(node: Node) -> Iterator[None]:
-    """Every interpreter that the login shell could find says what a Python 3.6 would say to the loader."""
+    """Every interpreter on the login shell's PATH answers the loader as Python 3.6 does."""
     bash = "/run/home/root/.bashrc"
     node.must(["sh", "-c", "mkdir -p /run/old; cp /bin/sh /run/old/sh"])
     places = [path for path in bootstrap.INTERPRETERS if path.startswith("/") and Path(path).exists()]
@@ -159,7 +161,7 @@ def _only_old_pythons(node: Node) -> Iterator[None]:
 
 
 @pytest.mark.cluster
-def test_a_master_of_the_users_own_is_left_alone(cluster: Cluster, look: Look) -> None:
+def test_master_connection_of_the_user_is_not_used(cluster: Cluster, look: Look) -> None:
     head, socket = cluster.head, "/run/mine"
     config = head.read_text("/run/home/root/.ssh/config")
     head.must(["ssh", "-o", "ControlPersist=yes", "-M", "-S", socket, "-N", "-f", "node1"])
@@ -174,8 +176,8 @@ def test_a_master_of_the_users_own_is_left_alone(cluster: Cluster, look: Look) -
 
 
 @pytest.mark.cluster
-def test_connections_are_kept_where_that_is_wanted(cluster: Cluster, look: Look, short: Path) -> None:
-    """Whoever repeats a run need not log in again; whoever does not ask for it sees a login as it is now."""
+def test_keep_option_reuses_connections(cluster: Cluster, look: Look, short: Path) -> None:
+    """A repeated run need not log in again; without the option each run logs in anew."""
     kept = {"KEEP": "4", "XDG_RUNTIME_DIR": str(short)}
     folder = short / f"preflight-kept-{os.getuid()}"
     assert look("node1", "node2", **kept)["records"]["node1"]["problem"] == ""
@@ -195,12 +197,12 @@ def test_connections_are_kept_where_that_is_wanted(cluster: Cluster, look: Look,
 
 
 @pytest.mark.cluster
-def test_a_kept_connection_that_broke_is_made_anew(cluster: Cluster, look: Look, short: Path) -> None:
+def test_broken_kept_connection_is_replaced(cluster: Cluster, look: Look, short: Path) -> None:
     kept = {"KEEP": "30", "XDG_RUNTIME_DIR": str(short)}
     look("node1", **kept)
     (socket,) = (short / f"preflight-kept-{os.getuid()}").iterdir()
     try:
-        # Whoever holds the other end is gone without having removed it, as after a kill.
+        # The owner of the other end was killed and did not remove the socket.
         cluster.head.must(["kill", "-KILL", _master(cluster, socket)])
         assert look("node1", **kept)["records"]["node1"]["problem"] == ""
     finally:
@@ -208,29 +210,29 @@ def test_a_kept_connection_that_broke_is_made_anew(cluster: Cluster, look: Look,
 
 
 def _master(cluster: Cluster, socket: Path) -> str:
-    """The number, on the head, of the process that holds a kept connection."""
+    """The pid, on the head, of the process that holds a kept connection."""
     said = cluster.head.run(["ssh", "-S", str(socket), "-O", "check", "node1"]).stderr
     found = re.search(r"pid=(\d+)", said)
     assert found, said
     return found[1]
 
 
-def test_a_folder_that_others_may_enter_holds_no_kept_connections(short: Path, monkeypatch: Any) -> None:
+def test_shared_folder_is_not_used_for_sockets(short: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(short))
     monkeypatch.setattr("preflight.executors.ssh_sockets._bases", lambda: iter([str(short)]))
     mine = short / f"preflight-kept-{os.getuid()}"
     assert KeptFolder().path == mine == KeptFolder().path
     mine.chmod(0o750)
-    with pytest.raises(ExecutorError, match=f"{mine} is there and is no folder that only you may enter"):
+    with pytest.raises(ExecutorError, match=f"{mine} exists but is not a folder that only you can access"):
         KeptFolder()
     mine.rmdir()
     mine.symlink_to(short)
-    with pytest.raises(ExecutorError, match="no folder that only you may enter"):
+    with pytest.raises(ExecutorError, match="not a folder that only you can access"):
         KeptFolder()
 
 
 @pytest.mark.parametrize("given", ["", "run", None])
-def test_sockets_never_lie_in_the_working_directory(
+def test_sockets_are_never_in_the_working_directory(
     given: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if given is None:
@@ -243,7 +245,7 @@ def test_sockets_never_lie_in_the_working_directory(
     try:
         assert folder.path.parent == Path("/tmp")
     finally:
-        folder.leave()
+        folder.release()
 
 
 @contextmanager
@@ -253,28 +255,18 @@ def _training(cluster: Cluster, environment: dict[str, str], run: str, keep_s: i
     try:
         assert sorted(head.stdout.readline() for _ in range(2)) == ["training node1\n", "training node2\n"]
         until = time.monotonic() + 10
-        while len(_processes(run)) < 6 and time.monotonic() < until:
+        while len(pids_of_run(run)) < 6 and time.monotonic() < until:
             time.sleep(0.02)
-        assert len(_processes(run)) >= 6
+        assert len(pids_of_run(run)) >= 6
         yield head
     finally:
         head.kill_session()
         head.wait(timeout=10)
 
 
-def _processes(run: str) -> list[int]:
-    """Every process that carries the variable of this run, in any namespace: ranks and all they started."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if f"RUN={run}\0".encode() in (place / "environ").read_bytes():
-                found.append(int(place.name))
-    return found
-
-
 def _left_after(run: str, deadline_s: float) -> list[int]:
     until = time.monotonic() + deadline_s
-    while (left := _processes(run)) and time.monotonic() < until:
+    while (left := pids_of_run(run)) and time.monotonic() < until:
         time.sleep(0.05)
     return left
 
@@ -313,7 +305,7 @@ def _control_folders(head: NodeProcess) -> set[Path]:
 
 
 @pytest.mark.cluster
-def test_a_cut_link_ends_the_rank_and_names_the_node(cluster: Cluster, head_environment: dict[str, str]) -> None:
+def test_cut_link_ends_the_rank_and_names_the_node(cluster: Cluster, head_environment: dict[str, str]) -> None:
     run = "cut"
     with _training(cluster, head_environment, run) as head, faults.node_down(cluster.node("node2")):
         began = time.monotonic()
@@ -322,13 +314,13 @@ def test_a_cut_link_ends_the_rank_and_names_the_node(cluster: Cluster, head_envi
         network = _network(cluster.node("node2").pid)
 
         def on_node2() -> list[int]:
-            return [pid for pid in _processes(run) if _network(pid) == network]
+            return [pid for pid in pids_of_run(run) if _network(pid) == network]
 
         assert on_node2()
         while on_node2() and time.monotonic() < until:
             time.sleep(0.05)
         assert on_node2() == []
-        assert len(_processes(run)) >= 3, "node1 trains on"
+        assert len(pids_of_run(run)) >= 3, "node1 trains on"
         answer = head.stdout.readline()
         assert time.monotonic() < until + 2
         assert "kind='unreachable'" in answer and "node2 was lost" in answer
@@ -342,7 +334,7 @@ def _network(pid: int) -> str:
 
 
 @pytest.mark.parametrize("text", ["node1", "me@node1", "m.e-1@10.0.0.1", "::1", "me@fe80::1"])
-def test_targets(text: str) -> None:
+def test_valid_targets(text: str) -> None:
     assert is_target(text)
 
 
@@ -363,12 +355,12 @@ def test_targets(text: str) -> None:
         "a/b",
     ],
 )
-def test_no_targets(text: str) -> None:
+def test_invalid_targets(text: str) -> None:
     assert not is_target(text)
 
 
 @pytest.mark.parametrize(
-    ("code", "words", "kind", "told"),
+    ("code", "words", "kind", "message"),
     [
         (255, "ssh: connect to host n2 port 22: No route to host", "unreachable", "no route"),
         (
@@ -394,11 +386,27 @@ def test_no_targets(text: str) -> None:
             "no Python >= 3.8 on n2: tried python3, python",
         ),
         (98, "preflight-no-python:", "missing", "none of python3"),
-        (127, "bash: sh: command not found", "crashed", "exit code 127"),
+        (
+            98,
+            "preflight-shell\nPython 2.7 is too old for preflight\npreflight-no-python: python3 python",
+            "missing",
+            "tried python3, python (Python 2.7)",
+        ),
+        (127, "bash: sh: command not found", "denied", "exit code 127"),
+        (98, "", "denied", "login shell ended with exit code 98"),
+        (1, "This account is currently not available.", "denied", 'it said "This account is currently not available."'),
+        (137, "preflight-shell\nKilled", "crashed", "exit code 137"),
+        (
+            1,
+            "preflight-shell\nBlockingIOError: [Errno 11] Resource temporarily unavailable",
+            "crashed",
+            "cannot start another process",
+        ),
+        (255, "Connection to 10.0.0.2 port 22 timed out", "timeout", "MTU"),
         (None, "", "timeout", "waiting for `ssh me@n2` to log in"),
     ],
 )
-def test_what_ssh_said_is_understood(code: int | None, words: str, kind: str, told: str) -> None:
+def test_ssh_errors_are_explained(code: int | None, words: str, kind: str, message: str) -> None:
     error = explain("n2", "me@n2", code, words, deadline_s=5)
-    assert error.kind == kind and told in error.message, error.message
+    assert error.kind == kind and message in error.message, error.message
     assert "n2" in error.message

@@ -1,1 +1,1 @@
-"""Every fault that virtual nodes can show, and what a check of four nodes must say about it: one row each."""
+"""Every fault that virtual nodes can show, and the finding that a check of four nodes must have: one row each."""

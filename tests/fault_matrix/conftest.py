@@ -1,4 +1,4 @@
-"""Virtual nodes for the fault matrix, and heads on which preflight need not be imported for every row."""
+"""Virtual nodes for the fault matrix, and heads with preflight already imported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.cluster.fixtures import cluster, gpu_cluster
-from tests.end_to_end.running import ROOT, THIS_CHECKOUT
+from tests.end_to_end.head_command import ROOT, THIS_CHECKOUT
 from tests.end_to_end.warm import WarmHead
 
 __all__ = ["cluster", "gpu_cluster", "head_of"]
@@ -16,7 +16,7 @@ __all__ = ["cluster", "gpu_cluster", "head_of"]
 
 @pytest.fixture(scope="module")
 def head_of() -> Iterator[Callable[[Cluster], WarmHead]]:
-    """The head of a cluster, started when it is asked for first."""
+    """The head of a cluster, started on first use."""
     heads: dict[int, WarmHead] = {}
 
     def found(chosen: Cluster) -> WarmHead:

@@ -1,4 +1,4 @@
-"""What ranks would start with: variables, interpreters, packages, copies of the job's files, and what was left over."""
+"""Faults of the ranks' context: variables, interpreters, packages, copies of the job's files, and leftovers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.cluster import Cluster, Node, faults
 from tests.cluster.faults import context as ranks
-from tests.end_to_end.running import JOB, SCRIPT
+from tests.end_to_end.head_command import JOB, SCRIPT
 
 from .fault import GPU_SCRIPT, Fault
 
@@ -41,7 +41,7 @@ mpirun --allow-run-as-root -np 4 -H node1,node2,node3,node4 -x GLOO_SOCKET_IFNAM
 
 
 def _in_an_allocation_without_a_login(cluster: Cluster) -> ExitStack:
-    """A batch job runs on the first node, and node3 lets nobody in who comes from there."""
+    """A batch job runs on the first node, and node3 rejects logins from there."""
     stack = ExitStack()
     stack.enter_context(ranks.login_refused(cluster.node("node3"), cluster.node("node1")))
     stack.enter_context(ranks.session_variables(*_others(cluster, "node3"), SLURM_JOB_ID="7"))
@@ -67,12 +67,12 @@ _PS_LISTS = {
     "PADDLE_TRAINER_ENDPOINTS": "10.77.0.3:6171,10.77.0.4:6171",
     "PADDLE_TRAINERS_NUM": "2",
 }
-#: A job that learns everything from the environment of the node that it is started on.
+#: A job that takes all settings from the environment of its node.
 _FROM_ENVIRONMENT = "TRAINING_ROLE=$TRAINING_ROLE python train.py --data-path /srv/data/shards\n"
 
 
 def _roles(cluster: Cluster, odd: str = "", **changed: str) -> ExitStack:
-    """node1 and node2 are servers and the others trainers, by their own environment; `odd` has something else."""
+    """node1 and node2 are servers and the others trainers, by their own environment; `odd` differs."""
     stack = ExitStack()
     for index, node in enumerate(cluster.nodes):
         role = {"TRAINING_ROLE": "PSERVER", "PADDLE_PORT": "6170"}
@@ -87,7 +87,7 @@ _ALIASES = "--servers=ps-a:6170,ps-b:6172 --workers=node3:6171,node4:6171"
 
 
 def _two_names_of_node1(cluster: Cluster) -> ExitStack:
-    """ps-a and ps-b both are node1, on every node."""
+    """ps-a and ps-b both resolve to node1, on every node."""
     stack = ExitStack()
     for node in cluster.nodes:
         for name in ("ps-a", "ps-b"):
@@ -126,7 +126,7 @@ def _tf_configs(cluster: Cluster, *numbers: int) -> ExitStack:
     hosts = [f"{node.name}:12345" for node in cluster.nodes]
     for node, number in zip(cluster.nodes, numbers, strict=True):
         told = {"cluster": {"worker": hosts}, "task": {"type": "worker", "index": number}}
-        # sshd takes no quotes inside of its own; JSON's are put in by the shell of the session.
+        # sshd accepts no nested quotes; the shell of the session adds those of the JSON.
         stack.enter_context(ranks.home_file(node, ".bashrc", f"export TF_CONFIG='{json.dumps(told)}'\n"))
     return stack
 
@@ -148,17 +148,24 @@ _BATCH = {
     "optimizer": {"type": "AdamW", "params": {"lr": 3e-5}},
 }
 _BATCH_JOB = JOB.replace("train.py", "train.py --deepspeed --deepspeed_config ds_config.json")
-_BATCH_SCRIPT = SCRIPT + "\nimport deepspeed\n\ndeepspeed.initialize()\n"
+_BATCH_SCRIPT = (
+    SCRIPT.replace(
+        'parser.add_argument("--data-path")\n',
+        'parser.add_argument("--data-path")\nparser.add_argument("--deepspeed", action="store_true")\n'
+        'parser.add_argument("--deepspeed_config")\n',
+    )
+    + "\nimport deepspeed\n\ndeepspeed.initialize()\n"
+)
 
 
 def _copies(cluster: Cluster, files: Mapping[str, str], odd: str, name: str, text: str | None) -> ExitStack:
     """Every node holds these files, but node `odd` has `text` for `name`, or lacks it."""
     stack = ExitStack()
-    stack.enter_context(ranks.made_folder(_others(cluster, odd), _FOLDER, files))
+    stack.enter_context(ranks.extra_folder(_others(cluster, odd), _FOLDER, files))
     held = {key: value for key, value in files.items() if key != name}
     if text is not None:
         held[name] = text
-    stack.enter_context(ranks.made_folder([cluster.node(odd)], _FOLDER, held))
+    stack.enter_context(ranks.extra_folder([cluster.node(odd)], _FOLDER, held))
     return stack
 
 
@@ -209,7 +216,7 @@ FAULTS = (
     ),
     Fault(
         "working-directory-absent-on-a-node",
-        lambda cluster: ranks.made_folder(_others(cluster, "node4"), "/srv/job"),
+        lambda cluster: ranks.extra_folder(_others(cluster, "node4"), "/srv/job"),
         "CTX001",
         ("node4",),
         options=("--directory", "/srv/job"),
@@ -239,7 +246,36 @@ FAULTS = (
         "CPY001",
         ("node3",),
         options=("--directory", _FOLDER),
-        words=("train.py", "another one"),
+        words=("train.py", "differs from the one on"),
+    ),
+    Fault(
+        "interpreter-with-a-foreign-home-on-a-node",
+        lambda cluster: ranks.session_variables(cluster.node("node2"), PYTHONHOME="/srv/gone"),
+        "CTX001",
+        ("node2",),
+        words=("Fatal Python error", "filesystem encoding"),
+    ),
+    Fault(
+        "start-script-with-another-master-on-a-node",
+        lambda cluster: _copies(
+            cluster, {"run.sh": JOB, "train.py": SCRIPT}, "node3", "run.sh", JOB.replace("=node1", "=node2")
+        ),
+        "CPY001",
+        ("node3",),
+        severity="warning",
+        verdict="go",
+        options=("--directory", _FOLDER),
+        words=("run.sh on node3 differs",),
+    ),
+    Fault(
+        "start-script-missing-on-a-node",
+        lambda cluster: _copies(cluster, {"run.sh": JOB, "train.py": SCRIPT}, "node4", "run.sh", None),
+        "CPY001",
+        ("node4",),
+        severity="warning",
+        verdict="go",
+        options=("--directory", _FOLDER),
+        words=("run.sh is missing",),
     ),
     Fault(
         "training-script-missing-on-a-node",
@@ -354,7 +390,7 @@ FAULTS = (
         verdict="go",
         job=_SERVERS,
         script=_SERVER_SCRIPT,
-        words=("serve train.py",),
+        words=("server of train.py",),
     ),
     Fault(
         "rank-of-an-earlier-run-stopped",
@@ -471,6 +507,15 @@ FAULTS = (
         severity="warning",
         verdict="go",
         words=("megatron-lm", "bbbbbbbbbbbb"),
+    ),
+    Fault(
+        "framework-that-no-node-has",
+        lambda cluster: nullcontext(),
+        "PKG005",
+        ("node1", "node2", "node3", "node4"),
+        script=SCRIPT.replace("import torch", "import horovod.torch as hvd\nimport torch"),
+        options=("--select", "PKG005"),
+        words=("train.py imports horovod", "node1, node2, node3, node4", "pip install horovod"),
     ),
     Fault(
         "one-task-of-tensorflow-twice",

@@ -1,4 +1,4 @@
-"""One row of the fault matrix: how the fault is made, and which finding or unanswered question it must lead to."""
+"""One row of the fault matrix: how the fault is injected, and the finding or unknown that must result."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from tests.cluster import Cluster
-from tests.end_to_end.running import JOB, SCRIPT
+from tests.end_to_end.head_command import JOB, SCRIPT
 
 __all__ = ["GPU_SCRIPT", "Fault"]
 
@@ -20,15 +20,15 @@ class Fault:
     """A fault of a cluster of four nodes, `node1` to `node4`, each with four shards below /srv/data/shards.
 
     Args:
-        name: what is wrong, in words joined by hyphens.
-        inject: makes the fault on the cluster, and undoes it at its end. It may raise `FaultUnavailable`.
-        id: the check that must speak.
-        nodes: exactly the nodes that its finding names; for an unanswered question, names that its words hold.
-        status: `fail`, or `unknown` where all that can be said is that it could not be told.
+        name: the fault, in words joined by hyphens.
+        inject: injects the fault into the cluster, and undoes it at its end. It may raise `FaultUnavailable`.
+        id: the check that must report it.
+        nodes: exactly the nodes of its finding; for an unknown, the names in its message.
+        status: `fail`, or `unknown` if the check cannot decide.
         severity: of the finding.
         verdict: of the whole run.
-        stage: by whose end the fault is named; the check goes no further.
-        words: what its message, evidence or remedy must hold.
+        stage: the last stage of the check; the fault is named by its end.
+        words: required parts of its message, evidence or remedy.
         job, script, files: the job that is checked: its start script, its training script, and further files by name.
         options: further options of `preflight check`.
         gpus: run on nodes with two stub GPUs each.

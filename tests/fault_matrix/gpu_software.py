@@ -1,4 +1,4 @@
-"""Drivers and frameworks that do not fit each other or the GPUs, on one node of four."""
+"""Drivers and frameworks that are incompatible with each other or with the GPUs, on one node of four."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Inject = Callable[[Cluster], AbstractContextManager[object]]
 
 
 def _torch(node: str, torch: Torch | None, *, others: Torch = USUAL, files: dict[str, str] | None = None) -> Inject:
-    """One node has another torch (and further files) than the rest."""
+    """One node has another torch than the rest, and these files."""
 
     @contextmanager
     def inject(cluster: Cluster) -> Iterator[None]:
@@ -49,17 +49,19 @@ def _library(node: str, name: str, source: str, *, run_path: str = "") -> Inject
                 (f"{below}/cudnn/lib/libcudnn.so.9", CUDNN.format(90501)),
                 (f"{below}/nccl/lib/libnccl.so.2", NCCL.format(22602)),
             ):
-                stack.enter_context(faults.library(cluster.nodes, path, own))
+                stack.enter_context(faults.shared_library(cluster.nodes, path, own))
             needs = ("libcudnn.so.9", "libnccl.so.2")
             place = f"{ENVIRONMENT}/torch/lib/libtorch_cuda.so"
-            stack.enter_context(faults.library(cluster.nodes, place, "int torch;", needs=needs, run_path=run_path))
+            stack.enter_context(
+                faults.shared_library(cluster.nodes, place, "int torch;", needs=needs, run_path=run_path)
+            )
             for one in cluster.nodes if not run_path else ():
-                # A torch without a run path of its own takes what the job's folder has.
+                # A torch without a run path uses the libraries of the job's folder.
                 for path in (f"{below}/cudnn/lib/libcudnn.so.9", f"{below}/nccl/lib/libnccl.so.2"):
                     one.must(["mkdir", "-p", LIBRARIES])
                     one.must(["cp", path, LIBRARIES])
             stack.callback(lambda: [one.must(["rm", "-rf", LIBRARIES]) for one in cluster.nodes])
-            stack.enter_context(faults.library([cluster.node(node)], f"{LIBRARIES}/{name}", source))
+            stack.enter_context(faults.shared_library([cluster.node(node)], f"{LIBRARIES}/{name}", source))
             yield
 
     return inject
@@ -73,6 +75,7 @@ def _row(
     nodes: tuple[str, ...] = ("node2",),
     severity: str = "error",
     job: str = GPU_JOB,
+    script: str = GPU_SCRIPT,
     follows: tuple[str, ...] = (),
     files: dict[str, str] | None = None,
     status: str = "fail",
@@ -88,7 +91,7 @@ def _row(
         verdict=verdict or ("no-go" if severity == "error" else "go"),
         words=words,
         job=job,
-        script=GPU_SCRIPT,
+        script=script,
         files=files or {},
         gpus=True,
         follows=follows,
@@ -118,7 +121,7 @@ _DRIVERS = (
     _row(
         "driver-left-behind", "VER002", on_gpus("node2", _driver("535.129.03", 12020)), "535.129.03", severity="warning"
     ),
-    # A driver that is too old is also another one than the rest have.
+    # A driver that is too old also differs from the rest.
     _row("driver-too-old", "VER001", on_gpus("node2", _driver("470.57.02", 11040)), "470.57.02", "525.60.13", "12.6"),
     _row(
         "forward-compatibility-on-a-gaming-card",
@@ -128,7 +131,7 @@ _DRIVERS = (
         "560.35.03",
     ),
     _row("driver-library-missing", "GPU025", on_gpus("node2", _cuda(None)), "libcuda.so.1"),
-    _row("driver-library-of-no-bytes", "GPU025", on_gpus("node2", _cuda("x", empty=True)), "no bytes"),
+    _row("driver-library-of-no-bytes", "GPU025", on_gpus("node2", _cuda("x", empty=True)), "empty file"),
     _row(
         "driver-library-older-than-the-module",
         "GPU025",
@@ -240,6 +243,7 @@ _COMPILED = (
         "torch 2.5",
         nodes=("node3",),
         job=OFFLOADING,
+        script=GPU_SCRIPT.replace('"--data-path")\n', '"--data-path")\nparser.add_argument("--deepspeed")\n'),
         files={"ds.json": json.dumps(DS_CONFIG)},
     ),
 )

@@ -1,4 +1,4 @@
-"""GPUs that are missing, broken, slow, taken or set oddly, and drivers that do not work, on one node of four."""
+"""GPUs that are missing, broken, slow, occupied or misconfigured, and drivers that fail, on one node of four."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from tests.cluster import Cluster, Node, faults
 from tests.cluster.faults.stack import ENVIRONMENT
 from tests.cluster.gpus import Gpu, Gpus, NvmlError
-from tests.end_to_end.running import JOB
+from tests.end_to_end.head_command import JOB
 
 from .fault import GPU_SCRIPT, Fault
 
 __all__ = ["FAULTS", "GPU_JOB", "on_gpus"]
 
-#: Two ranks on each node, one for each stub GPU, with the made-up torch of the nodes.
+#: Two ranks on each node, one for each stub GPU, with the stub torch of the nodes.
 GPU_JOB = JOB.replace(
     "export GLOO_SOCKET_IFNAME=eth0\n", f"export NCCL_SOCKET_IFNAME=eth0 PYTHONPATH={ENVIRONMENT}\n"
 ).replace("--nproc_per_node=1", "--nproc_per_node=2")
@@ -90,15 +90,15 @@ _MISSING = (
         "driver-module-not-loaded",
         "GPU011",
         lambda node: faults.nvml_error(node, NvmlError.DRIVER_NOT_LOADED),
-        "kernel module not loaded",
+        "has not loaded the driver's kernel module",
     ),
     _fault(
         "driver-library-of-another-version",
         "GPU011",
         lambda node: faults.nvml_error(node, NvmlError.LIB_RM_VERSION_MISMATCH),
-        "another version",
+        "whose version differs",
     ),
-    _fault("driver-updated-underneath", "GPU011", _updated_underneath, "another version", "535.104.05"),
+    _fault("driver-updated-underneath", "GPU011", _updated_underneath, "whose version differs", "535.104.05"),
     _fault(
         "driver-does-not-work",
         "GPU011",
@@ -208,7 +208,7 @@ _BROKEN = (
 
 
 def _linked(index: int, **state: int | str) -> Callable[[Cluster], AbstractContextManager[object]]:
-    """Every GPU of every node has four NVLinks up, but for what `state` says of one."""
+    """Every GPU of every node has four NVLinks up, except for `state` on one."""
 
     @contextmanager
     def inject(cluster: Cluster) -> Iterator[None]:
@@ -231,7 +231,7 @@ _SET = (
     _fault(
         "gpu-in-use",
         "GPU020",
-        # Process 1 of the node is one that can be seen there.
+        # Process 1 of the node is visible there.
         _state(0, process_pid=1, process_memory=60 * GIB, memory_used=61 * GIB),
         "node2 GPU 0",
         "60.0 GiB",
@@ -260,7 +260,7 @@ _SET = (
 
 @contextmanager
 def _every_vbios(node: Node) -> Iterator[None]:
-    """Each GPU tells its VBIOS, and one of this node another."""
+    """Each GPU reports its VBIOS, and one of this node has another."""
     with ExitStack() as stack:
         for one in (*node.peers, node):
             if one.place.kind == "node":
@@ -304,7 +304,7 @@ def _logged(message: str) -> Make:
 
 @contextmanager
 def _without_manager(node: Node) -> Iterator[None]:
-    """The node has NVSwitches, and systemd says that their Fabric Manager has failed."""
+    """The node has NVSwitches, and systemd reports that their Fabric Manager has failed."""
     switches = {f"nvidia-nvswitch/devices/0000:c{number}:00.0/information": "" for number in range(6)}
     with (
         faults.driver_files(node, switches),

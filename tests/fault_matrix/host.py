@@ -1,4 +1,4 @@
-"""Nodes whose limits, cores, clocks, disks or data are not what the job needs."""
+"""Nodes with limits, cores, clocks, disks or data that do not suit the job."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from tests.cluster import Cluster, faults
-from tests.end_to_end.running import JOB, SCRIPT
+from tests.end_to_end.head_command import JOB, SCRIPT
 
 from .fault import Fault
 
@@ -24,7 +24,7 @@ export GLOO_SOCKET_IFNAME=eth0
 torchrun --nnodes=4 --nproc_per_node=1 --rdzv_backend=c10d --rdzv_endpoint=node1:29500 --rdzv_id=42 \\
     train.py --data-path /srv/data/shards
 """
-#: A job that saves checkpoints of a hundred million parameters, each rank its own part.
+#: A job that saves checkpoints of a hundred million parameters, sharded over the ranks.
 SAVING = JOB.replace(
     "--data-path /srv/data/shards",
     "--data-path /srv/data/shards --model llama-0.1b --output_dir /srv/ckpt/run --deepspeed_config ds.json",
@@ -37,12 +37,12 @@ SAVING_SCRIPT = SCRIPT.replace(
     ),
 )
 ZERO = {"ds.json": '{"zero_optimization": {"stage": 1}, "train_micro_batch_size_per_gpu": 1}\n'}
-#: A job that goes on from a checkpoint.
+#: A job that resumes from a checkpoint.
 RESUMING = JOB.replace("--data-path /srv/data/shards", "--data-path /srv/data/shards --resume_from /srv/ckpt/old")
-#: Root reads whatever it likes; without these capabilities it is held to permissions as other users are.
+#: Root can read everything; without these capabilities permissions apply to it as to other users.
 AS_USER = "/srv/python-of-a-user"
 _CAPABILITIES = "-dac_override,-dac_read_search"
-HELD = f"""\
+UNPRIVILEGED = f"""\
 #!/bin/sh
 exec setpriv --bounding-set={_CAPABILITIES} --inh-caps={_CAPABILITIES} {sys.executable} "$@"
 """
@@ -53,7 +53,7 @@ SHARD = "/srv/data/shards/part-00002"
 
 @contextmanager
 def together(*faults: AbstractContextManager[object]) -> Iterator[None]:
-    """Several faults, or a fault and what it needs to be seen."""
+    """Several faults, or a fault and its precondition."""
     with ExitStack() as stack:
         for fault in faults:
             stack.enter_context(fault)
@@ -62,7 +62,7 @@ def together(*faults: AbstractContextManager[object]) -> Iterator[None]:
 
 @contextmanager
 def shutdown_planned(cluster: Cluster, name: str) -> Iterator[None]:
-    """What systemd leaves on a node after `shutdown -r +60`."""
+    """The files of systemd on a node after `shutdown -r +60`."""
     path = "/run/systemd/shutdown/scheduled"
     at_us = int((time.time() + 3600) * 1e6)
     cluster.node(name).write_text(path, f"USEC={at_us}\nWARN_WALL=1\nMODE=reboot\n")
@@ -74,7 +74,7 @@ def shutdown_planned(cluster: Cluster, name: str) -> Iterator[None]:
 
 @contextmanager
 def tar_files(cluster: Cluster, count: int) -> Iterator[None]:
-    """On every node so many tar files of webdataset."""
+    """Create this number of tar files of webdataset on every node."""
     for node in cluster.nodes:
         for index in range(count):
             node.write_text(f"/srv/data/tars/{index:03}.tar", "tar" * 100)
@@ -87,7 +87,7 @@ def tar_files(cluster: Cluster, count: int) -> Iterator[None]:
 
 @contextmanager
 def vocabulary(cluster: Cluster) -> Iterator[None]:
-    """On every node the same vocabulary."""
+    """Create the same vocabulary on every node."""
     for node in cluster.nodes:
         node.write_text("/srv/data/vocab.json", '{"a": 1}')
     try:
@@ -99,9 +99,9 @@ def vocabulary(cluster: Cluster) -> Iterator[None]:
 
 @contextmanager
 def held_to_permissions(cluster: Cluster) -> Iterator[None]:
-    """On every node an interpreter that is not let into what it may not read."""
+    """Every node gets an interpreter to which file permissions apply."""
     for node in cluster.nodes:
-        node.write_text(AS_USER, HELD)
+        node.write_text(AS_USER, UNPRIVILEGED)
         node.must(["chmod", "755", AS_USER])
     try:
         yield
@@ -112,7 +112,7 @@ def held_to_permissions(cluster: Cluster) -> Iterator[None]:
 
 @contextmanager
 def checkpoint_of(cluster: Cluster, ranks: int, *, without: int = -1) -> Iterator[None]:
-    """On every node a checkpoint that so many ranks wrote with ZeRO."""
+    """Create on every node a checkpoint written by this number of ranks with ZeRO."""
     for node in cluster.nodes:
         node.must(["mkdir", "-p", "/srv/ckpt/old/global_step10"])
         node.write_text("/srv/ckpt/old/latest", "global_step10")
@@ -194,7 +194,7 @@ FAULTS = (
         "CLK001",
         ("node4",),
         job=DYNAMIC,
-        words=("takes a node for dead",),
+        words=("declares a node that is 15 s behind dead",),
     ),
     Fault(
         "missing-shard",
@@ -229,7 +229,7 @@ FAULTS = (
         lambda cluster: faults.dangling_link(cluster.node("node2"), "/srv/data/shards"),
         "DAT011",
         ("node2",),
-        words=("link to nothing", "/srv/gone"),
+        words=("dangling link", "/srv/gone"),
     ),
     Fault(
         "folder-in-the-place-of-a-shard",
@@ -297,7 +297,7 @@ FAULTS = (
         job=SAVING,
         script=SAVING_SCRIPT,
         files=ZERO,
-        words=("no inodes left",),
+        words=("no free inodes",),
     ),
     Fault(
         "checkpoint-disk-read-only",
@@ -356,7 +356,7 @@ FAULTS = (
         ("node1", "node2", "node3", "node4"),
         job=RESUMING,
         script=SAVING_SCRIPT,
-        words=("ranks 2 lack",),
+        words=("ranks 2 are missing",),
     ),
     Fault(
         "checkpoint-on-all-nodes-but-one",
@@ -457,5 +457,23 @@ FAULTS = (
         job=JOB.replace("--data-path", "--vocab-file /srv/data/vocab.json --data-path"),
         script=SAVING_SCRIPT,
         words=("vocab.json",),
+    ),
+    Fault(
+        "cpu-time-limited",
+        lambda cluster: faults.low_limits(cluster.node("node2"), cpu=3600),
+        "LIM006",
+        ("node2",),
+        severity="warning",
+        verdict="go",
+        words=("SIGXCPU after 3600 s", "ulimit -t"),
+    ),
+    Fault(
+        "sessions-of-low-priority",
+        lambda cluster: faults.priority(cluster.node("node4"), 19),
+        "LIM006",
+        ("node4",),
+        severity="warning",
+        verdict="go",
+        words=("niceness of 19",),
     ),
 )

@@ -1,4 +1,4 @@
-"""Ways between nodes that are closed, one-way, too narrow, or lead nowhere."""
+"""Links between nodes that are blocked, one-way, too narrow, or misrouted."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from tests.cluster import Cluster, faults
-from tests.end_to_end.running import reached_over_management
+from tests.end_to_end.head_command import reached_over_management
 
 from .fault import GPU_SCRIPT, Fault
 
 __all__ = ["FAULTS"]
 
 
-def apart(
+def via_management(
     inject: Callable[[Cluster], AbstractContextManager[object]],
 ) -> Callable[[Cluster], AbstractContextManager[object]]:
-    """A fault of the data network, where nodes are reached over the other one."""
+    """A fault of the data network, with nodes reached over the management network."""
 
     @contextmanager
     def both(cluster: Cluster) -> Iterator[None]:
@@ -79,7 +79,7 @@ FAULTS = (
         "LNK001",
         ("node3",),
         stage="link",
-        words=("node3 cannot be reached by anybody", "ephemeral", "filtered"),
+        words=("node3 cannot be reached by any node", "ephemeral", "filtered"),
     ),
     Fault(
         "one-way-block",
@@ -95,7 +95,7 @@ FAULTS = (
         "LNK001",
         ("node2", "node3"),
         stage="link",
-        words=("cannot reach each other", "it is what node3 sends to node2 that is lost"),
+        words=("cannot reach each other", "those from node3 to node2 do not"),
     ),
     Fault(
         "several-nodes-let-only-ssh-in",
@@ -103,11 +103,11 @@ FAULTS = (
         "LNK001",
         ("node2", "node3"),
         stage="link",
-        words=("node2, node3 cannot be reached by anybody",),
+        words=("node2, node3 cannot be reached by any node",),
     ),
     Fault(
         "mtu-black-hole",
-        apart(lambda cluster: faults.mtu_black_hole(cluster.node("node4"))),
+        via_management(lambda cluster: faults.mtu_black_hole(cluster.node("node4"))),
         "LNK002",
         ("node4",),
         stage="link",
@@ -115,25 +115,25 @@ FAULTS = (
     ),
     Fault(
         "data-network-down-on-one-node",
-        apart(lambda cluster: faults.link_down(cluster.node("node3"), "eth0")),
+        via_management(lambda cluster: faults.link_down(cluster.node("node3"), "eth0")),
         "NIC001",
         ("node3",),
         words=("down",),
     ),
     Fault(
         "cable-out",
-        apart(lambda cluster: faults.unplugged(cluster.node("node3"), "eth0")),
+        via_management(lambda cluster: faults.unplugged(cluster.node("node3"), "eth0")),
         "NIC001",
         ("node3",),
         words=("no carrier",),
     ),
     Fault(
         "port-in-another-vlan",
-        apart(lambda cluster: faults.off_the_switch(cluster.node("node3"))),
+        via_management(lambda cluster: faults.off_the_switch(cluster.node("node3"))),
         "LNK001",
         ("node3",),
         stage="link",
-        words=("node3 neither reaches anybody nor can be reached",),
+        words=("node3 reaches no other node and cannot be reached",),
     ),
     Fault(
         "master-name-missing-on-one-node",
@@ -149,7 +149,7 @@ FAULTS = (
         "NAM002",
         ("node3",),
         stage="link",
-        words=("would dial itself",),
+        words=("would connect to itself",),
     ),
     Fault(
         "data-network-routed-over-management",
@@ -163,7 +163,7 @@ FAULTS = (
     ),
     Fault(
         "address-held-twice",
-        apart(lambda cluster: faults.duplicate_address(cluster.node("node3"))),
+        via_management(lambda cluster: faults.duplicate_address(cluster.node("node3"))),
         "LNK007",
         ("node3",),
         stage="link",
@@ -175,11 +175,11 @@ FAULTS = (
         "LNK003",
         ("node3",),
         stage="link",
-        words=("Mbit/s at most from node3", "measured twice", "load average", "congestion control"),
+        words=("Mbit/s from node3", "measured twice", "load average", "congestion control"),
     ),
     Fault(
         "packet-loss",
-        apart(lambda cluster: faults.packet_loss(cluster.node("node2"), 5)),
+        via_management(lambda cluster: faults.packet_loss(cluster.node("node2"), 5)),
         "LNK005",
         ("node2",),
         severity="warning",
@@ -189,7 +189,7 @@ FAULTS = (
     ),
     Fault(
         "twenty-milliseconds-away",
-        apart(lambda cluster: faults.delayed(cluster.node("node3"), 20)),
+        via_management(lambda cluster: faults.delayed(cluster.node("node3"), 20)),
         "LNK004",
         ("node3",),
         severity="warning",
@@ -199,7 +199,7 @@ FAULTS = (
     ),
     Fault(
         "unsteady-link",
-        apart(lambda cluster: faults.delayed(cluster.node("node3"), 10, jitter=10)),
+        via_management(lambda cluster: faults.delayed(cluster.node("node3"), 10, jitter=10)),
         "LNK004",
         ("node3",),
         severity="warning",
@@ -227,5 +227,39 @@ FAULTS = (
         gpus=True,
         # The torch of the machine that runs the tests is built without CUDA.
         follows=("VER001",),
+    ),
+    Fault(
+        "upper-ephemeral-ports-dropped",
+        lambda cluster: faults.drop_ports(cluster.node("node3"), 55000, 65535),
+        "LNK001",
+        ("node3",),
+        stage="link",
+        words=("node3 cannot be reached by any node", "57470", "are open"),
+    ),
+    Fault(
+        "master-port-prohibited-by-icmp",
+        lambda cluster: faults.prohibit_port(cluster.node("node1"), 29500),
+        "LNK001",
+        ("node1",),
+        stage="link",
+        words=("rejected with an ICMP message (by a firewall", "nft list ruleset"),
+    ),
+    Fault(
+        "hardware-address-of-two-nodes",
+        via_management(lambda cluster: faults.same_hardware_address(cluster.node("node3"), cluster.node("node2"))),
+        "LNK010",
+        ("node2", "node3"),
+        stage="link",
+        words=("have one hardware address",),
+    ),
+    Fault(
+        "carrier-comes-and-goes",
+        via_management(lambda cluster: faults.flapping(cluster.node("node3"), every_s=0.8)),
+        "NIC013",
+        ("node3",),
+        stage="link",
+        words=("lost or found its carrier",),
+        # The interface may have no carrier while it is listed.
+        follows=("NIC001",),
     ),
 )

@@ -1,4 +1,4 @@
-"""Names that mean the wrong thing or nothing on one node, proxies in the way, and a kernel without room."""
+"""Names that resolve wrongly or not at all on one node, interfering proxies, and full kernel tables."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def kernel_says(name: str, path: str, text: str) -> Callable[[Cluster], Abstract
 
 @contextmanager
 def stale_own_name(cluster: Cluster) -> Iterator[None]:
-    """The own name of one node leads to an address it had before."""
+    """A node's own name resolves to an earlier address."""
     with faults.hosts_entry(cluster.node("node4"), "node4", "10.77.200.4"):
         yield
 
 
 @contextmanager
 def calls_itself_localhost(cluster: Cluster) -> Iterator[None]:
-    """/etc/hosts of one node has the own name behind localhost, as some installers write it."""
+    """/etc/hosts of one node lists its own name after localhost, as some installers write it."""
     node = cluster.node("node1")
     lines = [line for line in node.read_text("/etc/hosts").splitlines() if line.split()[1:2] != ["node1"]]
     with faults.own_file(node, "/etc/hosts", "127.0.0.1 localhost node1\n" + "\n".join(lines[1:]) + "\n"):
@@ -64,7 +64,7 @@ def calls_itself_localhost(cluster: Cluster) -> Iterator[None]:
 
 @contextmanager
 def slow_names(cluster: Cluster) -> Iterator[None]:
-    """A name server that does not answer is asked before /etc/hosts; after two seconds that one answers."""
+    """An unresponsive name server is queried before /etc/hosts, which answers after two seconds."""
     node = cluster.node("node4")
     with (
         faults.own_file(node, "/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: dns files\n"),
@@ -113,7 +113,7 @@ FAULTS = (
         lambda cluster: faults.hosts_entry(cluster.node("node4"), "node1", "127.0.0.1"),
         "NAM002",
         ("node4",),
-        words=("would dial itself",),
+        words=("would connect to itself",),
     ),
     Fault(
         "master-name-leads-to-another-node",

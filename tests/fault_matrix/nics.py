@@ -1,4 +1,4 @@
-"""Network interfaces that are absent, down, slow, sick, the wrong ones, or alike on two nodes."""
+"""Network interfaces that are absent, down, slow, faulty, wrongly chosen, or duplicated on two nodes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from tests.cluster import Cluster, Node, faults
-from tests.end_to_end.running import JOB, reached_over_management
+from tests.end_to_end.head_command import JOB, reached_over_management
 
 from .fault import GPU_SCRIPT, Fault
 
 __all__ = ["FAULTS"]
 
-#: The torch of the machine that plays the nodes need not be built for GPUs, which is another fault.
+#: The torch of the test machine may lack GPU support, which is another fault.
 ON_CPUS = ("--ignore", "VER001")
 UNFILTERED = JOB.replace("export GLOO_SOCKET_IFNAME=eth0\n", "")
 
@@ -25,7 +25,7 @@ def nccl(filter_value: str) -> str:
 def over_management(
     name: str, fault: Callable[[Node], AbstractContextManager[None]]
 ) -> Callable[[Cluster], AbstractContextManager[object]]:
-    """The fault on one node, whose data network ssh must then not need."""
+    """The fault on one node, which ssh reaches over the management network."""
 
     @contextmanager
     def inject(cluster: Cluster) -> Iterator[None]:
@@ -85,7 +85,7 @@ FAULTS = (
         ("node1", "node2", "node3", "node4"),
         words=("loopback",),
         job=JOB.replace("GLOO_SOCKET_IFNAME=eth0", "GLOO_SOCKET_IFNAME=lo"),
-        follows=("IFN001",),  # lint says it as well, without looking at a node
+        follows=("IFN001",),  # lint reports it as well, without any node
     ),
     Fault(
         "filter-in-nccl-conf-of-one-node",
@@ -205,7 +205,7 @@ FAULTS = (
         ("node3",),
         stage="link",
         words=("10.99.0.3",),
-        # What was never to be reached cannot be dialled either.
+        # An unreachable address cannot be dialled either.
         follows=("LNK001",),
     ),
 )

@@ -1,20 +1,21 @@
-"""RDMA devices that are absent, down, slow or closed on one node, or whose addresses mean different things."""
+"""RDMA devices that are absent, down, slow or inaccessible on one node, or have inconsistent addresses."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 
 from tests.cluster import Cluster, Hca, faults, hcas, roce_gids
-from tests.end_to_end.running import JOB
+from tests.end_to_end.head_command import JOB
 
 from .fault import GPU_SCRIPT, Fault
 from .nics import ON_CPUS
 
 __all__ = ["FAULTS"]
 
-#: What the machine that plays the nodes lacks itself: a torch for GPUs, and enough memory to lock.
+#: Findings about the test machine itself: a torch without GPU support, and a low limit of locked memory.
 MACHINE = (*ON_CPUS, "--ignore", "LIM002")
 HEALTHY = hcas(4)
 Inject = Callable[[Cluster], AbstractContextManager[object]]
@@ -27,7 +28,7 @@ def job(*exports: str) -> str:
 
 
 def devices(**other: Sequence[Hca]) -> Inject:
-    """Four devices on every node, but on those named."""
+    """Four devices on every node, except the named ones."""
 
     @contextmanager
     def inject(cluster: Cluster) -> Iterator[None]:
@@ -39,7 +40,7 @@ def devices(**other: Sequence[Hca]) -> Inject:
     return inject
 
 
-def but(index: int, **different: str | Mapping[str, int]) -> list[Hca]:
+def one_different(index: int, **different: str | Mapping[str, int]) -> list[Hca]:
     """Four devices, one of them different."""
     odd = replace(HEALTHY[index], **different)  # type: ignore[arg-type]
     return [odd if place == index else hca for place, hca in enumerate(HEALTHY)]
@@ -64,8 +65,8 @@ def roce(index_3: str = "RoCE v2", **without: bool) -> Inject:
 
 
 @contextmanager
-def closed(cluster: Cluster) -> Iterator[None]:
-    """Cards everywhere, and no device node of theirs on one node."""
+def without_device_nodes(cluster: Cluster) -> Iterator[None]:
+    """Cards on every node, but no device nodes on one."""
     with ExitStack() as undo:
         for node in cluster.nodes:
             undo.enter_context(faults.rdma_devices([node], HEALTHY, opened=node.name != "node3"))
@@ -78,6 +79,39 @@ def low_memlock(cluster: Cluster) -> Iterator[None]:
     with devices()(cluster), ExitStack() as undo:
         for node in cluster.nodes:
             undo.enter_context(faults.low_limits(node, memlock=65536))
+        yield
+
+
+#: Stands in for perftest: both ends meet over TCP, and the slower of them is the rate that is printed.
+IB_WRITE_BW = r"""
+[ "$1" = --version ] && exec echo "Version: 6.16"
+exec {python} -c '
+import socket, sys
+words, speed = sys.argv[2:], sys.argv[1]
+port = int(words[words.index("-p") + 1])
+if words[-1].count(".") == 3:
+    with socket.create_connection((words[-1], port), 3) as stream:
+        far = stream.recv(64).decode()
+    print("#bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]")
+    print("131072 8000 0.00", min(float(speed), float(far)), "0.1")
+else:
+    with socket.socket() as listener:
+        listener.bind(("", port))
+        listener.listen()
+        accepted, _ = listener.accept()
+        accepted.sendall(speed.encode())
+' {speed} "$@"
+"""
+
+
+@contextmanager
+def slow_writes(cluster: Cluster) -> Iterator[None]:
+    """One port of 200 Gbit/s on each node; writes from and to that of node2 are five times slower."""
+    with faults.rdma_devices(cluster.nodes, hcas(1)), ExitStack() as undo:
+        for node in cluster.nodes:
+            speed = 39 if node.name == "node2" else 196
+            text = IB_WRITE_BW.format(python=sys.executable, speed=speed)
+            undo.enter_context(faults.management_tool(node, text, name="ib_write_bw"))
         yield
 
 
@@ -113,7 +147,7 @@ FAULTS = (
     ),
     row(
         "hca-down",
-        devices(node2=but(3, state="1: DOWN", physical="2: Polling")),
+        devices(node2=one_different(3, state="1: DOWN", physical="2: Polling")),
         "RDM002",
         "node2",
         job=job("NCCL_IB_HCA=mlx5"),
@@ -126,16 +160,30 @@ FAULTS = (
         "node4",
         words=("subnet manager",),
     ),
-    row("hca-slow", devices(node4=but(0, rate="50 Gb/sec (1X HDR)")), "RDM003", "node4", words=("50 Gb/sec",), **WARN),
-    row("hca-flaps", devices(node1=but(2, counters={"link_downed": 212})), "RDM004", "node1", words=("212",), **WARN),
-    row("hca-old-firmware", devices(node3=but(1, firmware="28.33.0751")), "RDM005", "node3", **WARN),
+    row(
+        "hca-slow",
+        devices(node4=one_different(0, rate="50 Gb/sec (1X HDR)")),
+        "RDM003",
+        "node4",
+        words=("50 Gb/sec",),
+        **WARN,
+    ),
+    row(
+        "hca-flaps",
+        devices(node1=one_different(2, counters={"link_downed": 212})),
+        "RDM004",
+        "node1",
+        words=("212",),
+        **WARN,
+    ),
+    row("hca-old-firmware", devices(node3=one_different(1, firmware="28.33.0751")), "RDM005", "node3", **WARN),
     row(
         "gid-empty-on-one-node",
         roce(node2=True),
         "RDM006",
         "node2",
         job=job("NCCL_IB_GID_INDEX=3"),
-        words=("an empty place", "dev eth0"),
+        words=("an empty entry", "dev eth0"),
     ),
     row(
         "gid-link-local",
@@ -153,8 +201,17 @@ FAULTS = (
         job=job("NCCL_IB_GID_INDEX=2"),
         words=("RoCE v1",),
     ),
-    row("gid-not-found-on-one-node", roce(node3=True), "RDM006", "node3", words=("by itself",)),
-    row("hca-closed-to-ranks", closed, "RDM007", "node3", words=("/dev/infiniband",)),
+    row("gid-not-found-on-one-node", roce(node3=True), "RDM006", "node3", words=("that NCCL chooses",)),
+    row(
+        "hca-writes-slowly",
+        slow_writes,
+        "RDM009",
+        "node2",
+        stage="link",
+        words=("reach 39 Gbit/s", "reports 200 Gbit/s", "node2 mlx5_0:1 with every partner"),
+        **WARN,
+    ),
+    row("hca-closed-to-ranks", without_device_nodes, "RDM007", "node3", words=("/dev/infiniband",)),
     row(
         "memlock-low-with-rdma",
         low_memlock,

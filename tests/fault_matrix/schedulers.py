@@ -1,4 +1,4 @@
-"""Slurm whose daemons are gone, nodes that it will not give, and an MPI that is not the same everywhere."""
+"""Slurm with dead daemons or unavailable nodes, and an MPI that differs between nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .fault import Fault
 
 __all__ = ["FAULTS"]
 
-#: Through an allocation of all four nodes that preflight asks for itself.
+#: Through an allocation of all four nodes that preflight requests.
 _SLURM = ("--on", "slurm", "--hosts", "node[1-4]", "--gather-deadline", "4")
 _MPI = ("--on", "mpi", "--on-option", "program=mpirun.openmpi", "--hosts", "node[1-4]")
 
@@ -22,7 +22,7 @@ _MPI = ("--on", "mpi", "--on-option", "program=mpirun.openmpi", "--hosts", "node
 def _within(
     fault: Callable[[Slurm], AbstractContextManager[None]],
 ) -> Callable[[Cluster], AbstractContextManager[None]]:
-    """The fault on a cluster on which Slurm runs meanwhile."""
+    """The fault on a cluster with a running Slurm."""
 
     @contextmanager
     def inject(cluster: Cluster) -> Iterator[None]:

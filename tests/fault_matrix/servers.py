@@ -1,4 +1,4 @@
-"""Parameter servers and their workers: told differently, or kept from each other where only the smoke run sees it."""
+"""Parameter servers and workers with contradictory configurations, or with links that fail only in the smoke run."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from tests.cluster import Cluster, faults
-from tests.end_to_end.running import SERVER_JOB, SERVER_SCRIPT
+from tests.end_to_end.head_command import SERVER_JOB, SERVER_SCRIPT
 
 from .fault import Fault
 
 __all__ = ["FAULTS"]
 
-#: What each process is, its node says: as pods are told by their manifest.
+#: Each node's environment gives the role of its process, as a manifest does for pods.
 _BY_NODE = """\
 #!/usr/bin/env bash
 export TRAINING_ROLE=$TRAINING_ROLE PADDLE_TRAINER_ID=$PADDLE_TRAINER_ID
@@ -27,7 +27,7 @@ _PYTHON = "/srv/python-of-the-job"
 
 @contextmanager
 def _lost(cluster: Cluster, *pairs: tuple[str, str]) -> Iterator[None]:
-    """What servers and workers send between the nodes of each pair vanishes."""
+    """Packets of servers and workers between the nodes of each pair are dropped."""
     with ExitStack() as undo:
         for node in cluster.nodes:
             node.write_text(_PYTHON, f'#!/bin/sh\nexec setpriv --regid={_GROUP} --clear-groups {sys.executable} "$@"\n')
@@ -48,8 +48,8 @@ _RIGHT: dict[str, dict[str, str]] = {
 
 
 @contextmanager
-def _told(cluster: Cluster, node: str, changes: dict[str, str]) -> Iterator[None]:
-    """Every node says which part it plays; one says something else."""
+def _environment_fault(cluster: Cluster, node: str, changes: dict[str, str]) -> Iterator[None]:
+    """Every node's environment gives its role; one differs."""
     with ExitStack() as undo:
         for name, variables in _RIGHT.items():
             own = {"PADDLE_PSERVERS_IP_PORT_LIST": _LIST, "PADDLE_TRAINERS_NUM": "2", **variables}
@@ -75,10 +75,10 @@ def _path(name: str, nodes: tuple[str, ...], *pairs: tuple[str, str], words: tup
 def _mismatch(
     name: str, nodes: tuple[str, ...], changes: dict[str, str], words: tuple[str, ...], follows: tuple[str, ...] = ()
 ) -> Fault:
-    """The last node named is told something else."""
+    """The last of the nodes has another configuration."""
     return Fault(
         name,
-        lambda cluster: _told(cluster, nodes[-1], changes),
+        lambda cluster: _environment_fault(cluster, nodes[-1], changes),
         "SMK023",
         nodes,
         stage="smoke",
@@ -90,14 +90,14 @@ def _mismatch(
     )
 
 
-#: Checks of variables (ENV020, ENV022) see before the run that nodes differ, or that a variable cannot be; what comes
-#: of it is seen in the run alone.
+#: Checks of variables (ENV020, ENV022) see before the run that nodes differ, or that a variable is invalid; the effect
+#: is visible only in the run.
 FAULTS = (
     _path(
         "path-between-worker-and-server",
         ("node2", "node4"),
         ("node4", "node2"),
-        words=("worker 1 on node4 cannot open server 1 on node2, which listens, and which worker 0 can open",),
+        words=("worker 1 on node4 cannot open the port of server 1 on node2, which listens, and which worker 0 can",),
     ),
     _path(
         "server-cut-off-from-workers",
@@ -111,28 +111,30 @@ FAULTS = (
         ("node4",),
         ("node4", "node1"),
         ("node4", "node2"),
-        words=("worker 1 on node4 can open the port of no server (servers 0, 1), though they listen",),
+        words=("worker 1 on node4 cannot open the port of any server (servers 0, 1), though they listen",),
     ),
     _mismatch(
         "two-trainers-with-one-index",
         ("node3", "node4"),
         {"PADDLE_TRAINER_ID": "0"},
-        ("are both worker 0; nobody is worker 1", "the environment of node4"),
+        ("are both worker 0; no process is worker 1", "the environment of node4"),
         follows=("ENV022",),
     ),
     _mismatch(
         "trainers-disagree-on-their-number",
         ("node4",),
         {"PADDLE_TRAINERS_NUM": "3"},
-        ("worker 1 on node4 was told of 3 workers",),
+        ("worker 1 on node4 was configured with 3 workers",),
         follows=("ENV020",),
     ),
-    _mismatch("trainer-without-an-index", ("node4",), {"PADDLE_TRAINER_ID": ""}, ("the index '', which is no number",)),
+    _mismatch(
+        "trainer-without-an-index", ("node4",), {"PADDLE_TRAINER_ID": ""}, ("the index '', which is not a number",)
+    ),
     _mismatch(
         "role-that-does-not-exist",
         ("node2",),
         {"TRAINING_ROLE": "SERVER"},
-        ("was given the role 'SERVER', which is none of server, worker",),
+        ("was given the role 'SERVER', which is not one of server, worker",),
         follows=("ENV022",),
     ),
     _mismatch(
@@ -146,7 +148,7 @@ FAULTS = (
         "list-of-servers-in-another-order",
         ("node4",),
         {"PADDLE_PSERVERS_IP_PORT_LIST": "10.77.0.2:6170,10.77.0.1:6170"},
-        ("worker 1 on node4 was told of the servers 10.77.0.2:6170, 10.77.0.1:6170",),
+        ("worker 1 on node4 was configured with the servers 10.77.0.2:6170, 10.77.0.1:6170",),
         follows=("ENV020",),
     ),
 )

@@ -1,1 +1,1 @@
-"""Failures that people reported in public, each rebuilt as the smallest job of our own that holds the same fault."""
+"""Failures that people reported in public, each reproduced by a minimal job with the same fault."""

@@ -1,4 +1,4 @@
-"""The incidents of the TOML files beside this module, and what lint says of them."""
+"""The incidents of the TOML files beside this module, and the findings of lint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from preflight import api
-from preflight.outcome import Finding, Severity
+from preflight.model.findings import Finding, Severity
 
 FOLDER = Path(__file__).parent
 toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
@@ -20,10 +20,10 @@ toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) els
 class Incident:
     """One reported failure.
 
-    `finds` is everything that lint says at warning or above, as `RULE path:line severity`, the one that names the
-    cause first; `reason` why there is nothing, where files alone cannot or should not tell. `mended` is the same
-    job without the fault, of which nothing is said at warning or above. `together`: the files are named on the
-    command line, so that they are certainly one job.
+    `finds` are the findings of lint at warning or above, as `RULE path:line severity`, the cause first; `reason` tells
+    why there are none, if files alone cannot or should not show the fault. `repaired` is the same job without the
+    fault, which has no finding at warning or above. `together`: the files are named on the command line, so that they
+    are certainly one job.
     """
 
     source: str
@@ -31,7 +31,7 @@ class Incident:
     files: Mapping[str, str]
     finds: tuple[str, ...] = ()
     reason: str = ""
-    mended: Mapping[str, str] = field(default_factory=dict)
+    repaired: Mapping[str, str] = field(default_factory=dict)
     together: bool = False
     subject: str = ""
 
@@ -46,8 +46,8 @@ def incidents() -> tuple[Incident, ...]:
     return tuple(found)
 
 
-def linted(files: Mapping[str, str], folder: Path, *, together: bool = False) -> list[Finding]:
-    """What lint says at warning or above of files written into `folder`."""
+def lint_files(files: Mapping[str, str], folder: Path, *, together: bool = False) -> list[Finding]:
+    """The findings of lint at warning or above for files written into `folder`."""
     for name, text in files.items():
         (folder / name).write_text(text.removeprefix("\n"))
     paths = [folder / name for name in files] if together else [folder]
@@ -55,21 +55,21 @@ def linted(files: Mapping[str, str], folder: Path, *, together: bool = False) ->
     return [finding for finding in findings if finding.severity is not Severity.INFO]
 
 
-def said(finding: Finding) -> str:
+def format_finding(finding: Finding) -> str:
     """`RULE path:line severity`."""
     first = finding.locations[0]
     return f"{finding.id} {first.path}:{first.line} {finding.severity.value}"
 
 
 def table() -> str:
-    """All incidents with what lint says of each, as Markdown."""
+    """All incidents with the findings of lint, as Markdown."""
     lines = [
         "# Incidents",
         "",
-        "Failures that people reported, and what `preflight lint` says of the smallest job with the same fault.",
-        "The jobs stand in `tests/incidents/`; a test runs them, and the same jobs without the fault.",
+        "Failures that people reported, and the first finding of `preflight lint` for a minimal job with each fault.",
+        "The jobs are in `tests/incidents/`; a test runs them, and the same jobs without the fault.",
         "",
-        "| reported in | fault | what lint says, or why it says nothing |",
+        "| reported in | fault | finding, or why there is none |",
         "|---|---|---|",
     ]
     for incident in incidents():

@@ -1,4 +1,5 @@
-"""A runner for composite actions, as far as ours needs one: expressions, conditions, outputs, one bash a step."""
+"""A runner for composite actions with the features that ours uses: expressions, conditions, outputs, one bash per
+step."""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ DEADLINE_S = 150
 
 @dataclass
 class Ran:
-    """What a step did."""
+    """The result of a step."""
 
     id: str
     code: int = 0
     output: str = ""
-    #: What a step that uses another action was given; nothing of it is run here.
+    #: The inputs of a step that uses another action, which is not run here.
     given: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -44,12 +45,12 @@ class Runner:
 
     @property
     def summary(self) -> str:
-        """What the steps wrote for the page of the run."""
+        """The job summary written by the steps."""
         path = self.temporary / "summary"
         return path.read_text() if path.exists() else ""
 
     def run(self, *, skip: tuple[str, ...] = (), **inputs: str) -> int:
-        """Run every step whose condition holds; the exit code of the first that failed, else 0."""
+        """Run every step whose condition holds; return the exit code of the first failed one, else 0."""
         unknown = set(inputs) - {name.replace("-", "_") for name in self.document["inputs"]}
         assert not unknown, f"no such input: {unknown}"
         given = {name: str(described.get("default", "")) for name, described in self.document["inputs"].items()}
@@ -69,7 +70,7 @@ class Runner:
         return failed
 
     def step(self, name: str) -> Ran | None:
-        """What the step of this id did; None where it did not run."""
+        """The result of the step with this id; None if it did not run."""
         return next((one for one in self.ran if one.id == name), None)
 
     def output(self, name: str, **inputs: str) -> str:

@@ -1,4 +1,4 @@
-"""The action for GitHub: valid, safe from what it is told, and its steps do what they say, run one by one."""
+"""The GitHub action is valid, safe against its inputs, and its steps work, run one by one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,23 +30,24 @@ def start(tmp_path: Path) -> Start:
 
     def started(job: Path = BROKEN) -> Runner:
         shutil.copytree(job, tmp_path / "workspace" / "jobs")
-        installed = tmp_path / "temporary" / "preflight" / "bin"
+        private = tmp_path / "temporary" / "preflight.installed"
+        installed = private / "venv" / "bin"
         installed.mkdir(parents=True)
-        (installed / "preflight").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m preflight "$@"\n')
-        (installed / "preflight").chmod(0o755)
-        paths = f"{ROOT}:{ROOT / 'checks'}:{ROOT / 'rules'}"
-        return Runner(ACTION, tmp_path / "workspace", tmp_path / "temporary", {"PYTHONPATH": paths})
+        (installed / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+        (installed / "python").chmod(0o755)
+        outputs = {"install": {"private": str(private)}}
+        return Runner(ACTION, tmp_path / "workspace", tmp_path / "temporary", outputs=outputs)
 
     return started
 
 
-def test_it_follows_the_schema_of_actions() -> None:
+def test_action_follows_its_schema() -> None:
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-actions", str(ACTION)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_no_script_is_put_together_from_what_it_is_told() -> None:
+def test_inputs_are_not_interpolated_into_scripts() -> None:
     for step in yaml.safe_load(ACTION.read_text())["runs"]["steps"]:
         assert "${{" not in step.get("run", ""), step["id"]
 
@@ -69,7 +69,7 @@ def test_a_good_job_passes(start: Start) -> None:
     assert runner.output("verdict") == "go"
 
 
-def test_what_it_is_told_is_used(start: Start) -> None:
+def test_inputs_are_used(start: Start) -> None:
     runner = start(GOOD)
     (runner.workspace / "own.toml").write_text('[severity]\nRDV = "info"\n')
     shutil.copytree(BROKEN, runner.workspace / "other jobs")
@@ -89,7 +89,7 @@ def test_a_stricter_gate(start: Start) -> None:
 
 
 @pytest.mark.parametrize("hostile", ['"; touch owned; "', "$(touch owned)", "`touch owned`", "x\nverdict=go", "-o"])
-def test_words_stay_words(start: Start, hostile: str) -> None:
+def test_inputs_are_passed_as_single_arguments(start: Start, hostile: str) -> None:
     runner = start()
     code = runner.run(skip=("install",), paths=hostile, sarif=hostile)
     assert code != 0 and runner.output("verdict") in ("failed", "nothing")
@@ -97,14 +97,14 @@ def test_words_stay_words(start: Start, hostile: str) -> None:
     assert not list(runner.workspace.rglob("owned"))
 
 
-def test_a_folder_without_a_job_is_no_pass(start: Start) -> None:
+def test_folder_without_a_job_does_not_pass(start: Start) -> None:
     runner = start()
     (runner.workspace / "empty").mkdir()
     assert runner.run(skip=("install",), paths="empty") == 4
-    assert runner.output("verdict") == "nothing"
+    assert runner.output("verdict") == "not-judged"
 
 
-def test_nothing_in_a_report_is_a_command_to_the_runner(start: Start) -> None:
+def test_report_contains_no_runner_commands(start: Start) -> None:
     runner = start()
     runner.run(skip=("install",))
     lint = runner.step("lint")
@@ -126,32 +126,50 @@ def test_without_code_scanning_findings_are_annotations(start: Start) -> None:
     assert re.search(r"^::error file=jobs/run\.sh,line=7,.*RDV001", behind, re.MULTILINE)
 
 
-@pytest.mark.parametrize("version", ["1; touch owned", "../x", "1 --index-url=http://x", "git+https://x"])
-def test_only_a_version_is_a_version(start: Start, version: str) -> None:
+def test_a_report_in_a_folder_of_the_workspace(start: Start) -> None:
+    runner = start()
+    (runner.workspace / "out").mkdir()
+    assert runner.run(skip=("install",), sarif="out/report.sarif") == 1
+    assert runner.output("sarif") == "out/report.sarif" and (runner.workspace / "out" / "report.sarif").stat().st_size
+
+
+def test_symbolic_links_of_the_checkout_are_not_followed(start: Start, tmp_path: Path) -> None:
+    runner = start()
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    (runner.workspace / "preflight.sarif").symlink_to(precious)
+    assert runner.run(skip=("install",)) == 1
+    assert precious.read_text() == "mine" and not (runner.workspace / "preflight.sarif").is_symlink()
+    assert "RDV001" in (runner.workspace / "preflight.sarif").read_text()
+
+
+@pytest.mark.parametrize("name", ["out/report.sarif", "../report.sarif", "ABSOLUTE/report.sarif", "jobs", "no/such/a"])
+def test_no_report_is_written_outside_the_workspace(start: Start, tmp_path: Path, name: str) -> None:
+    runner = start()
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (runner.workspace / "out").symlink_to(outside)
+    code = runner.run(skip=("install",), sarif=name.replace("ABSOLUTE", str(outside)))
+    assert (code, runner.output("verdict"), runner.output("sarif")) == (2, "failed", "")
+    assert not list(outside.iterdir()) and not (tmp_path / "report.sarif").exists()
+    lint = runner.step("lint")
+    assert lint is not None and "sarif is not a file in a folder of the workspace" in lint.output
+
+
+def test_report_file_of_the_checkout_is_not_uploaded(start: Start) -> None:
+    runner = start()
+    (runner.workspace / "preflight.sarif").write_text("forged")
+    assert runner.run(skip=("install",), config="no-such.toml") == 2
+    assert runner.output("sarif") == "" and runner.step("upload") is None
+
+
+@pytest.mark.parametrize("version", ["1; touch owned", "../x", "1 --pre", "git+https://x"])
+def test_invalid_versions_are_rejected(start: Start, version: str) -> None:
     runner = start()
     assert runner.run(version=version) == 2
     install = runner.step("install")
     assert install is not None and "expected digits and points" in install.output
     assert runner.step("lint") is None
-
-
-@pytest.mark.slow
-def test_it_installs_itself_and_runs(tmp_path: Path) -> None:
-    # What preflight needs is found where these tests find it, so that no index is asked.
-    here = {
-        "PYTHONPATH": sysconfig.get_path("purelib"),
-        "PIP_NO_INDEX": "1",
-        "PIP_NO_DEPS": "1",
-        "PIP_NO_BUILD_ISOLATION": "0",
-        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
-    }
-    shutil.copytree(BROKEN, tmp_path / "workspace" / "jobs")
-    (tmp_path / "temporary").mkdir()
-    runner = Runner(ACTION, tmp_path / "workspace", tmp_path / "temporary", here)
-    assert runner.run() == 1, runner.ran[0].output
-    assert runner.output("verdict") == "no-go"
-    lint = runner.step("lint")
-    assert lint is not None and "RDV001" in lint.output
 
 
 def test_the_workflow_of_the_documentation_is_valid_and_uses_inputs_that_exist(tmp_path: Path) -> None:

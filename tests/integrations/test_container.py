@@ -1,20 +1,22 @@
-"""The container file: held against its linter, and its steps carried out in a folder. No image is built here.
+"""The container file passes its linter, and its steps run in a folder.
 
-What is not tried: the base image, layers, the user's number inside of a container, and the network being off.
+No image is built here. Not tested: the base image, layers, the numeric user inside a container, and the disabled
+network.
 """
 
 from __future__ import annotations
 
-import os
+import json
 import re
 import shutil
 import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 
 import pytest
 from pathspec import PathSpec
+
+from tests.integrations.hostile import python_that_lends, trap
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "integrations" / "container" / "Containerfile"
@@ -28,7 +30,7 @@ def steps() -> list[tuple[str, str]]:
 
 
 def context() -> set[str]:
-    """The files of the repository that a build sees."""
+    """The files of the build context."""
     left_out = PathSpec.from_lines("gitignore", IGNORED.read_text().splitlines())
     done = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
     if done.returncode:
@@ -36,7 +38,7 @@ def context() -> set[str]:
     return {name for name in done.stdout.splitlines() if not left_out.match_file(name)}
 
 
-def test_the_linter_has_nothing_to_say() -> None:
+def test_linter_reports_nothing() -> None:
     hadolint = Path(sysconfig.get_path("scripts")) / "hadolint"
     if not hadolint.exists():
         pytest.skip("hadolint is not installed")
@@ -44,46 +46,52 @@ def test_the_linter_has_nothing_to_say() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_it_runs_as_a_number_that_is_not_root_and_starts_preflight() -> None:
+def test_image_runs_preflight_as_a_numeric_user() -> None:
     said = dict(steps())
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", said["USER"])
-    assert said["ENTRYPOINT"] == '["preflight"]'
-    assert said["FROM"] == "docker.io/library/python:3.12-slim"
+    assert said["ENTRYPOINT"] == '["/opt/preflight/bin/python", "-I", "-m", "preflight"]'
+    bases = [arguments for instruction, arguments in steps() if instruction == "FROM"]
+    assert all(re.match(r"docker\.io/library/python:3\.12-slim@sha256:[0-9a-f]{64}\b", base) for base in bases)
 
 
-def test_the_build_sees_what_it_needs_and_nothing_else() -> None:
+def test_build_context_holds_only_what_the_build_needs() -> None:
     seen = context()
-    assert {"pyproject.toml", "README.md", "LICENSE", "preflight/cli.py"} <= seen
+    assert {"pyproject.toml", "README.md", "LICENSE", "preflight/cli/main.py"} <= seen
     assert {"checks/preflight_checks/__init__.py", "rules/preflight_rules/__init__.py"} <= seen
     assert not [name for name in seen if name.startswith((".", "tests/", "docs/", "examples/"))]
 
 
 @pytest.mark.slow
-def test_its_steps_make_a_preflight_that_runs(tmp_path: Path) -> None:
+def test_build_steps_produce_a_working_preflight(tmp_path: Path) -> None:
     for name in context():
         (tmp_path / "source" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / "source" / name)
     (line,) = [arguments for instruction, arguments in steps() if instruction == "RUN"]
-    line = line.replace("/opt/preflight", str(tmp_path / "opt")).replace(" /source", f" {tmp_path / 'source'}")
-    # What preflight needs is found where these tests find it, so that no index is asked.
-    environment = {
-        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
-        "PYTHONPATH": sysconfig.get_path("purelib"),
-        "PIP_NO_INDEX": "1",
-        "PIP_NO_DEPS": "1",
-        "PIP_NO_BUILD_ISOLATION": "0",
-        "HOME": str(tmp_path),
-    }
+    opened = tmp_path / "opt"
+    line = line.replace("/opt/preflight", str(opened)).replace("/source", str(tmp_path / "source"))
+    # The working directory of the line, /opt in the image, is a hostile one here.
+    planted = trap(tmp_path / "work")
+    environment = {"PATH": f"{python_that_lends(tmp_path / 'tools')}:/usr/bin:/bin", "HOME": str(tmp_path)}
     done = subprocess.run(
-        ["/bin/sh", "-c", line], env=environment, capture_output=True, text=True, timeout=170, check=False
+        ["/bin/sh", "-c", line],
+        cwd=planted.checkout,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
-    for name in ("run.sh", "train.py"):
-        (tmp_path / "work").mkdir(exist_ok=True)
-        shutil.copy(ROOT / "examples" / "torchrun-two-nodes" / "broken" / name, tmp_path / "work")
-    words = [str(tmp_path / "opt" / "bin" / "preflight"), "lint", "."]
-    done = subprocess.run(
-        words, cwd=tmp_path / "work", env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 1 and "RDV001" in done.stdout, done.stderr
-    assert os.access(words[0], os.X_OK)
+    entry = json.loads(dict(steps())["ENTRYPOINT"].replace("/opt/preflight", str(opened)))
+    for more in ({}, planted.environment):
+        done = subprocess.run(
+            [*entry, "lint", "jobs"],
+            cwd=planted.checkout,
+            env={**environment, **more},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 1 and "RDV001" in done.stdout, done.stderr
+    assert planted.executed == []

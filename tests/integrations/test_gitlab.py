@@ -1,10 +1,9 @@
-"""The template for GitLab CI: valid, and its commands do what they say, run one by one as a runner does."""
+"""The GitLab CI template is valid, and its commands work, run one by one as by a runner."""
 
 from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -30,17 +29,15 @@ def job() -> dict[str, Any]:
 
 
 def run(folder: Path, example: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """The script in a clone of a project; what is installed is preflight as it is here."""
+    """Run the script in a clone of a project, with this checkout of preflight installed."""
     shutil.copytree(example, folder / "clone" / "jobs")
     installed = folder / "venv" / "bin"
     installed.mkdir(parents=True)
-    (installed / "preflight").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m preflight "$@"\n')
-    (installed / "preflight").chmod(0o755)
-    # A runner hands all commands to one shell, which stops at the first that fails.
+    (installed / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (installed / "python").chmod(0o755)
+    # A runner passes all commands to one shell, which stops at the first failure.
     script = "set -eo pipefail\n" + "\n".join(job()["script"])
-    script = script.replace("/tmp/preflight/bin", shlex.quote(str(installed)))
-    paths = os.pathsep.join(str(path) for path in (ROOT, ROOT / "checks", ROOT / "rules"))
-    environment = {**os.environ, "PYTHONPATH": paths, **job()["variables"], **variables}
+    environment = {**os.environ, "preflight_home": str(folder), **job()["variables"], **variables}
     return subprocess.run(
         ["bash", "-c", script],
         cwd=folder / "clone",
@@ -52,7 +49,7 @@ def run(folder: Path, example: Path, **variables: str) -> subprocess.CompletedPr
     )
 
 
-def test_it_follows_the_schema_of_pipelines(tmp_path: Path) -> None:
+def test_template_follows_its_schema(tmp_path: Path) -> None:
     def checked(path: Path) -> int:
         words = ["--builtin-schema", "vendor.gitlab-ci", "--data-transform", "gitlab-ci", str(path)]
         command = [sys.executable, "-m", "check_jsonschema", *words]
@@ -64,7 +61,7 @@ def test_it_follows_the_schema_of_pipelines(tmp_path: Path) -> None:
     assert checked(wrong) == 1
 
 
-def test_a_fault_fails_the_job_and_stands_in_every_report(tmp_path: Path) -> None:
+def test_fault_fails_the_job_and_is_in_every_report(tmp_path: Path) -> None:
     done = run(tmp_path, BROKEN)
     assert done.returncode == 1, done.stderr
     assert "RDV001" in done.stdout
@@ -83,14 +80,57 @@ def test_a_good_job_passes(tmp_path: Path) -> None:
     assert run(tmp_path, GOOD).returncode == 0
 
 
-def test_variables_say_what_is_read_and_how(tmp_path: Path) -> None:
-    done = run(
-        tmp_path, BROKEN, PREFLIGHT_PATHS="jobs/run.sh jobs/train.py", PREFLIGHT_OPTIONS="--ignore RDV001 --quiet"
-    )
+def test_variables_select_paths_and_options(tmp_path: Path) -> None:
+    done = run(tmp_path, BROKEN, PREFLIGHT_PATHS="jobs/run.sh jobs/*.py", PREFLIGHT_OPTIONS="--ignore RDV001 --quiet")
     assert done.returncode == 0 and "RDV001" not in done.stdout
 
 
+def test_a_file_of_the_checkout_becomes_no_option(tmp_path: Path) -> None:
+    (tmp_path / "clone").mkdir()
+    (tmp_path / "clone" / "--ignore=RDV001").write_text("")
+    done = run(tmp_path, BROKEN, PREFLIGHT_OPTIONS="--*=RDV001")
+    assert done.returncode == 2 and "--*" in done.stderr
+
+
 @pytest.mark.parametrize("hostile", ["$(touch owned)", "; touch owned", "`touch owned`"])
-def test_words_stay_words(tmp_path: Path, hostile: str) -> None:
+def test_inputs_are_passed_as_single_arguments(tmp_path: Path, hostile: str) -> None:
     assert run(tmp_path, BROKEN, PREFLIGHT_PATHS=hostile).returncode != 0
     assert not list(tmp_path.rglob("owned"))
+
+
+@pytest.mark.parametrize(
+    ("variables", "installed"),
+    [
+        ({}, "preflight-train==0.1.0"),
+        ({"PREFLIGHT_PACKAGE": "preflight-train==0.2.0"}, "preflight-train==0.2.0"),
+        ({"PREFLIGHT_REQUIREMENTS": "/etc/a file"}, "--require-hashes --requirement /etc/a file"),
+    ],
+)
+def test_installed_package(tmp_path: Path, variables: dict[str, str], installed: str) -> None:
+    """A stub for Python records its arguments; old reports and links of the clone are removed."""
+    (tmp_path / "python").write_text(
+        '#!/bin/sh\nif [ "$3" = venv ]; then mkdir -p "$4/bin" && cp "$0" "$4/bin/python"; else echo "$@"; fi\n'
+    )
+    (tmp_path / "python").chmod(0o755)
+    clone = tmp_path / "clone"
+    clone.mkdir()
+    (tmp_path / "precious").write_text("mine")
+    (clone / "preflight.sarif").symlink_to(tmp_path / "precious")
+    (clone / "gl-code-quality-report.json").write_text("forged")
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "CI_PROJECT_DIR": str(clone),
+        **job()["variables"],
+        **variables,
+    }
+    script = "set -e\n" + "\n".join([*job()["before_script"], "pwd"])
+    # The image's shell may be any.
+    done = subprocess.run(
+        ["sh", "-c", script], cwd=clone, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    pip, here = done.stdout.splitlines()
+    assert pip == f"-I -m pip install --quiet --disable-pip-version-check --only-binary :all: {installed}"
+    assert here == str(clone)
+    assert not list(clone.iterdir()) and (tmp_path / "precious").read_text() == "mine"

@@ -1,4 +1,4 @@
-"""The manifests for Kubernetes: valid, what `preflight manifest` prints today, and silent for lint."""
+"""The Kubernetes manifests are valid, current, and free of findings."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import pytest
 import yaml
 
 from preflight import api
-from preflight.outcome import VerdictKind
-from tools.manifests import FOLDER, MADE, ROOT, written
+from preflight.model.findings import VerdictKind
+from tools.manifests import FOLDER, MANIFESTS, ROOT, written
 
 JOB = ROOT / "examples" / "kubernetes-job" / "good"
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", MANIFESTS)
 def test_a_manifest_is_what_is_printed_today(name: str) -> None:
-    assert (FOLDER / name).read_text() == written(MADE[name]), "write it anew: make docs"
+    assert (FOLDER / name).read_text() == written(MANIFESTS[name]), "write it anew: make docs"
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", MANIFESTS)
 def test_every_object_follows_the_schema_of_kubernetes(name: str) -> None:
     objects = list(yaml.safe_load_all((FOLDER / name).read_text()))
     for document in objects:
@@ -32,7 +32,7 @@ def test_every_object_follows_the_schema_of_kubernetes(name: str) -> None:
     assert "Job" in {document["kind"] for document in objects}
 
 
-def test_what_is_added_changes_no_verdict(tmp_path: Path) -> None:
+def test_added_objects_do_not_change_the_verdict(tmp_path: Path) -> None:
     for name in ("job.yaml", "train.py"):
         (tmp_path / name).write_text((JOB / name).read_text())
     (tmp_path / "job.yaml").write_text((FOLDER / "init-container.yaml").read_text())
@@ -41,7 +41,7 @@ def test_what_is_added_changes_no_verdict(tmp_path: Path) -> None:
 
 @pytest.fixture
 def applied(tmp_path: Path) -> Callable[..., tuple[int, str]]:
-    """Run the gate with a stub in the place of kubectl, which keeps what it is given; no cluster is there."""
+    """Run the gate with a stub for kubectl that stores its input; there is no cluster."""
     paths = os.pathsep.join(str(path) for path in (ROOT, ROOT / "checks", ROOT / "rules"))
     stub = '#!/bin/sh\ncp "$3" kept.yaml\necho "$1 $2 $4 $5" >> kept\n'
     for name, text in (("kubectl", stub), ("preflight", f'#!/bin/sh\nexec "{sys.executable}" -m preflight "$@"\n')):
@@ -64,7 +64,7 @@ def applied(tmp_path: Path) -> Callable[..., tuple[int, str]]:
     return run
 
 
-def test_the_gate_applies_what_it_was_given(applied: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+def test_gate_applies_its_input(applied: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
     text = (JOB / "job.yaml").read_text()
     code, _ = applied(text, "--namespace", "ml")
     assert code == 0

@@ -1,4 +1,4 @@
-"""The hook, as pre-commit runs it from a local clone: it installs this repository with pip, and stops a commit."""
+"""The hook, run by pre-commit from a local clone: it installs this repository with pip, and rejects a commit."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ GOOD = ROOT / "examples" / "torchrun-two-nodes" / "good"
 
 
 def git(folder: Path, *words: str) -> str:
-    """A command of git in a folder, with a name of nobody."""
+    """Run a git command in a folder, with a dummy author."""
     who = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.org", "-c", "protocol.file.allow=always"]
     command = ["git", *who, *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
 
 
 @pytest.mark.slow
-def test_the_hook_stops_a_broken_job_and_lets_a_good_one_pass(tmp_path: Path) -> None:
+def test_hook_rejects_a_broken_job_and_accepts_a_good_one(tmp_path: Path) -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("not in a git checkout")
     git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{ROOT}", "clone")
@@ -35,7 +35,7 @@ def test_the_hook_stops_a_broken_job_and_lets_a_good_one_pass(tmp_path: Path) ->
     )
     git(mine, "init", "--quiet")
     git(mine, "add", ".")
-    # Where packages come from is the machine's affair: PIP_* and proxies are handed on with everything else.
+    # The machine decides where packages come from: PIP_* and proxies are passed on with everything else.
     environment = {**os.environ, "PRE_COMMIT_HOME": str(tmp_path / "home"), "PRE_COMMIT_COLOR": "never"}
     environment.pop("PYTHONPATH", None)
     command = [sys.executable, "-m", "pre_commit", "run", "--all-files"]

@@ -1,4 +1,4 @@
-"""Completion, as somebody meets it who presses the tabulator key in a shell."""
+"""Completion, as triggered by the Tab key in a real shell."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ZSH = ("zsh", "-f", "-i")
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What a shell needs to find preflight, and a terminal that shows nothing but text."""
+    """The environment of a shell that finds preflight, with a plain text terminal."""
     folder = tmp_path_factory.mktemp("bin")
     (folder / "preflight").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m preflight "$@"\n')
     (folder / "preflight").chmod(0o755)
@@ -41,7 +41,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 class Terminal:
-    """A shell in a terminal of its own."""
+    """A shell in its own terminal."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -51,7 +51,7 @@ class Terminal:
         os.write(self.descriptor, text.encode())
 
     def until(self, pattern: str) -> str:
-        """Everything that is shown until it holds a match."""
+        """Read the output until it contains a match."""
         shown, deadline = "", time.monotonic() + DEADLINE_S
         while not re.search(pattern, shown):
             ready, _, _ = select.select([self.descriptor], [], [], max(deadline - time.monotonic(), 0))
@@ -85,7 +85,7 @@ def test_bash_completes_verbs_options_words_and_ids(environment: dict[str, str])
             ("preflight lint --select WLD00", r"WLD00[\s\S]*WLD001[\s\S]*WLD002"),
             ("preflight lint --select ENV,rendezvous-on-loo", "rendezvous-on-loopback "),
         ):
-            # The second press lists what there is, where there are several.
+            # The second press lists the candidates if there are several.
             terminal.type(f"{typed}\t" + "\t" * ("[" in completed))
             terminal.until(re.escape(typed.rpartition(" ")[0]) + r"[\s\S]*" + completed)
             terminal.type("\x15\n")

@@ -1,4 +1,4 @@
-"""What is given to Slurm's administrators and users, with Slurm's own daemons on virtual nodes."""
+"""The integrations for Slurm's administrators and users, tested with real daemons on virtual nodes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from tests.cluster import Cluster
 from tests.cluster.fixtures import require_virtual_nodes
 from tests.cluster.node import Node, wait_until
 from tests.cluster.slurm import Slurm, require_slurm, slurm
+from tests.processes import is_gone
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "integrations" / "slurm"
 PATHS = os.pathsep.join(str(path) for path in (ROOT, ROOT / "checks", ROOT / "rules"))
-#: preflight as a command: it is installed in no folder of the nodes.
+#: preflight as a command: it is not installed on the nodes.
 COMMAND = f'#!/bin/sh\nPYTHONPATH={PATHS} exec {sys.executable} -m preflight "$@"\n'
 JOB = """\
 #!/bin/bash
@@ -33,8 +34,7 @@ touch /run/ran-$SLURM_JOB_ID
 srun torchrun --nnodes=NODES --nproc_per_node=1 --rdzv_backend=c10d --rdzv_endpoint=$(hostname):29500 train.py
 """
 GOOD, BROKEN = JOB.replace("NODES", "2"), JOB.replace("NODES", "8")
-#: What every node has to be, for the prolog: a job of one node, and a site's own check, here of a folder.
-NODE = "#!/bin/bash\n#SBATCH --nodes=1\ntorchrun --nproc_per_node=1 train.py\n"
+#: A requirement on every node: a site check, here of a folder.
 CHECK = """\
 [[check]]
 id = "ACM201"
@@ -48,7 +48,7 @@ evidence = "https://wiki.example.org/training/storage"
 
 
 def put(node: Node, inside: str, text: str, mode: int = 0o644) -> None:
-    """A file of the node's own."""
+    """Write a file of the node."""
     node.write_text(inside, text)
     node.path(inside).chmod(mode)
 
@@ -62,24 +62,23 @@ def running() -> Iterator[Slurm]:
         for node in (cluster.head, *cluster.nodes):
             put(node, "/srv/preflight", COMMAND, 0o755)
             put(node, "/srv/prolog", (FOLDER / "prolog").read_text(), 0o755)
-            put(node, "/etc/preflight/node.sbatch", NODE)
-            put(node, "/etc/preflight/train.py", "import argparse\n")
+            put(node, "/srv/health-check", (FOLDER / "health-check").read_text(), 0o755)
         submit(cluster.head, "tell")
         with slurm(cluster, extra=("JobSubmitPlugins=lua", "Prolog=/srv/prolog")) as started:
             yield started
 
 
 def submit(head: Node, mode: str, command: str = "/srv/preflight") -> None:
-    """Put the plugin in place, as a site would that edits its first lines."""
+    """Install the plugin, with edited first lines as at a site."""
     text = (FOLDER / "job_submit.lua").read_text()
     for name, value in (("MODE", mode), ("COMMAND", command), ("SPOOL", "/run/spool")):
         assert f'os.getenv("PREFLIGHT_SUBMIT_{name}")' in text
         text = text.replace(f'os.getenv("PREFLIGHT_SUBMIT_{name}")', f'"{value}"')
-    # A deadline that a machine with much else to do keeps, too.
+    # A deadline that a busy machine also keeps.
     text = text.replace("local DEADLINE_S = 2", f"local DEADLINE_S = {1 if 'slow' in command else 8}")
     head.path("/run/spool").mkdir(exist_ok=True)
     put(head, "/etc/slurm/job_submit.lua", text)
-    # slurmctld reads it again when its time is another, in whole seconds.
+    # slurmctld reloads it if its modification time differs, in whole seconds.
     later = time.time() + next(_LATER)
     os.utime(head.path("/etc/slurm/job_submit.lua"), (later, later))
 
@@ -105,7 +104,7 @@ def sbatch(running: Slurm, text: str, *command: str) -> subprocess.CompletedProc
 
 @pytest.fixture
 def plain(running: Slurm) -> Slurm:
-    """Slurm with a plugin that takes every job."""
+    """Slurm with a plugin that accepts every job."""
     put(running.cluster.head, "/etc/slurm/job_submit.lua", PLAIN)
     later = time.time() + next(_LATER)
     os.utime(running.cluster.head.path("/etc/slurm/job_submit.lua"), (later, later))
@@ -130,18 +129,18 @@ return slurm.SUCCESS
         (GOOD, ("psbatch",), False, 2),
         (BROKEN, ("env", "PSBATCH_PREFLIGHT=/no/such/preflight", "psbatch", "job.sbatch"), True, 0),
         (BROKEN, ("env", "PSBATCH_PREFLIGHT=preflight lint --ignore WLD", "psbatch", "job.sbatch"), True, 0),
-        # The two commands of the documentation, as they stand there.
+        # The two commands of the documentation, unchanged.
         (GOOD, ("sh", "-c", "preflight lint job.sbatch && sbatch job.sbatch"), True, 0),
         (BROKEN, ("sh", "-c", "preflight lint job.sbatch && sbatch job.sbatch"), False, 1),
     ],
 )
-def test_what_is_submitted(plain: Slurm, text: str, words: tuple[str, ...], submitted: bool, code: int) -> None:
+def test_submitted_script(plain: Slurm, text: str, words: tuple[str, ...], submitted: bool, code: int) -> None:
     done = sbatch(plain, text, *words)
     assert (("Submitted batch job" in done.stdout), done.returncode) == (submitted, code), done.stderr
 
 
 @pytest.mark.cluster
-def test_nodes_are_looked_at_before_a_job_is_submitted(plain: Slurm) -> None:
+def test_nodes_are_checked_before_a_job_is_submitted(plain: Slurm) -> None:
     look = "preflight check job.sbatch --on slurm --trust-job --until node --select NOD,ALC,WLD"
     done = sbatch(plain, GOOD, "sh", "-c", f"{look} && sbatch job.sbatch")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -152,7 +151,7 @@ def test_nodes_are_looked_at_before_a_job_is_submitted(plain: Slurm) -> None:
 
 
 @pytest.mark.cluster
-def test_the_plugin_tells_the_user_and_takes_the_job(running: Slurm) -> None:
+def test_plugin_warns_the_user_and_accepts_the_job(running: Slurm) -> None:
     submit(running.cluster.head, "tell")
     done = sbatch(running, BROKEN)
     assert done.returncode == 0 and "Submitted batch job" in done.stdout
@@ -163,7 +162,7 @@ def test_the_plugin_tells_the_user_and_takes_the_job(running: Slurm) -> None:
 
 
 @pytest.mark.cluster
-def test_the_plugin_refuses_where_it_is_told_to(running: Slurm) -> None:
+def test_plugin_rejects_jobs_if_configured(running: Slurm) -> None:
     submit(running.cluster.head, "refuse")
     done = sbatch(running, BROKEN)
     assert done.returncode != 0 and "WLD001" in done.stderr and not done.stdout
@@ -181,7 +180,7 @@ def test_the_plugin_spools_and_starts_nothing(running: Slurm) -> None:
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("command", ["/no/such/preflight", "/srv/slow", "/srv/crash"])
-def test_the_plugin_never_stands_in_the_way(running: Slurm, command: str) -> None:
+def test_plugin_failure_never_blocks_a_job(running: Slurm, command: str) -> None:
     head = running.cluster.head
     put(head, "/srv/slow", "#!/bin/sh\nexec sleep 60\n", 0o755)
     put(head, "/srv/crash", "#!/bin/sh\necho Traceback\nexit 5\n", 0o755)
@@ -192,7 +191,7 @@ def test_the_plugin_never_stands_in_the_way(running: Slurm, command: str) -> Non
 
 
 @pytest.mark.cluster
-def test_the_plugin_takes_jobs_when_there_is_no_room(running: Slurm) -> None:
+def test_plugin_accepts_jobs_when_the_spool_is_full(running: Slurm) -> None:
     submit(running.cluster.head, "refuse")
     running.cluster.head.path("/run/spool").rename(running.cluster.head.path("/run/away"))
     assert "Submitted" in sbatch(running, BROKEN).stdout
@@ -205,7 +204,7 @@ def test_the_plugin_takes_jobs_when_there_is_no_room(running: Slurm) -> None:
 @pytest.mark.parametrize(
     ("path", "drain", "state"), [("/usr", "yes", "idle"), ("/no/such", "no", "idle"), ("/no/such", "yes", "drained")]
 )
-def test_slurm_drains_a_node_only_where_that_is_asked_for(plain: Slurm, path: str, drain: str, state: str) -> None:
+def test_slurm_drains_a_node_only_if_configured(plain: Slurm, path: str, drain: str, state: str) -> None:
     node = plain.cluster.node("node1")
     put(node, "/etc/preflight/node.toml", CHECK.replace("PATH", path))
     log = node.path("/run/prolog.log")
@@ -226,11 +225,68 @@ def test_slurm_drains_a_node_only_where_that_is_asked_for(plain: Slurm, path: st
         plain.idle()
 
 
-# --- the prolog by itself: whatever is wrong, it ends with 0 and in time ---
+# --- the health check ---
+
+
+def health_check(plain: Slurm, options: str, drain: str = "yes") -> str:
+    """Run the program on node1 as slurmd does; its log. A test of slurmd's own timer would wait for minutes."""
+    node = plain.cluster.node("node1")
+    log = node.path("/run/health.log")
+    log.unlink(missing_ok=True)
+    conf = f"PREFLIGHT=/srv/preflight PREFLIGHT_LOG=/run/health.log PREFLIGHT_OPTIONS='{options}'\n"
+    put(node, "/etc/preflight/health-check.conf", f"{conf}PREFLIGHT_DRAIN={drain}\n")
+    done = node.run(["/srv/health-check"], env={"SLURMD_NODENAME": "node1"}, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return log.read_text()
+
+
+@pytest.mark.cluster
+def test_the_health_check_drains_and_resumes(plain: Slurm) -> None:
+    try:
+        assert "node1: preflight ended with 1" in health_check(plain, "--expect cpus=100000", "no")
+        assert plain.states()["node1"].startswith("idle")
+        health_check(plain, "--expect cpus=100000")
+        assert plain.states()["node1"].startswith("drain")
+        shown = plain.control("show", "node", "node1", "--oneliner")
+        assert "Reason=preflight: error[NOD005] cpus of node1 is" in shown
+        # Nothing but a go resumes it.
+        assert "node1: preflight ended with 3" in health_check(plain, "--golden other")
+        assert plain.states()["node1"].startswith("drain")
+        assert "node1: preflight ended with 0" in health_check(plain, "--expect cpus>=1")
+        assert plain.states()["node1"].startswith("idle")
+    finally:
+        plain.cluster.head.run(["scontrol", "update", "nodename=node1", "state=resume"])
+        plain.idle()
+
+
+@pytest.mark.cluster
+def test_the_health_check_leaves_a_drain_of_an_administrator(plain: Slurm) -> None:
+    with plain.drained(plain.cluster.node("node1")):
+        health_check(plain, "--expect cpus>=1")
+        assert plain.states()["node1"].startswith("drain")
+        health_check(plain, "--expect cpus=100000")
+        assert "Reason=bad cable" in plain.control("show", "node", "node1", "--oneliner")
+    plain.idle()
+
+
+@pytest.mark.cluster
+def test_the_health_check_changes_nothing_without_the_controller(plain: Slurm) -> None:
+    node = plain.cluster.node("node1")
+    put(node, "/srv/silent/scontrol", "#!/bin/sh\n[ $1 = show ] && exit 1\ntouch /run/updated\n", 0o755)
+    put(node, "/srv/check-in-silence", "#!/bin/sh\nPATH=/srv/silent:$PATH exec /srv/health-check\n", 0o755)
+    conf = "PREFLIGHT=/srv/preflight PREFLIGHT_LOG=/run/health.log PREFLIGHT_OPTIONS='--expect cpus=100000'\n"
+    put(node, "/etc/preflight/health-check.conf", f"{conf}PREFLIGHT_DRAIN=yes\n")
+    done = node.run(["/srv/check-in-silence"], env={"SLURMD_NODENAME": "node1"}, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "node1: preflight ended with 1" in node.path("/run/health.log").read_text()
+    assert not node.path("/run/updated").exists()
+
+
+# --- the prolog alone: it always ends with 0 and in time ---
 
 
 def prolog(folder: Path, conf: str, preflight: str = "#!/bin/sh\nexit 1\n", **more: str) -> tuple[int, str, float]:
-    """Exit code, log, and seconds taken of the prolog in the environment that slurmd gives."""
+    """Exit code, log and duration of the prolog in slurmd's environment."""
     command = folder / "preflight"
     command.write_text(preflight)
     command.chmod(0o755)
@@ -246,10 +302,10 @@ def prolog(folder: Path, conf: str, preflight: str = "#!/bin/sh\nexit 1\n", **mo
     return done.returncode, log.read_text() if log.exists() else "", time.monotonic() - began
 
 
-def test_a_no_go_drains_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_no_go_drains_if_configured(tmp_path: Path) -> None:
     code, log, _ = prolog(tmp_path, "", '#!/bin/sh\necho "seen: $*"\nexit 1\n')
     assert code == 1
-    assert "seen: check --on local --hosts localhost --until node" in log
+    assert f"seen: nodes --on local --hosts {os.uname().nodename} --until node" in log
     assert "job 7: preflight ended with 1" in log
 
 
@@ -276,19 +332,12 @@ def test_nothing_else_drains(tmp_path: Path, conf: str, preflight: str) -> None:
 
 
 @pytest.mark.parametrize("limit", ["1", "nonsense; exit 1"])
-def test_a_preflight_that_hangs_is_ended_and_the_job_starts(tmp_path: Path, limit: str) -> None:
+def test_hanging_preflight_is_killed_and_the_job_starts(tmp_path: Path, limit: str) -> None:
     hang = f"#!/bin/sh\necho $$ > {tmp_path / 'pid'}\ntrap '' TERM INT HUP\nsleep {30 if limit == '1' else 0.2}\n"
     code, _, took = prolog(tmp_path, "", hang, PREFLIGHT_LIMIT_S=limit)
     assert code == 0 and took < 8
     pid = int((tmp_path / "pid").read_text())
-    wait_until(lambda: not Path(f"/proc/{pid}").exists() or _is_over(pid), 5, "it to be gone")
-
-
-def _is_over(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
+    wait_until(lambda: is_gone(pid), 5, "it to be gone")
 
 
 def test_a_user_cannot_reach_the_shell_through_the_plugin() -> None:

@@ -1,4 +1,4 @@
-"""The script that lints what was spooled at submission."""
+"""The script that lints the scripts spooled at submission."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    """One turn."""
+    """Run the script once."""
     paths = os.pathsep.join(str(path) for path in (ROOT, ROOT / "checks", ROOT / "rules"))
     environment = {"PATH": f"{folder / 'bin'}:/usr/bin:/bin", "PYTHONPATH": paths, **more}
     words = [str(SPOOL), str(folder / "spool"), str(folder / "log")]
     return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_faults_stand_in_the_log_and_the_folder_is_empty(folder: Path) -> None:
+def test_faults_are_logged_and_the_spool_is_emptied(folder: Path) -> None:
     (folder / "spool" / "1-1.sbatch").write_text(JOB.replace("NODES", "8"))
     (folder / "spool" / "1-2.sbatch").write_text(JOB.replace("NODES", "2"))
     (folder / "spool" / "1-3.sbatch").write_text("#!/bin/bash\nhostname\n")
@@ -48,13 +48,13 @@ def test_faults_stand_in_the_log_and_the_folder_is_empty(folder: Path) -> None:
     assert [path.name for path in (folder / "spool").iterdir()] == ["1-4.sbatch.part"]
 
 
-def test_a_preflight_that_fails_stands_in_the_log(folder: Path) -> None:
+def test_preflight_failure_is_logged(folder: Path) -> None:
     (folder / "spool" / "1-1.sbatch").write_text(JOB)
     assert run(folder, PREFLIGHT_LINT="false").returncode == 0
     assert "1-1.sbatch: exit code 1" in (folder / "log").read_text()
 
 
-def test_a_folder_that_is_not_there_is_said(folder: Path) -> None:
+def test_missing_folder_is_reported(folder: Path) -> None:
     (folder / "spool").rmdir()
     done = run(folder)
-    assert done.returncode == 2 and "a folder that is there" in done.stderr
+    assert done.returncode == 2 and "an existing folder" in done.stderr

@@ -20,13 +20,13 @@ Ranks = Callable[..., list[dict[str, Any]]]
 
 @pytest.fixture(name="free_port")
 def afree_port() -> int:
-    """A port that nobody listens on now."""
+    """A port on which nothing listens now."""
     return free_port()
 
 
 @pytest.fixture(scope="session")
 def ranks() -> Iterator[Ranks]:
-    """Run some ranks: `ranks(4, steps=3, fault={...})` returns what each said, by rank."""
+    """Run some ranks: `ranks(4, steps=3, fault={...})` returns the answer of each, by rank."""
     pytest.importorskip("torch")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     server = subprocess.Popen(

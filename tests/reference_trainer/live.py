@@ -1,7 +1,7 @@
-"""Groups of real processes under real agents on this machine, with something wrong with one of them.
+"""Groups of real processes under real agents on this machine, one of which is faulty.
 
-Every process has an agent of its own, as on a node of its own, but no network between. What the supervisor came to is
-judged once more from what it recorded.
+Every process has its own agent, as on its own node, but without a network between. The supervisor's result is judged
+again from its recording.
 """
 
 from __future__ import annotations
@@ -15,40 +15,42 @@ from typing import Any
 
 import anyio
 
-from preflight.culprit import LIMITS, Culprit, Limits, culprit, decision_time
+from preflight.agent import rank_events
+from preflight.agent.wire import Context
+from preflight.analysis.culprit import LIMITS, Culprit, Limits, decision_time, find_culprit
+from preflight.analysis.rank_state import members_of
 from preflight.executors.local import LocalExecutor
-from preflight.fleet import open_fleet
-from preflight.gang import members_of, run_gang
-from preflight.node.wire import Context
-from preflight.recording import EventRecord, FactRecord, Facts, Node
-from preflight.request import Request
-from reference_trainer import phases
+from preflight.model.recording import EventRecord, FactRecord, Facts, Node
+from preflight.model.requests import Request
+from preflight.runner.fleet import open_fleet
+from preflight.runner.supervisor import run_rank_group
+from tests.warm_python import warm_python
 
 __all__ = [
     "DEAD_WITHIN_S",
+    "IDENTIFIED_WITHIN_S",
     "LAUNCHED",
     "STOPPED_WITHIN_S",
     "STUCK_WITHIN_S",
-    "TOLD_WITHIN_S",
-    "Strike",
+    "SignalTrigger",
     "Trial",
     "in_time",
     "live",
 ]
 
-#: How soon the supervisor must know: after the last process said who it is, after a death, after a stop, after the last
-#: sign of life of whoever is stuck.
-TOLD_WITHIN_S, DEAD_WITHIN_S, STOPPED_WITHIN_S, STUCK_WITHIN_S = 2.0, 1.0, 5.0, 10.0
-#: With more than so much to do for each processor everything takes longer, the supervisor itself included.
+#: Time limits of the supervisor: after the last process reported, after a death, after a stop, after the last progress
+#: of a stuck process.
+IDENTIFIED_WITHIN_S, DEAD_WITHIN_S, STOPPED_WITHIN_S, STUCK_WITHIN_S = 2.0, 1.0, 12.0, 10.0
+#: Above this load per processor everything takes longer, including the supervisor.
 _BUSY = 3.0
-_WHILE_BUSY_S = {TOLD_WITHIN_S: 3.0, DEAD_WITHIN_S: 3.0, STOPPED_WITHIN_S: 6.0, STUCK_WITHIN_S: 12.0}
-#: When a process is there and has said nothing yet.
+_WHILE_BUSY_S = {IDENTIFIED_WITHIN_S: 3.0, DEAD_WITHIN_S: 3.0, STOPPED_WITHIN_S: 14.0, STUCK_WITHIN_S: 12.0}
+#: The process exists and has reported nothing yet.
 LAUNCHED = "launched"
 
 
 @dataclass(frozen=True)
-class Strike:
-    """A signal for one process, by its node, once it is that far: `LAUNCHED` or the name of a phase."""
+class SignalTrigger:
+    """A signal for the process on one node, sent when it reaches `when`: `LAUNCHED` or the name of a phase."""
 
     node: str
     number: signal.Signals
@@ -57,19 +59,19 @@ class Strike:
 
 @dataclass
 class Trial:
-    """What a group came to. `struck_s` is when the strike came, 0 where none did."""
+    """The result of a group. `signal_sent_s` is the time of the signal; 0 without one."""
 
     records: list[FactRecord]
     events: list[EventRecord]
-    struck_s: float = 0.0
-    blamed: Culprit | None = None
+    signal_sent_s: float = 0.0
+    culprit: Culprit | None = None
     decided_s: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.decided_s = decision_time(self.events, self.records)
         members = members_of([record.request for record in self.records])
         began_s = min(record.started_s for record in self.records)
-        self.blamed = culprit(members, self.events, self.records, now_s=self.decided_s, began_s=began_s)
+        self.culprit = find_culprit(members, self.events, self.records, now_s=self.decided_s, began_s=began_s)
 
     @property
     def facts(self) -> Facts:
@@ -78,28 +80,28 @@ class Trial:
 
     @property
     def failures(self) -> list[str]:
-        """What each process that did not end well is recorded with."""
+        """The failure of each process that did not succeed."""
         return [f"{r.request.node}: {r.unavailable.reason}" for r in self.records if r.unavailable is not None]
 
     @property
-    def spoke_s(self) -> float:
-        """When the last process said who it is."""
-        said = [event.at_s for event in self.events if event.data.get("phase") == phases.STARTED]
+    def identified_s(self) -> float:
+        """The time when the last process reported its identity."""
+        said = [event.at_s for event in self.events if event.data.get("phase") == rank_events.STARTED]
         return max(said)
 
     @property
     def imported(self) -> bool:
-        """Whether anybody had imported torch."""
-        return any(event.data.get("phase") == phases.IMPORTED for event in self.events)
+        """Whether any process had imported torch."""
+        return any(event.data.get("phase") == rank_events.IMPORTED for event in self.events)
 
-    def named(self) -> Culprit:
-        """Who was blamed."""
-        assert self.blamed is not None, self.failures
-        return self.blamed
+    def require_culprit(self) -> Culprit:
+        """The culprit's name."""
+        assert self.culprit is not None, self.failures
+        return self.culprit
 
 
 def in_time(took_s: float, within_s: float) -> bool:
-    """Whether it took no longer than it may, which is a little more while the machine is busy."""
+    """Whether the time is within the limit, which is higher on a busy machine."""
     busy = os.getloadavg()[0] > _BUSY * len(os.sched_getaffinity(0))
     return took_s < (_WHILE_BUSY_S[within_s] if busy else within_s)
 
@@ -107,16 +109,20 @@ def in_time(took_s: float, within_s: float) -> bool:
 def live(
     requests: Sequence[Request],
     *,
-    strike: Strike | None = None,
+    trigger: SignalTrigger | None = None,
     limits: Limits = LIMITS,
     deadline_s: float = 60.0,
     change: Callable[[Request], dict[str, Any]] = lambda request: {},
+    fresh: bool = False,
 ) -> Trial:
-    """Run these requests as one group, each on an agent of its own.
+    """Run these requests as one group, each on its own agent.
 
     Args:
-        change: parameters of a request that are to be other than planned.
+        change: parameters of a request that differ from the plan.
+        fresh: start a new interpreter for every process, which costs 2 s of CPU time each, instead of forking one
+        with torch imported.
     """
+    python = sys.executable if fresh else warm_python()
     struck = [0.0]
     pids: dict[str, int] = {}
 
@@ -125,10 +131,10 @@ def live(
             pids[event.node] = int(event.data["pid"])
             reached = LAUNCHED
         else:
-            reached = str(event.data.get("phase", "")) if event.data.get("event") == phases.PHASE else ""
-        if strike is not None and event.node == strike.node and reached == strike.when and not struck[0]:
+            reached = str(event.data.get("phase", "")) if event.data.get("event") == rank_events.PHASE else ""
+        if trigger is not None and event.node == trigger.node and reached == trigger.when and not struck[0]:
             struck[0] = event.at_s
-            os.kill(pids[event.node], strike.number)
+            os.kill(pids[event.node], trigger.number)
 
     async def main() -> Trial:
         began = anyio.current_time()
@@ -137,11 +143,11 @@ def live(
             for number, request in enumerate(requests)
         ]
         nodes = [Node(request.node, number, "localhost") for number, request in enumerate(apart)]
-        async with open_fleet(LocalExecutor(), nodes) as fleet:
-            records, events = await run_gang(
+        async with open_fleet(LocalExecutor(interpreter=python), nodes) as fleet:
+            records, events = await run_rank_group(
                 fleet.sessions,
                 apart,
-                context=Context(interpreter=sys.executable, environment={"OMP_NUM_THREADS": "1"}),
+                context=Context(interpreter=python, environment={"OMP_NUM_THREADS": "1"}),
                 deadline_s=deadline_s,
                 now=lambda: anyio.current_time() - began,
                 on_event=on_event,

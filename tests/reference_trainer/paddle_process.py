@@ -1,6 +1,6 @@
-"""One server or worker over Paddle's own parameter servers, as a program: what to be as JSON in its argument.
+"""One server or worker over Paddle's own parameter servers, as a program with its parameters as a JSON argument.
 
-Standard library only, and started by the interpreter that has paddle. What it said comes on standard output.
+Standard library only, started by the interpreter that has paddle. Its events are printed on standard output.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""One rank of a Paddle smoke run, as a program: parameters as JSON in its argument, what it said on standard output.
+"""One rank of a Paddle smoke run, as a program: parameters as a JSON argument, events on standard output.
 
-Standard library only, and started by the interpreter that has paddle. `fault` changes one sum of this rank.
+Standard library only, started by the interpreter that has paddle. `fault` changes one sum of this rank.
 """
 
 import json
@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 
 def inject(fault):
-    """Let one all-reduce of this rank go wrong: its contribution `lost`, or one bit of the result `flipped`."""
+    """Corrupt one all-reduce of this rank: its contribution is `lost`, or one bit of the result is `flipped`."""
     import paddle
 
     real = paddle.distributed.all_reduce
@@ -38,13 +38,13 @@ def main():
     asked = json.loads(sys.argv[1])
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    from reference_trainer import collective
+    from reference_trainer.collective import rank
 
     events = []
     if asked.get("fault"):
         inject(asked["fault"])
     try:
-        answer = {"report": asdict(collective.rank(asked["params"], events.append))}
+        answer = {"report": asdict(rank.rank(asked["params"], events.append))}
     except BaseException as error:
         answer = {"error": f"{type(error).__name__}: {error}"}
     out.write(json.dumps({**answer, "events": events}))

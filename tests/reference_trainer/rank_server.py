@@ -13,14 +13,15 @@ from dataclasses import asdict
 import torch
 import torch.distributed as dist
 
-from reference_trainer import collective, pace
+from reference_trainer.collective import pace
+from reference_trainer.collective import rank as collective
 
 
 def main() -> None:
     """Answer requests until standard input ends."""
     torch.set_num_threads(1)
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
-    # So that a median stands control groups, which hold none of these back, a rank computes by itself for a second.
+    # A rank computes by itself for a second, so that a median tolerates throttling by control groups.
     pace.STEPS = 2
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -30,7 +31,7 @@ def main() -> None:
 
 
 def run(asked):
-    """Fork `world_size` ranks, wait for all, and return what each said."""
+    """Fork `world_size` ranks, wait for all, and return their answers."""
     started = [start(rank, asked) for rank in range(asked["world_size"])]
     answers = []
     for pid, pipe in started:
@@ -67,9 +68,9 @@ def start(rank, asked):
 
 
 def inject(fault):
-    """Let a collective of this rank go wrong once: the `call`-th one of that name on a tensor of `elements` (or more).
-
-    `operation` is torch's name of it; where the first argument is what is sent, it is also what comes.
+    """Corrupt one collective of this rank: the `call`-th one of that name on a tensor of at least `elements`.
+    `operation` is
+    torch's name of it; if it works in place, the first argument is also the result.
     """
     name = fault.get("operation", "all_reduce")
     original = getattr(dist, name)

@@ -12,15 +12,16 @@ from typing import Any
 
 import pytest
 
-from reference_trainer import phases, training
+from preflight.agent import rank_events
+from reference_trainer.collective import steps
 
 pytestmark = pytest.mark.smoke
 
 ROOT = Path(__file__).parents[2]
-#: `make test` installs each of these into an environment of its own; what differs between them is tried with both.
+#: `make test` installs each of these into its own environment; differences between them are tested with both.
 NEWEST, OLDEST = "3.3.1", "2.6.2"
 both = pytest.mark.parametrize("interpreter", (NEWEST, OLDEST), indirect=True)
-#: Paddle's import alone takes ten seconds on a crowded machine.
+#: Importing Paddle takes ten seconds on a busy machine.
 _LIMIT_S = 120.0
 
 
@@ -40,7 +41,7 @@ def ranks(
     each: Sequence[Mapping[str, Any]],
     **common: Any,
 ) -> list[dict[str, Any]]:
-    """Run these ranks together, each with parameters of its own; what each said, in their order."""
+    """Run these ranks together, each with its own parameters; their answers in the same order."""
     started = []
     for number, own in enumerate(each):
         fault = own.get("fault")
@@ -80,16 +81,18 @@ def test_a_healthy_run_is_exact_and_learns(interpreter: Path, free_port: int, wo
     assert all(report["operations"] >= 4 + world_size + 10 for report in reports)
     assert all(report["framework"] == f"paddle {interpreter.parts[-3]}" for report in reports)
     assert len({digest for report in reports for digest in report["digests"]}) == 1
-    assert all(report["losses"][-1] < training.LOSS_FALLS_TO * report["losses"][0] for report in reports)
-    assert reports[0]["difference_to_one_process"] <= training.TOLERANCE
-    reached = [phase for phase in phases.ORDER if phase in reports[0]["phase_at_s"]]
+    assert all(report["losses"][-1] < steps.MAX_LOSS_RATIO * report["losses"][0] for report in reports)
+    assert reports[0]["difference_to_one_process"] <= steps.TOLERANCE
+    reached = [phase for phase in rank_events.ORDER if phase in reports[0]["phase_at_s"]]
     assert list(reports[0]["phase_at_s"]) == reached
-    assert {phases.RENDEZVOUS, phases.EXACT, phases.DDP, phases.PARITY, phases.DONE} <= set(reached)
+    assert {rank_events.RENDEZVOUS, rank_events.EXACT, rank_events.DDP, rank_events.PARITY, rank_events.DONE} <= set(
+        reached
+    )
 
 
-def test_a_lost_contribution_is_laid_to_its_rank(interpreter: Path, free_port: int) -> None:
+def test_a_lost_contribution_is_attributed_to_its_rank(interpreter: Path, free_port: int) -> None:
     fault = {"kind": "lost", "elements": 1000}
-    for answer in ranks(interpreter, free_port, [{}, {"fault": fault}], until=phases.EXACT):
+    for answer in ranks(interpreter, free_port, [{}, {"fault": fault}], until=rank_events.EXACT):
         (mismatch,) = answer["report"]["mismatches"]
         assert mismatch["contributions"] == {"1": 0}
         assert mismatch["explanation"] == "the contribution of rank 1 is missing"
@@ -98,19 +101,19 @@ def test_a_lost_contribution_is_laid_to_its_rank(interpreter: Path, free_port: i
 @pytest.mark.parametrize(
     ("kind", "says"), [("loss", "the contribution of rank 1 is missing"), ("flip", ""), ("delay", "")]
 )
-def test_a_drill_is_played_and_told(interpreter: Path, free_port: int, kind: str, says: str) -> None:
-    drill = {"kind": kind, "step": 3, "seconds": 0.05}
-    answers = ranks(interpreter, free_port, [{}, {"drill": drill}], until=phases.EXACT)
-    played = [event for event in answers[1]["events"] if event["event"] == phases.DRILL]
+def test_injected_fault_is_applied_and_reported(interpreter: Path, free_port: int, kind: str, says: str) -> None:
+    fault = {"kind": kind, "step": 3, "seconds": 0.05}
+    answers = ranks(interpreter, free_port, [{}, {"injected_fault": fault}], until=rank_events.EXACT)
+    played = [event for event in answers[1]["events"] if event["event"] == rank_events.FAULT_INJECTED]
     assert [(event["kind"], event["step"] >= 3) for event in played] == [(kind, True)]
     for answer in answers:
         found = [mismatch["explanation"] for mismatch in answer["report"]["mismatches"]]
         assert len(found) == (0 if kind == "delay" else 1) and all(says in text for text in found)
 
 
-def test_a_flipped_bit_is_seen_where_it_happened(interpreter: Path, free_port: int) -> None:
+def test_flipped_bit_is_found_on_its_rank(interpreter: Path, free_port: int) -> None:
     fault = {"kind": "flipped", "elements": 4096, "index": 77, "bit": 13}
-    answers = ranks(interpreter, free_port, [{}, {"fault": fault}], until=phases.EXACT)
+    answers = ranks(interpreter, free_port, [{}, {"fault": fault}], until=rank_events.EXACT)
     assert answers[0]["report"]["mismatches"] == []
     (mismatch,) = answers[1]["report"]["mismatches"]
     assert (mismatch["rank"], mismatch["index"], mismatch["flipped_bits"]) == (1, 77, "0x00002000")
@@ -119,20 +122,20 @@ def test_a_flipped_bit_is_seen_where_it_happened(interpreter: Path, free_port: i
 def test_ranks_of_two_runs_do_not_mix(interpreter: Path, free_port: int) -> None:
     answers = ranks(interpreter, free_port, [{}, {"run_id": "another"}], timeout_s=30)
     for answer in answers:
-        assert "contradict each other" in answer["error"]
+        assert "processes of one run disagree" in answer["error"]
         assert any(event.get("problem") == "mismatch" and event["what"] == "run_id" for event in answer["events"])
 
 
-def test_a_missing_rank_is_known_by_its_number(interpreter: Path, free_port: int) -> None:
+def test_missing_rank_is_named(interpreter: Path, free_port: int) -> None:
     answers = ranks(interpreter, free_port, [{"world_size": 3}, {"world_size": 3}], timeout_s=6)
-    assert "ranks [2] did not come" in answers[0]["error"]
+    assert "ranks [2] did not connect" in answers[0]["error"]
     assert "rank 0 gave up waiting for the others" in answers[1]["error"]
     waited = [event["waiting_for"] for event in answers[1]["events"] if "waiting_for" in event]
     assert [2] in waited
 
 
-def test_without_torch_the_interpreter_decides_for_paddle() -> None:
-    from reference_trainer import framework
+def test_paddle_is_chosen_without_torch() -> None:
+    from reference_trainer.common import framework
 
     assert framework.is_paddle({"framework": "paddle"})
     assert not framework.is_paddle({"framework": "torch"})

@@ -1,4 +1,4 @@
-"""Whole runs over Paddle's own parameter servers on loopback, with a release that has them and one that has not."""
+"""Whole runs over Paddle's own parameter servers on loopback, with a release that has them and one without."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from reference_trainer import phases, training
-from reference_trainer.paddle.way import LOST
+from preflight.agent import rank_events
+from reference_trainer.collective import steps
+from reference_trainer.paddle.strategy import LOST
 from tests.ports import free_ports
 
 pytestmark = pytest.mark.smoke
@@ -60,7 +61,7 @@ class Run:
             )
 
     def answers(self) -> list[dict[str, Any]]:
-        """What each said; empty of those that were killed."""
+        """The answer of each; empty for killed ones."""
         said = [process.communicate(timeout=_LIMIT_S)[0] for process in self.processes]
         return [json.loads(text) if text else {} for text in said]
 
@@ -79,9 +80,7 @@ def runs() -> Iterator[list[Run]]:
 
 
 @pytest.mark.parametrize(("mode", "servers"), [("async", 1), ("async", 2), ("geo", 1)])
-def test_workers_learn_over_the_servers_and_everybody_comes_to_the_end(
-    runs: list[Run], mode: str, servers: int
-) -> None:
+def test_workers_learn_and_all_processes_end(runs: list[Run], mode: str, servers: int) -> None:
     runs.append(Run(WITH, servers, 2, mode=mode))
     answers = runs[0].answers()
     assert [answer.get("error") for answer in answers] == [None] * (servers + 2)
@@ -90,55 +89,57 @@ def test_workers_learn_over_the_servers_and_everybody_comes_to_the_end(
     assert [seen["index"] for seen in reports[0]["seen"]] == [0, 1]
     workers = reports[servers:]
     assert all(report["unmoved"] == [] for report in workers)
-    assert all(report["last_loss"] < training.LOSS_FALLS_TO * report["first_loss"] for report in workers)
+    assert all(report["last_loss"] < steps.MAX_LOSS_RATIO * report["first_loss"] for report in workers)
     if mode == "async":
         assert len({report["digest"] for report in workers}) == 1 and workers[0]["digest"]
-    assert {phases.JOINED, phases.SERVERS, phases.PARITY, phases.DONE} <= set(workers[0]["phase_at_s"])
+    assert {rank_events.JOINED, rank_events.SERVERS, rank_events.PARITY, rank_events.DONE} <= set(
+        workers[0]["phase_at_s"]
+    )
 
 
-def test_a_lost_server_ends_the_workers_that_paddle_would_let_run_on(runs: list[Run]) -> None:
+def test_lost_server_ends_the_workers(runs: list[Run]) -> None:
     run = Run(WITH, 1, 2, mode="async", steps=100_000)
     runs.append(run)
-    # The server has heard of every worker, and is where Paddle serves: the run is under way.
+    # All workers have connected and Paddle serves: the run has started.
     _until_joined(run)
     run.processes[0].send_signal(signal.SIGKILL)
     answers = run.answers()
     for process, answer in zip(run.processes[1:], answers[1:], strict=True):
-        assert process.returncode == LOST or "server 0 went away" in answer["error"]
+        assert process.returncode == LOST or "server 0 disconnected" in answer["error"]
 
 
-def test_drills_of_workers_are_played(runs: list[Run]) -> None:
-    runs.append(Run(WITH, 1, 2, mode="async", drill={"kind": "kill", "role": "worker", "index": 1, "step": 3}))
+def test_faults_are_injected_into_workers(runs: list[Run]) -> None:
+    runs.append(Run(WITH, 1, 2, mode="async", injected_fault={"kind": "kill", "role": "worker", "index": 1, "step": 3}))
     server, _, lost = runs[0].answers()
     assert lost == {} and runs[0].processes[2].returncode == -signal.SIGKILL
-    assert "worker 1 went away before the end" in server["error"]
+    assert "worker 1 disconnected before the end" in server["error"]
 
 
-def test_a_drill_of_a_server_is_played(runs: list[Run]) -> None:
-    runs.append(Run(WITH, 1, 1, mode="async", drill={"kind": "kill", "role": "server", "index": 0, "step": 1}))
+def test_fault_is_injected_into_a_server(runs: list[Run]) -> None:
+    runs.append(Run(WITH, 1, 1, mode="async", injected_fault={"kind": "kill", "role": "server", "index": 0, "step": 1}))
     _, worker = runs[0].answers()
     assert runs[0].processes[0].returncode == -signal.SIGKILL
-    assert runs[0].processes[1].returncode == LOST or "server 0 went away" in worker["error"]
+    assert runs[0].processes[1].returncode == LOST or "server 0 disconnected" in worker["error"]
 
 
-def test_a_missing_worker_is_known_before_paddle_serves(runs: list[Run]) -> None:
+def test_missing_worker_is_named_before_paddle_serves(runs: list[Run]) -> None:
     runs.append(Run(WITH, 1, 2, mode="async", timeout_s=6))
     runs[0].processes.pop().kill()
     server, worker = runs[0].answers()
-    assert "ranks [2] did not come" in server["error"]
+    assert "ranks [2] did not connect" in server["error"]
     waited = [event["waiting_for"] for event in worker["events"] if "waiting_for" in event]
     assert [2] in waited
 
 
-def test_a_wheel_without_servers_says_so_at_once(runs: list[Run]) -> None:
+def test_wheel_without_servers_is_reported_at_once(runs: list[Run]) -> None:
     runs.append(Run(WITHOUT, 1, 1, mode="async"))
-    # Whoever has imported it first says so, and the others end because of that one.
+    # The first process to import it reports the failure; the others end because of it.
     said = [answer.get("error", "") for answer in runs[0].answers()]
     assert any(f"paddle {WITHOUT} was built without the parameter server" in text for text in said), said
 
 
 def _until_joined(run: Run) -> None:
-    """Until each worker has a second connection to its server's port: the meeting's, and Paddle's own."""
+    """Wait until each worker has two connections to its server's port: that of the handshake, and Paddle's own."""
     ends = time.monotonic() + _LIMIT_S
     while time.monotonic() < ends:
         if all(_threads(process.pid) > 8 for process in run.processes[1:]):
@@ -148,5 +149,5 @@ def _until_joined(run: Run) -> None:
 
 
 def _threads(pid: int) -> int:
-    """Threads of a process: Paddle's client has many, and nothing else of a worker has."""
+    """The number of threads of a process: only Paddle's client has many."""
     return len(list(Path(f"/proc/{pid}/task").iterdir()))

@@ -1,4 +1,4 @@
-"""Stages of a pipeline under real agents: the one that stands still is named, whoever waits behind whom."""
+"""Stages of a pipeline under real agents: the stalled one is named, whichever stages wait for each other."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ pytestmark = [pytest.mark.smoke, pytest.mark.slow]
 
 
 @pytest.mark.parametrize(("stuck", "schedule"), [(0, "1f1b"), (1, "gpipe")])
-def test_a_stage_that_stands_still_is_named(stuck: int, schedule: str) -> None:
+def test_stalled_stage_is_named(stuck: int, schedule: str) -> None:
     wanted = {"pipeline": {"stages": 3, "microbatches": 4, "schedule": schedule}}
-    odd = {r: {**wanted, **({"drill": {"stall_microbatch": 2}} if r == stuck else {})} for r in range(3)}
-    found = live(ranks(3, odd=odd)).named()
+    odd = {r: {**wanted, **({"injected_fault": {"stall_microbatch": 2}} if r == stuck else {})} for r in range(3)}
+    found = live(ranks(3, odd=odd)).require_culprit()
     assert (found.rank, found.kind) == (stuck, "stuck")
     assert set(found.waiting) == {0, 1, 2} - {stuck}

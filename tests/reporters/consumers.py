@@ -1,11 +1,12 @@
-"""Whoever reads each format: real parsers and schemas, and what they find held against the report itself.
+"""Readers of each format: real parsers and schemas, whose results are compared with the report.
 
-`CONSUMERS` has one for each reporter that is installed; a new reporter needs one.
+`consumer_of` has one for each installed reporter: a function here, or `read` in the format's own test module.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import io
 import itertools
 import json
@@ -24,33 +25,42 @@ from markdown_it import MarkdownIt
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_fd_to_metric_families
 
-from preflight.hosts import hosts_of
-from preflight.outcome import Severity, Status
-from preflight.report import ExitCode, Report
-from tests.building import assert_follows_schema
+from preflight.engine.node_status import hosts_of
+from preflight.engine.report import ExitCode, Report
+from preflight.model.findings import Severity, Status
+from tests.builders import assert_follows_schema
 from tests.reporters.sarif_models import log_of
 
 SCHEMAS = Path(__file__).parent / "schemas"
 
 
 def read_text(data: bytes, report: Report) -> None:
-    """The text holds nothing that a terminal obeys."""
+    """The text has no control characters."""
     shown = data.decode().replace("\n", "")
     assert not {unicodedata.category(character) for character in shown} & {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 
 
 def read_json(data: bytes, report: Report) -> None:
-    """The JSON follows the committed schema and says what the report says."""
+    """The JSON follows the committed schema and equals the report."""
     document = assert_follows_schema(data)
     assert (document["verdict"], document["exit_code"]) == (report.verdict.value, report.exit_code)
     assert len(document["findings"]) == len(report.findings)
-    assert_calm(data)
+    assert_no_control_chars(data)
+
+
+def read_compact_json(data: bytes, report: Report) -> None:
+    """The compact JSON follows the same schema, and has every outcome that counts against the job and no other."""
+    read_json(data, report)
+    document = json.loads(data)
+    assert {outcome["status"] for outcome in document["outcomes"]} <= {"fail", "unknown"}
+    assert len(document["outcomes"]) == sum(o.status.value in ("fail", "unknown") for o in report.outcomes)
+    assert document["summary"]["errors"] == sum(f.severity is Severity.ERROR for f in report.findings)
 
 
 def read_sarif(data: bytes, report: Report) -> None:
     """The SARIF log follows the models, and each finding and open question is a result of its kind."""
     run = log_of(data)
-    required = [outcome for outcome in report.coverage.not_told if outcome.required]
+    required = [outcome for outcome in report.coverage.unknown_outcomes if outcome.required]
     kinds = Counter(result["kind"] for result in run["results"])
     assert kinds == Counter({"fail": len(report.findings) + len(report.suppressed), "open": len(required)}) - Counter()
     failing = [result for result in run["results"] if result["kind"] == "fail"]
@@ -60,14 +70,14 @@ def read_sarif(data: bytes, report: Report) -> None:
         assert bool(result["suppressions"]) == bool(finding.suppressed_by)
     for result in run["results"]:
         (place,) = result["locations"]
-        # GitHub refuses a log with a result that has no physical location.
+        # GitHub rejects a log with a result that has no physical location.
         assert not report.inputs or place["physicalLocation"]["region"]["startLine"] >= 1
-    assert_calm(data)
+    assert_no_control_chars(data)
 
 
 # --- test results ---
 
-#: What the schema of Jenkins' xUnit plugin and Ant's own let an element have: attributes, and what may stand in it.
+#: Attributes and child elements that the schemas of Jenkins' xUnit plugin and of Ant allow.
 _JUNIT: dict[str, tuple[set[str], set[str]]] = {
     "testsuites": ({"name", "time", "tests", "failures", "errors"}, {"testsuite"}),
     "testsuite": (
@@ -84,7 +94,7 @@ _JUNIT: dict[str, tuple[set[str], set[str]]] = {
 
 
 def read_junit(data: bytes, report: Report) -> junitparser.JUnitXml:
-    """The XML is what parsers of JUnit take, its counts are right, and it is red where the exit code is not 0."""
+    """JUnit parsers accept the XML, its counts are right, and a case fails if the exit code is not 0."""
     _hold_junit(ElementTree.fromstring(data))
     found = junitparser.JUnitXml.fromstring(data)
     stated = (found.tests, found.failures, found.errors)
@@ -123,7 +133,7 @@ def read_ctrf(data: bytes, report: Report) -> dict[str, Any]:
     assert {state: summary[state] for state in states} == {state: counts[state] for state in states}
     assert summary["tests"] == len(tests) and summary["stop"] >= summary["start"]
     assert bool(summary["failed"] or summary["other"]) == (report.exit_code != ExitCode.GO)
-    assert_calm(data)
+    assert_no_control_chars(data)
     return document
 
 
@@ -131,7 +141,7 @@ def read_ctrf(data: bytes, report: Report) -> dict[str, Any]:
 
 
 class Command(NamedTuple):
-    """One workflow command as a runner of GitHub Actions takes it apart."""
+    """One workflow command as a runner of GitHub Actions parses it."""
 
     name: str
     properties: dict[str, str]
@@ -139,7 +149,7 @@ class Command(NamedTuple):
 
 
 def commands(data: bytes) -> list[Command]:
-    """Every line as a workflow command; a line that is none is a mistake.
+    """Every line as a workflow command; any other line is an error.
 
     As documented: `::name key=value,key=value::message`; in the message `%`, CR and LF are escaped, in a value also
     `:` and `,`.
@@ -175,7 +185,7 @@ def read_github(data: bytes, report: Report) -> list[Command]:
         assert command.properties["title"] and command.message
         if "col" in command.properties:
             assert command.properties["line"] == command.properties["endLine"]
-    required = [outcome for outcome in report.coverage.not_told if outcome.required]
+    required = [outcome for outcome in report.coverage.unknown_outcomes if outcome.required]
     assert len(found) == 1 + len(report.coverage.broken) + len(report.findings) + len(required)
     of_findings = found[1 + len(report.coverage.broken) :][: len(report.findings)]
     for command, finding in zip(of_findings, report.findings, strict=True):
@@ -186,7 +196,7 @@ def read_github(data: bytes, report: Report) -> list[Command]:
 
 
 def tables(data: bytes) -> tuple[list[str], list[list[list[str]]]]:
-    """The headings of a page in Markdown, and its tables as text of rows of cells, as a browser shows them."""
+    """The headings of a Markdown page, and its tables as rows of cell texts, as a browser shows them."""
     assert len(data) < 2**20
     tokens = MarkdownIt("commonmark").enable("table").parse(data.decode())
     headings: list[str] = []
@@ -214,13 +224,13 @@ def read_github_summary(data: bytes, report: Report) -> None:
     """A heading with the verdict, a row for each finding and open question, and no markup of the report's."""
     (heading,), found = tables(data)
     assert heading == f"preflight {report.run.verb}: {report.verdict.value}"
-    required = [outcome for outcome in report.coverage.not_told if outcome.required]
+    required = [outcome for outcome in report.coverage.unknown_outcomes if outcome.required]
     assert [len(table) - 1 for table in found] == [n for n in (len(report.findings), len(required)) if n]
     for row, finding in zip(found[0][1:] if report.findings else (), report.findings, strict=True):
         assert row[1] == f"{finding.id} {finding.name}"
 
 
-#: What GitLab's documentation says of each entry; its own validator asks less.
+#: The schema of each entry in GitLab's documentation; GitLab's own validator is less strict.
 _GITLAB = {
     "type": "array",
     "items": {
@@ -252,14 +262,14 @@ _GITLAB = {
 
 
 def read_gitlab(data: bytes, report: Report) -> list[dict[str, Any]]:
-    """The issues are what GitLab takes, and their fingerprints name one each."""
+    """GitLab accepts the issues, and their fingerprints are unique."""
     assert not data.startswith(b"\xef\xbb\xbf"), "GitLab refuses a byte order mark"
     issues: list[dict[str, Any]] = json.loads(data)
     jsonschema.Draft202012Validator(_GITLAB).validate(issues)
     assert len({issue["fingerprint"] for issue in issues}) == len(issues)
-    required = {(o.id, o.subject, o.reason) for o in report.coverage.not_told if o.required}
+    required = {(o.id, o.subject, o.reason) for o in report.coverage.unknown_outcomes if o.required}
     assert len(issues) == len(report.findings) + len(required)
-    assert_calm(data)
+    assert_no_control_chars(data)
     return issues
 
 
@@ -298,7 +308,7 @@ def read_openmetrics(data: bytes, report: Report) -> dict[tuple[str, tuple[tuple
 
 
 def read_hosts(data: bytes, report: Report) -> list[str]:
-    """A name a line, each a node of the report's."""
+    """One name per line, each a node of the report."""
     names = data.decode().splitlines()
     assert set(names) <= {record.node.name for record in report.nodes}
     return names
@@ -323,7 +333,7 @@ class _Tags(HTMLParser):
 
 
 def read_html(data: bytes, report: Report) -> None:
-    """What stands in the report is text in the page: no script and no handler of it."""
+    """The report's text is only text in the page, never a script or a handler."""
     tags = _Tags()
     tags.feed(data.decode())
     assert not any(script.strip() == "alert(1)" for script in tags.scripts)
@@ -333,6 +343,7 @@ def read_html(data: bytes, report: Report) -> None:
 CONSUMERS: dict[str, Callable[[bytes, Report], object]] = {
     "text": read_text,
     "json": read_json,
+    "json:compact": read_compact_json,
     "sarif": read_sarif,
     "junit": read_junit,
     "github": read_github,
@@ -343,18 +354,31 @@ CONSUMERS: dict[str, Callable[[bytes, Report], object]] = {
     "html": read_html,
     "passing-hosts": read_hosts,
     "failing-hosts": read_hosts,
-    "untold-hosts": read_hosts,
+    "unknown-hosts": read_hosts,
 }
 
 
-def assert_calm(data: bytes) -> None:
-    """A JSON document holds no character that a terminal obeys."""
+def consumer_of(name: str) -> Callable[[bytes, Report], object]:
+    """Return the reader of a format: from this module, or `read` of `test_<format>.py`.
+
+    Raises:
+        AttributeError: the format has neither.
+    """
+    if name in CONSUMERS:
+        return CONSUMERS[name]
+    module = importlib.import_module(f"tests.reporters.test_{name.replace('-', '_')}")
+    read: Callable[[bytes, Report], object] = module.read
+    return read
+
+
+def assert_no_control_chars(data: bytes) -> None:
+    """Assert that a JSON document has no control characters."""
     obeyed = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2028\u2029\u200b-\u200f]")
     assert not obeyed.search(data.decode())
 
 
 def partition(data: Iterator[bytes], report: Report) -> None:
-    """Passing, failing and untold nodes together are all nodes, each once."""
+    """Passing, failing and unknown nodes together are all nodes, each once."""
     names = [name for one in data for name in one.decode().split()]
     assert sorted(names) == sorted(record.node.name for record in report.nodes)
     assert hosts_of(report).passing == tuple(names[: len(hosts_of(report).passing)])

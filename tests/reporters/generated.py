@@ -1,4 +1,4 @@
-"""Reports of every kind, made by chance from a seed: statuses, severities, places, nodes, odd characters."""
+"""Reports of every kind, generated from a seed: statuses, severities, locations, nodes, odd characters."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from preflight.catalog import Broken
-from preflight.configuration import Configuration, Waiver
-from preflight.exhibit import (
+from preflight.engine.report import Report, crashed, report_on
+from preflight.model.charts import (
     Bar,
     Bars,
     Cell,
+    Chart,
     Column,
-    Exhibit,
     Lane,
     Layout,
     Mark,
@@ -25,17 +24,28 @@ from preflight.exhibit import (
     Table,
     Timeline,
 )
-from preflight.exhibit import Span as Lap
-from preflight.job import Job, Span, Suppression
-from preflight.judgement import Check, Rule, Verdict, failed, mend, not_applicable, passed, reworded, unknown
-from preflight.outcome import Evidence, Severity
-from preflight.recording import Drill, Recording, StageRecord, Wish
-from preflight.report import Report, crashed, report_on
-from tests.building import a_check, a_recording, a_rule, job, reached, span
+from preflight.model.charts import Span as Lap
+from preflight.model.configuration import Configuration, Waiver
+from preflight.model.findings import Evidence, Severity
+from preflight.model.job import Job, Span, Suppression
+from preflight.model.recording import InjectedFault, Recording, SmokeOptions, StageRecord
+from preflight.plugins.authoring import (
+    Check,
+    Rule,
+    Verdict,
+    failed,
+    make_fix,
+    not_applicable,
+    passed,
+    replace_text,
+    unknown,
+)
+from preflight.plugins.registry import Broken
+from tests.builders import job, make_check, make_recording, make_rule, reached, span
 
-#: So many are made.
+#: The number of generated reports.
 COUNT = 100
-#: What files, nodes and commands may hold, to break quoting, markup, escapes, terminals and encodings.
+#: Texts from files, nodes and commands that may break quoting, markup, escapes, terminals and encodings.
 ODD = (
     *("", " ", "\n", "\r\n", "\t", "\x00", "\x07", "\x1b[2J", "\x9b2J", "\u202e", "\u2028", "\u200b", "\ufeff"),
     *("\ud800", "\ufffe", "\uffff", "\U0010ffff", "\ue000", "é", "節", "🚀", "%", "%0A", "%25", ":", "::", ",", "="),
@@ -64,16 +74,18 @@ def report(seed: int) -> Report:
     rules = [_rule(dice, number) for number in range(dice.randrange(5))]
     checks = [_check(dice, number, names) for number in range(dice.randrange(6))] if verb != "lint" else []
     recording = replace(
-        a_recording(*_jobs(dice), verb=verb, interrupted=dice.choice((0, 0, 0, 0, 130, 143))),
+        make_recording(*_jobs(dice), verb=verb, interrupted=dice.choice((0, 0, 0, 0, 130, 143))),
         configuration=_configuration(dice),
         nodes=reached(*(name for name in names if name not in silent), silent=silent),
         executor="ssh" if names else "",
         stages=_ran(dice) if verb != "lint" else (),
-        wish=Wish(drill=Drill("kill", "rank", 1)) if verb == "smoke" and dice.random() < 0.2 else Wish(),
+        smoke_options=SmokeOptions(injected_fault=InjectedFault("kill", "rank", 1))
+        if verb == "smoke" and dice.random() < 0.2
+        else SmokeOptions(),
     )
-    exhibits = _exhibits(dice, names)
+    charts = _exhibits(dice, names)
     broken = (Broken("preflight.rules", _text(dice), _text(dice), _text(dice)),) if dice.random() < 0.1 else ()
-    found = replace(report_on(recording, rules, checks, broken=broken), exhibits=exhibits)
+    found = replace(report_on(recording, rules, checks, broken=broken), charts=charts)
     return _replaced(found, recording)
 
 
@@ -86,8 +98,8 @@ def _replaced(report: Report, recording: Recording) -> Report:
     return replace(report, exit_code=0) if allowed and report.exit_code == 3 else report
 
 
-def _exhibits(dice: random.Random, names: Sequence[str]) -> tuple[Exhibit, ...]:
-    """Some of each kind, about the nodes there are."""
+def _exhibits(dice: random.Random, names: Sequence[str]) -> tuple[Chart, ...]:
+    """Some charts of each kind, about the given nodes."""
     words = [_text(dice) for _ in range(4)]
     cells = tuple(Cell(value, dice.random() < 0.3, words[0]) for value in (words[1], 3, 2.5, None))
     columns = tuple(Column(f"{word} {number}", words[2]) for number, word in enumerate(words))
@@ -104,7 +116,7 @@ def _exhibits(dice: random.Random, names: Sequence[str]) -> tuple[Exhibit, ...]:
     places = tuple(
         Place(name, (Piece("server 0", "server", 2.0**30), Piece(words[2], "worker", None))) for name in names
     )
-    found: list[Exhibit] = [
+    found: list[Chart] = [
         Table("versions", words[0], words[1], columns, tuple(Row(name, cells) for name in names)),
         Matrix("links.reach", words[1], words[2], "ms", tuple(names), tuple(names), marks),
         Timeline("smoke.steps", words[2], words[3], lanes),
@@ -149,14 +161,14 @@ def _ran(dice: random.Random) -> tuple[StageRecord, ...]:
 
 def _rule(dice: random.Random, number: int) -> Rule:
     verdicts = [_verdict(dice, ()) for _ in range(dice.randrange(4))]
-    return a_rule(lambda _: verdicts, f"TST{number:03}", severity=dice.choice(list(Severity)))
+    return make_rule(lambda _: verdicts, f"TST{number:03}", severity=dice.choice(list(Severity)))
 
 
 def _check(dice: random.Random, number: int, names: Sequence[str]) -> Check:
     verdicts = [_verdict(dice, names) for _ in range(dice.randrange(6))]
     when = dice.choice(_STAGES)
     judge: Callable[..., Iterable[Verdict]] = lambda *_: verdicts  # noqa: E731
-    return a_check(judge, f"TST{500 + number}", when=when, severity=dice.choice(list(Severity)))
+    return make_check(judge, f"TST{500 + number}", when=when, severity=dice.choice(list(Severity)))
 
 
 def _place(dice: random.Random) -> Span:
@@ -187,5 +199,5 @@ def _verdict(dice: random.Random, names: Sequence[str]) -> Verdict:
         also=[(_place(dice), _text(dice)) for _ in range(dice.randrange(3))],
         nodes=on,
         remedy=_text(dice) or "-",
-        fix=mend("rename A", reworded(replaced, "A", "B"), safe=True) if dice.random() < 0.2 else None,
+        fix=make_fix("rename A", replace_text(replaced, "A", "B"), safe=True) if dice.random() < 0.2 else None,
     )

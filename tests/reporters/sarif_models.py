@@ -1,4 +1,4 @@
-"""Models of the SARIF standard that our logs are held against, stricter than they come."""
+"""Models of the SARIF standard that validate our logs, stricter than the library's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sarif_pydantic.sarif import Suppression as SarifSuppression
 
 
 def holds(model: type[BaseModel]) -> Callable[[Any], None]:
-    """What looks at a list whose items this model describes."""
+    """A validator of a list whose items this model describes."""
 
     def look(values: Any) -> None:
         for value in values:
@@ -24,7 +24,7 @@ def holds(model: type[BaseModel]) -> Callable[[Any], None]:
 
 
 def is_a(*allowed: object) -> Callable[[Any], None]:
-    """What looks at a value that is one of these."""
+    """A validator of a value of one of these types."""
 
     def look(value: Any) -> None:
         assert value in allowed
@@ -44,10 +44,10 @@ LEFT_OUT: dict[str, Callable[[Any], None]] = {
 
 
 def log_of(data: bytes) -> dict[str, Any]:
-    """The one run of a log, held against the models."""
+    """The one run of a log, validated by the models."""
     document = json.loads(data)
     model = Sarif.model_validate(document)
-    # The models take any key; one that they do not know is one that SARIF does not know, or one they left out.
+    # The models accept any key; a key that they do not declare is unknown to SARIF, or missing in the models.
     for path, extra in unknown_keys(model, "sarif"):
         for key, value in extra.items():
             assert key in LEFT_OUT, f"{path}.{key}"

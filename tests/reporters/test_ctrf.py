@@ -1,14 +1,14 @@
-"""What tools for CTRF reports get."""
+"""The CTRF report."""
 
 from __future__ import annotations
 
 from preflight.reporters.base import Style
 from preflight.reporters.ctrf import REPORTER
 from tests.reporters.consumers import read_ctrf
-from tests.reporters.saying import everything
+from tests.reporters.full_report import everything
 
 
-def test_every_status_keeps_its_own_word() -> None:
+def test_every_status_keeps_its_word() -> None:
     report = everything()
     results = read_ctrf(REPORTER.render(report, Style()), report)["results"]
     assert [(test["name"], test["status"], test["rawStatus"]) for test in results["tests"]] == [
@@ -24,7 +24,7 @@ def test_every_status_keeps_its_own_word() -> None:
     assert results["extra"]["stage_durations_ms"] == {"open": 250, "node": 1750, "link": 0}
 
 
-def test_a_finding_has_its_place_and_times_are_those_of_the_run() -> None:
+def test_a_finding_has_its_location_and_the_times_of_the_run() -> None:
     report = everything()
     results = read_ctrf(REPORTER.render(report, Style()), report)["results"]
     finding = results["tests"][1]

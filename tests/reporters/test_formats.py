@@ -1,4 +1,4 @@
-"""Every format of a hundred reports made by chance is taken by those who read it, and says the same each time."""
+"""Readers of each format accept a hundred generated reports, and the output is always the same."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from preflight import catalog
-from preflight.deliver import deliver, outputs
-from preflight.outcome import Severity, Status, VerdictKind
+from preflight.model.findings import Severity, Status, VerdictKind
+from preflight.plugins import registry
+from preflight.reporters import FORMATS
 from preflight.reporters.base import Reporter, Style
-from tests.building import DOCS
-from tests.reporters.consumers import CONSUMERS, partition
+from preflight.reporters.output import deliver, outputs
+from tests.reporters.consumers import consumer_of, partition
 from tests.reporters.generated import COUNT, report, reports
+from tools.reference import formats
 
-REPORTERS: tuple[Reporter, ...] = catalog.load(catalog.REPORTERS).items
+REPORTERS: tuple[Reporter, ...] = registry.load(registry.REPORTERS).items
 
 
 @pytest.mark.parametrize("reporter", REPORTERS, ids=lambda reporter: reporter.name)
-def test_a_hundred_reports_are_taken_by_a_reader_of_the_format(reporter: Reporter) -> None:
-    assert reporter.name in CONSUMERS, "a new format needs somebody who reads it in tests/reporters/consumers.py"
+def test_a_reader_of_the_format_accepts_a_hundred_reports(reporter: Reporter) -> None:
+    read = consumer_of(reporter.name)
     for one in reports():
-        CONSUMERS[reporter.name](reporter.render(one, Style()), one)
+        read(reporter.render(one, Style()), one)
 
 
 @pytest.mark.parametrize("reporter", REPORTERS, ids=lambda reporter: reporter.name)
@@ -31,13 +32,13 @@ def test_the_same_report_gives_the_same_bytes(reporter: Reporter) -> None:
         assert reporter.render(report(seed), Style()) == reporter.render(report(seed), Style())
 
 
-def test_the_lists_of_nodes_share_them_between_them() -> None:
-    lists = [catalog.named(catalog.REPORTERS, f"{which}-hosts") for which in ("passing", "failing", "untold")]
+def test_each_node_is_in_exactly_one_list() -> None:
+    lists = [registry.named(registry.REPORTERS, f"{which}-hosts") for which in ("passing", "failing", "unknown")]
     for one in reports():
         partition((reporter.render(one, Style()) for reporter in lists), one)
 
 
-def test_all_formats_are_written_at_once_and_say_what_each_says_alone(tmp_path: Path) -> None:
+def test_writing_all_formats_together_changes_nothing(tmp_path: Path) -> None:
     everything = report(17)
     wanted = [f"{reporter.name}:{tmp_path / reporter.name}" for reporter in REPORTERS]
     deliver(everything, outputs(wanted), color=None)
@@ -45,9 +46,11 @@ def test_all_formats_are_written_at_once_and_say_what_each_says_alone(tmp_path: 
         assert (tmp_path / reporter.name).read_bytes() == reporter.render(everything, Style()), reporter.name
 
 
-def test_every_format_is_on_the_page_about_formats() -> None:
-    page = (DOCS / "formats.md").read_text()
-    assert [reporter.name for reporter in REPORTERS if f"| `{reporter.name}`" not in page.replace(", `", " | `")] == []
+def test_every_format_is_described_and_is_an_option() -> None:
+    """The site's page of formats and the help of `--output` are made from the registry."""
+    page, known = formats(), set(FORMATS)
+    assert [name for name in known if f"## `{name}`" not in page] == []
+    assert {reporter.name for reporter in REPORTERS} == known
 
 
 def test_the_hundred_reports_are_of_every_kind() -> None:
@@ -64,8 +67,8 @@ def test_the_hundred_reports_are_of_every_kind() -> None:
         for finding in one.findings
     )
     assert {(True, False, False), (True, True, False), (False, False, True), (False, True, True)} <= set(kinds)
-    assert any(one.coverage.broken for one in found) and any(one.run.wish.drill for one in found)
-    shown = Counter(exhibit.kind for one in found for exhibit in one.exhibits)
+    assert any(one.coverage.broken for one in found) and any(one.run.smoke_options.injected_fault for one in found)
+    shown = Counter(chart.kind for one in found for chart in one.charts)
     assert set(shown) == {"table", "matrix", "timeline", "bars", "layout"} and min(shown.values()) > 3
-    # What was allowed to stay open: the exit code is 0, and still it is no go.
+    # With --allow-incomplete the exit code is 0, but the verdict is not go.
     assert any(one.verdict is VerdictKind.INCOMPLETE and one.exit_code == 0 for one in found)

@@ -1,16 +1,16 @@
-"""What a CI system shows of a report as JUnit XML."""
+"""The JUnit XML of a report."""
 
 from __future__ import annotations
 
 import junitparser
 import pytest
 
-from preflight.report import Report, crashed
+from preflight.engine.report import Report, crashed
 from preflight.reporters.base import Style
 from preflight.reporters.junit import REPORTER
-from tests.building import a_recording, judged
+from tests.builders import judged, make_recording
 from tests.reporters.consumers import read_junit
-from tests.reporters.saying import everything
+from tests.reporters.full_report import everything
 
 
 def parsed(report: Report) -> dict[str, junitparser.TestCase]:
@@ -31,13 +31,13 @@ def test_every_status_has_its_place() -> None:
         "preflight.lint.TST003 fault-tst003 (run.sh)": [],
         "preflight.node.TST501 fault-tst501 (node[1-2])": [("Skipped", "warning", "warning: slow link")],
         "preflight.node.TST502 fault-tst502 (GPUs of node3)": [
-            ("Error", "unknown", "could not be told: no answer in time")
+            ("Error", "unknown", "could not be decided: no answer in time")
         ],
-        "preflight.node.TST502 fault-tst502 (RDMA)": [("Skipped", "unknown", "could not be told: no root")],
+        "preflight.node.TST502 fault-tst502 (RDMA)": [("Skipped", "unknown", "could not be decided: no root")],
     }
 
 
-def test_the_text_of_a_failure_has_places_evidence_and_the_fix() -> None:
+def test_the_text_of_a_failure_has_locations_evidence_and_the_fix() -> None:
     cases = parsed(everything())
     (failure,) = cases["preflight.lint.TST001 fault-tst001 (run.sh:3)"].result
     assert failure.text.splitlines() == [
@@ -67,7 +67,7 @@ def test_suites_are_stages_with_their_time() -> None:
 
 
 @pytest.mark.parametrize("fail_on", ["error", "warning"])
-def test_what_counts_is_what_fail_on_says(fail_on: str) -> None:
+def test_fail_on_decides_which_findings_count(fail_on: str) -> None:
     (result,) = parsed(everything(fail_on=fail_on))["preflight.node.TST501 fault-tst501 (node[1-2])"].result
     assert type(result).__name__ == ("Failure" if fail_on == "warning" else "Skipped")
 
@@ -75,7 +75,7 @@ def test_what_counts_is_what_fail_on_says(fail_on: str) -> None:
 @pytest.mark.parametrize(
     ("report", "message"),
     [
-        (judged(a_recording()), "incomplete: no launch script or configuration was recognised in the paths given"),
+        (judged(make_recording()), "not-judged: no launch script or configuration found in the given paths"),
         (
             crashed(RuntimeError("x"), verb="lint", created="", version=""),
             "incomplete: a bug in preflight ended the run",
@@ -83,6 +83,6 @@ def test_what_counts_is_what_fail_on_says(fail_on: str) -> None:
     ],
     ids=["nothing", "bug"],
 )
-def test_there_is_always_a_case_and_it_is_red(report: Report, message: str) -> None:
+def test_there_is_always_a_failing_case_without_results(report: Report, message: str) -> None:
     (result,) = parsed(report)["preflight verdict"].result
     assert (type(result).__name__, result.message) == ("Error", message)

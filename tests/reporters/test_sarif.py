@@ -1,4 +1,4 @@
-"""SARIF holds against models of the standard, and says of each finding what a code-scanning page needs."""
+"""SARIF logs are valid, and each finding has what a code-scanning page needs."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from typing import Any
 import pytest
 from sarif_pydantic import Sarif
 
-from preflight.catalog import Broken
-from preflight.configuration import Configuration, Waiver
-from preflight.job import Job, Span, Suppression, span_of
-from preflight.judgement import Verdict, failed, mend, passed, reworded, unknown
-from preflight.outcome import Severity
-from preflight.report import Report
+from preflight.engine.report import Report
+from preflight.model.configuration import Configuration, Waiver
+from preflight.model.findings import Severity
+from preflight.model.job import Job, Span, Suppression, span_of
+from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, unknown
+from preflight.plugins.registry import Broken
 from preflight.reporters.base import Style
 from preflight.reporters.sarif import REPORTER
-from tests.building import a_check, a_recording, a_rule, job, judged, reached, seen, span
+from tests.builders import job, judged, make_check, make_recording, make_rule, reached, seen, span
 from tests.reporters.sarif_models import LEFT_OUT, unknown_keys
 from tests.reporters.sarif_models import log_of as read
 
 
 def log_of(report: Report) -> dict[str, Any]:
-    """The one run of the log, held against the models."""
+    """The one run of the log, validated by the models."""
     return read(REPORTER.render(report, Style()))
 
 
-def saying(*verdicts: Verdict, subject: Job | None = None, broken: tuple[Broken, ...] = ()) -> dict[str, Any]:
-    """The run of a report of one rule that says these."""
-    rule = a_rule(lambda _: verdicts)
-    return log_of(judged(a_recording(subject or job()), [rule], broken=broken))
+def report_of_rule(*verdicts: Verdict, subject: Job | None = None, broken: tuple[Broken, ...] = ()) -> dict[str, Any]:
+    """The run of a report of one rule with these verdicts."""
+    rule = make_rule(lambda _: verdicts)
+    return log_of(judged(make_recording(subject or job()), [rule], broken=broken))
 
 
-def test_a_misspelt_key_would_be_noticed() -> None:
-    document = json.loads(REPORTER.render(judged(a_recording(job())), Style()))
+def test_a_misspelt_key_is_detected() -> None:
+    document = json.loads(REPORTER.render(judged(make_recording(job())), Style()))
     document["runs"][0]["collumnKind"] = "unicodeCodePoints"
     extras = [key for _, extra in unknown_keys(Sarif.model_validate(document), "sarif") for key in extra]
     assert [key for key in extras if key not in LEFT_OUT] == ["collumnKind"]
 
 
-def test_a_finding_points_at_its_place_and_the_others_are_related() -> None:
+def test_a_finding_has_its_location_and_related_locations() -> None:
     text = "#!/bin/bash\nsrun -N2 torchrun --nnodes=4\n"
     first = span_of("jobs/run it.sh", text, 30, 40)
-    (result,) = saying(failed("x", "4 but 2", at=first, also=[(span(), "2 nodes")], remedy="Say 2."))["results"]
+    (result,) = report_of_rule(failed("x", "4 but 2", at=first, also=[(span(), "2 nodes")], remedy="Say 2."))["results"]
     assert (result["kind"], result["level"], result["suppressions"]) == ("fail", "error", [])
     assert result["message"]["text"] == "4 but 2\nFix: Say 2."
     (place,) = result["locations"]
@@ -63,20 +63,20 @@ def test_a_finding_points_at_its_place_and_the_others_are_related() -> None:
     ("severity", "level"), [(Severity.ERROR, "error"), (Severity.WARNING, "warning"), (Severity.INFO, "note")]
 )
 def test_severities_have_levels(severity: Severity, level: str) -> None:
-    rule = a_rule(lambda _: [failed("x", "wrong", at=span(), remedy="-")], severity=severity)
-    (result,) = log_of(judged(a_recording(job()), [rule]))["results"]
+    rule = make_rule(lambda _: [failed("x", "wrong", at=span(), remedy="-")], severity=severity)
+    (result,) = log_of(judged(make_recording(job()), [rule]))["results"]
     assert result["level"] == level
 
 
-def test_a_fingerprint_stays_when_the_line_moves() -> None:
-    (before,) = saying(failed("run.sh:3", "wrong", at=span(line=3), remedy="-"))["results"]
-    (after,) = saying(failed("run.sh:90", "wrong", at=span(line=90), remedy="-"))["results"]
+def test_a_fingerprint_survives_a_moved_line() -> None:
+    (before,) = report_of_rule(failed("run.sh:3", "wrong", at=span(line=3), remedy="-"))["results"]
+    (after,) = report_of_rule(failed("run.sh:90", "wrong", at=span(line=90), remedy="-"))["results"]
     assert before["partialFingerprints"] == after["partialFingerprints"]
     assert before["locations"] != after["locations"]
 
 
-def test_what_had_to_be_told_and_could_not_is_open_and_no_pass() -> None:
-    run = saying(
+def test_an_undecided_required_check_is_open_and_not_a_pass() -> None:
+    run = report_of_rule(
         unknown("ds.json", "a template", required=True, at=span("ds.json", 7)),
         unknown("other", "not needed"),
         passed("run.sh"),
@@ -89,31 +89,35 @@ def test_what_had_to_be_told_and_could_not_is_open_and_no_pass() -> None:
     assert run["invocations"][0] == {"executionSuccessful": True, "exitCode": 3}
 
 
-def test_a_suppressed_finding_is_there_and_says_why() -> None:
+def test_a_suppressed_finding_has_its_reason() -> None:
     comment = Suppression("run.sh", 3, ("TST001",), "tried, works here", span())
-    (result,) = saying(failed("x", "wrong", at=span(), remedy="-"), subject=job(suppressions=(comment,)))["results"]
+    (result,) = report_of_rule(failed("x", "wrong", at=span(), remedy="-"), subject=job(suppressions=(comment,)))[
+        "results"
+    ]
     assert result["suppressions"] == [{"kind": "inSource", "justification": "tried, works here"}]
 
 
-def test_what_stands_elsewhere_suppresses_from_outside_and_its_end_is_notified() -> None:
+def test_waivers_are_external_and_expired_ones_are_notifications() -> None:
     waivers = (
         Waiver("TST001", "known", at=span("preflight.toml", 4)),
         Waiver("TST001", "long ago", expires="2020-01-01", at=span("preflight.toml", 9)),
     )
-    rule = a_rule(lambda _: [failed("x", "wrong", at=span(), remedy="-")])
-    run = log_of(judged(a_recording(job(), configuration=Configuration(waivers=waivers)), [rule]))
+    rule = make_rule(lambda _: [failed("x", "wrong", at=span(), remedy="-")])
+    run = log_of(judged(make_recording(job(), configuration=Configuration(waivers=waivers)), [rule]))
     assert run["results"][0]["suppressions"] == [{"kind": "external", "justification": "known"}]
     (notice,) = run["invocations"][0]["toolConfigurationNotifications"]
     assert notice["level"] == "warning"
-    assert "ended on 2020-01-01" in notice["message"]["text"]
+    assert "expired on 2020-01-01" in notice["message"]["text"]
     region = notice["locations"][0]["physicalLocation"]["region"]
     assert region["startLine"] == 9
 
 
 def test_a_fix_is_an_artifact_change_that_editors_can_apply() -> None:
     place = Span("run.sh", 2, 8, 2, 11, "export A=1")
-    fix = mend("rename A to B", reworded(place, "A", "B"), safe=False)
-    run = log_of(judged(a_recording(job()), [a_rule(lambda _: [failed("x", "w", at=place, remedy="-", fix=fix)])]))
+    fix = make_fix("rename A to B", replace_text(place, "A", "B"), safe=False)
+    run = log_of(
+        judged(make_recording(job()), [make_rule(lambda _: [failed("x", "w", at=place, remedy="-", fix=fix)])])
+    )
     (found,) = run["results"][0]["fixes"]
     assert found["description"] == {"text": "rename A to B"}
     (change,) = found["artifactChanges"]
@@ -127,30 +131,30 @@ def test_a_fix_is_an_artifact_change_that_editors_can_apply() -> None:
 
 
 def test_a_fault_of_nodes_names_them_and_keeps_the_evidence() -> None:
-    check = a_check(
+    check = make_check(
         lambda subject, fleet, facts: [
             failed(node.name, "no GPU", at=seen(node.name), nodes=[node.name], remedy="-") for node in fleet.nodes
         ]
     )
-    report = judged(a_recording(job(), verb="check", nodes=reached("a", "b"), stages=("node",)), (), [check])
+    report = judged(make_recording(job(), verb="check", nodes=reached("a", "b"), stages=("node",)), (), [check])
     (result,) = log_of(report)["results"]
     assert [place["name"] for place in result["locations"][0]["logicalLocations"]] == ["a", "b"]
     assert [item["node"] for item in result["properties"]["evidence"]] == ["a", "b"]
-    # No file is at fault; code scanning shows it at the beginning of the job's first one.
+    # The fault is in no file, so it is located at the beginning of the job's first file.
     place = result["locations"][0]["physicalLocation"]
     assert (place["artifactLocation"]["uri"], place["region"]) == ("run.sh", {"startLine": 1})
     assert result["message"]["text"] == "no GPU\non a,b\nFix: -"
 
 
 def test_a_broken_plugin_is_a_notification() -> None:
-    run = saying(broken=(Broken("preflight.rules", "site-rules 2", "site:late", "ImportError: no"),))
+    run = report_of_rule(broken=(Broken("preflight.rules", "site-rules 2", "site:late", "ImportError: no"),))
     (note,) = run["invocations"][0]["toolExecutionNotifications"]
     assert note["level"] == "error"
     assert "site-rules 2" in note["message"]["text"]
 
 
 def test_inputs_are_artifacts_with_their_digest() -> None:
-    (artifact,) = saying()["artifacts"]
+    (artifact,) = report_of_rule()["artifacts"]
     assert artifact["location"] == {"uri": "run.sh", "uriBaseId": "ROOT"}
     assert (artifact["length"], artifact["hashes"]) == (120, {"sha-256": "0" * 64})
 
@@ -159,17 +163,17 @@ def test_hostile_text_is_neither_a_command_nor_a_crash() -> None:
     hostile = "\x1b[2J\x9b2J\u202e\ud800\x00"
     place = span(hostile, snippet=hostile)
     report = judged(
-        a_recording(job()),
-        [a_rule(lambda _: [failed(hostile, hostile, at=place, also=[(place, hostile)], remedy="-")])],
+        make_recording(job()),
+        [make_rule(lambda _: [failed(hostile, hostile, at=place, also=[(place, hostile)], remedy="-")])],
     )
     document = REPORTER.render(report, Style()).decode()
     assert all(character.isprintable() or character == "\n" for character in document)
     log_of(report)
 
 
-def test_one_real_rule_brings_its_own_words() -> None:
-    rule = a_rule(lambda _: [failed("x", "wrong", at=span(), remedy="-")], "WLD001", "launch-size-disagreement")
-    (descriptor,) = log_of(judged(a_recording(job()), [rule]))["tool"]["driver"]["rules"]
+def test_a_real_rule_has_its_documentation() -> None:
+    rule = make_rule(lambda _: [failed("x", "wrong", at=span(), remedy="-")], "WLD001", "launch-size-disagreement")
+    (descriptor,) = log_of(judged(make_recording(job()), [rule]))["tool"]["driver"]["rules"]
     assert "Why it matters:" in descriptor["help"]["text"]
     assert descriptor["shortDescription"]["text"].endswith(".")
     assert descriptor["fullDescription"]["text"].startswith(descriptor["shortDescription"]["text"])

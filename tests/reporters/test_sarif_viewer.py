@@ -1,4 +1,4 @@
-"""SARIF logs are opened by sarif-tools, a viewer that somebody else wrote, and it lists what the report says."""
+"""sarif-tools, a third-party viewer, opens SARIF logs and lists the findings of the report."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from urllib.parse import quote
 
 import pytest
 
-from preflight.outcome import Severity
-from preflight.report import Report
+from preflight.engine.report import Report
+from preflight.model.findings import Severity
 from preflight.reporters.base import Style
 from preflight.reporters.sarif import REPORTER
+from tests.reporters.full_report import everything
 from tests.reporters.generated import reports
-from tests.reporters.saying import everything
 
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
 
 
 @pytest.fixture
 def loader(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The viewer's module that reads logs. It stands apart: what it draws with is not installed."""
+    """The viewer's module that reads logs. It is imported alone, because its drawing libraries are not installed."""
     folder = Path(sys.prefix) / "sarif-tools"
     if not (folder / "sarif").is_dir():
         pytest.skip("no sarif-tools in .venv/sarif-tools (make test installs it)")
@@ -34,17 +34,17 @@ def loader(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def opened(loader: Any, folder: Path, report: Report) -> Any:
-    """The log of a report as the viewer has it."""
+    """The log of a report, loaded by the viewer."""
     path = folder / "report.sarif"
     path.write_bytes(REPORTER.render(report, Style()))
     return loader.load_sarif_files(str(path))
 
 
-def test_a_hundred_logs_have_a_record_for_each_finding_and_open_question(loader: Any, tmp_path: Path) -> None:
+def test_a_hundred_logs_have_a_record_per_finding_and_undecided_check(loader: Any, tmp_path: Path) -> None:
     for report in reports():
         found = opened(loader, tmp_path, report)
         findings = (*report.findings, *report.suppressed)
-        required = [outcome for outcome in report.coverage.not_told if outcome.required]
+        required = [outcome for outcome in report.coverage.unknown_outcomes if outcome.required]
         expected = Counter((finding.id, _LEVELS[finding.severity]) for finding in findings)
         expected += Counter((outcome.id, "none") for outcome in required)
         records = found.get_records()
@@ -53,7 +53,7 @@ def test_a_hundred_logs_have_a_record_for_each_finding_and_open_question(loader:
         assert places <= {record["Location"] for record in records}
 
 
-def test_the_list_names_places_and_nodes(loader: Any, tmp_path: Path) -> None:
+def test_the_list_names_locations_and_nodes(loader: Any, tmp_path: Path) -> None:
     from sarif.operations import csv_op  # type: ignore[import-not-found]
 
     csv_op.generate_csv(opened(loader, tmp_path, everything()), str(tmp_path / "list.csv"), output_multiple_files=False)

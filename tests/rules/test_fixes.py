@@ -1,4 +1,4 @@
-"""Fixes over the same folders as the cases: what a rule offers mends its finding, and its metadata says how safely."""
+"""Fixes for the case folders: a fix removes the finding, and is as safe as the rule's metadata states."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from pathlib import Path
 
 import pytest
 
-from preflight.assemble import assemble
-from preflight.fix import Files, plan
-from preflight.judgement import Rule
-from preflight.outcome import Finding
-from preflight.recording import Configuration
-from preflight.report import Report, report_on
-from tests.building import a_recording
+from preflight.commands.fix import Files, plan
+from preflight.engine.report import Report, report_on
+from preflight.model.findings import Finding
+from preflight.model.recording import Configuration
+from preflight.plugins.authoring import Rule
+from preflight.sources.discovery.assemble import assemble
+from tests.builders import make_recording
 from tests.rules.test_cases import FOLDERS, RULES, SOURCES, load, toml
 
 FAILING = [folder for folder in FOLDERS if folder.name.startswith("fail-")]
 
 
 def judged(rule: Rule, folder: Path) -> Report:
-    """What one rule says of a folder, or of the files that its `expect.toml` names."""
+    """The findings of one rule in a folder, or in the files that its `expect.toml` names."""
     named = toml.loads((folder / "expect.toml").read_text()).get("named", [])
     paths = [folder / name for name in named] if named else [folder]
-    jobs = assemble(folder, paths, sources=[load(entry)() for entry in SOURCES])
-    return report_on(a_recording(*jobs, configuration=Configuration(profile="pedantic")), [rule], [])
+    jobs = assemble(folder, paths, sources=[load(entry) for entry in SOURCES])
+    return report_on(make_recording(*jobs, configuration=Configuration(profile="pedantic")), [rule], [])
 
 
 def rule_of(folder: Path) -> Rule:
-    """The rule a folder is about."""
+    """The rule of a case folder."""
     return RULES[folder.parent.name]
 
 
@@ -38,7 +38,7 @@ def offered(folder: Path) -> list[Finding]:
 
 
 @pytest.mark.parametrize("folder", FAILING, ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_a_fix_is_as_safe_as_its_rule_says_and_mends_the_finding(folder: Path, tmp_path: Path) -> None:
+def test_a_fix_has_the_declared_safety_and_removes_the_finding(folder: Path, tmp_path: Path) -> None:
     rule = rule_of(folder)
     for finding in offered(folder):
         assert finding.fix is not None
@@ -57,7 +57,7 @@ def test_a_fix_is_as_safe_as_its_rule_says_and_mends_the_finding(folder: Path, t
 
 
 @pytest.mark.parametrize("id", sorted(id for id, rule in RULES.items() if rule.meta.fix != "none"))
-def test_a_rule_that_says_it_has_a_fix_offers_one(id: str) -> None:
+def test_a_rule_that_declares_a_fix_offers_one(id: str) -> None:
     assert any(offered(folder) for folder in FAILING if folder.parent.name == id)
 
 

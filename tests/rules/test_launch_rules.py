@@ -1,21 +1,19 @@
-"""World size, Slurm and rendezvous rules over jobs built by hand."""
+"""World size, Slurm and rendezvous rules on jobs built from claims."""
 
 from __future__ import annotations
 
-from preflight.job import Job, OneOf, Relation, Scope, Strength, Value
-from preflight.job.value import Plain
-from preflight.outcome import Severity, Status
-from preflight_rules.meeting.conflicts import standalone_on_several_nodes
-from preflight_rules.meeting.rendezvous import (
-    rendezvous_on_loopback,
-)
-from preflight_rules.meeting.siblings import node_rank_twice_or_missing, rendezvous_differs_between_launches
+from preflight.model.findings import Severity, Status
+from preflight.model.job import Job, OneOf, Relation, Scope, Strength, Value
+from preflight.model.job.value import Plain
+from preflight_rules.launch.world import launch_size_disagreement, launch_size_exceeds_bound
+from preflight_rules.rendezvous.conflicts import standalone_on_several_nodes
+from preflight_rules.rendezvous.identities import rendezvous_on_loopback
+from preflight_rules.rendezvous.siblings import node_rank_twice_or_missing, rendezvous_differs_between_launches
 from preflight_rules.schedulers.slurm import (
     launcher_started_more_than_once_per_node,
     one_task_for_several_gpus,
 )
-from preflight_rules.starting.world import launch_size_disagreement, launch_size_exceeds_bound
-from tests.rules.build import RUN_TIME, claim, granted, job, launch, needs, places, verdicts
+from tests.rules.rule_builders import RUN_TIME, claim, granted, job, launch, needs, places, verdicts
 
 
 def sbatch(nodes: Value | Plain, nnodes: Value | Plain, *, wrappers: tuple[str, ...] = ("srun",)) -> Job:
@@ -59,7 +57,7 @@ def test_unresolved_is_unknown_and_equal_passes() -> None:
     assert verdicts(launch_size_disagreement, sbatch(4, 4), Status.PASS)
 
 
-def test_a_smaller_step_of_a_larger_allocation_contradicts_nothing() -> None:
+def test_a_smaller_step_does_not_contradict_the_allocation() -> None:
     run = launch("train.sbatch:9", wrappers=("srun",))
     step = claim("nodes", 2, "train.sbatch:9", "-N2", source="slurm", scope=run, strength=Strength.SCHEDULER)
     subject = job(
@@ -76,7 +74,7 @@ def test_world_size_of_the_script_is_compared_with_nodes_times_processes() -> No
     run = base.launches[0]
     wrong = base.with_claims([needs("world_size", 8, "train.py:4", "world_size=8", source="python", scope=run)])
     (found,) = verdicts(launch_size_disagreement, wrong, Status.FAIL)
-    assert "Ranks 8 to 15 would be left over" in found.message
+    assert "Ranks 8 to 15 would be surplus" in found.message
     right = base.with_claims([needs("world_size", 16, "train.py:4", "world_size=16", source="python", scope=run)])
     assert not verdicts(launch_size_disagreement, right, Status.FAIL)
 

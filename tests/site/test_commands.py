@@ -1,4 +1,4 @@
-"""Every command of preflight's that a page shows has a verb that exists, and options that this verb takes."""
+"""Every preflight command on a page exists and has valid options."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 import pytest
 
-from preflight import cli
+from preflight.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Look like commands: names of test suites in a report, and the beginning of a line that is printed.
+#: Texts that look like commands: names of test suites in a report, and the beginning of a printed line.
 NO_COMMANDS = {"node", "link", "smoke:"}
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 #: Blocks of code, fenced or indented, and code inside of a sentence.
@@ -21,7 +21,7 @@ _COMMAND = re.compile(r"(?:^|[|&;(`] ?|\$ )\s*preflight ([a-z][^\n|;#&>`]*)", re
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """The words of each command on a page, behind `preflight`."""
+    """The words of each command on a page, after `preflight`."""
     for found in _CODE.finditer(text):
         code = (found[2] or found[3] or found[4] or "").replace("\\\n", " ")
         for command in _COMMAND.finditer(code):
@@ -31,16 +31,16 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def options(command: click.Command) -> set[str]:
-    """Every option of a verb, in all spellings."""
+    """Every option of a command, in all spellings."""
     return {word for one in command.params for word in (*one.opts, *one.secondary_opts)} | {"-h", "--help"}
 
 
 def wrong(words: list[str]) -> str:
-    """What is wrong with a command; empty where nothing is."""
-    command: click.Command = cli.cli
+    """The error in a command; empty if it is valid."""
+    command: click.Command = main.cli
     while isinstance(command, click.Group):
         if not words or words[0] not in command.commands:
-            # Followed by a sentence, or by a word that stands for verbs.
+            # Followed by a sentence, or by a placeholder for commands.
             return "" if not words else f"no verb {words[0]!r}"
         command, words = command.commands[words[0]], words[1:]
     known = options(command)
@@ -54,12 +54,12 @@ def wrong(words: list[str]) -> str:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_is_shown_can_be_typed(path: Path) -> None:
+def test_shown_commands_are_valid(path: Path) -> None:
     faults = [f"preflight {' '.join(words)}: {why}" for words in commands(path.read_text()) if (why := wrong(words))]
     assert not faults
 
 
-def test_what_cannot_be_typed_is_found() -> None:
+def test_an_invalid_command_is_found() -> None:
     fenced = "```text\npreflight lnit x\nfalse && preflight lint --nosuch\n```\n"
     page = f"{fenced}    preflight judge x --select A\n`preflight baseline x`\n"
     assert [bool(wrong(words)) for words in commands(page)] == [True, True, True, True]

@@ -1,4 +1,4 @@
-"""The site: it builds without a warning, asks the network for nothing, and every link in it leads somewhere."""
+"""The site: it builds without a warning, makes no requests, and has no broken links."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from preflight import catalog
-from preflight.explain import everything
+from preflight.config.names import all_items
+from preflight.plugins import registry
 from tests.reporters.html import browser
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,7 +39,7 @@ FETCHES = {
 
 @dataclass
 class Read(HTMLParser):
-    """What a page fetches, links to and can be linked to."""
+    """The requests, links and anchors of a page."""
 
     fetched: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
@@ -83,7 +83,7 @@ def is_outside(address: str) -> bool:
     return bool(parts.netloc) or parts.scheme not in ("", "data")
 
 
-def test_no_page_asks_the_network(pages: dict[Path, Read]) -> None:
+def test_no_page_makes_requests(pages: dict[Path, Read]) -> None:
     assert len(pages) > 80
     for path, page in pages.items():
         outside = [address for address in page.fetched if is_outside(address)]
@@ -92,7 +92,7 @@ def test_no_page_asks_the_network(pages: dict[Path, Read]) -> None:
             assert not re.search(r"(?:url\(|@import)\s*['\"]?(?:https?:)?//", style), path
 
 
-def test_no_style_sheet_and_no_picture_asks_the_network(built: Path) -> None:
+def test_style_sheets_and_pictures_make_no_requests(built: Path) -> None:
     sheets = sorted(built.rglob("*.css"))
     assert sheets
     for path in sheets:
@@ -101,21 +101,21 @@ def test_no_style_sheet_and_no_picture_asks_the_network(built: Path) -> None:
         assert not re.search(r"(?:url\(['\"]?|href=['\"]|src=['\"])(?:https?:)?//", path.read_text()), path
 
 
-def test_what_the_theme_would_fetch_is_not_used(built: Path) -> None:
+def test_the_theme_fetches_nothing(built: Path) -> None:
     # The theme's script fetches a drawing library for diagrams, and facts of a repository where one is named.
     for path in sorted(built.rglob("*.html")):
         text = path.read_text()
         assert 'class="mermaid"' not in text and 'data-md-component="source"' not in text, path
 
 
-def test_every_link_and_anchor_leads_somewhere(built: Path, pages: dict[Path, Read]) -> None:
+def test_every_link_and_anchor_has_a_target(built: Path, pages: dict[Path, Read]) -> None:
     broken = []
     for path, page in pages.items():
         for link in page.links:
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
                 continue
-            # The page for what is not found links from the top of the site.
+            # The page for missing addresses has links relative to the top of the site.
             base = built if parts.path.startswith("/") else path.parent
             target = (base / unquote(parts.path).lstrip("/")).resolve() if parts.path else path
             target = target / "index.html" if target.is_dir() else target
@@ -126,23 +126,24 @@ def test_every_link_and_anchor_leads_somewhere(built: Path, pages: dict[Path, Re
     assert not broken
 
 
-def test_every_rule_format_and_key_has_its_place(built: Path, pages: dict[Path, Read]) -> None:
-    for item in everything():
+def test_every_rule_format_and_key_has_an_entry(built: Path, pages: dict[Path, Read]) -> None:
+    for item in all_items():
         anchors = pages[built / "rules" / f"{item.meta.area}.html"].anchors
         assert f"{item.meta.id.lower()}-{item.meta.name}" in anchors
     formats = pages[built / "reference" / "formats.html"].anchors
-    assert {item.name for item in catalog.load(catalog.REPORTERS).items} <= formats
+    # An anchor has no colon.
+    assert {item.name.replace(":", "") for item in registry.load(registry.REPORTERS).items} <= formats
     keys = "".join(pages[built / "reference" / "configuration-keys.html"].text)
     assert "per-file-ignores" in keys and "expires" in keys
 
 
 def test_every_audience_finds_its_page_from_the_first_one(built: Path, pages: dict[Path, Read]) -> None:
     first = pages[built / "index.html"].links
-    for name in ("paddle-ps", "torchrun-slurm", "deepspeed-hostfile", "kubernetes", "ci"):
-        assert f"start/{name}.html" in first
+    for page in (ROOT / "docs" / "start").glob("*.md"):
+        assert f"start/{page.stem}.html" in first
 
 
-def test_a_link_that_leads_nowhere_stops_the_build(tmp_path: Path) -> None:
+def test_a_broken_link_stops_the_build(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("# Top\n\n[gone](gone.md) [away](../no/such/file.toml)\n")
     text = (ROOT / "mkdocs.yml").read_text()
@@ -154,7 +155,7 @@ def test_a_link_that_leads_nowhere_stops_the_build(tmp_path: Path) -> None:
     assert "gone.md" in done.stderr and "no/such/file.toml" in done.stderr
 
 
-def test_in_a_browser_nothing_is_asked_of_others_and_the_search_finds(built: Path) -> None:
+def test_in_a_browser_the_site_makes_no_requests_and_search_works(built: Path) -> None:
     if reason := browser.missing():
         pytest.skip(reason)
     handler = functools.partial(Quiet, directory=str(built))
@@ -180,7 +181,7 @@ def test_in_a_browser_nothing_is_asked_of_others_and_the_search_finds(built: Pat
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    """Serves files and says nothing about it."""
+    """Serves files without logging."""
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing."""

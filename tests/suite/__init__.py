@@ -1,1 +1,1 @@
-"""How the tests are run: shared out among workers, some of them alone, and rows of injected faults tried again."""
+"""How tests are run: shared among workers, some exclusively, some twice; their cost; the number of examples."""

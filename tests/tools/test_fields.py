@@ -1,4 +1,4 @@
-"""The page about the report: every field is on it, with its type and what it is, as the code says now."""
+"""The page about the report: it has every field with its current type and description."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from preflight import report
+from preflight.engine import report
 from tools import fields
 
 
@@ -15,7 +15,7 @@ def test_the_committed_page_is_the_generated_one() -> None:
 
 
 @pytest.mark.parametrize("one", fields.documented(), ids=lambda one: one.title.replace(" ", "-"))
-def test_every_field_says_what_it_is(one: fields.Documented) -> None:
+def test_every_field_has_a_description(one: fields.Documented) -> None:
     assert one.about
     for name, kind, said in one.fields:
         assert kind and said, f"{one.kind.__module__}.{one.kind.__name__} does not say what {name} is"

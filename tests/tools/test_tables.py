@@ -1,4 +1,4 @@
-"""The tables of launcher options: what the extractor makes of parsers, and that what is committed is whole."""
+"""The tables of launcher options: the extractor's rows for parsers, and complete committed tables."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import textwrap
 
 import pytest
 
-from preflight.tables.row import Generated, Row
+from preflight.sources.tables.row import Generated, Row
 from tools.tables.extract import rows_of
-from tools.tables.target import How, Part, Target
+from tools.tables.target import Declaration, Part, Target
 from tools.tables.targets import TARGETS
 from tools.tables.write import merged, module_text
 
 
-def rows(how: How, text: str, **more: object) -> dict[str, Row]:
-    """The rows of a small file by what they set."""
+def rows(how: Declaration, text: str, **more: object) -> dict[str, Row]:
+    """The rows of a small file, by the variable they set."""
     return {row.dest: row for row in rows_of(textwrap.dedent(text), Part("x.py", how, **more))}  # type: ignore[arg-type]
 
 
 def test_argparse_options_with_spellings_defaults_and_counts() -> None:
     found = rows(
-        How.ARGPARSE,
+        Declaration.ARGPARSE,
         """
         PORT = 29500
         def parser():
@@ -56,13 +56,13 @@ def test_argparse_only_in_the_named_function_and_with_both_dashes() -> None:
     def two(p):
         p.add_argument("--elsewhere")
     """
-    found = rows(How.ARGPARSE, text, names=("one",), both_dashes=True)
+    found = rows(Declaration.ARGPARSE, text, names=("one",), both_dashes=True)
     assert found == {"num_machines": Row("num_machines", ("--num_machines", "--num-machines"))}
 
 
 def test_click_options_above_the_named_command() -> None:
     found = rows(
-        How.CLICK,
+        Declaration.CLICK,
         """
         @cli.command()
         @click.option("--head", is_flag=True, default=False)
@@ -87,7 +87,7 @@ def test_click_options_above_the_named_command() -> None:
 
 def test_fields_of_a_class_and_its_bases() -> None:
     found = rows(
-        How.FIELDS,
+        Declaration.FIELDS,
         """
         class Base:
             seed: int = 42
@@ -118,12 +118,12 @@ def test_fields_of_a_class_and_its_bases() -> None:
 
 def test_constants_by_prefix() -> None:
     text = "TRAIN_BATCH_SIZE = 'train_batch_size'\nTRAIN_DEFAULT = 3\nOTHER = 'x'\n"
-    assert rows(How.CONSTANTS, text, names=("TRAIN_",)) == {
+    assert rows(Declaration.CONSTANTS, text, names=("TRAIN_",)) == {
         "train_batch_size": Row("train_batch_size", kind="TRAIN_BATCH_SIZE")
     }
 
 
-def test_rows_of_several_versions_say_which_of_them_have_them() -> None:
+def test_rows_of_several_versions_list_their_versions() -> None:
     one = (Row("host", ("--host",)), Row("old", ("--old",)))
     two = (Row("host", ("-H", "--host"), default="x"), Row("fresh", ("--fresh",)))
     assert merged([("1.0", one), ("2.0", two)]) == (
@@ -133,13 +133,13 @@ def test_rows_of_several_versions_say_which_of_them_have_them() -> None:
     )
 
 
-def test_an_option_and_its_negation_stay_apart() -> None:
+def test_an_option_and_its_negation_are_separate_rows() -> None:
     pair = (Row("fuse", ("--fuse",), takes="0"), Row("fuse", ("--no-fuse",), takes="0"))
     assert merged([("1.0", pair)]) == pair
 
 
-def test_the_written_module_gives_the_rows_back() -> None:
-    target = Target("some", "some", "some-dist", ("1.0",), "2026-01-02", (Part("a.py", How.ARGPARSE),))
+def test_the_written_module_contains_the_same_rows() -> None:
+    target = Target("some", "some", "some-dist", ("1.0",), "2026-01-02", (Part("a.py", Declaration.ARGPARSE),))
     written = (Row("a", ("--a",), default=True), Row("b", ("-b", "--b"), takes="0", choices=("x",)))
     space: dict[str, object] = {}
     exec(module_text(target, written), space)
@@ -150,8 +150,8 @@ def test_the_written_module_gives_the_rows_back() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
-def test_what_is_committed_is_what_the_target_asks_for(target: Target) -> None:
-    table = getattr(importlib.import_module(f"preflight.tables.{target.name}"), target.name.upper())
+def test_the_committed_tables_match_the_targets(target: Target) -> None:
+    table = getattr(importlib.import_module(f"preflight.sources.tables.{target.name}"), target.name.upper())
     assert isinstance(table, Generated)
     assert (table.program, table.distribution) == (target.program, target.distribution)
     assert (table.versions, table.date) == (target.versions, target.date), "run `make tables`"
@@ -159,5 +159,5 @@ def test_what_is_committed_is_what_the_target_asks_for(target: Target) -> None:
     assert len(table.rows) > 0
     for row in table.rows:
         assert row.dest
-        assert row.takes.isdigit() or row.takes in ("?", "*", "+", "...")
+        assert row.takes.isdecimal() or row.takes in ("?", "*", "+", "...")
         assert {row.since, row.until} <= {"", *target.versions}

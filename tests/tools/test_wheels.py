@@ -1,4 +1,4 @@
-"""The script that writes the table of what wheels were built for, without asking the index."""
+"""The script that writes the table of wheels, without querying the index."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import importlib
 import sys
 from typing import Any
 
-from preflight_checks.tables import table
+from preflight_checks.data_tables import table
 from tools.wheels import VERSIONS, Row, pins, text
 
 
-def test_what_requirements_pin() -> None:
+def test_pins_of_requirements() -> None:
     requires = [
         "filelock",
         'nvidia-cuda-runtime-cu12==12.8.90; platform_system == "Linux" and platform_machine == "x86_64"',
@@ -22,7 +22,7 @@ def test_what_requirements_pin() -> None:
     assert pins(["nvidia-cuda-runtime==13.0.96", "nvidia-cudnn-cu13>=9"]) == {"cuda": "13.0"}
 
 
-def test_what_is_written_can_be_read() -> None:
+def test_the_written_table_can_be_read() -> None:
     toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     document = toml.loads(text([Row("torch", "2.8.0", {"cuda": "12.8", "nccl": "2.27.3"})]))
     assert document["wheel"] == [
@@ -30,6 +30,6 @@ def test_what_is_written_can_be_read() -> None:
     ]
 
 
-def test_the_table_is_that_of_the_script() -> None:
+def test_the_committed_table_follows_the_script() -> None:
     listed = {version for versions in VERSIONS.values() for version in versions}
     assert {row["looked_at"] for row in table("wheels")["wheel"]} <= listed

@@ -1,4 +1,4 @@
-"""Writes the tables: all of them, or those that are named."""
+"""Writes the tables: all of them, or the named ones."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import subprocess
 import sys
 from pathlib import Path
 
-import preflight.tables
-from preflight.tables.row import Row
+import preflight.sources.tables
+from preflight.sources.tables.row import Row
 from tools.tables.extract import rows_of
 from tools.tables.fetch import FetchError, reader
 from tools.tables.target import Target
 from tools.tables.targets import TARGETS
 from tools.tables.write import key_of, merged, module_text
 
-FOLDER = Path(preflight.tables.__file__).parent
+FOLDER = Path(preflight.sources.tables.__file__).parent
 
 
 def main(names: list[str]) -> int:
-    """Write the named tables (all without names); 1 when one could not be made."""
+    """Write the named tables (all without names); return 1 if one could not be generated."""
     unknown = set(names) - {target.name for target in TARGETS}
     if unknown:
-        print(f"no such table: {', '.join(sorted(unknown))}", file=sys.stderr)
+        print(f"unknown tables: {', '.join(sorted(unknown))}", file=sys.stderr)
         return 2
     failed = 0
     written = []
@@ -55,7 +55,10 @@ def _rows(target: Target) -> tuple[Row, ...]:
             for row in rows_of(text, part) if text is not None else ():
                 found.setdefault(key_of(row), row)
         if not found:
-            raise FetchError(f"{target.distribution} {version} declares nothing in {target.parts[0].path}")
+            raise FetchError(
+                f"{target.distribution} {version} declares no options in {target.parts[0].path}; "
+                "check the path and the names of the target"
+            )
         by_version.append((version, tuple(found.values())))
     return merged(by_version)
 

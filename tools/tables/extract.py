@@ -1,4 +1,4 @@
-"""Options out of source code, by its syntax tree: nothing is imported and nothing is run."""
+"""Extracts options from the syntax tree of source code: nothing is imported and nothing is run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from preflight.tables.row import Row
-from tools.tables.target import How, Part
+from preflight.sources.tables.row import Row
+from tools.tables.target import Declaration, Part
 
 _FLAG_ACTIONS = frozenset(
     ["store_true", "store_false", "store_const", "append_const", "count", "help", "version", "BooleanOptionalAction"]
@@ -21,16 +21,18 @@ def rows_of(text: str, part: Part) -> tuple[Row, ...]:
     module = ast.parse(text)
     constants = _constants(module)
     found: Iterator[Row]
-    if part.how is How.ARGPARSE:
+    if part.declaration is Declaration.ARGPARSE:
         found = _argparse(module, part, constants)
-    elif part.how is How.CLICK:
+    elif part.declaration is Declaration.CLICK:
         found = _click(module, part, constants)
-    elif part.how is How.FIELDS:
+    elif part.declaration is Declaration.FIELDS:
         found = _fields(module, part, constants)
-    elif part.how is How.LISTS:
+    elif part.declaration is Declaration.ARGUMENTS:
+        found = _arguments(module, part, constants)
+    elif part.declaration is Declaration.LISTS:
         found = _lists(module, part, constants)
     else:
-        found = _named(module, part)
+        found = _named_nodes(module, part)
     return tuple(dict.fromkeys(found))
 
 
@@ -51,7 +53,7 @@ def _argparse(module: ast.Module, part: Part, constants: dict[str, object]) -> I
             spellings = tuple(s for each in spellings for s in (each, f"--no-{each[2:]}" if each[:2] == "--" else each))
         yield Row(
             dest=str(dest) if isinstance(dest, str) else _dest(words),
-            spellings=_both(spellings) if part.both_dashes else spellings,
+            spellings=_with_both_dashes(spellings) if part.both_dashes else spellings,
             takes=takes,
             kind="bool" if flag and action != "count" else _kind(named.get("type")),
             default=_plain(_literal(named.get("default"), constants)) if "default" in named else default,
@@ -60,7 +62,7 @@ def _argparse(module: ast.Module, part: Part, constants: dict[str, object]) -> I
 
 
 def _dest(words: list[object]) -> str:
-    """As argparse makes it: of the first long spelling, else of the first."""
+    """The `dest` that argparse derives: from the first long spelling, else from the first one."""
     texts = [str(word) for word in words]
     chosen = next((text for text in texts if text.startswith("--")), texts[0])
     return chosen.lstrip("-").replace("-", "_")
@@ -119,8 +121,24 @@ def _fields(module: ast.Module, part: Part, constants: dict[str, object]) -> Ite
                 yield _field(item.target.id, kind, item.value, part, constants)
 
 
+def _arguments(module: ast.Module, part: Part, constants: dict[str, object]) -> Iterator[Row]:
+    for owner in ast.walk(module):
+        if not isinstance(owner, ast.ClassDef) or owner.name not in part.names:
+            continue
+        for item in owner.body:
+            if isinstance(item, ast.FunctionDef) and item.name == "__init__":
+                given = item.args
+                positional = [*given.posonlyargs, *given.args]
+                missing: list[ast.expr | None] = [None] * (len(positional) - len(given.defaults))
+                defaults = (*missing, *given.defaults, *given.kw_defaults)
+                for each, default in zip((*positional, *given.kwonlyargs), defaults, strict=True):
+                    if each.arg != "self":
+                        kind = ast.unparse(each.annotation) if each.annotation is not None else ""
+                        yield _field(each.arg, kind, default, part, constants)
+
+
 def _bases(name: str, classes: dict[str, ast.ClassDef]) -> list[ast.ClassDef]:
-    """A class and those of its bases that stand in the same file, nearest first."""
+    """A class and those of its bases that are in the same file, nearest first."""
     owner = classes.get(name)
     if owner is None:
         return []
@@ -140,11 +158,11 @@ def _field(name: str, kind: str, value: ast.expr | None, part: Part, constants: 
     is_flag = kind.replace("typing.", "") in ("bool", "Optional[bool]", "bool | None")
     spellings = tuple(part.option.format(each) for each in names) if part.option else tuple(names[1:])
     if part.option and part.both_dashes:
-        spellings = _both(spellings)
+        spellings = _with_both_dashes(spellings)
     found = _literal(default, constants)
     if part.option and is_flag and found is True:
-        # Hugging Face's parser adds the negation of what is on by default.
-        spellings = (*spellings, *(_both((part.option.format(f"no_{name}"),)) if part.both_dashes else ()))
+        # Hugging Face's parser adds the negation of options that are on by default.
+        spellings = (*spellings, *(_with_both_dashes((part.option.format(f"no_{name}"),)) if part.both_dashes else ()))
     listed = kind.replace("typing.", "").replace("Optional[", "").lower().startswith(("list", "tuple", "sequence"))
     return Row(
         dest=name,
@@ -164,14 +182,14 @@ def _lists(module: ast.Module, part: Part, constants: dict[str, object]) -> Iter
                     yield from (Row(dest=name, kind=part.kind) for name in _texts(_literal(item.value, constants)))
 
 
-def _named(module: ast.Module, part: Part) -> Iterator[Row]:
+def _named_nodes(module: ast.Module, part: Part) -> Iterator[Row]:
     for item in module.body:
         if not isinstance(item, ast.Assign) or not isinstance(item.value, ast.Constant):
             continue
         target, value = item.targets[0], item.value.value
         if not isinstance(target, ast.Name) or not target.id.startswith(part.names or ("",)):
             continue
-        # Sample configurations and messages are constants, too, and no keys.
+        # Sample configurations and messages are constants as well, but not keys.
         if isinstance(value, str) and _KEY.fullmatch(value):
             yield Row(dest=value, kind=target.id)
 
@@ -193,7 +211,7 @@ def _calls_in(nodes: list[ast.AST], method: str) -> list[ast.Call]:
 
 
 def _constants(module: ast.Module) -> dict[str, object]:
-    """The plain values that the module's own names stand for."""
+    """The plain values of the module's own names."""
     found: dict[str, object] = {}
     for item in module.body:
         if isinstance(item, ast.Assign) and len(item.targets) == 1 and isinstance(item.targets[0], ast.Name):
@@ -228,7 +246,7 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 def _name(node: ast.expr | None) -> str:
-    """The last part of a name, of a call's function, or a text itself."""
+    """The last part of a name or of a called function's name, or a string itself."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.Call):
@@ -242,7 +260,7 @@ def _kind(node: ast.expr | None) -> str:
     return "" if node is None or isinstance(node, ast.Lambda) else ast.unparse(node)
 
 
-def _both(spellings: tuple[str, ...]) -> tuple[str, ...]:
+def _with_both_dashes(spellings: tuple[str, ...]) -> tuple[str, ...]:
     found = dict.fromkeys(spellings)
     for spelling in spellings:
         if spelling.startswith("--"):

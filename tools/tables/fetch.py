@@ -15,14 +15,15 @@ _DEADLINE_S = 900
 
 
 class FetchError(Exception):
-    """A distribution could not be had."""
+    """A distribution is neither installed nor available from the index."""
 
 
 def reader(distribution: str, version: str, *, installed: bool) -> Callable[[str], str | None]:
-    """A function from a path inside the distribution to its text, or None where there is no such file.
+    """Return a function that returns the text of a file of the distribution by its path, or None if there is no such
+    file.
 
     Raises:
-        FetchError: it is neither installed in that version nor to be had from the index.
+        FetchError: it is neither installed in that version nor available from the index.
     """
     if installed:
         return _installed(distribution, version)
@@ -36,7 +37,9 @@ def _installed(distribution: str, version: str) -> Callable[[str], str | None]:
     except metadata.PackageNotFoundError:
         found = None
     if found is None or found.version.partition("+")[0] != version:
-        raise FetchError(f"install {distribution}=={version} first: it is read where it is installed")
+        raise FetchError(
+            f"{distribution}=={version} is not installed; install it, because this table is read from installed files"
+        )
     root = Path(str(found.locate_file("")))
     return lambda path: (root / path).read_text("utf-8") if (root / path).is_file() else None
 

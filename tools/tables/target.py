@@ -1,4 +1,4 @@
-"""What a table is generated from."""
+"""The sources of generated tables."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import enum
 from dataclasses import dataclass
 
 
-class How(enum.Enum):
-    """How options stand in a file."""
+class Declaration(enum.Enum):
+    """How a file declares its options."""
 
     #: `parser.add_argument("--nnodes", type=str, default="1:1")`
     ARGPARSE = "argparse"
@@ -15,6 +15,8 @@ class How(enum.Enum):
     CLICK = "click"
     #: `learning_rate: float = field(default=5e-5)` in a class: dataclasses, pydantic models, named tuples
     FIELDS = "fields"
+    #: `def __init__(self, *, devices: int = 1)` in a class: the named arguments of its constructor
+    ARGUMENTS = "arguments"
     #: `TRAIN_BATCH_SIZE = "train_batch_size"` at the top of a module
     CONSTANTS = "constants"
     #: `_no_split_modules = ["BertLayer"]` in a class: one row for each member of the list
@@ -27,9 +29,9 @@ class Part:
 
     Args:
         path: inside the distribution, as in its wheel (`torch/distributed/run.py`); a version may lack it.
-        how: how options stand there.
-        names: functions (argparse, click), classes (fields), prefixes of names (constants) or
-            attributes of classes (lists); empty means all.
+        declaration: how the file declares options.
+        names: functions (argparse, click), classes (fields), prefixes of names (constants) or attributes of classes
+            (lists); empty means all.
         flags: custom argparse actions, or functions that make one, whose options take no value.
         both_dashes: the program accepts `--a_b` and `--a-b` wherever one of them is declared.
         kind: for lists: what the members are of.
@@ -37,7 +39,7 @@ class Part:
     """
 
     path: str
-    how: How
+    declaration: Declaration
     names: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     both_dashes: bool = False
@@ -51,11 +53,11 @@ class Target:
 
     Args:
         name: of the module and, in capitals, of the table.
-        program: what the table describes, as a person would name it.
+        program: the name of the described program.
         distribution: as on the package index.
         versions: oldest first.
         date: the day these versions were chosen (ISO).
-        parts: where the options stand; of an option declared twice the first counts.
+        parts: the files that declare the options; if an option is declared twice, the first declaration counts.
         installed: read the distribution that is installed here instead of fetching it; for those too large to fetch.
     """
 

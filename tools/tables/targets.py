@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from tools.tables.target import How, Part, Target
+from tools.tables.target import Declaration, Part, Target
 
 _LOOKED_AT = "2026-11-21"
 _DEEPSPEED = ("deepspeed", ("0.9.5", "0.12.6", "0.16.9", "0.19.8"), _LOOKED_AT)
+#: Some of TRL's configurations are younger than others, or were part of its experiments for a while.
+_TRL_RELEASES = {
+    "GRPO": ("0.15.2", "0.19.1", "0.24.0", "0.29.1", "1.5.1", "1.16.0"),
+    "KTO": ("0.12.2", "0.15.2", "0.19.1", "0.24.0", "1.16.0"),
+}
 _RAY = ("ray", ("2.60.0",), _LOOKED_AT)
 
 #: Families of models whose layers are known; those that are made of other models (a language model with eyes) are not.
@@ -86,12 +91,28 @@ _FAMILIES = (
 
 TARGETS: tuple[Target, ...] = (
     Target(
+        "lightning_trainer",
+        "Lightning's Trainer",
+        "pytorch-lightning",
+        ("1.5.10", "1.6.5", "1.7.7", "1.9.5", "2.0.9", "2.4.0", "2.6.6"),
+        "2026-11-26",
+        (Part("pytorch_lightning/trainer/trainer.py", Declaration.ARGUMENTS, ("Trainer",)),),
+    ),
+    Target(
+        "lightning_fabric",
+        "Lightning's Fabric",
+        "lightning-fabric",
+        ("1.9.5", "2.0.9", "2.2.5", "2.4.0", "2.6.6"),
+        "2026-11-26",
+        (Part("lightning_fabric/fabric.py", Declaration.ARGUMENTS, ("Fabric",)),),
+    ),
+    Target(
         "torchrun",
         "torchrun",
         "torch",
         ("2.13.0",),
         _LOOKED_AT,
-        (Part("torch/distributed/run.py", How.ARGPARSE, ("get_args_parser",), flags=("check_env",)),),
+        (Part("torch/distributed/run.py", Declaration.ARGPARSE, ("get_args_parser",), flags=("check_env",)),),
         installed=True,
     ),
     Target(
@@ -100,7 +121,7 @@ TARGETS: tuple[Target, ...] = (
         "torch",
         ("2.13.0",),
         _LOOKED_AT,
-        (Part("torch/distributed/launch.py", How.ARGPARSE),),
+        (Part("torch/distributed/launch.py", Declaration.ARGPARSE),),
         installed=True,
     ),
     Target(
@@ -109,7 +130,7 @@ TARGETS: tuple[Target, ...] = (
         "deepspeed",
         ("0.9.5", "0.12.6", "0.16.9", "0.19.8"),
         _LOOKED_AT,
-        (Part("deepspeed/launcher/runner.py", How.ARGPARSE, ("parse_args",)),),
+        (Part("deepspeed/launcher/runner.py", Declaration.ARGPARSE, ("parse_args",)),),
     ),
     Target(
         "accelerate_launch",
@@ -120,7 +141,7 @@ TARGETS: tuple[Target, ...] = (
         (
             Part(
                 "accelerate/commands/launch.py",
-                How.ARGPARSE,
+                Declaration.ARGPARSE,
                 ("launch_command_parser",),
                 both_dashes=True,
             ),
@@ -135,7 +156,7 @@ TARGETS: tuple[Target, ...] = (
         (
             Part(
                 "accelerate/commands/config/config_args.py",
-                How.FIELDS,
+                Declaration.FIELDS,
                 ("ClusterConfig", "SageMakerConfig"),
             ),
         ),
@@ -146,7 +167,7 @@ TARGETS: tuple[Target, ...] = (
         "paddlepaddle",
         ("2.6.2", "3.3.1"),
         _LOOKED_AT,
-        (Part("paddle/distributed/launch/context/args_envs.py", How.ARGPARSE),),
+        (Part("paddle/distributed/launch/context/args_envs.py", Declaration.ARGPARSE),),
     ),
     Target(
         "paddle_fleet_launch",
@@ -154,7 +175,7 @@ TARGETS: tuple[Target, ...] = (
         "paddlepaddle",
         ("2.6.2", "3.3.1"),
         _LOOKED_AT,
-        (Part("paddle/distributed/fleet/launch.py", How.ARGPARSE),),
+        (Part("paddle/distributed/fleet/launch.py", Declaration.ARGPARSE),),
     ),
     Target(
         "horovodrun",
@@ -165,7 +186,7 @@ TARGETS: tuple[Target, ...] = (
         (
             Part(
                 "horovod/runner/launch.py",
-                How.ARGPARSE,
+                Declaration.ARGPARSE,
                 ("parse_args",),
                 flags=(
                     "make_override_true_action",
@@ -177,12 +198,12 @@ TARGETS: tuple[Target, ...] = (
             ),
         ),
     ),
-    Target("ray_start", "ray start", *_RAY, (Part("ray/scripts/scripts.py", How.CLICK, ("start",)),)),
+    Target("ray_start", "ray start", *_RAY, (Part("ray/scripts/scripts.py", Declaration.CLICK, ("start",)),)),
     Target(
         "ray_job_submit",
         "ray job submit",
         *_RAY,
-        (Part("ray/dashboard/modules/job/cli.py", How.CLICK, ("submit",)),),
+        (Part("ray/dashboard/modules/job/cli.py", Declaration.CLICK, ("submit",)),),
     ),
     Target(
         "composer",
@@ -190,7 +211,7 @@ TARGETS: tuple[Target, ...] = (
         "mosaicml",
         ("0.32.1",),
         _LOOKED_AT,
-        (Part("composer/cli/launcher.py", How.ARGPARSE),),
+        (Part("composer/cli/launcher.py", Declaration.ARGPARSE),),
     ),
     Target(
         "fabric_run",
@@ -198,7 +219,7 @@ TARGETS: tuple[Target, ...] = (
         "lightning",
         ("2.6.6",),
         _LOOKED_AT,
-        (Part("lightning/fabric/cli.py", How.CLICK, ("_run",)),),
+        (Part("lightning/fabric/cli.py", Declaration.CLICK, ("_run",)),),
     ),
     Target(
         "colossalai_run",
@@ -206,23 +227,53 @@ TARGETS: tuple[Target, ...] = (
         "colossalai",
         ("0.5.0",),
         _LOOKED_AT,
-        (Part("colossalai/cli/launcher/__init__.py", How.CLICK, ("run",)),),
+        (Part("colossalai/cli/launcher/__init__.py", Declaration.CLICK, ("run",)),),
     ),
     Target(
         "training_arguments",
         "Hugging Face TrainingArguments",
         "transformers",
-        ("4.36.2", "4.57.1", "5.23.0"),
+        ("4.36.2", "4.57.1", "5.24.0"),
         _LOOKED_AT,
         (
             Part(
                 "transformers/training_args.py",
-                How.FIELDS,
+                Declaration.FIELDS,
                 ("TrainingArguments",),
                 both_dashes=True,
                 option="--{}",
             ),
         ),
+    ),
+    Target(
+        "seq2seq_training_arguments",
+        "Hugging Face Seq2SeqTrainingArguments, beyond TrainingArguments",
+        "transformers",
+        ("4.36.2", "4.57.1", "5.24.0"),
+        _LOOKED_AT,
+        (Part("transformers/training_args_seq2seq.py", Declaration.FIELDS, ("Seq2SeqTrainingArguments",)),),
+    ),
+    Target(
+        "llamafactory_arguments",
+        "LLaMA-Factory's arguments, beyond those of the trainer",
+        "llamafactory",
+        ("0.7.1", "0.8.3", "0.9.0", "0.9.2", "0.9.3", "0.9.4", "0.9.5"),
+        "2026-11-24",
+        tuple(
+            Part(f"llamafactory/hparams/{name}_args.py", Declaration.FIELDS)
+            for name in ("model", "data", "training", "finetuning", "generating")
+        ),
+    ),
+    *(
+        Target(
+            f"trl_{name.lower()}_config",
+            f"TRL's {name}Config, beyond TrainingArguments",
+            "trl",
+            _TRL_RELEASES.get(name, ("0.12.2", "0.15.2", "0.19.1", "0.24.0", "0.29.1", "1.5.1", "1.16.0")),
+            "2026-11-24",
+            (Part(f"trl/trainer/{name.lower()}_config.py", Declaration.FIELDS, (f"{name}Config",)),),
+        )
+        for name in ("SFT", "DPO", "GRPO", "RLOO", "KTO", "Reward")
     ),
     Target(
         "transformer_layers",
@@ -231,7 +282,12 @@ TARGETS: tuple[Target, ...] = (
         ("4.36.2", "4.57.1", "5.23.0"),
         _LOOKED_AT,
         tuple(
-            Part(f"transformers/models/{family}/modeling_{family}.py", How.LISTS, ("_no_split_modules",), kind=family)
+            Part(
+                f"transformers/models/{family}/modeling_{family}.py",
+                Declaration.LISTS,
+                ("_no_split_modules",),
+                kind=family,
+            )
             for family in _FAMILIES
         ),
     ),
@@ -240,12 +296,12 @@ TARGETS: tuple[Target, ...] = (
         "DeepSpeed's configuration, keys of every level",
         *_DEEPSPEED,
         (
-            Part("deepspeed/runtime/precision_config.py", How.FIELDS),
-            Part("deepspeed/comm/config.py", How.FIELDS),
-            Part("deepspeed/monitor/config.py", How.FIELDS),
-            Part("deepspeed/runtime/tensor_parallel/config.py", How.FIELDS),
+            Part("deepspeed/runtime/precision_config.py", Declaration.FIELDS),
+            Part("deepspeed/comm/config.py", Declaration.FIELDS),
+            Part("deepspeed/monitor/config.py", Declaration.FIELDS),
+            Part("deepspeed/runtime/tensor_parallel/config.py", Declaration.FIELDS),
             *(
-                Part(f"deepspeed/{path}", How.CONSTANTS)
+                Part(f"deepspeed/{path}", Declaration.CONSTANTS)
                 for path in (
                     "runtime/constants.py",
                     "elasticity/constants.py",
@@ -266,18 +322,22 @@ TARGETS: tuple[Target, ...] = (
         "deepspeed_zero",
         "zero_optimization in DeepSpeed's configuration",
         *_DEEPSPEED,
-        (Part("deepspeed/runtime/zero/config.py", How.FIELDS, ("DeepSpeedZeroConfig",)),),
+        (Part("deepspeed/runtime/zero/config.py", Declaration.FIELDS, ("DeepSpeedZeroConfig",)),),
     ),
     Target(
         "deepspeed_offload_optimizer",
         "zero_optimization.offload_optimizer in DeepSpeed's configuration",
         *_DEEPSPEED,
-        (Part("deepspeed/runtime/zero/offload_config.py", How.FIELDS, ("DeepSpeedZeroOffloadOptimizerConfig",)),),
+        (
+            Part(
+                "deepspeed/runtime/zero/offload_config.py", Declaration.FIELDS, ("DeepSpeedZeroOffloadOptimizerConfig",)
+            ),
+        ),
     ),
     Target(
         "deepspeed_offload_param",
         "zero_optimization.offload_param in DeepSpeed's configuration",
         *_DEEPSPEED,
-        (Part("deepspeed/runtime/zero/offload_config.py", How.FIELDS, ("DeepSpeedZeroOffloadParamConfig",)),),
+        (Part("deepspeed/runtime/zero/offload_config.py", Declaration.FIELDS, ("DeepSpeedZeroOffloadParamConfig",)),),
     ),
 )

@@ -1,10 +1,10 @@
-"""From rows to a module of plain data."""
+"""Writes rows as a module of plain data."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from preflight.tables.row import Row
+from preflight.sources.tables.row import Row
 from tools.tables.target import Target
 
 
@@ -29,7 +29,7 @@ def merged(by_version: Sequence[tuple[str, Sequence[Row]]]) -> tuple[Row, ...]:
 
 
 def key_of(row: Row) -> tuple[str, str]:
-    """What makes two declarations the same option: `--fuse` and `--no-fuse` may share what they set.
+    """The key by which two declarations are the same option: `--fuse` and `--no-fuse` may set the same variable.
 
     Spellings are added in front (`-H` before `--hostfile`), so the last one stays.
     """
@@ -50,7 +50,7 @@ def module_text(target: Target, rows: Sequence[Row]) -> str:
         "",
         "from __future__ import annotations",
         "",
-        "from preflight.tables.row import Generated, Row",
+        "from preflight.sources.tables.row import Generated, Row",
         "",
         f"{target.name.upper()} = Generated(",
         f"    program={target.program!r},",

@@ -1,1 +1,1 @@
-"""Where ranks really run: interpreter, environment, copies of files, and how they get there."""
+"""Where ranks actually run: interpreter, environment, copies of files, and how they get there."""

@@ -1,36 +1,38 @@
-"""Whether every node has the same copy of the job's files, and in which setting it has not."""
+"""Checks that every node has the same copy of the job's files, down to the settings that differ."""
 
 from __future__ import annotations
 
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
-from preflight.job import InputFile, Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
-from preflight.lazy.dataclasses import dataclass
-from preflight.lazy.patterns import lazy_pattern
-from preflight.outcome import Confidence, Evidence, Severity
-from preflight.recording import Facts, Fleet
-from preflight.request import Request, probe_name
-from preflight_checks.context.context import MOST_LISTED
-from preflight_checks.demands import fold, known_int, scopes, stand_ins, unseen
-from preflight_checks.majority import Split, split
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.job import InputFile, Job, is_whole_number
+from preflight.model.recording import Facts, Fleet
+from preflight.model.requests import Request, probe_name
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight_checks.comparison import Split, split
+from preflight_checks.context.entry import MAX_LISTED
+from preflight_checks.planning import missing_facts
 from preflight_checks.probes.copies import Copies, Copy, copies
+from preflight_checks.requirements.claims import known_int, scopes
+from preflight_checks.requirements.hosts import fold, nodes_share_machine
 
 _COST = "reads the job's own files and the code beside them in the working directory, at most 2 seconds"
-#: Who starts ranks on all nodes from one: the others need the program and what it reads, not the start script.
-_FROM_ONE_NODE = ("deepspeed", "mpirun", "horovodrun", "pdsh", "fabric", "srun", "ray")
-#: Kinds of files that start ranks and may name the node they lie on.
-_STARTING = ("shell", "hostfile", "makefile", "dotenv", "requirements")
-#: Settings that decide how many samples and steps there are, and how ranks are laid out.
+#: Launchers that start the ranks of all nodes from one node: the others need the program, not the start script.
+_STARTED_FROM_ONE = ("deepspeed", "mpirun", "horovodrun", "pdsh", "fabric", "srun", "ray")
+#: Kinds of files that start ranks and may contain the name of their node.
+_START_FILES = ("shell", "hostfile", "makefile", "dotenv", "requirements")
+#: Settings that determine the number of samples and steps, and the layout of ranks.
 _SIZES = lazy_pattern(
     r"batch|accumulat|world.?size|nnodes|num.?nodes|nproc|gpus|num.?machines|num.?processes|parallel|"
     r"stage|seq.*len|max.?steps|train.?steps|epochs?$|num.?workers|trainers|servers|shards?$|slots",
     re.IGNORECASE,
 )
-#: A start script may rightly hold these, and be another one on each node.
-_OF_THE_NODE = lazy_pattern(r"(node|machine|local|host)?_?-?(rank|id|index)$|port$", re.IGNORECASE)
+#: A start script may contain these, and differ between nodes for that reason.
+_PER_NODE_SETTINGS = lazy_pattern(r"(node|machine|local|host)?_?-?(rank|id|index)$|port$", re.IGNORECASE)
 _MICRO = (
     "train_micro_batch_size_per_gpu",
     "micro_batch_size",
@@ -41,19 +43,23 @@ _MICRO = (
 _ACCUMULATION = ("gradient_accumulation_steps", "accumulate_grad_batches", "--gradient-accumulation-steps")
 
 
+#: So many nodes with one copy of a start file show that it holds nothing of its node.
+_MIN_AGREEING = 2
+
+
 @dataclass(frozen=True, slots=True)
 class _Wanted:
     """A file of the job.
 
-    `everywhere`: every node needs it; else it may lie where the launcher is started alone. `starting`: it starts ranks,
-    and may name its node. `read_on_each`: what another node's copy says counts.
+    `on_all_nodes`: every node needs it, not only the launcher's. `starts_ranks`: it starts ranks and may contain the
+    name of its node. `read_on_each`: each node reads its own copy.
     """
 
     name: str
     places: tuple[str, ...]
     file: InputFile
-    everywhere: bool
-    starting: bool
+    on_all_nodes: bool
+    starts_ranks: bool
     read_on_each: bool
 
 
@@ -63,65 +69,67 @@ def _wanted(job: Job) -> tuple[_Wanted, ...]:
     programs = {launch.program for launch in job.launches}
     configs = {reference.target for reference in job.references if reference.role in ("config", "script")}
     folders = list(dict.fromkeys(posixpath.dirname(launch.span.path) for launch in job.launches))
-    from_one = all(launch.launcher in _FROM_ONE_NODE for launch in job.launches)
+    started_from_one = all(launch.launcher in _STARTED_FROM_ONE for launch in job.launches)
     by_ray = all("ray" in (launch.launcher, *launch.wrappers) for launch in job.launches)
     found: list[_Wanted] = []
     for file in job.files:
         tried = [posixpath.relpath(file.path, folder or ".") for folder in folders]
         places = tuple(dict.fromkeys(p for p in (*tried, file.path) if not p.startswith(("..", "/"))))
-        starting = file.kind in _STARTING
-        needed = file.path in programs or (file.path in configs and not starting)
-        # Ray takes the working directory along itself.
-        everywhere = not by_ray and (needed or (not starting and not from_one))
-        read = not by_ray and not (starting and from_one)
-        found.append(_Wanted(places[0], places, file, everywhere, starting, read))
+        starts_ranks = file.kind in _START_FILES
+        needed = file.path in programs or (file.path in configs and not starts_ranks)
+        # Ray ships the working directory itself.
+        on_all_nodes = not by_ray and (needed or (not starts_ranks and not started_from_one))
+        read = not by_ray and not (starts_ranks and started_from_one)
+        found.append(_Wanted(places[0], places, file, on_all_nodes, starts_ranks, read))
     return tuple(found)
 
 
 def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     wanted = _wanted(job)
-    if wanted and len(fleet.nodes) > 1 and not stand_ins(fleet):
+    if wanted and len(fleet.nodes) > 1 and not nodes_share_machine(fleet):
         files = [(item.name, item.places) for item in wanted]
-        # Of thousands of nodes, lists of their code would be all that a recording holds.
-        params = {"files": files, "whole": True} if len(fleet.nodes) > MOST_LISTED else {"files": files}
+        # With thousands of nodes, lists of code files would dominate the recording.
+        params = {"files": files, "whole": True} if len(fleet.nodes) > MAX_LISTED else {"files": files}
         for node in fleet.reached:
             yield Request(probe_name(copies), node.name, params, context=True)
 
 
-def _by_file(item: _Wanted, have: Mapping[str, Copies]) -> dict[str, Copy]:
-    return {node: copy for node, value in have.items() for copy in value.copies if copy.name == item.name}
+def _by_file(item: _Wanted, observed: Mapping[str, Copies]) -> dict[str, Copy]:
+    return {node: copy for node, value in observed.items() for copy in value.copies if copy.name == item.name}
 
 
-def _preamble(job: Job, fleet: Fleet, facts: Facts, what: str) -> Iterator[Verdict]:
-    """Why there is nothing to compare, where there is not."""
-    if len(fleet.nodes) < 2 or not _wanted(job) or stand_ins(fleet):
-        yield not_applicable(what, "the job has one node, or starts no ranks, or its nodes are one machine")
+def _not_comparable(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[Verdict]:
+    """The verdicts where there is nothing to compare; none where there is."""
+    if len(fleet.nodes) < 2 or not _wanted(job) or nodes_share_machine(fleet):
+        yield not_applicable(subject, "the job has one node, starts no ranks, or runs on one machine")
         return
-    blind = tuple(unseen(facts, copies, what))
+    blind = tuple(missing_facts(facts, copies, subject))
     yield from blind
-    have = facts.observed(copies)
-    if not have and not blind:
-        yield unknown(what, "no node looked at its copies")
-    elif have and not any(copy.path for value in have.values() for copy in value.copies):
-        directory = next(iter(have.values())).directory
+    observed = facts.observed(copies)
+    if not observed and not blind:
+        yield unknown(subject, "no node examined its copies")
+    elif observed and not any(copy.path for value in observed.values() for copy in value.copies):
+        directory = next(iter(observed.values())).directory
         yield unknown(
-            what, f"none of the job's files lies in {directory} on any node; say where with --directory", required=False
+            subject,
+            f"no node has any of the job's files in {directory}; set the right one with --directory",
+            required=False,
         )
 
 
 def _comparable(facts: Facts) -> dict[str, Copies]:
-    have = facts.observed(copies)
-    return have if len(have) > 1 and any(c.path for value in have.values() for c in value.copies) else {}
+    observed = facts.observed(copies)
+    return observed if len(observed) > 1 and any(c.path for value in observed.values() for c in value.copies) else {}
 
 
-def differing_settings(item: Mapping[str, Copy], *, starting: bool) -> dict[str, Split[str]]:
-    """The named values in which the copies differ, with who has what."""
+def differing_settings(item: Mapping[str, Copy], *, starts_ranks: bool) -> dict[str, Split[str]]:
+    """The named values that differ between copies, each with its nodes."""
     readable = {node: copy for node, copy in item.items() if copy.sha256}
     if len({copy.sha256 for copy in readable.values()}) < 2:
         return {}
     found: dict[str, Split[str]] = {}
     for name in sorted({name for copy in readable.values() for name in copy.numbers}):
-        if starting and _OF_THE_NODE.search(name):
+        if starts_ranks and _PER_NODE_SETTINGS.search(name):
             continue
         divided = split({node: copy.numbers.get(name, "not set") for node, copy in readable.items()})
         if divided is not None and divided.odd:
@@ -142,27 +150,27 @@ def sizes_differ_between_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator
     """Batch sizes, world sizes and the like are the same in every node's own copy of the job's files.
 
     What it checks: the numbers that each node's copy of the configuration, start script and training script names;
-    where a size differs, both sides and the samples of a step that follow from them.
+    a finding shows both values and the samples per step that follow from them.
 
-    Why it matters: ranks with another batch size run another number of steps, and the last collective waits for ever;
-    ranks with another world size never meet, or divide the data differently.
+    Why it matters: ranks with a different batch size run a different number of steps, and the last collective waits
+    forever; ranks with a different world size never connect, or divide the data differently.
 
     Example: `train_micro_batch_size_per_gpu` is 8 in ds_config.json on node3 and 4 on the others.
 
     Fix: copy the file to the odd node again, or keep it on a shared file system.
 
-    Known limits: numbers are compared by the name they stand under; what a program computes is not. Start scripts may
-    differ in ranks and ports.
+    Known limits: numbers are compared by name; values that a program computes are not. Start scripts may differ in
+    ranks and ports.
 
     Evidence: deepspeedai/DeepSpeed#6914, huggingface/accelerate#2818, Lightning-AI/pytorch-lightning#13498.
     """
-    yield from _preamble(job, fleet, facts, "sizes")
-    have = _comparable(facts)
-    odd = list(_odd_sizes(job, have))
+    yield from _not_comparable(job, fleet, facts, "sizes")
+    observed = _comparable(facts)
+    odd = list(_odd_sizes(job, observed))
     for item, sizes in odd:
-        yield _sizes_finding(job, item, _by_file(item, have), sizes)
-    if have and not odd:
-        yield passed(f"sizes on {len(have)} nodes")
+        yield _sizes_finding(job, item, _by_file(item, observed), sizes)
+    if observed and not odd:
+        yield passed(f"sizes on {len(observed)} nodes")
 
 
 def odd_sizes(job: Job, facts: Facts) -> Iterator[tuple[str, str, Split[str]]]:
@@ -172,25 +180,25 @@ def odd_sizes(job: Job, facts: Facts) -> Iterator[tuple[str, str, Split[str]]]:
             yield item.name, name, who
 
 
-def _odd_sizes(job: Job, have: Mapping[str, Copies]) -> Iterator[tuple[_Wanted, dict[str, Split[str]]]]:
+def _odd_sizes(job: Job, observed: Mapping[str, Copies]) -> Iterator[tuple[_Wanted, dict[str, Split[str]]]]:
     for item in _wanted(job):
-        settings = differing_settings(_by_file(item, have), starting=item.starting)
+        settings = differing_settings(_by_file(item, observed), starts_ranks=item.starts_ranks)
         sizes = {name: who for name, who in settings.items() if _SIZES.search(name.rpartition(".")[2])}
         if sizes and item.read_on_each:
             yield item, sizes
 
 
-def _sizes_finding(job: Job, item: _Wanted, held: Mapping[str, Copy], sizes: Mapping[str, Split[str]]) -> Verdict:
+def _sizes_finding(job: Job, item: _Wanted, copies: Mapping[str, Copy], sizes: Mapping[str, Split[str]]) -> Verdict:
     nodes = tuple(dict.fromkeys(node for who in sizes.values() for node in who.odd))
     name, who = next(iter(sizes.items()))
     node, value = who.first_odd
     return failed(
         f"{item.name} on {fold(nodes)}",
         f"{item.name} is not the same on every node: "
-        + "; ".join(f"{name} is {who.spoken}" for name, who in list(sizes.items())[:4])
-        + _products(job, held, nodes, who.agreeing),
+        + "; ".join(f"{name} is {who.description}" for name, who in list(sizes.items())[:4])
+        + _products(job, copies, nodes, who.agreeing),
         at=Evidence(
-            "the node's own copy", f"{name}: {value}", f"{name}: {who.common}", f"sha256sum {held[node].path}", node
+            "the node's own copy", f"{name}: {value}", f"{name}: {who.common}", f"sha256sum {copies[node].path}", node
         ),
         also=[launch for launch in job.launches if launch.program == item.file.path][:1],
         nodes=nodes,
@@ -198,10 +206,10 @@ def _sizes_finding(job: Job, item: _Wanted, held: Mapping[str, Copy], sizes: Map
     )
 
 
-def _products(job: Job, held: Mapping[str, Copy], odd: tuple[str, ...], agreeing: tuple[str, ...]) -> str:
-    """What a step comes to on either side, where micro batch, accumulation and world size are all known."""
+def _products(job: Job, copies: Mapping[str, Copy], odd: tuple[str, ...], agreeing: tuple[str, ...]) -> str:
+    """The samples per step on either side, if micro batch, accumulation and world size are all known."""
     worlds = [value for scope in scopes(job) if (value := known_int(job, "world_size", scope)) is not None]
-    sides = [(node, _product(held[node].numbers)) for node in (odd[0], agreeing[0]) if node in held]
+    sides = [(node, _product(copies[node].numbers)) for node in (odd[0], agreeing[0]) if node in copies]
     if not worlds or len(sides) < 2 or sides[0][1] is None or sides[1][1] is None:
         return ""
     (one, (a, b)), (other, (c, d)) = ((node, value) for node, value in sides if value is not None)
@@ -209,7 +217,7 @@ def _products(job: Job, held: Mapping[str, Copy], odd: tuple[str, ...], agreeing
         return ""
     world = worlds[0]
     return (
-        f". With {world} ranks {one} counts {a} x {b} x {world} = {a * b * world} samples a step, "
+        f". With {world} ranks, {one} counts {a} x {b} x {world} = {a * b * world} samples a step, "
         f"{other} {c} x {d} x {world} = {c * d * world}"
     )
 
@@ -217,7 +225,7 @@ def _products(job: Job, held: Mapping[str, Copy], odd: tuple[str, ...], agreeing
 def _product(numbers: Mapping[str, str]) -> tuple[int, int] | None:
     micro = next((numbers[name] for name in _MICRO if name in numbers), "")
     accumulation = next((numbers[name] for name in _ACCUMULATION if name in numbers), "1")
-    return (int(micro), int(accumulation)) if micro.isdigit() and accumulation.isdigit() else None
+    return (int(micro), int(accumulation)) if is_whole_number(micro) and is_whole_number(accumulation) else None
 
 
 @check(
@@ -230,61 +238,89 @@ def _product(numbers: Mapping[str, str]) -> tuple[int, int] | None:
     evidence=("deepspeedai/DeepSpeed#1603", "deepspeedai/DeepSpeed#4370", "NVIDIA/Megatron-LM#35"),
 )
 def job_files_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The training script and its configuration are there on every node, and the same.
+    """The training script and its configuration exist on every node and are identical.
 
-    What it checks: on each node the job's own files in the ranks' working directory, by their SHA-256, against each
-    other and against the files that were linted.
+    What it checks: on each node the job's own files in the ranks' working directory, by their SHA-256, compared with
+    each other and with the files that were linted.
 
-    Why it matters: a node with a stale copy runs another program: it hangs the others in a collective that it does not
-    have, or trains something else without a word.
+    Why it matters: a node with a stale copy runs a different program: it hangs the others in a collective that it does
+    not have, or silently trains something else.
 
     Example: train.py was changed on node1 and copied to all nodes but node3.
 
     Fix: copy the files again, or keep them on a shared file system.
 
-    Known limits: the working directory has to be known (--directory, or the job with --trust-job). Sizes that differ
-    are BAT030's. Start scripts and host files are compared with what was linted, on the first node alone.
+    Known limits: the working directory has to be known (--directory, or the job with --trust-job). BAT030 reports sizes
+    that differ. Start scripts and host files are compared with what was linted on the first node; a shell file that
+    differs on a few nodes, or is missing there, is a warning.
 
     Evidence: deepspeedai/DeepSpeed#1603, deepspeedai/DeepSpeed#4370, NVIDIA/Megatron-LM#35.
     """
-    yield from _preamble(job, fleet, facts, "the job's files")
-    have = _comparable(facts)
+    yield from _not_comparable(job, fleet, facts, "the job's files")
+    observed = _comparable(facts)
     wrong = False
     for item in _wanted(job):
-        for verdict in _judge_file(job, fleet, item, _by_file(item, have)):
+        for verdict in _judge_file(job, fleet, item, _by_file(item, observed)):
             wrong = True
             yield verdict
-    if have and not wrong:
-        yield passed(f"the job's files on {len(have)} nodes")
+    if observed and not wrong:
+        yield passed(f"the job's files on {len(observed)} nodes")
 
 
-def _judge_file(job: Job, fleet: Fleet, item: _Wanted, held: Mapping[str, Copy]) -> Iterator[Verdict]:
-    there = {node: copy for node, copy in held.items() if copy.sha256}
-    if not there:
+def _judge_file(job: Job, fleet: Fleet, item: _Wanted, copies: Mapping[str, Copy]) -> Iterator[Verdict]:
+    existing = {node: copy for node, copy in copies.items() if copy.sha256}
+    if not existing:
         return
-    absent = {node: copy for node, copy in held.items() if node not in there}
-    if absent and item.everywhere:
-        yield _absent(job, item, absent, there)
-    digests = split({node: copy.sha256 for node, copy in there.items()})
+    absent = {node: copy for node, copy in copies.items() if node not in existing}
+    if absent and item.on_all_nodes:
+        yield _missing_file_finding(job, item, absent, existing)
+    digests = split({node: copy.sha256 for node, copy in existing.items()})
     assert digests is not None
-    if digests.odd and not item.starting and not item.read_on_each:
+    if digests.odd and not item.starts_ranks and not item.read_on_each:
         return
-    if digests.odd and not item.starting:
-        if not any(_SIZES.search(name.rpartition(".")[2]) for name in differing_settings(held, starting=False)):
-            yield _different(job, item, held, digests)
-    elif not digests.odd or item.starting:
-        node = fleet.nodes[0].name if item.starting else next(iter(there))
-        if node in there and item.file.sha256 and there[node].sha256 != item.file.sha256:
-            yield _not_the_linted(item, node, there[node], len(there))
+    if digests.odd and not item.starts_ranks:
+        if not any(_SIZES.search(name.rpartition(".")[2]) for name in differing_settings(copies, starts_ranks=False)):
+            yield _different(job, item, copies, digests)
+    elif not digests.odd or item.starts_ranks:
+        yield from _stale_start_file(job, fleet, item, copies, digests)
+        node = fleet.nodes[0].name if item.starts_ranks else next(iter(existing))
+        if node in existing and item.file.sha256 and existing[node].sha256 != item.file.sha256:
+            yield _differs_from_linted(item, node, existing[node], len(existing))
 
 
-def _absent(job: Job, item: _Wanted, absent: Mapping[str, Copy], there: Mapping[str, Copy]) -> Verdict:
+def _stale_start_file(
+    job: Job, fleet: Fleet, item: _Wanted, copies: Mapping[str, Copy], digests: Split[str]
+) -> Iterator[Verdict]:
+    """A shell file that each node runs, is the same on most of them, and differs on or is missing from the others.
+
+    A file with the name or rank of its node would differ on all. The first node may have one of its own.
+    """
+    first = fleet.nodes[0].name
+    if not item.starts_ranks or not item.read_on_each or item.file.kind != "shell" or first not in digests.agreeing:
+        return
+    if len(digests.agreeing) < _MIN_AGREEING or 2 * len(digests.agreeing) <= len(copies):
+        return
+    absent = {node: copy for node, copy in copies.items() if not copy.sha256}
+    if absent:
+        existing = {node: copies[node] for node in digests.agreeing}
+        yield _likely(_missing_file_finding(job, item, absent, existing))
+    sizes = differing_settings(copies, starts_ranks=True)
+    if digests.odd and not any(_SIZES.search(name.rpartition(".")[2]) for name in sizes):
+        yield _likely(_different(job, item, copies, digests))
+
+
+def _likely(finding: Verdict) -> Verdict:
+    """The finding as a warning: what differs in a start file may not matter."""
+    return replace(finding, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+
+
+def _missing_file_finding(job: Job, item: _Wanted, absent: Mapping[str, Copy], existing: Mapping[str, Copy]) -> Verdict:
     node, copy = next(iter(absent.items()))
-    place = next(iter(there.values())).path
-    why = "is missing" if copy.problem == "missing" else f"cannot be read ({copy.problem})"
+    place = next(iter(existing.values())).path
+    reason = "is missing" if copy.problem == "missing" else f"cannot be read ({copy.problem})"
     return failed(
         f"{item.name} on {fold(absent)}",
-        f"{item.name} {why} on {fold(absent)}, and is at {place} on {fold(there, 4)}",
+        f"{item.name} {reason} on {fold(absent)}, and is at {place} on {fold(existing, 4)}",
         at=Evidence("the node's own copy", copy.problem, place, f"ls -l {place}", node),
         also=[launch for launch in job.launches if launch.program == item.file.path][:1],
         nodes=tuple(absent),
@@ -292,15 +328,15 @@ def _absent(job: Job, item: _Wanted, absent: Mapping[str, Copy], there: Mapping[
     )
 
 
-def _different(job: Job, item: _Wanted, held: Mapping[str, Copy], digests: Split[str]) -> Verdict:
+def _different(job: Job, item: _Wanted, copies: Mapping[str, Copy], digests: Split[str]) -> Verdict:
     node, _ = digests.first_odd
-    settings = differing_settings(held, starting=False)
-    what = "; ".join(f"{name} is {who.spoken}" for name, who in list(settings.items())[:4])
-    mine, theirs = held[node], held[digests.agreeing[0]]
+    settings = differing_settings(copies, starts_ranks=False)
+    what = "; ".join(f"{name} is {who.description}" for name, who in list(settings.items())[:4])
+    mine, theirs = copies[node], copies[digests.agreeing[0]]
     sizes = f"{mine.size_bytes} bytes on {node}, {theirs.size_bytes} on {digests.agreeing[0]}"
     return failed(
         f"{item.name} on {fold(digests.odd)}",
-        f"{item.name} on {fold(digests.odd)} is another one than on {fold(digests.agreeing, 4)}: {what or sizes}",
+        f"{item.name} on {fold(digests.odd)} differs from the one on {fold(digests.agreeing, 4)}: {what or sizes}",
         at=Evidence("the node's own copy", mine.sha256[:12], theirs.sha256[:12], f"sha256sum {mine.path}", node),
         also=[launch for launch in job.launches if launch.program == item.file.path][:1],
         nodes=tuple(digests.odd),
@@ -308,8 +344,8 @@ def _different(job: Job, item: _Wanted, held: Mapping[str, Copy], digests: Split
     )
 
 
-def _not_the_linted(item: _Wanted, node: str, copy: Copy, count: int) -> Verdict:
-    where = node if item.starting or count == 1 else f"all {count} nodes"
+def _differs_from_linted(item: _Wanted, node: str, copy: Copy, count: int) -> Verdict:
+    where = node if item.starts_ranks or count == 1 else f"all {count} nodes"
     return failed(
         f"{item.name}: linted",
         f"{item.name} on {where} is not the file that was linted here ({item.file.path})",
@@ -331,36 +367,36 @@ def _not_the_linted(item: _Wanted, node: str, copy: Copy, count: int) -> Verdict
     evidence=("deepspeedai/DeepSpeed#4370", "NVIDIA/nccl#1328"),
 )
 def code_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The code beside the training script is the same on every node.
+    """The code next to the training script is the same on every node.
 
     What it checks: hashes of the source files below the ranks' working directory, and the commit that is checked out.
 
-    Why it matters: a module that the training script imports decides as much as the script itself, and a stale one on
-    one node is found last.
+    Why it matters: a module that the training script imports matters as much as the script itself, and a stale copy on
+    one node is the last thing anyone suspects.
 
-    Example: model/attention.py on node3 is the one of last week.
+    Example: model/attention.py on node3 is last week's version.
 
     Fix: synchronise the working directory.
 
-    Known limits: at most 1500 files; hidden folders, installed packages and what programs write are left out. A home
-    directory is not walked.
+    Known limits: at most 1500 files; hidden folders, installed packages and program output are skipped. A home
+    directory is not searched.
 
     Evidence: deepspeedai/DeepSpeed#4370, NVIDIA/nccl#1328.
     """
-    yield from _preamble(job, fleet, facts, "code")
-    have = _comparable(facts)
-    if not have:
+    yield from _not_comparable(job, fleet, facts, "code")
+    observed = _comparable(facts)
+    if not observed:
         return
-    cut = {node: value.cut for node, value in have.items() if value.cut}
+    cut = {node: value.cut for node, value in observed.items() if value.cut}
     for reason in dict.fromkeys(cut.values()):
         yield unknown(f"code on {fold(node for node, why in cut.items() if why == reason)}", reason)
-    walked = {node: value for node, value in have.items() if value.code_hash}
-    # Files of the job itself are CPY001's.
+    walked = {node: value for node, value in observed.items() if value.code_hash}
+    # CPY001 compares the files of the job itself.
     named = {item.name for item in _wanted(job)}
     commits = split({node: value.commit[:12] for node, value in walked.items() if value.commit})
-    alike = len({value.code_hash for value in walked.values()}) < 2
-    listed = {n: {k: v for k, v in c.code.items() if k not in named} for n, c in walked.items() if not alike}
-    if alike:
+    same_code = len({value.code_hash for value in walked.values()}) < 2
+    listed = {n: {k: v for k, v in c.code.items() if k not in named} for n, c in walked.items() if not same_code}
+    if same_code:
         odd, agreeing = dict[str, tuple[tuple[str, str], ...]](), tuple(walked)
     elif all(value.code or not value.code_files for value in walked.values()):
         hashes = split({node: tuple(sorted(files.items())) for node, files in listed.items()})
@@ -386,7 +422,7 @@ def code_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         directory = walked[node].directory
         yield failed(
             f"commit on {fold(commits.odd)}",
-            f"another commit is checked out in {directory}: {commits.spoken}",
+            f"another commit is checked out in {directory}: {commits.description}",
             at=Evidence("code", commit, commits.common, f"git -C {directory} log -1", node),
             nodes=tuple(commits.odd),
             remedy=f"Check out {commits.common} on {fold(commits.odd)}.",

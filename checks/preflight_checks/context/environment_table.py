@@ -1,4 +1,4 @@
-"""Which variables must be the same on every node, as data/environment.toml has it."""
+"""The variables that must agree between nodes, as listed in data/environment.toml."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ import functools
 import importlib
 import importlib.resources
 import sys
+from dataclasses import dataclass
 from typing import Any
 
-from preflight.lazy.dataclasses import dataclass
-from preflight.outcome import Severity
+from preflight.model.findings import Severity
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Variables that are treated alike: `agree`, `distinct` or `own`; `of` says which jobs it matters to."""
+    """Variables with one policy (`agree`, `distinct` or `own`); `job_kinds` names the kinds of jobs that they
+    affect."""
 
     kind: str
     patterns: tuple[str, ...]
-    why: str
-    of: str = "any"
+    reason: str
+    job_kinds: str = "any"
     severity: Severity = Severity.WARNING
 
 
 @functools.cache
 def group_of(name: str) -> Group | None:
-    """The first group with a pattern for `name`; None for a variable that is nobody's."""
+    """The first group with a pattern that matches `name`, or None."""
     for group in groups():
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in group.patterns):
             return group
@@ -34,14 +35,14 @@ def group_of(name: str) -> Group | None:
 
 
 def default_of(name: str) -> str | None:
-    """What the reader takes when `name` is not set, where that is known."""
+    """The value that the reader of `name` uses if it is not set, or None if unknown."""
     found = _table()["defaults"].get(name)
     return None if found is None else str(found)
 
 
 @functools.cache
 def groups() -> tuple[Group, ...]:
-    """All groups in the order in which they count."""
+    """All groups, in order of precedence."""
     return tuple(
         Group(
             row["kind"],
@@ -56,7 +57,7 @@ def groups() -> tuple[Group, ...]:
 
 @functools.cache
 def _table() -> dict[str, Any]:
-    # The standard library has it from 3.11 on; before, tomli is the same code under another name.
+    # In the standard library since Python 3.11; tomli is the same parser for 3.10.
     toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     text = importlib.resources.files("preflight_checks").joinpath("data/environment.toml").read_text("utf-8")
     found: dict[str, Any] = toml.loads(text)

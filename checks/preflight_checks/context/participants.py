@@ -1,31 +1,31 @@
-"""Whether the roles, numbers and addresses that each node's own environment gives it make up one job."""
+"""Checks that the roles, numbers and addresses in the nodes' own environments describe one job."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from preflight.job import Job
-from preflight.job.hostname import split_endpoint
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
-from preflight.lazy.dataclasses import dataclass
-from preflight.outcome import Evidence, Severity
-from preflight.recording import Facts, Fleet
-from preflight.request import Request
-from preflight_checks.context.surroundings import bare, requests, set_by_job, unseen_bare
-from preflight_checks.demands import fold, stand_ins
-from preflight_checks.majority import split
+from preflight._util.hostnames import split_endpoint
+from preflight.model.findings import Evidence, Severity
+from preflight.model.job import Job, is_whole_number
+from preflight.model.recording import Facts, Fleet
+from preflight.model.requests import Request
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight_checks.comparison import split
+from preflight_checks.context.node_environment import bare, requests, set_by_job, unseen_bare
 from preflight_checks.probes.environment import environment
-from preflight_checks.servers.server_layout import is_ps
+from preflight_checks.requirements.endpoints import is_ps
+from preflight_checks.requirements.hosts import fold, nodes_share_machine
 
 _COST = "reads the environment of one process, milliseconds"
 _SERVERS, _TRAINERS = "PADDLE_PSERVERS_IP_PORT_LIST", "PADDLE_TRAINER_ENDPOINTS"
 
 
 def _applies(job: Job, fleet: Fleet, variable: str) -> bool:
-    """Whether nodes may be told by themselves what `variable` says."""
-    several = len(fleet.nodes) > 1 and bool(job.launches) and not stand_ins(fleet)
-    # A variable that nothing in the job reads may stand in an image for ever.
+    """Whether `variable` matters to this job and can come from the nodes' own environment."""
+    several = len(fleet.nodes) > 1 and bool(job.launches) and not nodes_share_machine(fleet)
+    # A variable that nothing in the job reads may stay in an image.
     read = is_ps(job) if variable == "TRAINING_ROLE" else not job.about("backend") and not job.about("uses_ddp")
     return several and read and variable not in set_by_job(job)
 
@@ -42,7 +42,7 @@ def _plan_tf(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """What is wrong with one node, or between two; `name` is the variable to look at."""
+    """A fault of one node, or between two; `name` is the variable to inspect."""
 
     nodes: tuple[str, ...]
     message: str
@@ -64,42 +64,42 @@ def roles_of_nodes_do_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[
     """Where nodes learn their role from their own environment, the roles make up one parameter-server job.
 
     What it checks: on each node that sets TRAINING_ROLE by itself, that a server's own POD_IP:PADDLE_PORT is in the
-    list of servers, that a trainer's number is one below the number of trainers, is nobody else's, and is the place of
-    its own endpoint; and, where every node has a role, that every server of the list has a node.
+    list of servers, that a trainer's number is below the number of trainers, is unique, and is the index of its own
+    endpoint; and, where every node has a role, that every server of the list has a node.
 
-    Why it matters: a server that is not in the list serves nobody; a number that two trainers have leaves one part of
-    the data to nobody, and the servers wait for a trainer that does not exist.
+    Why it matters: a server that is not in the list is never used. If two trainers share a number, part of the data is
+    not trained on, and the servers wait for a trainer that does not exist.
 
     Example: PADDLE_TRAINER_ID=1 on two nodes that were made from one image.
 
     Fix: set role, number and address for each node where it is started.
 
-    Known limits: what the job's own files set is the lint rules' (PPS); lists that differ between nodes are ENV020's.
-    One process a node is assumed where a node's own environment gives a role.
+    Known limits: values that the job's files set are covered by lint (PPS), lists that differ between nodes by ENV020.
+    One process per node is assumed if its own environment sets a role.
 
     Evidence: PaddlePaddle/Paddle#4281, PaddlePaddle/Paddle#3659, PaddlePaddle/Paddle#9426.
     """
     if not _applies(job, fleet, "TRAINING_ROLE"):
-        yield not_applicable("roles", "the job has one node, no parameter servers, or gives the roles itself")
+        yield not_applicable("roles", "the job has one node, no parameter servers, or sets the roles itself")
         return
     blind = tuple(unseen_bare(facts, "roles"))
     yield from blind
-    have = {node: seen.variables for node, seen in bare(facts).items()}
-    roles = {node: held["TRAINING_ROLE"].upper() for node, held in have.items() if "TRAINING_ROLE" in held}
+    observed = {node: seen.variables for node, seen in bare(facts).items()}
+    roles = {node: held["TRAINING_ROLE"].upper() for node, held in observed.items() if "TRAINING_ROLE" in held}
     if not roles:
-        if not blind and not have:
-            yield unknown("roles", "no node told its environment")
+        if not blind and not observed:
+            yield unknown("roles", "the environment is not known on any node")
         elif not blind:
             yield not_applicable("roles", "no node's own environment sets TRAINING_ROLE")
         return
-    faults = [*_servers(roles, have), *_trainers(roles, have), *_uncovered(roles, have, fleet)]
+    faults = [*_servers(roles, observed), *_trainers(roles, observed), *_servers_without_node(roles, observed, fleet)]
     for fault in faults:
         yield failed(
             f"{fault.name} on {fold(fault.nodes)}",
             fault.message,
             at=Evidence(
                 "environment",
-                f"{fault.name}={have.get(fault.nodes[0], {}).get(fault.name, 'not set')}",
+                f"{fault.name}={observed.get(fault.nodes[0], {}).get(fault.name, 'not set')}",
                 fault.expected,
                 f"printenv {fault.name}",
                 fault.nodes[0],
@@ -111,18 +111,18 @@ def roles_of_nodes_do_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[
         yield passed(f"roles on {len(roles)} nodes")
 
 
-def _listed(held: Mapping[str, str], name: str) -> list[str]:
+def _listed_values(held: Mapping[str, str], name: str) -> list[str]:
     return [item.strip() for item in held.get(name, "").split(",") if item.strip()]
 
 
-def _servers(roles: Mapping[str, str], have: Mapping[str, Mapping[str, str]]) -> Iterator[_Fault]:
+def _servers(roles: Mapping[str, str], observed: Mapping[str, Mapping[str, str]]) -> Iterator[_Fault]:
     for node, role in roles.items():
-        held = have[node]
-        listed = _listed(held, _SERVERS)
+        held = observed[node]
+        listed = _listed_values(held, _SERVERS)
         if role not in ("PSERVER", "TRAINER"):
             yield _Fault(
                 (node,),
-                f"TRAINING_ROLE is {held['TRAINING_ROLE']} on {node}, and Paddle knows TRAINER and PSERVER",
+                f"TRAINING_ROLE is {held['TRAINING_ROLE']} on {node}, but Paddle accepts only TRAINER and PSERVER",
                 "TRAINING_ROLE",
                 "TRAINER or PSERVER",
                 f"Set TRAINING_ROLE to TRAINER or PSERVER on {node}.",
@@ -130,7 +130,7 @@ def _servers(roles: Mapping[str, str], have: Mapping[str, Mapping[str, str]]) ->
         elif not listed and _SERVERS not in held:
             yield _Fault(
                 (node,),
-                f"{node} is a {role.lower()} and has no {_SERVERS}: it cannot know the servers",
+                f"{node} is a {role.lower()} without {_SERVERS}, so it cannot find the servers",
                 _SERVERS,
                 "the list of servers",
                 f"Set {_SERVERS} on {node} as on the other nodes.",
@@ -140,71 +140,73 @@ def _servers(roles: Mapping[str, str], have: Mapping[str, Mapping[str, str]]) ->
             if own not in listed:
                 yield _Fault(
                     (node,),
-                    f"{node} is to serve at {own} (POD_IP, PADDLE_PORT), not in {_SERVERS} ({fold(listed, 4)})",
+                    f"{node} serves at {own} (POD_IP, PADDLE_PORT), which {_SERVERS} does not list ({fold(listed, 4)})",
                     "PADDLE_PORT",
                     fold(listed, 4),
                     f"Give {node} the address and port that the list has for it, or put {own} into every list.",
                 )
 
 
-def _trainers(roles: Mapping[str, str], have: Mapping[str, Mapping[str, str]]) -> Iterator[_Fault]:
-    taken: dict[str, list[str]] = {}
+def _trainers(roles: Mapping[str, str], observed: Mapping[str, Mapping[str, str]]) -> Iterator[_Fault]:
+    used: dict[str, list[str]] = {}
     for node, role in roles.items():
-        held = have[node]
+        held = observed[node]
         number, count = held.get("PADDLE_TRAINER_ID", ""), held.get("PADDLE_TRAINERS_NUM", "")
         if role != "TRAINER" or not number:
             continue
-        taken.setdefault(number, []).append(node)
-        if not number.isdigit() or (count.isdigit() and int(number) >= int(count)):
-            below = f"below {count}" if count.isdigit() else "a number from 0 on"
+        used.setdefault(number, []).append(node)
+        if not is_whole_number(number) or (is_whole_number(count) and int(number) >= int(count)):
+            below = f"below {count}" if is_whole_number(count) else "a number of at least 0"
             yield _Fault(
                 (node,),
                 f"PADDLE_TRAINER_ID is {number} on {node}, and must be {below} (PADDLE_TRAINERS_NUM)",
                 "PADDLE_TRAINER_ID",
                 below,
-                "Number the trainers from 0 on, one number each.",
+                "Number the trainers consecutively from 0.",
             )
             continue
-        listed, own = _listed(held, _TRAINERS), held.get("PADDLE_CURRENT_ENDPOINT", "")
+        listed, own = _listed_values(held, _TRAINERS), held.get("PADDLE_CURRENT_ENDPOINT", "")
         if own and listed and (int(number) >= len(listed) or listed[int(number)] != own):
             yield _Fault(
                 (node,),
-                f"{node} is trainer {number} at {own}, but place {number} of {_TRAINERS} is "
+                f"{node} is trainer {number} at {own}, but entry {number} of {_TRAINERS} is "
                 f"{listed[int(number)] if int(number) < len(listed) else 'none'}",
                 "PADDLE_CURRENT_ENDPOINT",
                 listed[int(number)] if int(number) < len(listed) else "an entry of the list",
-                f"Make number and endpoint of {node} those of one place in the list.",
+                f"Give {node} the number and endpoint of one entry of the list.",
             )
-    for number, nodes in taken.items():
+    for number, nodes in used.items():
         if len(nodes) > 1:
             yield _Fault(
                 tuple(nodes),
-                f"{fold(nodes)} all have PADDLE_TRAINER_ID={number}: servers hear one trainer twice and miss another",
+                f"{fold(nodes)} all have PADDLE_TRAINER_ID={number}: servers see one trainer twice and miss another",
                 "PADDLE_TRAINER_ID",
-                "a number of its own",
-                "Number the trainers from 0 on, one number each.",
+                "a unique number",
+                "Number the trainers consecutively from 0.",
             )
 
 
-def _uncovered(roles: Mapping[str, str], have: Mapping[str, Mapping[str, str]], fleet: Fleet) -> Iterator[_Fault]:
-    """Servers of the list that no node is; only where every node has a role and knows its own address."""
+def _servers_without_node(
+    roles: Mapping[str, str], observed: Mapping[str, Mapping[str, str]], fleet: Fleet
+) -> Iterator[_Fault]:
+    """Servers of the list without a node; only if every node has a role and knows its own address."""
     servers = [node for node, role in roles.items() if role == "PSERVER"]
-    lists = split({node: have[node][_SERVERS] for node in roles if _SERVERS in have[node]})
-    whole = len(roles) == len(fleet.nodes) and all("POD_IP" in have[node] for node in roles)
+    lists = split({node: observed[node][_SERVERS] for node in roles if _SERVERS in observed[node]})
+    whole = len(roles) == len(fleet.nodes) and all("POD_IP" in observed[node] for node in roles)
     if lists is None or lists.odd or not whole:
         return
-    hosts = {node: have[node]["POD_IP"] for node in roles}
+    hosts = {node: observed[node]["POD_IP"] for node in roles}
     for endpoint in lists.common.split(","):
         parts = split_endpoint(endpoint.strip())
-        there = [node for node, host in hosts.items() if parts is not None and host == parts[0]]
-        if there and not any(node in servers for node in there):
+        first_nodes = [node for node, host in hosts.items() if parts is not None and host == parts[0]]
+        if first_nodes and not any(node in servers for node in first_nodes):
             yield _Fault(
-                tuple(there),
-                f"{_SERVERS} names {endpoint.strip()}, and {fold(there)}, whose address that is, is no server "
-                f"(TRAINING_ROLE={have[there[0]]['TRAINING_ROLE']}): all trainers wait for it",
+                tuple(first_nodes),
+                f"{_SERVERS} names {endpoint.strip()}, but {fold(first_nodes)} at that address is not a server "
+                f"(TRAINING_ROLE={observed[first_nodes[0]]['TRAINING_ROLE']}): all trainers wait for it",
                 "TRAINING_ROLE",
                 "PSERVER",
-                f"Start a server on {fold(there)}, or take {endpoint.strip()} out of the list everywhere.",
+                f"Start a server on {fold(first_nodes)}, or remove {endpoint.strip()} from the list on every node.",
             )
 
 
@@ -218,23 +220,23 @@ def _uncovered(roles: Mapping[str, str], have: Mapping[str, Mapping[str, str]], 
     evidence=("tensorflow/tensorflow#46169", "tensorflow/tensorflow#46827", "tensorflow/models#11143"),
 )
 def tf_configs_do_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The TF_CONFIG that nodes have by themselves describe one cluster, with one task each.
+    """The TF_CONFIG values in the nodes' own environments describe one cluster, with a distinct task each.
 
     What it checks: on nodes whose own environment sets TF_CONFIG, that it is JSON, that `cluster` is the same
-    everywhere, and that `task` is in it and nobody else's.
+    everywhere, and that `task` is part of it and unique.
 
-    Why it matters: tasks that were told of different clusters wait for peers that do not exist, with no time-out.
+    Why it matters: tasks with different cluster definitions wait for peers that do not exist, without a timeout.
 
     Example: worker 1 twice, after the image of one worker was cloned.
 
     Fix: write TF_CONFIG from one list of hosts.
 
-    Known limits: what the job's own files set is the lint rules' (TFP).
+    Known limits: values that the job's files set are covered by lint (TFP).
 
     Evidence: tensorflow/tensorflow#46169, tensorflow/tensorflow#46827, tensorflow/models#11143.
     """
     if not _applies(job, fleet, "TF_CONFIG"):
-        yield not_applicable("TF_CONFIG", "the job has one node, is none of TensorFlow, or sets TF_CONFIG itself")
+        yield not_applicable("TF_CONFIG", "the job has one node, does not use TensorFlow, or sets TF_CONFIG itself")
         return
     blind = tuple(unseen_bare(facts, "TF_CONFIG"))
     yield from blind
@@ -258,8 +260,8 @@ def tf_configs_do_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """One TF_CONFIG: the cluster as text in one spelling, the hosts by role, and the task; None for no JSON."""
+class _Participants:
+    """One parsed TF_CONFIG: the cluster as normalized text, the hosts by role, and the task; None if it is not JSON."""
 
     cluster: str
     sizes: Mapping[str, int]
@@ -267,62 +269,64 @@ class _Told:
     index: int
 
 
-def _parsed(text: str) -> _Told | None:
+def _parsed(text: str) -> _Participants | None:
     try:
         document = json.loads(text)
         cluster, task = document["cluster"], document.get("task") or {}
         sizes = {str(role): len(hosts) for role, hosts in cluster.items()}
-        return _Told(json.dumps(cluster, sort_keys=True), sizes, str(task.get("type", "")), int(task.get("index", 0)))
+        return _Participants(
+            json.dumps(cluster, sort_keys=True), sizes, str(task.get("type", "")), int(task.get("index", 0))
+        )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 
-def _unreadable(parsed: Mapping[str, _Told | None]) -> Iterator[_Fault]:
-    broken = tuple(node for node, told in parsed.items() if told is None)
+def _unreadable(parsed: Mapping[str, _Participants | None]) -> Iterator[_Fault]:
+    broken = tuple(node for node, parts_of_node in parsed.items() if parts_of_node is None)
     if broken:
         yield _Fault(
             broken,
-            f"TF_CONFIG on {fold(broken)} is no JSON with a cluster",
+            f"TF_CONFIG on {fold(broken)} is not JSON with a cluster",
             "TF_CONFIG",
             '{"cluster": ..., "task": ...}',
             "Write it with json.dumps, in single quotes where a shell sets it.",
         )
 
 
-def _clusters(parsed: Mapping[str, _Told | None]) -> Iterator[_Fault]:
-    found = split({node: told.cluster for node, told in parsed.items() if told is not None})
+def _clusters(parsed: Mapping[str, _Participants | None]) -> Iterator[_Fault]:
+    found = split({node: parts_of_node.cluster for node, parts_of_node in parsed.items() if parts_of_node is not None})
     if found is not None and found.odd:
         yield _Fault(
             tuple(found.odd),
-            f"TF_CONFIG describes another cluster on {fold(found.odd)} than on {fold(found.agreeing, 4)}",
+            f"TF_CONFIG on {fold(found.odd)} and on {fold(found.agreeing, 4)} describe different clusters",
             "TF_CONFIG",
             found.common,
             f"Give {fold(found.odd)} the cluster of the others: {found.common}",
         )
 
 
-def _tasks(parsed: Mapping[str, _Told | None]) -> Iterator[_Fault]:
-    taken: dict[tuple[str, int], list[str]] = {}
-    for node, told in parsed.items():
-        if told is None or not told.role:
+def _tasks(parsed: Mapping[str, _Participants | None]) -> Iterator[_Fault]:
+    used: dict[tuple[str, int], list[str]] = {}
+    for node, parts_of_node in parsed.items():
+        if parts_of_node is None or not parts_of_node.role:
             continue
-        taken.setdefault((told.role, told.index), []).append(node)
-        # An evaluator is no part of the cluster.
-        if told.role != "evaluator" and told.index >= told.sizes.get(told.role, 0):
-            count = told.sizes.get(told.role, 0)
+        used.setdefault((parts_of_node.role, parts_of_node.index), []).append(node)
+        # An evaluator is not part of the cluster.
+        if parts_of_node.role != "evaluator" and parts_of_node.index >= parts_of_node.sizes.get(parts_of_node.role, 0):
+            count = parts_of_node.sizes.get(parts_of_node.role, 0)
             yield _Fault(
                 (node,),
-                f"{node} is {told.role} {told.index}, and its cluster has {count} of that role",
+                f"{node} is {parts_of_node.role} {parts_of_node.index}, but its cluster has only {count} of that role",
                 "TF_CONFIG",
-                f"an index below {count}" if count else f"one of {fold(told.sizes)}",
+                f"an index below {count}" if count else f"one of {fold(parts_of_node.sizes)}",
                 f"Correct the task of {node}.",
             )
-    for (role, index), nodes in taken.items():
+    for (role, index), nodes in used.items():
         if len(nodes) > 1:
             yield _Fault(
                 tuple(nodes),
-                f"{fold(nodes)} all are {role} {index}: one of them cannot take its port or is never heard",
+                f"{fold(nodes)} are all {role} {index}: one of them cannot bind its port or is never contacted",
                 "TF_CONFIG",
-                "a task of its own",
-                "Give each node its own type and index.",
+                "a unique task",
+                "Give each node a unique type and index.",
             )

@@ -1,1 +1,1 @@
-"""GPUs: how many, how they are, how they are set, and who else uses them."""
+"""GPUs: their number, health, settings, and other users."""

@@ -1,1 +1,1 @@
-"""What a node gives to the processes of a job: processors, memory, limits, time; and who else is there."""
+"""The resources of a node for the processes of a job: processors, memory, limits, time; and who else uses it."""

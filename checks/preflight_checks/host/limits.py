@@ -1,27 +1,29 @@
-"""Whether the limits that ranks inherit are high enough for the job."""
+"""Checks that the limits that ranks inherit are high enough for the job."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from preflight.job import Claim, Job
-from preflight.judgement import Verdict, check, command, failed, not_applicable, passed, unknown
-from preflight.outcome import Confidence, Evidence, Severity
-from preflight.recording import Facts, Fleet
-from preflight.request import Request, probe_name
-from preflight_checks.demands import backends, fold, unseen
-from preflight_checks.per_node import GIB, MIB, known, processes_of_node, size, workers_of_rank, world_of
+from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.job import Claim, Job
+from preflight.model.recording import Facts, Fleet
+from preflight.model.requests import Request, probe_name
+from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
+from preflight_checks.comparison import GIB, MIB, known, processes_of_node, size, workers_of_rank, world_of
+from preflight_checks.planning import missing_facts, on_every_node, several_nodes
 from preflight_checks.probes.limits import Limits, limits
-from preflight_checks.rdma.rdma_use import demand
+from preflight_checks.rdma.port_choice import demand
+from preflight_checks.requirements.backends import backends
+from preflight_checks.requirements.hosts import fold
 
-#: What Docker, containerd and Kubernetes give a container when nothing is said.
+#: The default of Docker, containerd and Kubernetes for a container.
 CONTAINER_DEFAULT_SHM = 64 * MIB
-#: Under this per rank or loader worker, shared-memory transports and workers have run out in practice
-#: (NVIDIA/nccl#290: the container default was short with more than one GPU).
-SHM_EACH = 64 * MIB
-#: RDMA queues and buffers of one rank do not fit below; AWS's suite warns under 16 GiB, Primus fails under 32 GiB.
+#: Below this size per rank or loader worker, transports and workers have run out of shared memory in real jobs
+#: (NVIDIA/nccl#290: the container default was too small for more than one GPU).
+SHM_PER_PROCESS = 64 * MIB
+#: RDMA queues and buffers of one rank do not fit in less; AWS's suite warns under 16 GiB, Primus fails under 32 GiB.
 MEMLOCK_FLOOR, MEMLOCK_COMFORT = GIB, 32 * GIB
-#: Files a Python process with torch holds open before any connection, with room for data files.
+#: Files that a Python process with torch opens before any connection, with room for data files.
 FILES_BASE = 256
 
 
@@ -30,24 +32,19 @@ def _request(node: str, claims: tuple[Claim, ...]) -> Request:
 
 
 def _shm_users(job: Job) -> tuple[int, tuple[Claim, ...]]:
-    """Processes of one node that share memory: ranks with their loader workers; 0 for a lone rank."""
+    """The number of processes on one node that share memory (ranks and loader workers); 0 for a single rank."""
     users, claims = processes_of_node(job)
-    # Gloo talks over sockets alone; what else a back end does with shared memory is not known.
+    # Gloo uses only sockets; other backends may use shared memory.
     sockets_only = backends(job)[0] == {"gloo"} and not workers_of_rank(job)[0]
     return (users if users > 1 and not sockets_only else 0), claims
-
-
-def _plan_shm(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    users, claims = _shm_users(job)
-    if users:
-        for node in fleet.reached:
-            yield _request(node.name, claims)
 
 
 @check(
     "LIM001",
     "shm-too-small",
-    plan=_plan_shm,
+    plan=on_every_node(
+        limits, when=lambda job, fleet: _shm_users(job)[0], because=lambda job: _shm_users(job)[1], context=True
+    ),
     probes=(limits,),
     cost="reads limits and the size of /dev/shm in the job context; milliseconds",
     severity=Severity.ERROR,
@@ -65,22 +62,26 @@ def shm_too_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Fix: `--shm-size` or `--ipc=host` for Docker; a memory-backed emptyDir at /dev/shm in Kubernetes.
 
-    Known limits: how much is needed depends on the batch; free space is that of the moment.
+    Known limits: the size that is needed depends on the batch; free space is that of this moment.
 
     Evidence: NVIDIA/nccl#342, NVIDIA/nccl#290, NVIDIA/nccl#525.
     """
     users, claims = _shm_users(job)
     if not users:
-        yield not_applicable("shared memory", "no processes of one node are known to share memory")
+        yield not_applicable("shared memory", "no node is known to have processes that share memory")
         return
-    have = facts.observed(limits)
-    yield from unseen(facts, limits, "shared memory")
-    tiny = {node: v for node, v in have.items() if known(v.shm_total_bytes) <= CONTAINER_DEFAULT_SHM}
-    full = {node: v for node, v in have.items() if node not in tiny and known(v.shm_free_bytes) < users * SHM_EACH}
-    blind = {node: v for node, v in have.items() if v.shm_total_bytes is None}
+    observed = facts.observed(limits)
+    yield from missing_facts(facts, limits, "shared memory")
+    tiny = {node: v for node, v in observed.items() if known(v.shm_total_bytes) <= CONTAINER_DEFAULT_SHM}
+    full = {
+        node: v
+        for node, v in observed.items()
+        if node not in tiny and known(v.shm_free_bytes) < users * SHM_PER_PROCESS
+    }
+    blind = {node: v for node, v in observed.items() if v.shm_total_bytes is None}
     for problem in dict.fromkeys(value.shm_problem for value in blind.values()):
         nodes = [node for node, value in blind.items() if value.shm_problem == problem]
-        yield unknown(f"shared memory on {fold(nodes)}", f"/dev/shm cannot be looked at: {problem}")
+        yield unknown(f"shared memory on {fold(nodes)}", f"/dev/shm cannot be read: {problem}")
     if tiny:
         node, value = next(iter(tiny.items()))
         yield failed(
@@ -97,17 +98,17 @@ def shm_too_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         node, value = next(iter(full.items()))
         yield failed(
             "shared memory: free",
-            f"/dev/shm has {size(value.shm_free_bytes)} free on {fold(full)}, less than {size(SHM_EACH)} for each "
-            f"of the {users} processes that share it",
+            f"/dev/shm has {size(value.shm_free_bytes)} free on {fold(full)}, less than "
+            f"{size(SHM_PER_PROCESS)} for each of the {users} processes that share it",
             at=_shm_evidence(node, value),
             also=claims,
             nodes=tuple(full),
-            remedy=f"Remove what earlier runs left in /dev/shm on {fold(full)}, or enlarge it.",
+            remedy=f"Remove leftovers of earlier runs from /dev/shm on {fold(full)}, or enlarge it.",
             severity=Severity.WARNING,
             confidence=Confidence.MEDIUM,
         )
-    if len(have) > len(blind) and not tiny and not full:
-        yield passed(f"shared memory on {len(have) - len(blind)} nodes")
+    if len(observed) > len(blind) and not tiny and not full:
+        yield passed(f"shared memory on {len(observed) - len(blind)} nodes")
 
 
 def _shm_evidence(node: str, value: Limits) -> Evidence:
@@ -116,22 +117,15 @@ def _shm_evidence(node: str, value: Limits) -> Evidence:
 
 
 def _rdma_claims(job: Job) -> tuple[Claim, ...]:
-    """The claims that make RDMA likely, where devices exist; empty when the job cannot use it."""
+    """The claims that make RDMA likely if devices exist; empty if the job cannot use it."""
     wanted = demand(job)
     return wanted.claims if wanted is not None else ()
-
-
-def _plan_memlock(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    claims = _rdma_claims(job)
-    if claims and len(fleet.nodes) > 1:
-        for node in fleet.reached:
-            yield _request(node.name, claims)
 
 
 @check(
     "LIM002",
     "memlock-limited",
-    plan=_plan_memlock,
+    plan=on_every_node(limits, when=several_nodes, needed_by=_rdma_claims, context=True),
     probes=(limits,),
     cost="reads limits and the list of RDMA devices in the job context; milliseconds",
     severity=Severity.ERROR,
@@ -149,15 +143,15 @@ def memlock_limited(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Fix: LimitMEMLOCK=infinity for the daemon that starts ranks; `--ulimit memlock=-1` for containers.
 
-    Known limits: only asked when the job says nccl and does not disable InfiniBand, or asks UCX for RDMA.
+    Known limits: only checked if the job uses NCCL without disabling InfiniBand, or UCX with RDMA.
 
     Evidence: NVIDIA/nccl-tests#206, openucx/ucx#8229, openucx/ucx#8684.
     """
     claims = _rdma_claims(job)
-    have = facts.observed(limits)
-    blind = tuple(unseen(facts, limits, "locked memory"))
-    with_rdma = {node: value for node, value in have.items() if value.rdma_devices}
-    if not claims or len(fleet.nodes) < 2 or (have and not with_rdma and not blind):
+    observed = facts.observed(limits)
+    blind = tuple(missing_facts(facts, limits, "locked memory"))
+    with_rdma = {node: value for node, value in observed.items() if value.rdma_devices}
+    if not claims or len(fleet.nodes) < 2 or (observed and not with_rdma and not blind):
         yield not_applicable("locked memory", "the job does not use RDMA, or no node has RDMA devices")
         return
     yield from blind
@@ -205,7 +199,7 @@ def open_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     What it checks: the soft limit of open files inside the job context against an estimate: 256 for
     Python and data, and four for every rank of the world (store, Gloo's full mesh, NCCL's rings).
 
-    Why it matters: with one node a job works and with four it dies, of "Too many open files" in a library.
+    Why it matters: a job works on one node and fails on four, with "Too many open files" in a library.
 
     Example: a limit of 1024 and 256 ranks.
 
@@ -219,15 +213,15 @@ def open_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if world < 2:
         yield not_applicable("open files", "the job has one rank")
         return
-    have = facts.observed(limits)
-    yield from unseen(facts, limits, "open files")
+    observed = facts.observed(limits)
+    yield from missing_facts(facts, limits, "open files")
     needed = FILES_BASE + 4 * world
-    # One connection for each other rank, and what any Python process holds, is beyond doubt.
+    # One connection per other rank plus the files of any Python process are certain to be needed.
     certain = world + 32
     below: Callable[[Limits, float], bool] = lambda value, bound: known(value.open_files_soft) < bound  # noqa: E731
-    short = {node: value for node, value in have.items() if below(value, needed)}
-    if have and not short:
-        yield passed(f"open files on {len(have)} nodes")
+    short = {node: value for node, value in observed.items() if below(value, needed)}
+    if observed and not short:
+        yield passed(f"open files on {len(observed)} nodes")
     for hard in (True, False):
         group = {node: value for node, value in short.items() if below(value, certain) is hard}
         if not group:

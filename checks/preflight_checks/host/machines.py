@@ -1,35 +1,32 @@
-"""Whether the nodes are alike as machines: system, processors, and what slows one of them down."""
+"""Checks that the nodes are equal machines: operating system, processors, and settings that slow one of them down."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from preflight.job import Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed
-from preflight.outcome import Confidence, Evidence, Severity
-from preflight.recording import Facts, Fleet
-from preflight.request import Request, probe_name
-from preflight_checks.demands import fold, stand_ins, unseen
-from preflight_checks.majority import Split, split
+from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.job import Job
+from preflight.model.recording import Facts, Fleet
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed
+from preflight_checks.comparison import Split, split
+from preflight_checks.planning import missing_facts, on_every_node
 from preflight_checks.probes.machine import Machine, machine
+from preflight_checks.requirements.hosts import fold, nodes_share_machine
 
 #: Reading one of these takes microseconds and a lock; the kernel falls back to them when it finds the processors' own
 #: counters out of step, which is a fault of the machine.
 SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies")
-#: Governors that keep or let clock frequencies low on processors that they drive themselves.
+#: Governors that keep or allow low clock frequencies on processors that they control directly.
 SLOW_GOVERNORS = ("powersave", "conservative", "userspace")
-#: So many features that a node lacks are named.
-_MOST_NAMED = 6
+#: At most this many missing features are named.
+_MAX_NAMED = 6
 
 
-def plan_machines(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """Ask every node what machine it is."""
-    for node in fleet.reached:
-        yield Request(probe_name(machine), node.name)
+plan_machines = on_every_node(machine)
 
 
-_ASKS = "reads some files below /proc, /sys and /etc; milliseconds"
+_COST = "reads some files below /proc, /sys and /etc; milliseconds"
 
 
 @check(
@@ -37,78 +34,78 @@ _ASKS = "reads some files below /proc, /sys and /etc; milliseconds"
     "system-differs",
     plan=plan_machines,
     probes=(machine,),
-    cost=_ASKS,
+    cost=_COST,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=("PaddlePaddle/Paddle#17558", "https://github.com/AMD-AGI/Primus"),
 )
 def system_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """All nodes run the same system on the same kind of processor.
+    """All nodes run the same operating system on the same kind of processor.
 
     What it checks: architecture, distribution and C library (a warning), kernel, model and features of the processors
-    (information) against what most nodes have.
+    (information) compared with what most nodes have.
 
     Why it matters: one environment in a shared home directory cannot serve two C libraries or architectures: an
-    extension that was compiled on one node does not load on another, or ends with an illegal instruction where the
-    processor, or what a hypervisor shows of it, lacks a feature. A node that missed an update fails by itself.
+    extension that was compiled on one node does not load on another, or dies of an illegal instruction if the
+    processor, or the hypervisor's view of it, lacks a feature. A node that missed an update fails alone.
 
-    Example: node7 was installed anew with glibc 2.31 where the others have 2.35.
+    Example: node7 was reinstalled with glibc 2.31 while the others have 2.35.
 
-    Fix: bring the node to the image of the others, or leave it out.
+    Fix: install the image of the others on the node, or exclude it.
 
-    Known limits: the agent's own view: in containers the ranks' C library is that of the image.
+    Known limits: this is the agent's view: in containers, ranks use the C library of the image.
 
     Evidence: PaddlePaddle/Paddle#17558; the node checks of Primus.
     """
-    have = facts.observed(machine)
-    yield from unseen(facts, machine, "systems")
-    if len(fleet.nodes) < 2 or stand_ins(fleet):
+    observed = facts.observed(machine)
+    yield from missing_facts(facts, machine, "systems")
+    if len(fleet.nodes) < 2 or nodes_share_machine(fleet):
         yield not_applicable("systems", "the job has one machine")
         return
-    told = False
+    has_finding = False
     for what, read, command, severity in (
         ("architecture", lambda m: m.architecture, "uname -m", None),
         ("distribution", lambda m: m.system, "cat /etc/os-release", None),
         ("C library", lambda m: m.c_library, "ldd --version", None),
         ("kernel", lambda m: m.kernel, "uname -r", Severity.INFO),
         ("processor", lambda m: m.processor, "lscpu", Severity.INFO),
-        ("features of the processors", partial(_lacking, _features(have)), "lscpu", Severity.INFO),
+        ("features of the processors", partial(_lacking, _features(observed)), "lscpu", Severity.INFO),
     ):
-        found = _split(have, read)
+        found = _split(observed, read)
         if found is not None and found.odd:
-            told = True
+            has_finding = True
             yield _differs(what, found, command, severity)
-    if len(have) > 1 and not told:
-        yield passed(f"systems of {len(have)} nodes")
+    if len(observed) > 1 and not has_finding:
+        yield passed(f"systems of {len(observed)} nodes")
 
 
-def _features(have: Mapping[str, Machine]) -> frozenset[str]:
-    """What any of the nodes' processors can, where they are of one model; other models have others."""
-    if len({value.processor for value in have.values()}) > 1:
+def _features(observed: Mapping[str, Machine]) -> frozenset[str]:
+    """All features of the nodes' processors, if they are of one model."""
+    if len({value.processor for value in observed.values()}) > 1:
         return frozenset()
-    return frozenset(name for value in have.values() for name in value.features)
+    return frozenset(name for value in observed.values() for name in value.features)
 
 
 def _lacking(known: frozenset[str], value: Machine) -> str:
-    """Which of the known features it lacks; empty where nothing is known."""
-    lacking = sorted(known.difference(value.features))
+    """The known features that a node lacks; empty if its features are unknown."""
+    missing = sorted(known.difference(value.features))
     if not known or not value.features:
         return ""
-    return f"all but {', '.join(lacking[:_MOST_NAMED])}{', ...' * (len(lacking) > _MOST_NAMED)}" if lacking else "all"
+    return f"all except {', '.join(missing[:_MAX_NAMED])}{', ...' * (len(missing) > _MAX_NAMED)}" if missing else "all"
 
 
-def _split(have: Mapping[str, Machine], read: Callable[[Machine], str]) -> Split[str] | None:
-    return split({node: text for node, value in have.items() if (text := read(value))})
+def _split(observed: Mapping[str, Machine], read: Callable[[Machine], str]) -> Split[str] | None:
+    return split({node: text for node, value in observed.items() if (text := read(value))})
 
 
-def _differs(what: str, found: Split[str], command: str, severity: Severity | None) -> Verdict:
-    node, value = found.first_odd
+def _differs(quantity: str, split: Split[str], command: str, severity: Severity | None) -> Verdict:
+    node, value = split.first_odd
     return failed(
-        what,
-        f"not all nodes have the same {what}: {found.spoken}",
-        at=Evidence(what, value, found.common, command, node),
-        nodes=tuple(found.odd),
-        remedy=f"See whether {fold(found.odd)} missed an update or was installed from another image.",
+        quantity,
+        f"not all nodes have the same {quantity}: {split.description}",
+        at=Evidence(quantity, value, split.common, command, node),
+        nodes=tuple(split.odd),
+        remedy=f"Check whether {fold(split.odd)} missed an update or was installed from a different image.",
         severity=severity,
     )
 
@@ -118,7 +115,7 @@ def _differs(what: str, found: Split[str], command: str, severity: Severity | No
     "slow-processor-setting",
     plan=plan_machines,
     probes=(machine,),
-    cost=_ASKS,
+    cost=_COST,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
@@ -129,41 +126,41 @@ def _differs(what: str, found: Split[str], command: str, severity: Severity | No
     ),
 )
 def slow_processor_setting(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """No node's processors are held at low clocks, switched off, or timed by a slow clock, where others are not.
+    """No single node has throttled or disabled processors, or a slow clock source.
 
     What it checks: frequency governors, processors that are present and not online, and the kernel's clock source,
-    against what most nodes have. What all nodes have in common is information.
+    compared with most nodes. What all nodes have in common is information.
 
-    Why it matters: ranks work in step, so one node in a power-saving mode sets the pace of all. A kernel that gave up
-    the processors' own counters (TSC) for hpet makes every look at the time slow, and found them out of step.
+    Why it matters: ranks work in lockstep, so one node in a power-saving mode sets the pace of all. A kernel that fell
+    back from the processors' counters (TSC) to hpet found them out of sync, and reads the time slowly.
 
     Example: node5 came back from the firmware update with the powersave governor.
 
     Fix: `cpupower frequency-set -g performance`; the power profile of the firmware; `dmesg | grep -i tsc`.
 
-    Known limits: with intel_pstate and amd_pstate the powersave governor is the ordinary one. Virtual machines seldom
+    Known limits: with intel_pstate and amd_pstate the powersave governor is the normal one. Virtual machines rarely
     show their governors.
 
     Evidence: the kernel's guide to CPU frequency scaling; scylladb/scylladb#1895, sozu-proxy/sozu#500,
     nanocurrency/nano-node#2844.
     """
-    have = facts.observed(machine)
-    yield from unseen(facts, machine, "processor settings")
-    if not have:
+    observed = facts.observed(machine)
+    yield from missing_facts(facts, machine, "processor settings")
+    if not observed:
         return
-    told = False
+    has_finding = False
     for what, read, slow, command in (
         ("frequency governor", _governor, SLOW_GOVERNORS, "cpupower frequency-info"),
         ("clock source", lambda m: m.clock_source, SLOW_CLOCKS, "cat /sys/devices/system/clocksource/*/current_*"),
-        ("processors switched off", _offline, (), "lscpu --all --extended"),
+        ("processors disabled", _offline, (), "lscpu --all --extended"),
     ):
-        found = _split(have, read)
+        found = _split(observed, read)
         if found is None:
             continue
         bad = {n: v for n, v in found.odd.items() if (v in slow if slow else v != "none")}
         if not bad and not (found.common in slow and slow is SLOW_CLOCKS):
             continue
-        told = True
+        has_finding = True
         usual = found.common
         nodes = bad or dict.fromkeys(found.agreeing, usual)
         node, value = next(iter(nodes.items()))
@@ -173,12 +170,12 @@ def slow_processor_setting(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
             + (f", where the other nodes have {usual}" if bad else ""),
             at=Evidence(what, value, usual if bad else "tsc or a paravirtual clock", command, node),
             nodes=tuple(nodes),
-            remedy=f"Set {fold(nodes)} up like the others: the power profile of the firmware, `cpupower "
+            remedy=f"Configure {fold(nodes)} like the others: the power profile of the firmware, `cpupower "
             "frequency-set -g performance`, `dmesg | grep -i -e tsc -e offline`.",
-            severity=None if bad and len(have) > 1 else Severity.INFO,
+            severity=None if bad and len(observed) > 1 else Severity.INFO,
         )
-    if not told:
-        yield passed(f"processor settings of {len(have)} nodes")
+    if not has_finding:
+        yield passed(f"processor settings of {len(observed)} nodes")
 
 
 def _governor(value: Machine) -> str:

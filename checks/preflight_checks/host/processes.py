@@ -1,30 +1,28 @@
-"""Whether a node lets the job start all its processes and threads, and lets them be as large as they must."""
+"""Checks that a node allows the number and size of processes and threads that the job starts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import median_low
 
-from preflight.job import Job
-from preflight.judgement import Verdict, check, command, failed, not_applicable, passed
-from preflight.outcome import Confidence, Evidence, Severity
-from preflight.recording import Facts, Fleet
-from preflight.request import Request, probe_name
-from preflight_checks.demands import fold, gpu_claims, unseen
-from preflight_checks.per_node import GIB, processes_of_node, size
+from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.job import Job
+from preflight.model.recording import Facts, Fleet
+from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed
+from preflight_checks.comparison import GIB, processes_of_node, size
+from preflight_checks.planning import has_launches, missing_facts, on_every_node
 from preflight_checks.probes.limits import Limits, limits
+from preflight_checks.requirements.backends import gpu_claims
+from preflight_checks.requirements.hosts import fold
 
 #: Threads of one rank or loader worker: Python, autograd, NCCL's proxies, the loader's pinning, a small OpenMP pool.
-#: Libraries that start one for each of 64 cores need as many (MIC-DKFZ/nnUNet#1343).
-THREADS_EACH = 32
+#: Libraries that start one per core add 64 on 64 cores (MIC-DKFZ/nnUNet#1343).
+THREADS_PER_PROCESS = 32
 #: A CUDA context reserves addresses for all memory of the GPUs and the host; torch alone maps more than ten.
 ADDRESS_SPACE_FLOOR = 64 * GIB
 
 
-def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    claims = processes_of_node(job)[1]
-    for node in fleet.reached:
-        if job.launches:
-            yield Request(probe_name(limits), node.name, context=True, because=claims)
+_plan = on_every_node(limits, when=has_launches, because=lambda job: processes_of_node(job)[1], context=True)
 
 
 @check(
@@ -33,7 +31,7 @@ def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     plan=_plan,
     probes=(limits,),
     cost="reads limits and control groups, and counts the user's threads in /proc; milliseconds",
-    without_root="where /proc hides processes of others only the user's own are counted, which are those that matter",
+    without_root="nothing: only the user's own processes count",
     severity=Severity.ERROR,
     evidence=("MIC-DKFZ/nnUNet#1343", "OpenMathLib/OpenBLAS#1668", "vladmandic/sdnext#2642"),
 )
@@ -41,8 +39,8 @@ def processes_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     """The user may start as many processes and threads on each node as the job needs.
 
     What it checks: the limit of processes (`ulimit -u`, which counts all threads of the user on the node) and the
-    tightest pids limit of all control groups, less what runs already, against the ranks with their loader workers.
-    Fewer than those is an error, fewer than 32 threads for each a warning.
+    tightest pids limit of all control groups, less what runs already, compared with the ranks with their loader
+    workers. Fewer than those is an error, fewer than 32 threads for each a warning.
 
     Why it matters: fork and pthread_create fail with "Resource temporarily unavailable", in one loader worker or
     in a library that then crashes, and the other ranks wait.
@@ -52,31 +50,40 @@ def processes_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     Fix: LimitNPROC and TasksMax of the daemon that starts ranks, /etc/security/limits.d, `--pids-limit` of a
     container; OMP_NUM_THREADS where libraries start a thread for each core.
 
-    Known limits: how many threads libraries start is an estimate. Root is held to control groups only.
+    Known limits: the number of library threads is an estimate. For root only control groups apply.
 
     Evidence: MIC-DKFZ/nnUNet#1343, OpenMathLib/OpenBLAS#1668, vladmandic/sdnext#2642.
     """
-    have = facts.observed(limits)
-    yield from unseen(facts, limits, "processes")
+    observed = facts.observed(limits)
+    yield from missing_facts(facts, limits, "processes")
     if not job.launches:
         yield not_applicable("processes", "the files start nothing on the nodes")
         return
     processes, claims = processes_of_node(job)
-    room = {node: _room(value) for node, value in have.items()}
-    short = {node: left for node, left in room.items() if left is not None and left[0] < processes * THREADS_EACH}
-    if have and not short:
-        yield passed(f"processes on {len(have)} nodes")
+    room = {node: _remaining(value) for node, value in observed.items()}
+    short = {
+        node: remaining
+        for node, remaining in room.items()
+        if remaining is not None and remaining[0] < processes * THREADS_PER_PROCESS
+    }
+    if observed and not short:
+        yield passed(f"processes on {len(observed)} nodes")
     for certain in (True, False):
-        group = {node: left for node, left in short.items() if (left[0] < processes + 1) is certain}
+        group = {node: remaining for node, remaining in short.items() if (remaining[0] < processes + 1) is certain}
         if not group:
             continue
-        node, (left, limit, what, command) = next(iter(group.items()))
-        needs = f"{processes} processes" if certain else f"{processes} processes with about {THREADS_EACH} threads each"
+        node, (remaining, limit, what, command) = next(iter(group.items()))
+        needs = (
+            f"{processes} processes"
+            if certain
+            else f"{processes} processes with about {THREADS_PER_PROCESS} threads each"
+        )
         yield failed(
             f"processes: {'certain' if certain else 'estimate'}",
-            f"on {fold(group)} the job may start {max(0, left)} more processes and threads ({what} is {limit}); it has "
+            f"on {fold(group)} the job may start {max(0, remaining)} more processes and threads"
+            f" ({what} is {limit}); it has "
             f"{needs}",
-            at=Evidence(what, f"{limit}, {limit - left} in use", f"{needs}", command, node),
+            at=Evidence(what, f"{limit}, {limit - remaining} in use", f"{needs}", command, node),
             also=claims,
             nodes=tuple(group),
             remedy="Raise LimitNPROC and TasksMax of the daemon that starts ranks (slurmd, sshd), `ulimit -u`, or "
@@ -86,17 +93,17 @@ def processes_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
         )
 
 
-def _room(value: Limits) -> tuple[int, int, str, str] | None:
-    """How many more may be started, by which limit, its name and how to see it; None when nothing limits."""
+def _remaining(value: Limits) -> tuple[int, int, str, str] | None:
+    """How many more processes may start, the limit, its name and the command that shows it; None if unlimited."""
     found: list[tuple[int, int, str, str]] = []
     if value.processes_soft is not None and not value.processes_exempt:
         used = value.threads_of_user or 0
         found.append((value.processes_soft - used, value.processes_soft, "the limit of processes", "ulimit -u"))
     group = value.cgroup
     if group.processes_limit is not None:
-        left = group.processes_limit - (group.processes_used or 0)
+        remaining = group.processes_limit - (group.processes_used or 0)
         what = f"pids.max of {group.processes_limit_at}"
-        found.append((left, group.processes_limit, what, f"cat {group.processes_limit_at}/pids.max"))
+        found.append((remaining, group.processes_limit, what, f"cat {group.processes_limit_at}/pids.max"))
     return min(found) if found else None
 
 
@@ -111,7 +118,7 @@ def _room(value: Limits) -> tuple[int, int, str, str] | None:
     evidence=("https://man7.org/linux/man-pages/man2/getrlimit.2.html", "OpenMathLib/OpenBLAS#1668"),
 )
 def process_size(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """No limit on address space or file size stands in the way of a rank.
+    """No limit on address space or file size blocks a rank.
 
     What it checks: `ulimit -v` (with GPUs, less than 64 GiB) and `ulimit -f` inside the job context.
 
@@ -122,24 +129,24 @@ def process_size(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Fix: `ulimit -v unlimited -f unlimited` in the job script, or LimitAS and LimitFSIZE of the daemon.
 
-    Known limits: without GPUs an address-space limit is not judged, because it may be meant.
+    Known limits: without GPUs an address-space limit is not judged, because it may be intended.
 
     Evidence: getrlimit(2); OpenMathLib/OpenBLAS#1668.
     """
-    have = facts.observed(limits)
-    yield from unseen(facts, limits, "process size")
+    observed = facts.observed(limits)
+    yield from missing_facts(facts, limits, "process size")
     if not job.launches:
         yield not_applicable("process size", "the files start nothing on the nodes")
         return
     tight: dict[tuple[str, str, int], list[str]] = {}
-    for node, value in have.items():
+    for node, value in observed.items():
         space, file = value.address_space_soft_bytes, value.file_size_soft_bytes
         if space is not None and space < ADDRESS_SPACE_FLOOR and gpu_claims(job):
             tight.setdefault(("address space", "ulimit -v", space), []).append(node)
         if file is not None:
             tight.setdefault(("file size", "ulimit -f", file), []).append(node)
-    if have and not tight:
-        yield passed(f"process size on {len(have)} nodes")
+    if observed and not tight:
+        yield passed(f"process size on {len(observed)} nodes")
     for (what, shown, limit), nodes in tight.items():
         yield failed(
             f"process size: {what}",
@@ -148,4 +155,69 @@ def process_size(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             nodes=tuple(nodes),
             run=(command(*shown.split(), "unlimited"),),
             remedy=f"`{shown} unlimited` in the job script, or the limit of the daemon that starts ranks.",
+        )
+
+
+#: A job that ends within this time is a test.
+_SHORT_JOB_S = 24 * 3600
+
+
+@check(
+    "LIM006",
+    "rank-time-or-priority-limited",
+    plan=_plan,
+    probes=(limits,),
+    cost="reads limits in the job context; milliseconds",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=(
+        "https://man7.org/linux/man-pages/man2/getrlimit.2.html",
+        "https://man7.org/linux/man-pages/man7/sched.7.html",
+    ),
+)
+def time_and_priority(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """No rank is ended after some CPU time, or runs behind everything else on its node.
+
+    What it checks: `ulimit -t` (below a day), the idle scheduling policy, and a niceness above that of most nodes,
+    inside the job context.
+
+    Why it matters: the kernel ends a rank that used up its CPU time with SIGXCPU, hours into the run. A rank of low
+    priority waits for every other process of its node, and all other ranks wait for it.
+
+    Example: limits.conf of a former login node holds `* hard cpu 60` (minutes), and node7 was one.
+
+    Fix: remove the limit or the priority from the daemon that starts ranks (sshd, slurmd), limits.conf or the profile.
+
+    Known limits: a niceness that all nodes share is assumed to be intended.
+
+    Evidence: getrlimit(2), RLIMIT_CPU; sched(7), SCHED_IDLE and niceness.
+    """
+    observed = facts.observed(limits)
+    yield from missing_facts(facts, limits, "time and priority")
+    if not job.launches:
+        yield not_applicable("time and priority", "the files start nothing on the nodes")
+        return
+    usual = median_low(value.niceness for value in observed.values()) if observed else 0
+    tight: dict[tuple[str, str, str, str], list[str]] = {}
+    for node, value in observed.items():
+        seconds = value.cpu_time_soft_s
+        if seconds is not None and seconds < _SHORT_JOB_S:
+            key = (f"is ended by SIGXCPU after {seconds} s of CPU time", f"{seconds} s", "unlimited", "ulimit -t")
+            tight.setdefault(key, []).append(node)
+        if value.idle:
+            key = ("gets only the CPU time that others leave", "SCHED_IDLE", "SCHED_OTHER", "chrt -p $$")
+            tight.setdefault(key, []).append(node)
+        elif value.niceness > max(0, usual):
+            key = (f"runs with a niceness of {value.niceness}", str(value.niceness), str(usual), "nice")
+            tight.setdefault(key, []).append(node)
+    if observed and not tight:
+        yield passed(f"time and priority on {len(observed)} nodes")
+    for (what, seen, expected, shown), nodes in tight.items():
+        yield failed(
+            f"time and priority: {shown}",
+            f"a rank on {fold(nodes)} {what}",
+            at=Evidence("time and priority", seen, expected, shown, nodes[0]),
+            nodes=tuple(nodes),
+            remedy="Remove the limit or priority from the daemon that starts ranks there (sshd, slurmd), from "
+            "/etc/security/limits.d or from the profile.",
         )

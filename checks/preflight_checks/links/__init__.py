@@ -1,1 +1,1 @@
-"""What was seen between nodes: who reaches whom, and how well."""
+"""Connections between nodes: reachability and quality."""

@@ -1,21 +1,21 @@
-"""Whether large payloads get through over the connections that came about."""
+"""Checks that large payloads arrive over the established connections."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from preflight.job import Claim, Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
-from preflight.matrix import Cell, Shape, shapes
-from preflight.outcome import Confidence, Evidence, Severity
-from preflight.recording import Facts, Fleet
-from preflight_checks.demands import fold
-from preflight_checks.links.dialling import cells, claims_of, coverage, plan_links, plan_second_look
-from preflight_checks.links.shape_words import subject, way
+from preflight.analysis.link_matrix import Cell, Shape, shapes
+from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.job import Claim, Job
+from preflight.model.recording import Facts, Fleet
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight_checks.links.dial_requests import cells, claims_of, coverage, plan_links, plan_second_try
+from preflight_checks.links.shape_words import direction, subject
 from preflight_checks.network.interface_filter import subnet
 from preflight_checks.probes.interfaces import Interfaces, interfaces
 from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.links import Target, dial
+from preflight_checks.requirements.hosts import fold
 
 
 @check(
@@ -23,20 +23,20 @@ from preflight_checks.probes.links import Target, dial
     "large-payload-stalls",
     plan=plan_links,
     probes=(dial, listen),
-    cost="sends 64 KiB over each connection; 2.5 s more where they do not arrive",
+    cost="sends 64 KiB over each connection; 2.5 s more if they do not arrive",
     when="link",
-    follow_up=plan_second_look,
+    follow_up=plan_second_try,
     severity=Severity.ERROR,
     evidence=("NVIDIA/nccl#1524", "NVIDIA/nccl#1957", "NVIDIA/nccl-tests#236"),
 )
 def large_payload_stalls(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Payloads larger than one frame arrive between all nodes.
 
-    What it checks: over each connection, which each node opens to its partners, 64 KiB are sent and must be
-    acknowledged; where they are not, messages of 64 B to 16 KB look for the size that gets lost.
+    What it checks: 64 KiB are sent over each connection that a node opens to its partners, and must be acknowledged.
+    If they are not, messages of 64 B to 16 KB find the size that gets lost.
 
-    Why it matters: where a switch port or tunnel takes smaller frames than the hosts send, and says nothing,
-    everything small works: rendezvous, barrier, small all-reduces. The first large gradient hangs the job.
+    Why it matters: if a switch port or tunnel silently drops frames of the hosts' size, everything small works:
+    rendezvous, barrier, small all-reduces. The first large gradient hangs the job.
 
     Example: hosts at MTU 9000, the port of node3 at 1500: 1400 bytes arrive, 2000 do not.
 
@@ -51,19 +51,19 @@ def large_payload_stalls(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
         return
     tried = [cell for cell in cells(facts) if cell.result.status in ("ok", "stalled", "slow")]
     if not tried:
-        yield unknown("large payloads", "no connection came about to send them over")
+        yield unknown("large payloads", "no connection was established")
         return
     stalled = shapes(tried, lambda cell: cell.result.status == "stalled")
     slow = shapes(tried, lambda cell: cell.result.status == "slow")
     for shape in stalled:
-        yield _stalled(shape, claims_of(job, fleet, {cell.label for cell in shape.cells}), _mtus(shape, facts))
+        yield _stall_finding(shape, claims_of(job, fleet, {cell.label for cell in shape.cells}), _mtus(shape, facts))
     for shape in slow:
-        yield _slow(shape, claims_of(job, fleet, {cell.label for cell in shape.cells}))
+        yield _slow_payload_finding(shape, claims_of(job, fleet, {cell.label for cell in shape.cells}))
     if not stalled and not slow:
-        yield passed(coverage(fleet))
+        yield passed(coverage(fleet, facts))
 
 
-def _stalled(shape: Shape[Target], claims: tuple[Claim, ...], mtus: str) -> Verdict:
+def _stall_finding(shape: Shape[Target], claims: tuple[Claim, ...], mtus: str) -> Verdict:
     arrived = min(cell.result.arrived_bytes for cell in shape.cells)
     lost = max(cell.result.lost_bytes for cell in shape.cells)
     example = shape.cells[0]
@@ -71,22 +71,22 @@ def _stalled(shape: Shape[Target], claims: tuple[Claim, ...], mtus: str) -> Verd
     evidence = [_payload_evidence(cell) for cell in shape.cells[:8]]
     return failed(
         f"large payloads: {subject(shape)}",
-        f"payloads above {arrived} bytes do not arrive {way(shape)} ({lost} bytes were never acknowledged), while "
-        f"connections and smaller ones work: the path takes smaller frames than the hosts send (MTU){mtus}",
+        f"payloads above {arrived} bytes do not arrive {direction(shape)} ({lost} bytes were never acknowledged), "
+        f"while connections and smaller ones work: the path takes smaller frames than the hosts send (MTU){mtus}",
         at=evidence[0],
         also=(*evidence[1:], *claims),
         nodes=shape.nodes,
         remedy=f"Compare the MTU of the hosts with that of the switch ports and tunnels towards "
-        f"{fold(shape.nodes)}; until the path is mended, lower the hosts' (`ip link set DEV mtu 1500`). "
+        f"{fold(shape.nodes)}; until the path is fixed, lower the hosts' (`ip link set DEV mtu 1500`). "
         f"`ping -M do -s 8000 {address}` on {example.source} shows it.",
     )
 
 
-def _slow(shape: Shape[Target], claims: tuple[Claim, ...]) -> Verdict:
+def _slow_payload_finding(shape: Shape[Target], claims: tuple[Claim, ...]) -> Verdict:
     evidence = [_payload_evidence(cell) for cell in shape.cells[:8]]
     return failed(
         f"slow link: {subject(shape)}",
-        f"{max(cell.result.lost_bytes for cell in shape.cells)} bytes did not arrive within 2.5 s {way(shape)}, "
+        f"{max(cell.result.lost_bytes for cell in shape.cells)} bytes did not arrive within 2.5 s {direction(shape)}, "
         "although smaller messages did",
         at=evidence[0],
         also=(*evidence[1:], *claims),
@@ -112,13 +112,13 @@ def _payload_evidence(cell: Cell[Target]) -> Evidence:
 
 
 def _mtus(shape: Shape[Target], facts: Facts) -> str:
-    """The MTUs of the interfaces on the network that was dialled, where they are known."""
-    have = facts.observed(interfaces)
+    """The MTUs of the interfaces on the network of the connection, as far as they are known."""
+    observed = facts.observed(interfaces)
     found: dict[str, int] = {}
     for cell in shape.cells:
-        networks = _networks(have, cell.peer, cell.result.address)
+        networks = _networks(observed, cell.peer, cell.result.address)
         for node in cell.pair:
-            for item in have[node].interfaces if node in have else ():
+            for item in observed[node].interfaces if node in observed else ():
                 if item.mtu and any(subnet(address) in networks for address in item.addresses):
                     found[f"{node} {item.name}"] = item.mtu
     if not found:
@@ -126,8 +126,8 @@ def _mtus(shape: Shape[Target], facts: Facts) -> str:
     return "; " + fold((f"{name} has MTU {mtu}" for name, mtu in sorted(found.items())), 4)
 
 
-def _networks(have: Mapping[str, Interfaces], node: str, address: str) -> set[str]:
-    """The network of `address` on `node`; empty when it is not known to be there."""
-    if node not in have:
+def _networks(observed: Mapping[str, Interfaces], node: str, address: str) -> set[str]:
+    """The network of `address` on `node`; empty if unknown."""
+    if node not in observed:
         return set()
-    return {subnet(a) for item in have[node].interfaces for a in item.addresses if a.address == address}
+    return {subnet(a) for item in observed[node].interfaces for a in item.addresses if a.address == address}

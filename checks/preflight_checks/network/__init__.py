@@ -1,1 +1,1 @@
-"""What each node says of its own network: interfaces, names, routes, proxies, ports."""
+"""Each node's own network: interfaces, names, routes, proxies, ports."""

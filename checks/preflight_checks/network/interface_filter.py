@@ -1,15 +1,15 @@
-"""Which interfaces a filter variable leaves, exactly as the libraries read it.
+"""The interfaces that a filter variable selects, exactly as each library reads it.
 
 NCCL (src/misc/socket.cc, ncclFindInterfaces): a comma list of prefixes; `=` in front makes them exact names, `^`
 excludes, `^=` excludes exact names; a value of one character is ignored; interfaces without an IP address of
-NCCL_SOCKET_FAMILY are skipped, and from 2.28 on those without a carrier; the order is that of the system, not of
-the list; the first one left carries the bootstrap. It tells its peers the first address of that interface.
-torch splits GLOO_SOCKET_IFNAME at commas and Gloo compares whole names (gloo/transport/tcp/device.cc); each listed
-one must exist. Paddle does not split it; Horovod hands HOROVOD_GLOO_IFACE to Gloo whole. TensorPipe takes
-TP_SOCKET_IFNAME as one whole name, libfabric's tcp provider FI_TCP_IFACE (src/common.c).
-Open MPI (btl_tcp_component.c, split_and_resolve): a list of whole names and of IPv4 networks (`10.0.0.0/8`); a name
-that does not exist ends the component, a network that nothing lies in is left out; where nothing is left of an
-included list, all interfaces are taken but the excluded ones, whose names are prefixes.
+NCCL_SOCKET_FAMILY are skipped, and from 2.28 on those without a carrier; the order is that of the system, not of the
+list; the first one left carries the bootstrap. NCCL publishes the first address of that interface. torch splits
+GLOO_SOCKET_IFNAME at commas and Gloo compares whole names (gloo/transport/tcp/device.cc); each listed one must exist.
+Paddle does not split it; Horovod hands HOROVOD_GLOO_IFACE to Gloo whole. TensorPipe takes TP_SOCKET_IFNAME as one whole
+name, libfabric's tcp provider FI_TCP_IFACE (src/common.c). Open MPI (btl_tcp_component.c, split_and_resolve): a list of
+whole names and of IPv4 networks (`10.0.0.0/8`); a name that does not exist ends the component, a network without an
+interface is skipped; if no entry of the include list is left, all interfaces are used but the excluded ones, whose
+names are prefixes.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ import difflib
 import functools
 import ipaddress
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from preflight.job import Job, Known
-from preflight.lazy.dataclasses import dataclass
-from preflight.once import once
-from preflight_checks.demands import Filter, backends, filter_of, filters, literal, scopes
+from preflight.model.job import Job, Known
+from preflight.plugins.memo import memoize
 from preflight_checks.probes.interfaces import Address, Interface
+from preflight_checks.requirements.backends import backends
+from preflight_checks.requirements.claims import scopes
+from preflight_checks.requirements.filters import Filter, filter_of, filters
+from preflight_checks.requirements.hosts import literal
 
-#: Interfaces that carry containers' traffic inside one machine, by the prefixes their makers give them.
-INNER_PREFIXES = (
+#: Interfaces for container traffic inside one machine, by their usual prefixes.
+CONTAINER_PREFIXES = (
     "docker",
     "br-",
     "veth",
@@ -50,15 +52,15 @@ INNER_PREFIXES = (
     "nerdctl",
     "crio",
 )
-#: Tunnels: they may reach other nodes, over a detour that is no network for training.
+#: Tunnels: they may reach other nodes, but over a detour that is unsuitable for training.
 TUNNEL_PREFIXES = ("tailscale", "tun", "tap", "wg", "zt", "ppp", "utun")
-#: What excludes interfaces instead of choosing them.
+#: Variables that exclude interfaces instead of choosing them.
 EXCLUDING = ("OMPI_MCA_btl_tcp_if_exclude", "OMPI_MCA_oob_tcp_if_exclude")
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The interfaces left by a filter, in the order the library tries them, and the names it asked for in vain."""
+    """The interfaces that a filter leaves, in the library's order, and the names that match none."""
 
     interfaces: tuple[Interface, ...]
     missing: tuple[str, ...] = ()
@@ -66,7 +68,7 @@ class Choice:
 
 
 def select(variable: str, value: str, interfaces: Sequence[Interface], family: str = "") -> Choice:
-    """What `variable=value` leaves of a node's interfaces; `family` is the value of NCCL_SOCKET_FAMILY."""
+    """The interfaces of a node that `variable=value` selects; `family` is the value of NCCL_SOCKET_FAMILY."""
     if variable == "NCCL_SOCKET_IFNAME":
         return _nccl(value, interfaces, family)
     if variable.startswith("OMPI_MCA_"):
@@ -90,16 +92,18 @@ def _nccl(value: str, interfaces: Sequence[Interface], family: str = "") -> Choi
         return any(name == part if exact else name.startswith(part) for part in wanted)
 
     matched = [item for item in interfaces if matches(item.name) != exclude]
-    left = tuple(item for item in matched if published(item, family) is not None)
+    remaining = tuple(item for item in matched if published_address(item, family) is not None)
     missing: tuple[str, ...] = ()
     if not exclude:
         names = [item.name for item in interfaces]
         missing = tuple(part for part in wanted if not any(n == part if exact else n.startswith(part) for n in names))
-    return Choice(left, missing, tuple(item.name for item in matched if item not in left and not item.loopback))
+    return Choice(
+        remaining, missing, tuple(item.name for item in matched if item not in remaining and not item.loopback)
+    )
 
 
 def nccl_default(interfaces: Sequence[Interface], family: str = "") -> Choice:
-    """What NCCL takes without a filter: `ib*`, else anything but docker, lo and virbr, else these in that order."""
+    """The interfaces that NCCL considers without a filter: `ib*`, else all but docker, lo, virbr, else these."""
     for value in ("ib", "^docker,lo,virbr", "docker", "lo", "virbr"):
         choice = _nccl(value, interfaces, family)
         if choice.interfaces:
@@ -135,13 +139,13 @@ def _lies_in(item: Interface, network: str) -> bool:
 def _exact(names: Sequence[str], interfaces: Sequence[Interface]) -> Choice:
     by_name = {item.name: item for item in interfaces}
     found = [by_name[name] for name in names if name in by_name]
-    left = tuple(item for item in found if item.addresses)
+    remaining = tuple(item for item in found if item.addresses)
     missing = tuple(name for name in names if name not in by_name)
-    return Choice(left, missing, tuple(item.name for item in found if not item.addresses))
+    return Choice(remaining, missing, tuple(item.name for item in found if not item.addresses))
 
 
-def published(item: Interface, family: str = "") -> Address | None:
-    """The address of `item` that NCCL tells its peers: its first of `family`, link-local or not, but never ::1."""
+def published_address(item: Interface, family: str = "") -> Address | None:
+    """The address of `item` that NCCL publishes: its first of `family`, link-local or not, but never ::1."""
     for address in item.addresses:
         version = 6 if ":" in address.address else 4
         if family in ("AF_INET", "AF_INET6") and (version == 6) != (family == "AF_INET6"):
@@ -152,11 +156,11 @@ def published(item: Interface, family: str = "") -> Address | None:
 
 
 def socket_family(job: Job, node: str = "") -> str:
-    """The value of NCCL_SOCKET_FAMILY, where the job sets it to one."""
+    """The value of NCCL_SOCKET_FAMILY, if the job sets exactly one."""
     return _socket_family(job, node if node in job.named_nodes else "")
 
 
-@once
+@memoize
 def _socket_family(job: Job, node: str) -> str:
     found = {
         claim.value.value
@@ -167,23 +171,23 @@ def _socket_family(job: Job, node: str) -> str:
     return str(found.pop()) if len(found) == 1 else ""
 
 
-def dialled(item: Interface) -> Address | None:
+def dialled_address(item: Interface) -> Address | None:
     """The address of `item` that others can dial: its first, IPv4 before global IPv6 as the system lists them."""
     usable = [address for address in item.addresses if not is_link_local(address)]
     return usable[0] if usable else None
 
 
 def is_link_local(address: Address) -> bool:
-    """Whether `address` means something on its own link only (169.254/16, fe80::/10)."""
+    """Whether `address` is valid only on its own link (169.254/16, fe80::/10)."""
     return _is_link_local(address.address)
 
 
 def subnet(address: Address) -> str:
-    """The network `address` lies in."""
+    """The network that contains `address`."""
     return _network(address.address, address.prefix)
 
 
-#: Several addresses for each node of a large fleet.
+#: Cache size: several addresses for each node of a large fleet.
 _ADDRESSES = 1 << 16
 
 
@@ -197,32 +201,32 @@ def _is_link_local(address: str) -> bool:
 def _network(address: str, prefix: int) -> str:
     found = literal(address)
     if found is None:
-        raise ValueError(f"{address!r} is no address")
-    # By its number: as text it would be read three times.
+        raise ValueError(f"{address!r} is not an address")
+    # From its integer value: as text it would be parsed three times.
     kind = ipaddress.IPv4Network if found.version == 4 else ipaddress.IPv6Network
     return str(kind((int(found), prefix), strict=False))
 
 
-def is_inner(item: Interface) -> bool:
+def is_container_interface(item: Interface) -> bool:
     """Whether `item` only connects containers of one machine."""
-    return item.kind == "bridge" or item.name.startswith(INNER_PREFIXES)
+    return item.kind == "bridge" or item.name.startswith(CONTAINER_PREFIXES)
 
 
 DOWN, NO_CARRIER = "is down", "has no carrier"
 
 
-def useless(item: Interface, *, several: bool) -> str:
-    """Why no other node can be reached through `item`, as a predicate; empty where nothing speaks against it."""
+def unusable_reason(item: Interface, *, several: bool) -> str:
+    """Why `item` reaches no other node, as a predicate; empty if nothing is known against it."""
     if not item.up:
         return DOWN
     if item.loopback:
-        # BGP to the host puts the node's own address on lo; then it is as good as any.
+        # With BGP to the host, lo carries the node's own address and is usable.
         outward = any(not ipaddress.ip_address(address.address).is_loopback for address in item.addresses)
         return "" if outward or not several else "is the loopback interface, which no other node can dial"
     if not item.running:
         return NO_CARRIER
     if several and item.addresses and all(is_link_local(address) for address in item.addresses):
-        return f"has only a link-local address ({item.addresses[0].address}), which means nothing to other nodes"
+        return f"has only a link-local address ({item.addresses[0].address}), which other nodes cannot use"
     return ""
 
 
@@ -232,18 +236,18 @@ def is_tunnel(item: Interface) -> bool:
 
 
 def nearest(name: str, interfaces: Sequence[Interface]) -> str:
-    """The interface whose name looks most like `name`, among those with an address; empty when none does."""
+    """The interface with an address whose name is most similar to `name`; empty if none is similar."""
     names = [item.name for item in interfaces if item.addresses and not item.loopback]
     close = difflib.get_close_matches(name.lstrip("^="), names, 1, 0.5)
     return close[0] if close else ""
 
 
-@once
-def relevant(job: Job, variable: str) -> bool:
-    """Whether the job surely, or for all that is known, reads `variable`."""
+@memoize
+def is_read_by_job(job: Job, variable: str) -> bool:
+    """Whether the job reads `variable`, certainly or possibly."""
     names, _claims = backends(job)
     if variable == "OMPI_MCA_oob_tcp_if_include":
-        return True  # mpirun itself goes by it
+        return True  # read by mpirun itself
     if variable.startswith(("OMPI_MCA_", "FI_")):
         return "mpi" in names
     if not names:
@@ -261,24 +265,24 @@ class Chosen:
 
     interface: Interface
     address: Address
-    among: tuple[Interface, ...]
+    candidates: tuple[Interface, ...]
     filter: Filter
 
 
-@once
+@memoize
 def chosen(job: Job, node: str, interfaces: Sequence[Interface]) -> Chosen | None:
-    """What a filter of the job chooses on `node`; None without a filter or when it leaves nothing."""
+    """What a filter of the job chooses on `node`; None without a filter or if it leaves nothing."""
     found = [f for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if (f := filter_of(job, name, node))]
-    found.sort(key=lambda item: not relevant(job, item.variable))
+    found.sort(key=lambda item: not is_read_by_job(job, item.variable))
     for item in found:
-        left = select(item.variable, item.value, interfaces, socket_family(job, node)).interfaces
-        for interface in left:
-            address = dialled(interface)
+        remaining = select(item.variable, item.value, interfaces, socket_family(job, node)).interfaces
+        for interface in remaining:
+            address = dialled_address(interface)
             if address is not None:
-                return Chosen(interface, address, left, item)
+                return Chosen(interface, address, remaining, item)
     return None
 
 
 def has_filter(job: Job) -> bool:
-    """Whether any interface filter stands in the job's files."""
+    """Whether the job's files set any interface filter."""
     return bool(filters(job))

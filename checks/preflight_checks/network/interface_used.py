@@ -1,47 +1,49 @@
-"""Which interface each node's processes will use: what a filter chooses, or the library by itself.
+"""The interface that each node's processes will use: chosen by a filter or by the library.
 
 NCCL without a filter takes the first of its search order; with NCCL_COMM_ID (bootstrapNetInit) the interface that
-lies in the network of that address, whatever the filter says. Gloo without a filter takes the address that the node's
-own name leads to.
+is in the network of that address, regardless of the filter. Gloo without a filter takes the address of the node's own
+name.
 """
 
 from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from preflight.job import Claim, Job, Known
-from preflight.job.hostname import split_endpoint
-from preflight.lazy.dataclasses import dataclass
-from preflight.once import once
-from preflight.recording import Facts, Observed
-from preflight_checks.demands import Filter, backends, filter_of, is_loopback, scopes
+from preflight._util.hostnames import is_loopback, split_endpoint
+from preflight.model.job import Claim, Job, Known
+from preflight.model.recording import Facts, Observed
+from preflight.plugins.memo import memoize
 from preflight_checks.network.environment_filters import environment_filters
 from preflight_checks.network.interface_filter import (
     chosen,
-    dialled,
+    dialled_address,
+    is_read_by_job,
     nccl_default,
-    published,
-    relevant,
+    published_address,
     select,
     socket_family,
     subnet,
-    useless,
+    unusable_reason,
 )
 from preflight_checks.network.names import lookups
 from preflight_checks.probes.interfaces import Address, Interface, interfaces
+from preflight_checks.requirements.backends import backends
+from preflight_checks.requirements.claims import scopes
+from preflight_checks.requirements.filters import Filter, filter_of
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
-    """The interface and address of a node that its processes use first, and why these.
+class UsedInterface:
+    """The interface and address that a node's processes use first, and why.
 
-    `reason` completes "NAME is used: ..."; `filter` is the job's own choice where there is one.
+    `reason` completes "NAME is used: ..."; `filter` is the job's own filter, if any.
     """
 
     interface: Interface
     address: Address
-    among: tuple[Interface, ...]
+    candidates: tuple[Interface, ...]
     reason: str
     filter: Filter | None = None
 
@@ -52,25 +54,25 @@ class Used:
 
     @property
     def network(self) -> str:
-        """The network its address lies in."""
+        """The network that contains its address."""
         return subnet(self.address)
 
     @property
-    def spoken(self) -> str:
+    def description(self) -> str:
         """`eth0 (10.0.0.1)`."""
         return f"{self.interface.name} ({self.address.address})"
 
 
-@once
-def used_interfaces(job: Job, facts: Facts) -> dict[str, Used]:
-    """What each node uses, of those nodes where it can be told."""
+@memoize
+def used_interfaces(job: Job, facts: Facts) -> dict[str, UsedInterface]:
+    """The interface in use of each node where it is known."""
     own: dict[str, list[str]] = {
         seen.node: [text for text in seen.fact.value.addresses if not is_loopback(text)]
         for seen in lookups(facts, own=True)
         if isinstance(seen.fact, Observed)
     }
     around = environment_filters(job, facts)
-    found: dict[str, Used] = {}
+    found: dict[str, UsedInterface] = {}
     for node, fact in facts.observed(interfaces).items():
         use = _by_environment(job, node, fact.interfaces, around.get(node, ()))
         use = use or used(job, node, fact.interfaces, own.get(node, ()))
@@ -79,63 +81,67 @@ def used_interfaces(job: Job, facts: Facts) -> dict[str, Used]:
     return found
 
 
-def _by_environment(job: Job, node: str, have: Sequence[Interface], around: Sequence[Filter]) -> Used | None:
-    """What a filter of the node's own environment chooses, where the job's files choose nothing."""
-    if not around or chosen(job, node, have) is not None:
+def _by_environment(
+    job: Job, node: str, observed: Sequence[Interface], around: Sequence[Filter]
+) -> UsedInterface | None:
+    """The choice of a filter in the node's own environment, if the job's files have none."""
+    if not around or chosen(job, node, observed) is not None:
         return None
     for item in around:
-        left = select(item.variable, item.value, have, socket_family(job, node)).interfaces
-        address = dialled(left[0]) if left and relevant(job, item.variable) else None
+        remaining = select(item.variable, item.value, observed, socket_family(job, node)).interfaces
+        address = dialled_address(remaining[0]) if remaining and is_read_by_job(job, item.variable) else None
         if address is not None:
-            return Used(left[0], address, left, f"{item.variable}={item.value} ({item.origin}) chooses it", item)
+            return UsedInterface(
+                remaining[0], address, remaining, f"{item.variable}={item.value} ({item.origin}) chooses it", item
+            )
     return None
 
 
-@once
-def sound_uses(job: Job, facts: Facts) -> dict[str, Used]:
-    """`used_interfaces` without those that are of no use at all, which other checks say already."""
+@memoize
+def usable_interfaces(job: Job, facts: Facts) -> dict[str, UsedInterface]:
+    """`used_interfaces` without unusable ones, which other checks report."""
     uses = used_interfaces(job, facts)
-    return {node: use for node, use in uses.items() if not useless(use.interface, several=True)}
+    return {node: use for node, use in uses.items() if not unusable_reason(use.interface, several=True)}
 
 
-def used(job: Job, node: str, have: Sequence[Interface], own: Sequence[str] = ()) -> Used | None:
-    """What one node uses; `own` are the addresses its own name leads to. None where that cannot be told."""
-    choice = chosen(job, node, have)
+def used(job: Job, node: str, observed: Sequence[Interface], own: Sequence[str] = ()) -> UsedInterface | None:
+    """The interface in use of one node; `own` are the addresses of the node's own name. None if unknown."""
+    choice = chosen(job, node, observed)
     if choice is not None:
-        said = f"{choice.filter.variable}={choice.filter.value} chooses it"
-        return Used(choice.interface, choice.address, choice.among, said, choice.filter)
+        reason = f"{choice.filter.variable}={choice.filter.value} chooses it"
+        return UsedInterface(choice.interface, choice.address, choice.candidates, reason, choice.filter)
     if any(filter_of(job, name, node) for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")):
         return None
     names, _claims = backends(job)
     if "nccl" in names:
-        return _by_comm_id(job, have) or by_nccl(job, node, have)
+        return _by_comm_id(job, observed) or by_nccl(job, node, observed)
     for text in own:
-        for item in have:
+        for item in observed:
             for address in item.addresses:
                 if address.address == text:
-                    return Used(item, address, (item,), "the node's own name leads to its address")
+                    return UsedInterface(item, address, (item,), "the node's own name leads to its address")
     return None
 
 
-def by_nccl(job: Job, node: str, have: Sequence[Interface]) -> Used | None:
-    """What NCCL takes by itself."""
+def by_nccl(job: Job, node: str, observed: Sequence[Interface]) -> UsedInterface | None:
+    """The interface that NCCL takes by default."""
     family = socket_family(job, node)
-    left = nccl_default(have, family).interfaces
-    address = published(left[0], family) if left else None
-    return Used(left[0], address, left, "NCCL takes it by itself") if address is not None else None
+    remaining = nccl_default(observed, family).interfaces
+    address = published_address(remaining[0], family) if remaining else None
+    return UsedInterface(remaining[0], address, remaining, "NCCL uses it by default") if address is not None else None
 
 
-def _by_comm_id(job: Job, have: Sequence[Interface]) -> Used | None:
+def _by_comm_id(job: Job, observed: Sequence[Interface]) -> UsedInterface | None:
     for scope in scopes(job):
         value = job.value("env.NCCL_COMM_ID", scope)
-        said = str(value.value) if isinstance(value, Known) else ""
-        host = split_endpoint(said)
+        reason = str(value.value) if isinstance(value, Known) else ""
+        host = split_endpoint(reason)
         if host is None:
             continue
-        for item in have:
+        for item in observed:
             for address in item.addresses:
                 if _in_network(host[0], address):
-                    return Used(item, address, (item,), f"it lies in the network of NCCL_COMM_ID={said}")
+                    return UsedInterface(item, address, (item,), f"it is in the network of NCCL_COMM_ID={reason}")
     return None
 
 

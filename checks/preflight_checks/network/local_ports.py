@@ -1,37 +1,37 @@
-"""The ports of a smoke run whose nodes are all played by one machine, where the job's files name none.
+"""Free ports for a smoke run that has all nodes on one machine, if the job's files name no port.
 
-A default port is right where the job's own nodes are: nobody else is to use it there. On a machine that only plays them
-two such runs would meet at one port, and each would blame the other. What is free there is observed, so that a
-recording plans and judges the same run again.
+On the job's own nodes the default port is right, because nothing else may use it. On one machine, two such runs would
+collide on it and each would report the other. Free ports are observed, so that a recording plans and judges the same
+run again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Job
-from preflight.recording import Facts, Fleet, Observed
-from preflight.request import Request, probe_name
-from preflight_checks.demands import one_machine, store_endpoints
+from preflight.model.job import Job
+from preflight.model.recording import Facts, Fleet, Observed
+from preflight.model.requests import Request, probe_name
 from preflight_checks.probes.free_ports import free_ports
-from preflight_checks.servers.server_layout import is_ps
+from preflight_checks.requirements.endpoints import is_ps, store_endpoints
+from preflight_checks.requirements.hosts import is_single_machine
 
-#: One for the store, or one for each parameter server; more servers than that are not played by one machine.
-_MOST = 32
+#: One port for the store or each parameter server; no run on one machine has more servers.
+_MAX_PORTS = 32
 
 
 def plan_free_ports(job: Job, fleet: Fleet) -> Iterator[Request]:
-    """The request for free ports, where one machine plays all nodes and the job leaves a port open."""
-    if not one_machine(fleet) or not fleet.reached:
+    """Request free ports, if all nodes are on one machine and the job's files leave a port unset."""
+    if not is_single_machine(fleet) or not fleet.reached:
         return
     endpoints = store_endpoints(job)
     if is_ps(job) or not endpoints or not endpoints[0].named:
-        yield Request(probe_name(free_ports), fleet.reached[0].name, {"count": _MOST, "job": job.name})
+        yield Request(probe_name(free_ports), fleet.reached[0].name, {"count": _MAX_PORTS, "job": job.name})
 
 
-def free_on(job: Job, fleet: Fleet, facts: Facts) -> tuple[int, ...]:
-    """The ports that this job's smoke run may take as it likes; none where nodes are machines of their own."""
-    if not one_machine(fleet):
+def free_ports_of(job: Job, fleet: Fleet, facts: Facts) -> tuple[int, ...]:
+    """The ports that this job's smoke run may use freely; none if nodes are separate machines."""
+    if not is_single_machine(fleet):
         return ()
     return tuple(
         port

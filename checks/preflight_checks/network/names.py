@@ -1,46 +1,40 @@
-"""Whether host names mean the same, and something others can dial, on every node."""
+"""Checks that host names resolve on every node, to addresses that others can dial."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Claim, Job, Launch
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
-from preflight.outcome import Confidence, Evidence, Severity
-from preflight.recording import Facts, Fleet, Observed, Seen, Unavailable
-from preflight.request import Request, probe_name
-from preflight_checks.demands import (
-    Endpoint,
-    backends,
-    filter_of,
-    filter_unresolved,
-    fold,
-    is_loopback,
-    named,
-    stand_ins,
-    store_endpoints,
-)
+from preflight._util.hostnames import is_loopback
+from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.job import Claim, Job, Launch
+from preflight.model.recording import FactRow, Facts, Fleet, Observed, Unavailable
+from preflight.model.requests import Request, probe_name
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.probes.interfaces import Interfaces, interfaces
 from preflight_checks.probes.names import Lookup, resolve
+from preflight_checks.requirements.backends import backends
+from preflight_checks.requirements.endpoints import Endpoint, store_endpoints
+from preflight_checks.requirements.filters import filter_of, filter_unresolved
+from preflight_checks.requirements.hosts import fold, named, nodes_share_machine
 
 
-def _asks_own_name(job: Job, fleet: Fleet) -> bool:
+def _uses_own_name(job: Job, fleet: Fleet) -> bool:
     names, _claims = backends(job)
-    asks = not names or bool(names & {"gloo", "ps"}) or bool(_paddle(job))
-    return len(fleet.nodes) > 1 and not stand_ins(fleet) and asks
+    uses = not names or bool(names & {"gloo", "ps"}) or bool(_paddle(job))
+    return len(fleet.nodes) > 1 and not nodes_share_machine(fleet) and uses
 
 
 def _paddle(job: Job) -> tuple[Launch, ...]:
-    """The launches of Paddle that find the address of their node by its own name, because `--host` does not say it.
+    """Paddle's launches that find the address of their node by its own name, because they have no `--host`.
 
-    paddle/distributed/launch/context/node.py: gethostbyname(getfqdn(gethostname())), whatever Gloo is told.
+    paddle/distributed/launch/context/node.py: gethostbyname(getfqdn(gethostname())), regardless of Gloo's settings.
     """
     found = (launch for launch in job.launches if launch.launcher == "paddle")
     return tuple(launch for launch in found if not job.setting("node_address", launch.scope))
 
 
 def _plan_own(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    if not _asks_own_name(job, fleet):
+    if not _uses_own_name(job, fleet):
         return
     names, claims = backends(job)
     for node in fleet.reached:
@@ -48,7 +42,7 @@ def _plan_own(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
         yield Request(probe_name(resolve), node.name, {"name": ""}, because=claims, required=required)
 
 
-def lookups(facts: Facts, *, own: bool) -> Iterator[Seen[Lookup]]:
+def lookups(facts: Facts, *, own: bool) -> Iterator[FactRow[Lookup]]:
     """The look-ups of the nodes' own names, or of other names."""
     for seen in facts.each(resolve):
         if (not seen.params.get("name")) == own:
@@ -65,13 +59,13 @@ def lookups(facts: Facts, *, own: bool) -> Iterator[Seen[Lookup]]:
     evidence=("PaddlePaddle/Paddle#37951", "meta-pytorch/data#1142", "aws-samples/aws-do-eks#69"),
 )
 def hostname_loopback(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """A node's own name leads to an address that other nodes can dial.
+    """A node's own name resolves to an address that other nodes can dial.
 
     What it checks: the first address of the node's own host name that the node can bind, where Gloo, Paddle's launcher
-    or a parameter server will publish it to its peers and no GLOO_SOCKET_IFNAME (or --host) says otherwise.
+    or a parameter server will publish it to its peers and no GLOO_SOCKET_IFNAME (or --host) overrides it.
 
     Why it matters: Gloo tells its peers the address its own host name resolves to. Debian's installer maps
-    that name to 127.0.1.1; the peers then dial themselves. Depending on the order of addresses the job is
+    that name to 127.0.1.1; the peers then connect to themselves. Depending on the order of addresses the job is
     refused, hangs, or works by luck.
 
     Example: on node3 `getent hosts node3` prints `127.0.1.1 node3`.
@@ -79,18 +73,18 @@ def hostname_loopback(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     Fix: map the name to the node's network address in /etc/hosts (or DNS), or export
     GLOO_SOCKET_IFNAME with the interface to use.
 
-    Known limits: asked outside a container; a container with an /etc/hosts of its own may differ.
+    Known limits: looked up outside a container; a container with its own /etc/hosts may differ.
 
     Evidence: PaddlePaddle/Paddle#37951, meta-pytorch/data#1142, aws-samples/aws-do-eks#69.
     """
     names, claims = backends(job)
-    if not _asks_own_name(job, fleet):
+    if not _uses_own_name(job, fleet):
         reason = (
             "the job has one node"
             if len(fleet.nodes) < 2
             else "all nodes are this machine"
-            if stand_ins(fleet)
-            else f"back end {fold(sorted(names))} does not use it"
+            if nodes_share_machine(fleet)
+            else f"backend {fold(sorted(names))} does not use it"
         )
         yield not_applicable("own host names", reason)
         return
@@ -100,7 +94,8 @@ def hostname_loopback(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     for seen in lookups(facts, own=True):
         gloo = filter_of(job, "GLOO_SOCKET_IFNAME", seen.node)
         if isinstance(seen.fact, Unavailable):
-            yield unknown(seen.node, f"its own name could not be looked up: {seen.fact.reason}", required=certain)
+            reason = f"its own name could not be looked up: {seen.fact.reason}"
+            yield unknown(seen.node, reason, nodes=(seen.node,), required=certain)
         elif "ps" not in names and not paddle and (gloo is not None or filter_unresolved(job, "GLOO_SOCKET_IFNAME")):
             yield not_applicable(seen.node, "GLOO_SOCKET_IFNAME chooses the interface")
         elif _publishes_loopback(seen.fact.value):
@@ -111,27 +106,28 @@ def hostname_loopback(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
         yield _own_name_finding(bad, (*claims, *paddle), certain=certain)
 
 
-def _publishes_loopback(found: Lookup) -> bool:
-    """Whether Gloo would publish loopback: the first address it can bind is one, or there is none to bind.
+def _publishes_loopback(lookup: Lookup) -> bool:
+    """Whether Gloo would publish loopback: the first address it can bind is loopback, or it can bind none.
 
-    torch (ProcessGroupGloo::createDefaultDevice) and Paddle fall back on loopback where no address of the own name
-    belongs to the node; Gloo passes over addresses that it cannot bind (transport/tcp/device.cc).
+    torch (ProcessGroupGloo::createDefaultDevice) and Paddle fall back to loopback if no address of the own name
+    belongs to the node; Gloo skips addresses that it cannot bind (transport/tcp/device.cc).
     """
-    if found.bound is not None:
-        return not found.bound or is_loopback(found.bound)
-    return not found.addresses or is_loopback(found.addresses[0])
+    if lookup.bound is not None:
+        return not lookup.bound or is_loopback(lookup.bound)
+    return not lookup.addresses or is_loopback(lookup.addresses[0])
 
 
 def _own_name_finding(bad: dict[str, Lookup], claims: tuple[Claim | Launch, ...], *, certain: bool) -> Verdict:
-    said = [f"{node}: {found.name} -> {_answer(found)}" for node, found in bad.items()]
+    answers = [f"{node}: {found.name} -> {_answer(found)}" for node, found in bad.items()]
     evidence = [
-        Evidence("own name", _answer(found), "an address peers can dial", f"getent ahosts {found.name}", node)
+        Evidence("own name", _answer(found), "an address that peers can reach", f"getent ahosts {found.name}", node)
         for node, found in bad.items()
     ]
     subject = fold(bad)
     return failed(
         "own host names",
-        f"the own name of {subject} leads to no address others can dial ({'; '.join(said[:4])}); "
+        f"the name of {subject} itself does not resolve to an address that other nodes can reach "
+        f"({'; '.join(answers[:4])}); "
         "Gloo, Paddle's launcher and parameter servers would publish the loopback address",
         at=evidence[0],
         also=(*evidence[1:8], *claims),
@@ -143,24 +139,24 @@ def _own_name_finding(bad: dict[str, Lookup], claims: tuple[Claim | Launch, ...]
     )
 
 
-def _answer(found: Lookup) -> str:
-    if found.addresses and found.bound == "":
-        return f"{', '.join(found.addresses[:3])}, not an address of this node"
-    if found.addresses:
-        return ", ".join(found.addresses[:3])
-    if found.problem == "timeout":
-        return f"no answer after {found.took_s:.1f} s"
-    return f"does not resolve ({found.detail})"
+def _answer(lookup: Lookup) -> str:
+    if lookup.addresses and lookup.bound == "":
+        return f"{', '.join(lookup.addresses[:3])}, not an address of this node"
+    if lookup.addresses:
+        return ", ".join(lookup.addresses[:3])
+    if lookup.problem == "timeout":
+        return f"no answer after {lookup.took_s:.1f} s"
+    return f"does not resolve ({lookup.detail})"
 
 
-def named_stores(job: Job, fleet: Fleet) -> tuple[Endpoint, ...]:
-    if len(fleet.nodes) < 2 or stand_ins(fleet):
+def named_endpoints(job: Job, fleet: Fleet) -> tuple[Endpoint, ...]:
+    if len(fleet.nodes) < 2 or nodes_share_machine(fleet):
         return ()
     return tuple(item for item in store_endpoints(job) if item.host and not is_loopback(item.host))
 
 
 def plan_master(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    for endpoint in named_stores(job, fleet):
+    for endpoint in named_endpoints(job, fleet):
         for node in fleet.reached:
             params = {"name": endpoint.host}
             yield Request(probe_name(resolve), node.name, params, because=endpoint.claims, required=True)
@@ -182,21 +178,21 @@ def master_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     What it checks: each node looks up the host of the rendezvous endpoint (or master address); the answer must
     come in time, must not be loopback on another node, and must be an address of the listening node.
 
-    Why it matters: a node that cannot resolve the master repeats a warning and hangs with all the others; a node
-    that resolves it to something else dials a stranger.
+    Why it matters: a node that cannot resolve the master repeats a warning and hangs with all the others; a node that
+    resolves it to something else dials the wrong machine.
 
     Example: MASTER_ADDR=node0 is in /etc/hosts of three nodes and missing on the fourth.
 
-    Fix: make the name resolve alike everywhere, or give the address itself.
+    Fix: make the name resolve equally everywhere, or use the address itself.
 
     Known limits: an address that no node has may be a virtual or public one that is forwarded; this is a warning,
     and the connection test decides.
 
     Evidence: pytorch/pytorch#73656, pytorch/pytorch#76367, pytorch/pytorch#79388.
     """
-    stores = named_stores(job, fleet)
+    stores = named_endpoints(job, fleet)
     if not stores:
-        yield not_applicable("the rendezvous host", "no host is spelled, or all nodes are one machine")
+        yield not_applicable("the rendezvous host", "no host is named, or all nodes are one machine")
     for endpoint in stores:
         yield from _judge_master(endpoint, fleet, facts)
 
@@ -205,7 +201,7 @@ def _judge_master(endpoint: Endpoint, fleet: Fleet, facts: Facts) -> Iterator[Ve
     host = endpoint.host
     listening = named(fleet, host) if endpoint.kind == "rendezvous" else None
     listening = listening or fleet.master
-    have = facts.observed(interfaces)
+    observed = facts.observed(interfaces)
     good: list[str] = []
     dead: dict[str, Lookup] = {}
     to_self: dict[str, Lookup] = {}
@@ -214,7 +210,8 @@ def _judge_master(endpoint: Endpoint, fleet: Fleet, facts: Facts) -> Iterator[Ve
         if seen.params.get("name") != host:
             continue
         if isinstance(seen.fact, Unavailable):
-            yield unknown(f"{host} on {seen.node}", f"could not be looked up: {seen.fact.reason}", required=True)
+            reason = f"could not be looked up: {seen.fact.reason}"
+            yield unknown(f"{host} on {seen.node}", reason, nodes=(seen.node,), required=True)
             continue
         found = seen.fact.value
         is_listener = listening is not None and seen.node == listening.name
@@ -226,8 +223,8 @@ def _judge_master(endpoint: Endpoint, fleet: Fleet, facts: Facts) -> Iterator[Ve
             else:
                 to_self[seen.node] = found
         else:
-            holder = _holder(found.addresses[0], have)
-            # A c10d rendezvous may be held by any node of the job, not only by that of rank 0.
+            holder = _holder(found.addresses[0], observed)
+            # Any node of the job may host a c10d rendezvous, not only that of rank 0.
             allowed = (listening.name, "?") if listening is not None else (holder,)
             if holder in allowed or (endpoint.kind == "rendezvous" and holder):
                 good.append(seen.node)
@@ -240,7 +237,7 @@ def _judge_master(endpoint: Endpoint, fleet: Fleet, facts: Facts) -> Iterator[Ve
         yield failed(
             f"{host}: look-up",
             f"{host}, the host of {at}, does not resolve on {everywhere} ({some.detail or _answer(some)})",
-            at=_seen(host, dead),
+            at=_lookup_evidence(host, dead),
             also=claims,
             nodes=tuple(dead),
             remedy=f"Add {host} to DNS or /etc/hosts on {fold(dead)}, or give an address all nodes can reach.",
@@ -249,45 +246,45 @@ def _judge_master(endpoint: Endpoint, fleet: Fleet, facts: Facts) -> Iterator[Ve
         yield failed(
             f"{host}: loopback",
             f"{host}, the host of {at}, resolves to {_answer(next(iter(to_self.values())))} on {fold(to_self)}, "
-            "which would dial itself",
-            at=_seen(host, to_self),
+            "which would connect to itself",
+            at=_lookup_evidence(host, to_self),
             also=claims,
             nodes=tuple(to_self),
             remedy=f"Remove the loopback line for {host} from /etc/hosts on {fold(to_self)}.",
         )
     for holder in sorted({holder for _found, holder in elsewhere.values()}):
         nodes = {node: found for node, (found, h) in elsewhere.items() if h == holder}
-        yield _not_the_listener(endpoint, nodes, holder, listening.name if listening else "node 0")
+        yield _other_listener(endpoint, nodes, holder, listening.name if listening else "node 0")
     if good and not (dead or to_self or elsewhere):
         yield passed(f"{host}: resolves on {len(good)} nodes")
 
 
-def _holder(address: str, have: dict[str, Interfaces]) -> str:
-    """The node that has `address`; empty when none has, `?` when some node's interfaces are not known."""
-    for node, facts in have.items():
+def _holder(address: str, observed: dict[str, Interfaces]) -> str:
+    """The node that has `address`; empty if none has, `?` if some node's interfaces are unknown."""
+    for node, facts in observed.items():
         if any(address == a.address for item in facts.interfaces for a in item.addresses):
             return node
-    return "" if have else "?"
+    return "" if observed else "?"
 
 
-def _not_the_listener(endpoint: Endpoint, nodes: dict[str, Lookup], holder: str, listening: str) -> Verdict:
+def _other_listener(endpoint: Endpoint, nodes: dict[str, Lookup], holder: str, listening: str) -> Verdict:
     some = next(iter(nodes.values()))
-    whose = f"an address of {holder}" if holder else "an address of none of the job's nodes"
+    whose = f"an address of {holder}" if holder else "not an address of any node of the job"
     return failed(
         f"{endpoint.host}: owner",
         f"{endpoint.host}, the host of {endpoint.what}, resolves to {_answer(some)} on {fold(nodes)}: that is "
         f"{whose}; rank 0 listens on {listening}",
-        at=_seen(endpoint.host, nodes),
+        at=_lookup_evidence(endpoint.host, nodes),
         also=endpoint.claims,
         nodes=tuple(nodes),
-        remedy=f"Let {endpoint.host} be an address of {listening}, or put its owner first in the host list.",
+        remedy=f"Use an address of {listening} for {endpoint.host}, or move its owner to the start of the host list.",
         severity=None if holder else Severity.WARNING,
         confidence=None if holder else Confidence.MEDIUM,
     )
 
 
-def misnamed(facts: Facts) -> set[tuple[str, str]]:
-    """(node, host) where the host is known to lead nowhere or to the node itself; NAM002 says so already."""
+def misresolved(facts: Facts) -> set[tuple[str, str]]:
+    """Pairs (node, host) where the host does not resolve, or resolves to the node itself, as NAM002 reports."""
     return {
         (seen.node, seen.fact.value.name)
         for seen in lookups(facts, own=False)
@@ -295,6 +292,6 @@ def misnamed(facts: Facts) -> set[tuple[str, str]]:
     }
 
 
-def _seen(host: str, found: dict[str, Lookup]) -> Evidence:
+def _lookup_evidence(host: str, found: dict[str, Lookup]) -> Evidence:
     node, some = next(iter(found.items()))
     return Evidence("look-up", _answer(some), "an address of the listening node", f"getent ahosts {host}", node)

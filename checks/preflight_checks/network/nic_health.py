@@ -1,45 +1,39 @@
-"""Whether the interfaces in use are well: speed, duplex, bonds, errors, driver, and the kernel's rules for them."""
+"""Checks the health of the interfaces in use: speed, duplex, bonds, errors, driver and kernel rules."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from statistics import median
 
-from preflight.job import Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, root_command, unknown
-from preflight.outcome import Confidence, Evidence, Severity
-from preflight.recording import Facts, Fleet
-from preflight.request import Request, probe_name
-from preflight_checks.demands import backends, fold, unseen
-from preflight_checks.majority import split
+from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.job import Job
+from preflight.model.recording import Facts, Fleet
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
+from preflight_checks.comparison import split
 from preflight_checks.network.interface_filter import subnet
-from preflight_checks.network.interface_used import Used, used_interfaces
-from preflight_checks.network.nic_choice import apart
+from preflight_checks.network.interface_used import UsedInterface, used_interfaces
+from preflight_checks.planning import multi_node, multi_node_facts, on_every_node
 from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.nic_state import NicState, NicStates, nic_states
+from preflight_checks.requirements.backends import backend_claims
+from preflight_checks.requirements.hosts import fold, is_multi_node
 
-#: Below this share of all packets errors are the everyday of long cables; above it TCP visibly slows down
+#: Below this share of all packets, errors are normal for long cables; above it TCP visibly slows down
 #: (pytorch runs measured at 1 % loss go on, at 5 % they take five times as long).
 ERROR_SHARE = 1e-4
-#: Fewer errors than this are nothing, whatever their share.
-FEWEST_ERRORS = 100
-#: A link that lost its carrier so much more often than those of the other nodes is loose; each loss counts twice.
-MORE_CHANGES = 20
+#: Fewer errors than this are ignored, whatever their share.
+MIN_ERRORS = 100
+#: A link with this many more carrier changes than the other nodes is loose; each loss counts twice.
+EXTRA_CHANGES = 20
 
 
-def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    if not apart(fleet):
-        return
-    _names, claims = backends(job)
-    for node in fleet.reached:
-        yield Request(probe_name(interfaces), node.name, because=claims)
-        yield Request(probe_name(nic_states), node.name, because=claims)
+_plan = on_every_node(interfaces, nic_states, when=multi_node, because=backend_claims)
 
 
-def states_in_use(job: Job, facts: Facts) -> dict[str, tuple[Used, NicState]]:
-    """The interface in use of each node with its state, of those nodes where both are known."""
+def states_in_use(job: Job, facts: Facts) -> dict[str, tuple[UsedInterface, NicState]]:
+    """The interface in use and its state, for each node where both are known."""
     seen = facts.observed(nic_states)
-    found: dict[str, tuple[Used, NicState]] = {}
+    found: dict[str, tuple[UsedInterface, NicState]] = {}
     for node, use in used_interfaces(job, facts).items():
         for state in seen[node].interfaces if node in seen else ():
             if state.name == use.interface.name:
@@ -47,14 +41,12 @@ def states_in_use(job: Job, facts: Facts) -> dict[str, tuple[Used, NicState]]:
     return found
 
 
-def _known(job: Job, fleet: Fleet, facts: Facts, what: str) -> Iterator[Verdict]:
-    """What is said where nothing can be compared; nothing where it can."""
-    if not apart(fleet):
-        yield not_applicable(what, "one machine")
+def _known(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[Verdict]:
+    """The verdicts if nothing can be compared; none if the comparison applies."""
+    if not (yield from multi_node_facts(fleet, facts, nic_states, subject)):
         return
-    yield from unseen(facts, nic_states, what)
     if facts.observed(nic_states) and not states_in_use(job, facts):
-        yield unknown(what, "which interface the job will use is not known, or /sys does not show it")
+        yield unknown(subject, "which interface the job will use is not known, or /sys does not show it")
 
 
 @check(
@@ -65,7 +57,7 @@ def _known(job: Job, fleet: Fleet, facts: Facts, what: str) -> Iterator[Verdict]
     confidence=Confidence.MEDIUM,
     evidence=("NVIDIA/nccl#1957", "https://github.com/facebookresearch/gcm"),
     probes=(interfaces, nic_states),
-    cost="reads /sys/class/net and asks the kernel for its interfaces; milliseconds",
+    cost="reads /sys/class/net and queries the kernel for its interfaces; milliseconds",
 )
 def interface_speed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The interfaces in use run at one speed, in full duplex.
@@ -76,30 +68,32 @@ def interface_speed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Example: three nodes at 100000 Mbit/s and one at 1000.
 
-    Fix: cable, transceiver and switch port of the node named; `ethtool NAME` shows what both ends offer.
+    Fix: check cable, transceiver and switch port of the reported node; `ethtool NAME` shows what both ends offer.
 
-    Known limits: virtual machines' drivers often report no speed, or one that means nothing; what really passes is
-    measured between nodes.
+    Known limits: virtual machines' drivers often report no speed, or a meaningless one; the link stage measures the
+    real rate.
 
     Evidence: NVIDIA/nccl#1957; gcm, ethlink.
     """
     yield from _known(job, fleet, facts, "speed")
-    found = states_in_use(job, facts) if apart(fleet) else {}
+    found = states_in_use(job, facts) if is_multi_node(fleet) else {}
     speeds = {node: s.speed_mbps for node, (_use, s) in found.items() if s.speed_mbps is not None}
     half = [node for node, (_use, state) in found.items() if state.duplex == "half"]
     parts = split(speeds)
-    slower = {n: v for n, v in parts.odd.items() if v < parts.common} if parts is not None and parts.clear else {}
+    slower = (
+        {n: v for n, v in parts.odd.items() if v < parts.common} if parts is not None and parts.has_majority else {}
+    )
     if slower and parts is not None:
         node, speed = next(iter(slower.items()))
         use, _state = found[node]
         yield failed(
             "speed",
-            f"{use.interface.name} runs at {_speed(speed)} on {fold(slower)}; {len(parts.agreeing)} nodes have "
-            f"{_speed(parts.common)}",
-            at=Evidence("speed", _speed(speed), _speed(parts.common), f"ethtool {use.interface.name}", node),
+            f"{use.interface.name} runs at {_speed_text(speed)} on {fold(slower)}; {len(parts.agreeing)} nodes have "
+            f"{_speed_text(parts.common)}",
+            at=Evidence("speed", _speed_text(speed), _speed_text(parts.common), f"ethtool {use.interface.name}", node),
             also=use.claims,
             nodes=tuple(slower),
-            remedy=f"Look after cable and switch port: `ethtool {use.interface.name}` on {fold(slower)}.",
+            remedy=f"Check cable and switch port: `ethtool {use.interface.name}` on {fold(slower)}.",
         )
     if half:
         use, _state = found[half[0]]
@@ -118,7 +112,7 @@ def interface_speed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield passed(f"speed of {len(speeds)} nodes")
 
 
-def _speed(mbps: int) -> str:
+def _speed_text(mbps: int) -> str:
     return f"{mbps / 1000:g} Gbit/s" if mbps >= 1000 else f"{mbps} Mbit/s"
 
 
@@ -129,26 +123,26 @@ def _speed(mbps: int) -> str:
     severity=Severity.WARNING,
     evidence=("https://docs.kernel.org/networking/bonding.html", "https://github.com/facebookresearch/gcm"),
     probes=(interfaces, nic_states),
-    cost="reads /sys/class/net and asks the kernel for its interfaces; milliseconds",
+    cost="reads /sys/class/net and queries the kernel for its interfaces; milliseconds",
 )
 def bond_degraded(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Every member of a bond in use has its link, and bonds are of one mode on all nodes.
+    """Every member of a bond in use has a link, and bonds have one mode on all nodes.
 
     What it checks: where the interface in use is a bond, the link state of its members, and mode and number of
     members compared between nodes.
 
-    Why it matters: a bond with a dead member works, at half the rate, and nobody notices.
+    Why it matters: a bond with a dead member works at half the rate, which goes unnoticed.
 
     Example: bond0 of node2 has eth2 down; the other nodes have both members.
 
-    Fix: cable and switch port of the member; one bonding mode everywhere.
+    Fix: check cable and switch port of the member; use one bonding mode everywhere.
 
     Known limits: in an active-backup bond a dead member costs nothing until the other one fails.
 
     Evidence: Linux bonding documentation; gcm.
     """
     yield from _known(job, fleet, facts, "bonds")
-    found = states_in_use(job, facts) if apart(fleet) else {}
+    found = states_in_use(job, facts) if is_multi_node(fleet) else {}
     bonds = {node: (use, state) for node, (use, state) in found.items() if state.bond_mode}
     if found and not bonds:
         yield not_applicable("bonds", "no interface in use is a bond")
@@ -163,15 +157,15 @@ def bond_degraded(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             at=Evidence("bond", f"{fold(names)} down", "all members up", f"cat /proc/net/bonding/{name}", nodes[0]),
             also=bonds[nodes[0]][0].claims,
             nodes=nodes,
-            remedy=f"Look after cable and switch port of {fold(names)} on {fold(nodes)}.",
+            remedy=f"Check cable and switch port of {fold(names)} on {fold(nodes)}.",
         )
     shape = {node: f"{state.bond_mode} of {len(state.members)}" for node, (_use, state) in bonds.items()}
     parts = split(shape)
-    if parts is not None and parts.odd and parts.clear:
+    if parts is not None and parts.odd and parts.has_majority:
         node, odd = parts.first_odd
         yield failed(
             "bonds differ",
-            f"bonds differ between nodes: {parts.spoken}",
+            f"bonds differ between nodes: {parts.description}",
             at=Evidence("bond", odd, parts.common, f"cat /proc/net/bonding/{bonds[node][1].name}", node),
             also=bonds[node][0].claims,
             nodes=tuple(parts.odd),
@@ -190,33 +184,33 @@ def bond_degraded(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     confidence=Confidence.MEDIUM,
     evidence=("NVIDIA/nccl#1957", "https://docs.kernel.org/networking/statistics.html"),
     probes=(interfaces, nic_states),
-    cost="reads /sys/class/net and asks the kernel for its interfaces; milliseconds",
+    cost="reads /sys/class/net and queries the kernel for its interfaces; milliseconds",
 )
 def interface_errors(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The interface in use has not lost its link, or packets, far more often than those of the other nodes.
 
-    What it checks: receive and transmit errors as a share of all packets, and how often the carrier came and went,
-    since the driver was loaded, against the median of the nodes.
+    What it checks: receive and transmit errors as a share of all packets, and carrier changes since the driver was
+    loaded, compared with the median of the nodes.
 
-    Why it matters: a loose transceiver shows here days before it fails; meanwhile TCP repeats itself and every step
+    Why it matters: a loose transceiver shows here days before it fails; until then TCP retransmits and every step
     waits.
 
     Example: node7 counts 48000 rx_errors in 9 million packets, the others none.
 
-    Fix: reseat or replace cable and transceiver of the node named.
+    Fix: reseat or replace cable and transceiver of the reported node.
 
-    Known limits: counters have no date; an old incident counts like one of today. Dropped packets are not judged,
+    Known limits: counters have no date, so an old incident counts like a new one. Dropped packets are not judged,
     because a full socket buffer counts as well.
 
     Evidence: NVIDIA/nccl#1957; Linux interface statistics.
     """
     yield from _known(job, fleet, facts, "errors")
-    found = states_in_use(job, facts) if apart(fleet) else {}
-    # With fewer than three nodes nothing tells which of them is the odd one.
+    found = states_in_use(job, facts) if is_multi_node(fleet) else {}
+    # With fewer than three nodes, none can be called the odd one.
     shares = {node: _error_share(state) for node, (_use, state) in found.items()}
-    noisy = _far_above(shares, lambda value, usual: value > ERROR_SHARE and value > 10 * usual)
+    noisy = _outliers_above(shares, lambda value, usual: value > ERROR_SHARE and value > 10 * usual)
     changes = {n: float(s.carrier_changes) for n, (_u, s) in found.items() if s.carrier_changes is not None}
-    loose = _far_above(changes, lambda value, usual: value > 10 * usual and value > usual + MORE_CHANGES)
+    loose = _outliers_above(changes, lambda value, usual: value > 10 * usual and value > usual + EXTRA_CHANGES)
     for node in noisy:
         use, state = found[node]
         errors = state.counters.get("rx_errors", 0) + state.counters.get("tx_errors", 0)
@@ -235,7 +229,9 @@ def interface_errors(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             f"carrier of {node}",
             f"{state.name} on {node} lost and found its carrier {state.carrier_changes} times; the median of the "
             f"nodes is {median(changes.values()):g}",
-            at=Evidence("carrier", str(state.carrier_changes), f"{median(changes.values()):g}", _flaps(state), node),
+            at=Evidence(
+                "carrier", str(state.carrier_changes), f"{median(changes.values()):g}", _carrier_command(state), node
+            ),
             also=use.claims,
             nodes=(node,),
             remedy=f"Reseat or replace cable and transceiver of {state.name} on {node}.",
@@ -244,7 +240,7 @@ def interface_errors(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield passed(f"errors of {len(found)} nodes")
 
 
-def _flaps(state: NicState) -> str:
+def _carrier_command(state: NicState) -> str:
     return f"cat /sys/class/net/{state.name}/carrier_changes"
 
 
@@ -252,10 +248,10 @@ def _error_share(state: NicState) -> float:
     count = state.counters.get
     errors = count("rx_errors", 0) + count("tx_errors", 0)
     packets = count("rx_packets", 0) + count("tx_packets", 0)
-    return errors / max(1, errors + packets) if errors >= FEWEST_ERRORS else 0.0
+    return errors / max(1, errors + packets) if errors >= MIN_ERRORS else 0.0
 
 
-def _far_above(values: Mapping[str, float], is_far: Callable[[float, float], bool]) -> list[str]:
+def _outliers_above(values: Mapping[str, float], is_far: Callable[[float, float], bool]) -> list[str]:
     """The nodes whose value is far above the median; none with fewer than three nodes."""
     if len(values) < 3:
         return []
@@ -271,51 +267,51 @@ def _far_above(values: Mapping[str, float], is_far: Callable[[float, float], boo
     confidence=Confidence.MEDIUM,
     evidence=("https://github.com/AMD-AGI/Primus", "https://github.com/imbue-ai/cluster-health"),
     probes=(interfaces, nic_states),
-    cost="reads /sys/class/net and asks each driver for its version (ethtool); milliseconds",
+    cost="reads /sys/class/net and queries each driver for its version (ethtool); milliseconds",
 )
 def nic_driver(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The network cards in use have one driver and one firmware version.
 
     What it checks: driver and firmware of each node's interface in use; firmware is compared among equal drivers.
 
-    Why it matters: a card that was exchanged or a node that missed an update behaves differently under load, and
-    is the last thing anybody looks at.
+    Why it matters: a replaced card or a node that missed an update behaves differently under load, and is the last
+    thing anyone checks.
 
     Example: 31 nodes with mlx5_core 28.39.1002, and one with 28.33.0751.
 
-    Fix: bring the node named to the firmware of the others.
+    Fix: install the firmware of the others on the reported node.
 
-    Known limits: without a clear majority nothing is said: mixed hardware may be meant. Bonds and bridges have no
-    firmware of their own.
+    Known limits: without a clear majority nothing is reported: mixed hardware may be intended. Bonds and bridges have
+    no firmware of their own.
 
     Evidence: Primus node-smoke (NIC firmware among its fingerprints); imbue cluster-health.
     """
     yield from _known(job, fleet, facts, "drivers")
-    found = states_in_use(job, facts) if apart(fleet) else {}
+    found = states_in_use(job, facts) if is_multi_node(fleet) else {}
     drivers = {node: state.driver for node, (_use, state) in found.items() if state.driver}
     parts = split(drivers)
-    odd = parts.odd if parts is not None and parts.clear else {}
+    odd = parts.odd if parts is not None and parts.has_majority else {}
     versions = {n: found[n][1].firmware for n in drivers if n not in odd and found[n][1].firmware}
     firmware = split(versions)
     for what, seen in (("driver", parts), ("firmware", firmware)):
-        if seen is None or not seen.odd or not seen.clear or len(seen.agreeing) < 2:
+        if seen is None or not seen.odd or not seen.has_majority or len(seen.agreeing) < 2:
             continue
         node, value = seen.first_odd
         use, state = found[node]
         yield failed(
             what,
-            f"the network cards have different {what} versions: {seen.spoken}"
+            f"the network cards have different {what} versions: {seen.description}"
             if what == "firmware"
-            else f"the network cards have different drivers: {seen.spoken}",
+            else f"the network cards have different drivers: {seen.description}",
             at=Evidence(what, value, seen.common, f"ethtool -i {state.name}", node),
             also=use.claims,
             nodes=tuple(seen.odd),
-            remedy=f"Bring {state.name} on {fold(seen.odd)} to the {what} of the other nodes ({seen.common}).",
+            remedy=f"Install the {what} of the other nodes for {state.name} on {fold(seen.odd)} ({seen.common}).",
         )
-    if drivers and not odd and not (firmware is not None and firmware.odd and firmware.clear):
+    if drivers and not odd and not (firmware is not None and firmware.odd and firmware.has_majority):
         yield passed(f"drivers of {len(drivers)} nodes")
     elif found and not drivers:
-        yield unknown("drivers", "no driver of an interface in use says what it is")
+        yield unknown("drivers", "no driver of an interface in use reports its name")
 
 
 @check(
@@ -326,48 +322,48 @@ def nic_driver(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     confidence=Confidence.MEDIUM,
     evidence=("NVIDIA/nccl#1782", "https://docs.kernel.org/networking/ip-sysctl.html"),
     probes=(interfaces, nic_states),
-    cost="reads /sys/class/net and /proc/sys/net, and asks the kernel for its routing rules; milliseconds",
+    cost="reads /sys/class/net and /proc/sys/net, and queries the kernel for its routing rules; milliseconds",
 )
-def two_in_one_network(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """No second interface lies in the network of the one in use, unless the kernel was told how to tell them apart.
+def two_interfaces_in_one_network(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """No second interface is in the network of the one in use, unless kernel rules separate them.
 
     What it checks: on each node whether another interface that is up has an address in the network of the one in use,
     while arp_ignore, arp_announce and routing rules are as the kernel has them by default.
 
     Why it matters: the kernel answers for both addresses on either card and sends everything over the first: one rail
-    carries all, and with a strict rp_filter what comes in over the other is thrown away.
+    carries all, and with a strict rp_filter packets that arrive over the other are dropped.
 
     Example: eth1 and eth2, both in 10.0.0.0/16, for two rails.
 
-    Fix: a network of its own for each rail, or `sysctl net.ipv4.conf.all.arp_ignore=1 arp_announce=2` and a routing
+    Fix: a separate network for each rail, or `sysctl net.ipv4.conf.all.arp_ignore=1 arp_announce=2` and a routing
     rule and table for each interface.
 
-    Known limits: clouds that attach several cards to one subnet set such rules themselves; where any rule exists it is
-    taken to be right.
+    Known limits: clouds that attach several cards to one subnet set such rules themselves; any existing rule is
+    assumed to be right.
 
     Evidence: NVIDIA/nccl#1782; Linux, ip-sysctl (arp_ignore, arp_announce, rp_filter).
     """
     yield from _known(job, fleet, facts, "interfaces of one network")
-    found = states_in_use(job, facts) if apart(fleet) else {}
-    have, seen = facts.observed(interfaces), facts.observed(nic_states)
+    found = states_in_use(job, facts) if is_multi_node(fleet) else {}
+    observed, seen = facts.observed(interfaces), facts.observed(nic_states)
     twins: dict[tuple[str, str, bool], list[str]] = {}
     for node, (use, state) in found.items():
         others = [
             item.name
-            for item in have[node].interfaces
+            for item in observed[node].interfaces
             # A second address of one interface is listed under its label, such as eth0:1.
             if item.name.split(":")[0] != use.interface.name.split(":")[0]
             and item.up
             and any(subnet(a) == use.network for a in item.addresses)
         ]
-        if others and _untold(seen[node], state):
+        if others and _is_unknown(seen[node], state):
             twins.setdefault((use.interface.name, others[0], state.rp_filter == 1), []).append(node)
     for (name, other, strict), nodes in twins.items():
         use, state = found[nodes[0]]
         yield failed(
             f"{name} and {other}",
-            f"{name} and {other} both lie in {use.network} on {fold(nodes)}, and the kernel has no rule to tell them "
-            "apart" + ("; its strict rp_filter drops what comes in over the other" if strict else ""),
+            f"{name} and {other} are both in {use.network} on {fold(nodes)}, and no kernel rule separates them"
+            + ("; its strict rp_filter drops packets that arrive over the other" if strict else ""),
             at=Evidence(
                 "kernel settings",
                 f"arp_ignore {state.arp_ignore}, arp_announce {state.arp_announce}, rp_filter {state.rp_filter}",
@@ -377,12 +373,12 @@ def two_in_one_network(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
             ),
             also=use.claims,
             nodes=nodes,
-            remedy=f"Give {other} a network of its own, or `sysctl -w net.ipv4.conf.all.arp_ignore=1 "
+            remedy=f"Put {other} into a separate network, or `sysctl -w net.ipv4.conf.all.arp_ignore=1 "
             "net.ipv4.conf.all.arp_announce=2` and a routing rule and table for each interface.",
         )
     if found and not twins:
         yield passed(f"interfaces of {len(found)} nodes")
 
 
-def _untold(seen: NicStates, state: NicState) -> bool:
+def _is_unknown(seen: NicStates, state: NicState) -> bool:
     return seen.policy_rules == 0 and state.arp_ignore == 0 and state.arp_announce == 0

@@ -1,28 +1,17 @@
-"""Whether the chosen network interfaces exist, lead to the master, and agree between nodes."""
+"""Checks that the chosen network interfaces exist, reach the master, and agree between nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, root_command, unknown
-from preflight.outcome import Confidence, Evidence, Severity
-from preflight.recording import Facts, Fleet, Observed, Unavailable
-from preflight.request import Request, probe_name
-from preflight_checks.context.surroundings import requests
-from preflight_checks.demands import (
-    FILTER_VARIABLES,
-    Filter,
-    backends,
-    filter_unresolved,
-    filters,
-    fold,
-    is_loopback,
-    owner,
-    store_endpoints,
-    unseen,
-)
-from preflight_checks.majority import split
+from preflight._util.hostnames import is_loopback
+from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.job import Job
+from preflight.model.recording import Facts, Fleet, Observed, Unavailable
+from preflight.model.requests import Request, probe_name
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
+from preflight_checks.comparison import split
+from preflight_checks.context.node_environment import requests
 from preflight_checks.network.environment_filters import environment_filters
 from preflight_checks.network.filter_findings import filter_findings
 from preflight_checks.network.interface_filter import (
@@ -31,9 +20,13 @@ from preflight_checks.network.interface_filter import (
     has_filter,
 )
 from preflight_checks.network.interface_used import used_interfaces
-from preflight_checks.network.nic_choice import apart
+from preflight_checks.planning import missing_facts
 from preflight_checks.probes.environment import environment
 from preflight_checks.probes.interfaces import Route, interfaces, route
+from preflight_checks.requirements.backends import backends
+from preflight_checks.requirements.endpoints import owner, store_endpoints
+from preflight_checks.requirements.filters import FILTER_VARIABLES, Filter, filter_unresolved, filters
+from preflight_checks.requirements.hosts import fold, is_multi_node
 
 
 def _plan_filter(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
@@ -43,8 +36,8 @@ def _plan_filter(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
             claims = tuple(claim for item in found for claim in item.claims)
             yield Request(probe_name(interfaces), node.name, because=claims, required=True)
     names, claims = backends(job)
-    if apart(fleet) and names & {"nccl", "gloo"}:
-        # A node's own environment, or /etc/nccl.conf, may hold a filter that stands in no file of the job.
+    if is_multi_node(fleet) and names & {"nccl", "gloo"}:
+        # A node's own environment, or /etc/nccl.conf, may set a filter that is not in the job's files.
         yield from requests(job, fleet, context=True)
         yield from requests(job, fleet, context=False)
         for node in fleet.reached:
@@ -56,7 +49,7 @@ def _plan_filter(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     "interface-filter-leaves-nothing-usable",
     plan=_plan_filter,
     probes=(interfaces, environment),
-    cost="asks the kernel for its interfaces, and the job context for its environment; milliseconds",
+    cost="queries the kernel for its interfaces, and the job context for its environment; milliseconds",
     severity=Severity.ERROR,
     evidence=("NVIDIA/nccl#286", "marin-community/marin#6940", "aws/deep-learning-containers#6469"),
 )
@@ -65,8 +58,8 @@ def interface_filter(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     What it checks: the filter (NCCL_SOCKET_IFNAME with NCCL_SOCKET_FAMILY, GLOO_SOCKET_IFNAME, TP_SOCKET_IFNAME,
     HOROVOD_GLOO_IFACE, FI_TCP_IFACE, Open MPI's btl_tcp_if_include and _exclude, oob_tcp_if_include) is applied to
-    each node's interfaces exactly as the library does it; something must be left, it must be up with a carrier and
-    an address that means something to others, and it must not be loopback or a bridge for containers.
+    each node's interfaces exactly as the library does it; an interface must remain, be up with a carrier and a
+    routable address, and not be loopback or a container bridge.
 
     Why it matters: a hard-coded name that one node lacks gives a clear error on that node alone; all others hang.
 
@@ -74,16 +67,16 @@ def interface_filter(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Fix: name an interface that every node has, use a prefix (`ib`), or exclude (`^docker,lo`).
 
-    Known limits: of variables that stand in no file of the job, those of NCCL and Gloo are judged, as a process of the
-    ranks' kind finds them in its environment or in /etc/nccl.conf.
+    Known limits: of variables outside the job's files, only those of NCCL and Gloo are judged, as ranks find them in
+    their environment or in /etc/nccl.conf.
 
     Evidence: NVIDIA/nccl#286, marin-community/marin#6940, aws/deep-learning-containers#6469.
     """
     for variable in FILTER_VARIABLES:
         if filter_unresolved(job, variable):
-            yield unknown(variable, "the files set it to something only run time can tell")
+            yield unknown(variable, "its value is only known at run time")
     grouped: dict[tuple[str, str, str], dict[str, Filter]] = {}
-    around = environment_filters(job, facts) if apart(fleet) else {}
+    around = environment_filters(job, facts) if is_multi_node(fleet) else {}
     for node in fleet.reached:
         for item in (*filters(job, node.name), *around.get(node.name, ())):
             grouped.setdefault((item.variable, item.value, item.origin), {})[node.name] = item
@@ -96,7 +89,7 @@ def interface_filter(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _master_host(job: Job, fleet: Fleet) -> str:
-    """The host other nodes dial for rank 0, in the job's spelling; the node's name when nothing spells it."""
+    """The host at which other nodes reach rank 0, as written in the job, or the node's name."""
     for endpoint in store_endpoints(job):
         if endpoint.host and not is_loopback(endpoint.host):
             return endpoint.host
@@ -104,7 +97,7 @@ def _master_host(job: Job, fleet: Fleet) -> str:
 
 
 def _listeners(job: Job, fleet: Fleet) -> set[str]:
-    """Nodes that listen for the others; their route to themselves is loopback and says nothing."""
+    """The nodes on which others connect; their route to themselves is loopback and proves nothing."""
     found = {node.name for endpoint in store_endpoints(job) if (node := owner(fleet, endpoint)) is not None}
     return found or ({fleet.master.name} if fleet.master else set())
 
@@ -115,7 +108,7 @@ def _plan_route(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     listeners, host = _listeners(job, fleet), _master_host(job, fleet)
     for node in fleet.reached:
         claims = tuple(claim for item in filters(job, node.name) for claim in item.claims)
-        # Asked even without a filter: the link stage dials the address of the interface found here.
+        # Requested even without a filter: the link stage dials the address of the interface found here.
         yield Request(probe_name(interfaces), node.name, because=claims)
         if claims and node.name not in listeners:
             yield Request(probe_name(route), node.name, {"destination": host}, because=claims)
@@ -139,7 +132,7 @@ def _choices(job: Job, facts: Facts) -> dict[str, Chosen]:
     "chosen-interface-not-on-route-to-master",
     plan=_plan_route,
     probes=(interfaces, route),
-    cost="asks the kernel for its interfaces and for one route; milliseconds",
+    cost="queries the kernel for its interfaces and for one route; milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=("marin-community/marin#7018", "NVIDIA/nccl#1105"),
@@ -147,22 +140,21 @@ def _choices(job: Job, facts: Facts) -> dict[str, Chosen]:
 def interface_route(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The chosen interface is the one the kernel uses towards rank 0.
 
-    What it checks: the kernel's route to the rendezvous host against the interfaces the filter leaves.
+    What it checks: the kernel's route to the rendezvous host compared with the interfaces the filter leaves.
 
     Why it matters: the job then runs over a management network, or publishes an address its peers cannot route
     to; either is slow or silent, never reported.
 
     Example: NCCL_SOCKET_IFNAME=eth1 while the route to node0 leaves through eth0.
 
-    Fix: choose the interface of the network the master address lies in, or give the master's address on the
-    chosen network.
+    Fix: choose the interface of the master address's network, or give the master's address on the chosen network.
 
     Known limits: with several rails on one fabric a difference is intended.
 
     Evidence: marin-community/marin#7018, NVIDIA/nccl#1105.
     """
     if len(fleet.nodes) < 2 or not has_filter(job):
-        yield not_applicable("route to rank 0", "no interface filter, or one node")
+        yield not_applicable("route to rank 0", "the job sets no interface filter, or has only one node")
         return
     host = _master_host(job, fleet)
     choices = _choices(job, facts)
@@ -170,12 +162,12 @@ def interface_route(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     for node, fact in _routes(facts, host).items():
         choice = choices.get(node)
         if isinstance(fact, Unavailable):
-            yield unknown(node, f"its route to {host} is not known: {fact.reason}")
+            yield unknown(node, f"its route to {host} is not known: {fact.reason}", nodes=(node,))
         elif fact.value.problem or not fact.value.interface:
-            yield unknown(node, f"no route to {host}: {fact.value.detail or fact.value.problem}")
+            yield unknown(node, f"no route to {host}: {fact.value.detail or fact.value.problem}", nodes=(node,))
         elif choice is None:
-            yield unknown(node, "the filter leaves no interface there")
-        elif fact.value.interface in {item.name for item in choice.among} or fact.value.interface == "lo":
+            yield unknown(node, "the filter leaves no interface there", nodes=(node,))
+        elif fact.value.interface in {item.name for item in choice.candidates} or fact.value.interface == "lo":
             yield passed(node)
         else:
             off[node] = (choice, fact.value)
@@ -204,7 +196,7 @@ def interface_route(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     "mtu-differs",
     plan=_plan_route,
     probes=(interfaces, route),
-    cost="asks the kernel for its interfaces and for one route; milliseconds",
+    cost="queries the kernel for its interfaces and for one route; milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=("NVIDIA/nccl#1524", "NVIDIA/nccl#1957"),
@@ -212,10 +204,10 @@ def interface_route(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 def interface_mtu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The chosen interfaces of all nodes have one MTU.
 
-    What it checks: the MTU of the interface that each node uses: what a filter chooses, or the library by itself.
+    What it checks: the MTU of the interface that each node uses: chosen by a filter or by the library.
 
-    Why it matters: where one side sends larger frames than the other or a switch takes, small messages pass and
-    bulk vanishes: the job initialises and then hangs.
+    Why it matters: if one side sends larger frames than the other side or a switch accepts, small messages pass and
+    bulk data vanishes: the job initialises and then hangs.
 
     Example: three nodes at 9000 and one re-imaged node at 1500.
 
@@ -228,7 +220,7 @@ def interface_mtu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if len(fleet.nodes) < 2:
         yield not_applicable("MTU", "the job has one node")
         return
-    blind = tuple(unseen(facts, interfaces, "MTU"))
+    blind = tuple(missing_facts(facts, interfaces, "MTU"))
     yield from blind
     choices = used_interfaces(job, facts)
     found = split({node: c.interface.mtu for node, c in choices.items() if c.interface.mtu is not None})
@@ -243,7 +235,7 @@ def interface_mtu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     choice, common = choices[node], found.common
     yield failed(
         "MTU",
-        f"the chosen interfaces have different MTUs: {found.spoken}",
+        f"the chosen interfaces have different MTUs: {found.description}",
         at=Evidence(
             "interfaces",
             f"{choice.interface.name} mtu {choice.interface.mtu}",

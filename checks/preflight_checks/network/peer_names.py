@@ -1,39 +1,32 @@
-"""Whether names mean the same on all nodes, whether two names are one machine, and the name torchrun will publish."""
+"""Checks names of nodes: the same meaning everywhere, one machine per name, and the name that torchrun publishes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from preflight.job import Claim, Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
-from preflight.outcome import Confidence, Evidence, Severity
-from preflight.recording import Facts, Fleet, Node, Observed
-from preflight.request import Request, probe_name
-from preflight_checks.demands import (
-    deciding,
-    fold,
-    is_literal,
-    is_loopback,
-    named,
-    scopes,
-    server_endpoints,
-    store_endpoints,
-    unseen,
-)
-from preflight_checks.majority import split
+from preflight._util.hostnames import is_loopback
+from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.job import Claim, Job
+from preflight.model.recording import Facts, Fleet, Node, Observed
+from preflight.model.requests import Request, probe_name
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight_checks.comparison import split
 from preflight_checks.network.names import lookups
-from preflight_checks.network.nic_choice import apart
+from preflight_checks.planning import missing_facts, multi_node, multi_node_facts, on_every_node
 from preflight_checks.probes.identity import Identity, identity
-from preflight_checks.probes.names import MOST_NAMES, Lookup, Lookups, resolve, resolve_many
+from preflight_checks.probes.names import MAX_NAMES, Lookup, Lookups, resolve, resolve_many
+from preflight_checks.requirements.claims import claims_in_force, scopes
+from preflight_checks.requirements.endpoints import server_endpoints, store_claims, store_endpoints
+from preflight_checks.requirements.hosts import fold, is_literal, is_multi_node, named
 
-#: A look-up that takes longer is one that first waited for a name server that does not answer.
+#: A look-up that takes longer has first waited for a dead name server.
 SLOW_S = 1.9
-#: Above MOST_NAMES each node is asked for some names, of more than MANY for few: what is asked grows with the nodes.
+#: Above MAX_NAMES each node looks up only some names, above MANY only a few, so that requests grow linearly.
 SOME_NAMES, FEW_NAMES, MANY = 16, 4, 1024
 
 
-def _spelled(job: Job) -> dict[str, tuple[Claim, ...]]:
-    """The host names that the job's files spell for parameter servers and trainers, with their claims."""
+def _names_as_written(job: Job) -> dict[str, tuple[Claim, ...]]:
+    """The host names that the job's files give for parameter servers and trainers, with their claims."""
     found: dict[str, tuple[Claim, ...]] = {}
     for endpoint in server_endpoints(job):
         if not is_literal(endpoint.host) and not is_loopback(endpoint.host):
@@ -43,22 +36,22 @@ def _spelled(job: Job) -> dict[str, tuple[Claim, ...]]:
 
 def _wanted(job: Job, fleet: Fleet) -> list[str]:
     nodes = [node.name for node in fleet.nodes if not is_literal(node.name)]
-    # Whether the rendezvous host resolves is NAM002's question.
+    # NAM002 checks the rendezvous host.
     stores = {endpoint.host for endpoint in store_endpoints(job)}
-    return [name for name in dict.fromkeys((*_spelled(job), *nodes)) if name not in stores]
+    return [name for name in dict.fromkeys((*_names_as_written(job), *nodes)) if name not in stores]
 
 
 def _plan_names(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    names = _wanted(job, fleet) if apart(fleet) else []
+    names = _wanted(job, fleet) if is_multi_node(fleet) else []
     each = SOME_NAMES if len(names) <= MANY else FEW_NAMES
-    spelled = _spelled(job)
+    spelled = _names_as_written(job)
     claims = tuple(dict.fromkeys(claim for found in spelled.values() for claim in found))
     for place, node in enumerate(fleet.reached):
-        # Where not all are asked for, each name is asked of as many nodes as there are names in a request.
-        asked = names if len(names) <= MOST_NAMES else [names[(place + step) % len(names)] for step in range(each)]
-        if len(asked) > 1:
-            params = {"names": asked}
-            required = bool(set(asked) & set(spelled))
+        # In a sample, each name is looked up on as many nodes as there are names in a request.
+        requested = names if len(names) <= MAX_NAMES else [names[(place + step) % len(names)] for step in range(each)]
+        if len(requested) > 1:
+            params = {"names": requested}
+            required = bool(set(requested) & set(spelled))
             yield Request(probe_name(resolve_many), node.name, params, because=claims, required=required)
 
 
@@ -69,31 +62,30 @@ def _plan_names(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     severity=Severity.ERROR,
     evidence=("PaddlePaddle/Paddle#37951", "pytorch/pytorch#150532", "tensorflow/tensorflow#12745"),
     probes=(resolve_many,),
-    cost="looks up the nodes' names, at most 64 on each node, at the same time; as long as the slowest, 3 s at most",
+    cost="resolves the nodes' names, at most 64 on each node, in parallel; at most 3 s",
 )
-def names_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The names of the job's nodes, and of its parameter servers, mean the same on every node.
+def name_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The names of the job's nodes and parameter servers resolve to the same addresses on every node.
 
-    What it checks: every node looks up the names of the nodes and of the endpoints that the files spell; a name must
+    What it checks: every node looks up the names of the nodes and of the endpoints in the files; a name must
     resolve on all nodes or on none, to addresses in common, and to loopback on its own node alone.
 
-    Why it matters: the node with the old line in /etc/hosts dials a stranger or itself, while all others wait for it.
+    Why it matters: the node with the old line in /etc/hosts dials the wrong machine or itself, while all others wait
+    for it.
 
     Example: /etc/hosts of node3 still gives node1 the address it had before it moved.
 
     Fix: one /etc/hosts, or one DNS, for all nodes.
 
-    Known limits: names that no node resolves are taken for aliases of ssh and passed over, unless an endpoint spells
-    them. Above 64 names each node is asked for 16 of them, above 1024 for 4. Names that only the list of nodes has are
-    a warning: not every launcher uses them.
+    Known limits: names that no node resolves are assumed to be ssh aliases and skipped, unless an endpoint uses them.
+    Above 64 names each node looks up 16 of them, above 1024 only 4. Names that occur only in the node list are a
+    warning: not every launcher uses them.
 
     Evidence: PaddlePaddle/Paddle#37951, pytorch/pytorch#150532, tensorflow/tensorflow#12745.
     """
-    if not apart(fleet):
-        yield not_applicable("names of the nodes", "one machine")
+    if not (yield from multi_node_facts(fleet, facts, resolve_many, "names of the nodes")):
         return
-    yield from unseen(facts, resolve_many, "names of the nodes")
-    spelled = _spelled(job)
+    spelled = _names_as_written(job)
     answers: dict[str, dict[str, Lookup]] = {}
     files: dict[str, Mapping[str, list[str]]] = {}
     for node, seen in facts.observed(resolve_many).items():
@@ -102,14 +94,14 @@ def names_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             answers.setdefault(found.name, {})[node] = found
     faults: dict[tuple[str, str, bool], dict[str, str]] = {}
     for name, on in answers.items():
-        for node, what in _odd(name, on, owner=named(fleet, name), certain=name in spelled).items():
+        for node, what in _odd_nodes(name, on, owner=named(fleet, name), certain=name in spelled).items():
             source = " (its /etc/hosts)" if name in files[node] else ""
             faults.setdefault((node, f"{what}{source}", name in spelled), {})[name] = what
-    alike: dict[tuple[tuple[str, ...], str, bool], list[str]] = {}
+    groups: dict[tuple[tuple[str, ...], str, bool], list[str]] = {}
     for (node, what, certain), names in faults.items():
-        alike.setdefault((tuple(names), what, certain), []).append(node)
-    for (same, what, certain), nodes in alike.items():
-        others = [_said(found) for node, found in answers[same[0]].items() if node not in nodes and found.addresses]
+        groups.setdefault((tuple(names), what, certain), []).append(node)
+    for (same, what, certain), nodes in groups.items():
+        others = [_answer(found) for node, found in answers[same[0]].items() if node not in nodes and found.addresses]
         usual = max(set(others), key=others.count) if others else ""
         yield failed(
             f"{fold(same, 3)} on {fold(nodes, 3)}",
@@ -117,7 +109,8 @@ def names_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             at=Evidence("look-up", what, usual or "an address", f"getent ahosts {same[0]}", nodes[0]),
             also=tuple(claim for name in same for claim in spelled.get(name, ())),
             nodes=nodes,
-            remedy=f"Let {fold(same)} mean the same everywhere: one /etc/hosts, or one DNS, for all nodes.",
+            remedy=f"Make {fold(same)} resolve to the same address on every node: use the same /etc/hosts or the "
+            "same DNS.",
             severity=None if certain else Severity.WARNING,
             confidence=None if certain else Confidence.MEDIUM,
         )
@@ -125,45 +118,38 @@ def names_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield passed(f"{len(answers)} names on {len(files)} nodes")
 
 
-def _odd(name: str, on: Mapping[str, Lookup], *, owner: Node | None, certain: bool) -> dict[str, str]:
-    """The nodes on which a name means something else than on most, and what."""
+def _odd_nodes(name: str, on: Mapping[str, Lookup], *, owner: Node | None, certain: bool) -> dict[str, str]:
+    """The nodes on which a name means something else than on most nodes, with its meaning there."""
     found: dict[str, str] = {}
     good = {n: tuple(sorted(v.addresses)) for n, v in on.items() if v.addresses and not is_loopback(v.addresses[0])}
     for node, answer in on.items():
         if not answer.addresses and (good or certain):
-            found[node] = "does not resolve" if answer.problem != "timeout" else "gets no answer from the resolver"
+            found[node] = "does not resolve" if answer.problem != "timeout" else "gets no response from the resolver"
         elif answer.addresses and is_loopback(answer.addresses[0]) and (owner is None or node != owner.name):
             found[node] = f"is {answer.addresses[0]}"
     parts = split(good)
-    for node, addresses in parts.odd.items() if parts is not None and parts.clear else ():
-        # Several addresses may come in turns, or one family be missing: one in common is enough.
+    for node, addresses in parts.odd.items() if parts is not None and parts.has_majority else ():
+        # Addresses may rotate, or one family may be missing: one common address is enough.
         if parts is not None and not set(addresses) & set(parts.common):
             found[node] = f"is {fold(addresses, 2)}"
     return found
 
 
-def _said(found: Lookup) -> str:
-    return fold(found.addresses, 2)
-
-
-def _plan_identity(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    if apart(fleet):
-        claims = tuple(claim for endpoint in store_endpoints(job) for claim in endpoint.claims)
-        for node in fleet.reached:
-            yield Request(probe_name(identity), node.name, because=claims)
+def _answer(lookup: Lookup) -> str:
+    return fold(lookup.addresses, 2)
 
 
 @check(
     "NAM004",
     "two-names-of-one-machine",
-    plan=_plan_identity,
+    plan=on_every_node(identity, when=multi_node, because=store_claims),
     severity=Severity.ERROR,
     evidence=("deepspeedai/DeepSpeed#1481", "Lightning-AI/pytorch-lightning#8139"),
     probes=(identity,),
-    cost="reads the boot id and namespaces, and looks the own name up; as long as that takes, 3 s at most",
+    cost="reads the boot id and namespaces, and resolves its own name; as long as that takes, at most 3 s",
 )
-def one_machine_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The names in the list of nodes stand for different machines.
+def two_names_of_one_machine(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The names in the node list belong to different machines.
 
     What it checks: kernel boot and namespaces of network and processes behind every name; host names and machine ids
     are compared too.
@@ -175,15 +161,13 @@ def one_machine_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
 
     Fix: name each machine once.
 
-    Known limits: pods and containers on one machine count as different nodes, as they are. One host name on different
-    machines is a warning, one machine id (a cloned image) is for information.
+    Known limits: pods and containers on one machine count as different nodes. The same host name on different machines
+    is a warning, the same machine id (a cloned image) is information.
 
     Evidence: deepspeedai/DeepSpeed#1481, Lightning-AI/pytorch-lightning#8139.
     """
-    if not apart(fleet):
-        yield not_applicable("machines", "one machine is meant")
+    if not (yield from multi_node_facts(fleet, facts, identity, "machines")):
         return
-    yield from unseen(facts, identity, "machines")
     seen = facts.observed(identity)
     places = _shared({node: fact.place for node, fact in seen.items()})
     for nodes in places.values():
@@ -191,7 +175,7 @@ def one_machine_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
             f"machine of {fold(nodes, 3)}",
             f"{fold(nodes)} are one machine, {seen[nodes[0]].hostname}, under {len(nodes)} names",
             at=Evidence("boot id", seen[nodes[0]].boot_id, "one for each name", f"cat {_BOOT}", nodes[0]),
-            also=tuple(claim for scope in scopes(job) for claim in deciding(job, "hosts", scope)),
+            also=tuple(claim for scope in scopes(job) for claim in claims_in_force(job, "hosts", scope)),
             nodes=nodes,
             remedy=f"Keep one of {fold(nodes)} in the list of nodes.",
         )
@@ -203,15 +187,15 @@ def one_machine_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     ):
         for value, nodes in _shared(values).items():
             if len({rest[node].boot_id for node in nodes}) < len(nodes):
-                continue  # containers of one machine share it by right
+                continue  # containers of one machine legitimately share it
             yield failed(
                 f"{what} {value}",
-                f"{fold(nodes)} are different machines with one {what}, {value}",
+                f"{fold(nodes)} are different machines with the same {what}, {value}",
                 at=Evidence(what, value, "one for each machine", "hostnamectl", nodes[0]),
                 nodes=nodes,
-                remedy=f"Give each a {what} of its own: "
+                remedy=f"Give each a unique {what}: "
                 + ("`hostnamectl set-hostname NAME`." if what == "host name" else "`systemd-machine-id-setup`."),
-                # Images of containers carry a machine id that means nothing.
+                # The machine id in container images has no meaning.
                 severity=Severity.WARNING if what == "host name" else Severity.INFO,
                 confidence=Confidence.MEDIUM,
             )
@@ -224,7 +208,7 @@ _BOOT = "/proc/sys/kernel/random/boot_id"
 
 
 def _shared(values: Mapping[str, str]) -> dict[str, list[str]]:
-    """The values that several nodes have, with these nodes."""
+    """The values that several nodes share, with these nodes."""
     holders: dict[str, list[str]] = {}
     for node, value in values.items():
         if value:
@@ -233,14 +217,14 @@ def _shared(values: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def _published(job: Job, fleet: Fleet, facts: Facts) -> tuple[str, Identity] | None:
-    """The node whose name torchrun's c10d rendezvous will publish as the master's, where that can be told.
+    """The node whose name torchrun's c10d rendezvous will publish as the master's, if known.
 
     dynamic_rendezvous.py sorts the participants by the name each found for itself, and the first becomes rank 0.
     """
     rendezvous = [endpoint for endpoint in store_endpoints(job) if endpoint.kind == "rendezvous"]
     given = any(job.setting("local_addr", scope) for scope in scopes(job))
     seen = facts.observed(identity)
-    if not apart(fleet) or not rendezvous or given or len(seen) < len(fleet.nodes):
+    if not is_multi_node(fleet) or not rendezvous or given or len(seen) < len(fleet.nodes):
         return None
     names = {node: fact for node, fact in seen.items() if fact.fqdn}
     if len(names) < len(fleet.nodes):
@@ -250,7 +234,7 @@ def _published(job: Job, fleet: Fleet, facts: Facts) -> tuple[str, Identity] | N
 
 
 def _uses_c10d(job: Job, fleet: Fleet) -> bool:
-    return apart(fleet) and any(endpoint.kind == "rendezvous" for endpoint in store_endpoints(job))
+    return is_multi_node(fleet) and any(endpoint.kind == "rendezvous" for endpoint in store_endpoints(job))
 
 
 def _plan_published(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
@@ -272,10 +256,10 @@ def _plan_published(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     severity=Severity.ERROR,
     evidence=("pytorch/pytorch#150532", "pytorch/pytorch#73656", "pytorch/elastic#113"),
     probes=(identity, resolve),
-    cost="looks one name up on every node; as long as that takes, 3 s at most",
+    cost="resolves one name on every node; at most 3 s",
 )
 def published_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The name under which torchrun's c10d rendezvous publishes rank 0's node leads the other nodes to it.
+    """The name under which torchrun's c10d rendezvous publishes rank 0's node resolves to it on the other nodes.
 
     What it checks: the full name each node finds for itself (socket.getfqdn), of which torchrun takes the first in
     alphabetical order as MASTER_ADDR, is looked up on every other node.
@@ -283,7 +267,7 @@ def published_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Why it matters: the rendezvous itself succeeds over the address you gave, and then every rank hangs on a name that
     only one node knows, or on "localhost".
 
-    Example: node1 finds itself to be node1.cluster.local, which DNS does not know.
+    Example: node1's full name is node1.cluster.local, which DNS does not know.
 
     Fix: `--local-addr` with an address of the node, or names that resolve everywhere.
 
@@ -294,11 +278,11 @@ def published_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if not _uses_c10d(job, fleet):
         yield not_applicable("the published name", "no c10d rendezvous between machines")
         return
-    yield from unseen(facts, identity, "the published name")
+    yield from missing_facts(facts, identity, "the published name")
     master = _published(job, fleet, facts)
     if master is None:
         if any(job.setting("local_addr", scope) for scope in scopes(job)):
-            yield not_applicable("the published name", "--local-addr says it")
+            yield not_applicable("the published name", "--local-addr sets it")
         elif facts.observed(identity):
             yield unknown("the published name", "the full name of every node is needed, and some could not be found")
         return
@@ -306,26 +290,26 @@ def published_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     claims = tuple(claim for endpoint in store_endpoints(job) for claim in endpoint.claims)
     bad: dict[str, str] = {}
     if is_loopback(who.fqdn):
-        bad = {other.name: "would dial itself" for other in fleet.reached if other.name != node}
+        bad = {other.name: "would connect to itself" for other in fleet.reached if other.name != node}
     good = 0
     for seen in lookups(facts, own=False):
         if seen.params.get("name") != who.fqdn or seen.node == node:
             continue
         if not isinstance(seen.fact, Observed):
-            yield unknown(f"{who.fqdn} on {seen.node}", seen.fact.reason, required=True)
+            yield unknown(f"{who.fqdn} on {seen.node}", seen.fact.reason, nodes=(seen.node,), required=True)
         elif not seen.fact.value.addresses:
             late = seen.fact.value.problem == "timeout"
-            bad[seen.node] = "gets no answer from the resolver" if late else "cannot resolve it"
+            bad[seen.node] = "gets no response from the resolver" if late else "cannot resolve it"
         elif is_loopback(seen.fact.value.addresses[0]):
-            bad[seen.node] = "would dial itself"
+            bad[seen.node] = "would connect to itself"
         else:
             good += 1
     if bad:
         what = next(iter(bad.values()))
         yield failed(
             "the published name",
-            f"torchrun will publish {who.fqdn} as the master's name ({node} finds itself so), and {fold(bad)} {what}",
-            at=Evidence("full name", who.fqdn, "a name that leads to it everywhere", "hostname -f", node),
+            f"torchrun publishes {who.fqdn} as the master's name (the full name of {node}), but {fold(bad)} {what}",
+            at=Evidence("full name", who.fqdn, "a name that resolves to the node everywhere", "hostname -f", node),
             also=claims,
             nodes=(node,) if is_loopback(who.fqdn) else tuple(bad),
             remedy="Add --local-addr with the node's own address to torchrun on every node, or make the name resolve.",
@@ -345,25 +329,23 @@ def published_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     cost="the look-ups of NAM003 and NAM004, timed",
 )
 def slow_lookups(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Names are looked up without waiting for a name server that does not answer.
+    """Look-ups do not wait for a dead name server.
 
     What it checks: how long every node took to look up the nodes' names, and its own full name.
 
     Why it matters: each connection by name, and each start of torchrun, then waits for seconds; look-ups of hundreds of
-    ranks add up to minutes, and time-outs of seconds pass.
+    ranks add up to minutes, and exceed short timeouts.
 
-    Example: the first line of /etc/resolv.conf names a server that was switched off; every look-up takes 5 s.
+    Example: the first line of /etc/resolv.conf names a server that was disabled; every look-up takes 5 s.
 
     Fix: take the dead server out of /etc/resolv.conf, or put the names into /etc/hosts.
 
-    Known limits: a very busy node looks the same; look again.
+    Known limits: a very busy node looks the same; check again.
 
     Evidence: pytorch/pytorch#85300; resolv.conf(5), timeout and attempts.
     """
-    if not apart(fleet):
-        yield not_applicable("look-ups", "one machine")
+    if not (yield from multi_node_facts(fleet, facts, resolve_many, "look-ups")):
         return
-    yield from unseen(facts, resolve_many, "look-ups")
     slow: dict[str, tuple[str, float]] = {}
     for node, who in facts.observed(identity).items():
         if who.fqdn_took_s > SLOW_S:
@@ -377,10 +359,10 @@ def slow_lookups(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         node, (name, took_s) = next(iter(slow.items()))
         yield failed(
             "look-ups",
-            f"looking a name up takes seconds on {fold(slow)}: {name} took {took_s:.1f} s on {node}",
+            f"name look-ups take seconds on {fold(slow)}: {name} took {took_s:.1f} s on {node}",
             at=Evidence("look-up", f"{took_s:.1f} s", f"well below {SLOW_S:g} s", f"time getent ahosts {name}", node),
             nodes=tuple(slow),
-            remedy=f"Look which servers /etc/resolv.conf names on {fold(slow)}, and take those that do not answer out.",
+            remedy=f"Remove the name servers that do not respond from /etc/resolv.conf on {fold(slow)}.",
         )
     elif seen:
         yield passed(f"look-ups on {len(seen)} nodes")

@@ -1,25 +1,25 @@
-"""Whether the ports a job will bind are free on the nodes that bind them."""
+"""Checks that the ports that a job binds are free on the nodes that bind them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
-from preflight.outcome import Evidence, Severity
-from preflight.recording import Facts, Fleet, Node, Seen, Unavailable
-from preflight.request import Request, probe_name
-from preflight_checks.demands import Endpoint, endpoints_on, fold, is_literal, owner, unreached
+from preflight.model.findings import Evidence, Severity
+from preflight.model.job import Job
+from preflight.model.recording import FactRow, Facts, Fleet, Node, Unavailable
+from preflight.model.requests import Request, probe_name
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.network.local_ports import plan_free_ports
 from preflight_checks.probes.free_ports import free_ports
-from preflight_checks.probes.ports import PortState, bindable
+from preflight_checks.probes.ports import OTHER_RUN, PortState, bindable
+from preflight_checks.requirements.endpoints import Endpoint, endpoints_on, owner
+from preflight_checks.requirements.hosts import fold, is_literal, unreached
 
 
-def _binds(job: Job, fleet: Fleet) -> Iterator[tuple[Endpoint, Node, dict[str, object]]]:
-    """Who binds what: each endpoint with its node, and the probe's parameters.
+def _bound_endpoints(job: Job, fleet: Fleet) -> Iterator[tuple[Endpoint, Node, dict[str, object]]]:
+    """Each endpoint with the node that binds it, and the probe's parameters.
 
-    A parameter server that is given as an address nobody is named after is asked of every node: the one that has
-    the address answers for it.
+    A parameter server whose address belongs to no known node is tried on every node; the node with the address counts.
     """
     reached = set(fleet.reached)
     for endpoint in endpoints_on(job, fleet):
@@ -42,7 +42,7 @@ def _params(endpoint: Endpoint, host: str) -> dict[str, object]:
 
 
 def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    for endpoint, node, params in _binds(job, fleet):
+    for endpoint, node, params in _bound_endpoints(job, fleet):
         yield Request(probe_name(bindable), node.name, params, because=endpoint.claims, required=True)
     yield from plan_free_ports(job, fleet)
 
@@ -53,44 +53,45 @@ def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     plan=_plan,
     probes=(bindable, free_ports),
     cost="binds each port of the job for an instant",
-    without_root="who holds a port is told only for one's own processes",
+    without_root="the owner of a port, except for the user's own processes",
     severity=Severity.ERROR,
     evidence=("pytorch/pytorch#126510", "pytorch/pytorch#85604", "NVIDIA/Megatron-LM#343"),
 )
 def port_in_use(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ports that rank 0 and the parameter servers bind are free.
 
-    What it checks: each port is bound on its node the way the launcher does it, and let go at once.
+    What it checks: each port is bound on its node as the launcher does it, and released at once.
 
-    Why it matters: the node that binds stops with EADDRINUSE, often behind other output, and all others hang.
+    Why it matters: the node that binds stops with EADDRINUSE, often buried in other output, and all others hang.
 
     Example: a job that was cancelled left a process on port 29500 of node0.
 
     Fix: end the process that holds the port, or choose another port.
 
-    Known limits: a port may be taken between this check and the launch; the process is shown only where /proc
-    lets us see it. Where one machine plays several nodes, only ports that the job's files name are tried.
+    Known limits: a port may be taken between this check and the launch; the process is shown only if /proc reveals it.
+    If several nodes are one machine, only ports that the job's files name are tried.
 
     Evidence: pytorch/pytorch#126510, pytorch/pytorch#85604, NVIDIA/Megatron-LM#343.
     """
-    asked = list(_binds(job, fleet))
+    bindings = list(_bound_endpoints(job, fleet))
     silent = unreached(fleet)
     if silent and any(endpoint.port for endpoint in endpoints_on(job, fleet)):
         yield unknown(f"ports on {fold(silent)}", "blocked by NOD001")
-    elif not asked:
-        yield not_applicable("ports", "the job's files name no port that a reachable node binds")
+    elif not bindings:
+        yield not_applicable("ports", "no reachable node binds a port of the job's files")
         return
     seen = {(s.node, s.params.get("port"), s.params.get("host", "")): s for s in facts.each(bindable)}
     elsewhere: dict[Endpoint, list[str]] = {}
     decided: set[Endpoint] = set()
-    for endpoint, node, params in asked:
+    for endpoint, node, params in bindings:
         fact = seen.get((node.name, endpoint.port, str(params.get("host", ""))))
         if fact is None:
             continue
         subject = f"{endpoint.what} {endpoint.port} on {node.name}"
         if isinstance(fact.fact, Unavailable):
             decided.add(endpoint)
-            yield unknown(subject, f"it could not be tried: {fact.fact.reason}", required=fact.asked.required)
+            reason = f"it could not be tested: {fact.fact.reason}"
+            yield unknown(subject, reason, nodes=(node.name,), required=fact.asked.required)
         elif fact.fact.value.problem == "not-local":
             elsewhere.setdefault(endpoint, []).append(node.name)
         else:
@@ -98,25 +99,32 @@ def port_in_use(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             yield _judge(endpoint, subject, fact, fact.fact.value)
     for endpoint, nodes in elsewhere.items():
         if endpoint not in decided:
-            yield _nobody_has(endpoint, nodes)
+            yield _no_holder(endpoint, nodes)
 
 
-def _judge(endpoint: Endpoint, subject: str, seen: Seen[PortState], state: PortState) -> Verdict:
+def _judge(endpoint: Endpoint, subject: str, seen: FactRow[PortState], state: PortState) -> Verdict:
     if not state.problem:
         return passed(subject)
     node = seen.node
     evidence = Evidence("bind", state.detail, "free", f"ss -ltnp 'sport = :{state.port}'", node, at_s=seen.finished_s)
     if state.problem != "in-use":
         denied = state.problem == "denied"
-        why = "this user may not bind it (ports below 1024 are reserved)" if denied else state.detail
+        reason = "this user may not bind it (ports below 1024 are reserved)" if denied else state.detail
         remedy = "Choose a port above 1024." if denied else "Choose another port."
         return failed(
             subject,
-            f"{endpoint.what} {state.port} cannot be bound on {node}: {why}",
+            f"{endpoint.what} {state.port} cannot be bound on {node}: {reason}",
             at=evidence,
             also=endpoint.claims,
             nodes=(node,),
             remedy=remedy,
+        )
+    if any(item.command == OTHER_RUN for item in state.holders):
+        return unknown(
+            subject,
+            f"{OTHER_RUN} holds {endpoint.what} {state.port} on {node}; wait for its end and run this one again",
+            nodes=(node,),
+            required=True,
         )
     holder = _holder(state)
     return failed(
@@ -125,12 +133,13 @@ def _judge(endpoint: Endpoint, subject: str, seen: Seen[PortState], state: PortS
         at=evidence,
         also=endpoint.claims,
         nodes=(node,),
-        remedy=f"End that process on {node}, or choose another port in the job ({_spelled(endpoint) or state.port}).",
+        remedy=f"End that process on {node}, or choose another port in the job instead of "
+        f"{_as_written(endpoint) or state.port}.",
     )
 
 
-def _spelled(endpoint: Endpoint) -> str:
-    """Where the job spells the port, in the user's words."""
+def _as_written(endpoint: Endpoint) -> str:
+    """The place where the job states the port, as the user wrote it."""
     ports = [claim.spelling for claim in endpoint.claims if not claim.quantity.endswith("addr")]
     return ", ".join(dict.fromkeys(spelling for spelling in ports if spelling))
 
@@ -145,10 +154,10 @@ def _holder(state: PortState) -> str:
     return ""
 
 
-def _nobody_has(endpoint: Endpoint, nodes: list[str]) -> Verdict:
+def _no_holder(endpoint: Endpoint, nodes: list[str]) -> Verdict:
     return failed(
         f"{endpoint.what} {endpoint.host}",
-        f"{endpoint.what} is to bind {endpoint.host}:{endpoint.port}, but {endpoint.host} is an address of none of "
+        f"{endpoint.what} must bind {endpoint.host}:{endpoint.port}, but {endpoint.host} is not an address of any of "
         f"the {len(nodes)} nodes",
         at=Evidence("bind", "Cannot assign requested address", "an address of the node", "ip -br addr", nodes[0]),
         also=endpoint.claims,

@@ -1,31 +1,31 @@
-"""What a node is busy with before the job starts: load, pressure, processes that run hard or are stuck."""
+"""The load of a node before the job starts: load average, pressure, processes that compute or are stuck."""
 
 from __future__ import annotations
 
 import os
 import time
 
-from preflight.node.cheap import cheap, straight
-from preflight.node.proc import PROC, last_look, parse_stat, stat_lines, text
-from preflight.node.record import ANNOTATED, dataclass, field
+from preflight.agent.cheap import cheap, run_with_pauses
+from preflight.agent.procfs import PROC, last_snapshot, parse_stat, stat_lines, text
+from preflight.agent.record import ANNOTATED, dataclass, field
 
 if ANNOTATED:
     from typing import Any, Callable, Dict, Generator, List, Optional
 
-#: Two looks at least so far apart tell what runs now from what ran once.
-APART_S = 0.3
-#: The agent's own look, at its start, is the first of the two where it is no older: one that began since, or has ceased
-#: to run hard, would be missed.
-EARLIER_S = 2.0
-#: Below this share of one core over that time, a process is not worth a word.
+#: Two snapshots at least this far apart distinguish current activity from past activity.
+INTERVAL_S = 0.3
+#: The agent's own snapshot, at its start, is the first of the two unless it is older: a process that began since, or
+#: has become idle, would be missed.
+MAX_SNAPSHOT_AGE_S = 2.0
+#: A process that uses less than this share of one core in that time is ignored.
 _HEAVY = 0.3
-_MOST_TOLD = 16
-_DEEPEST = 64
+_MAX_LISTED = 16
+_MAX_DEPTH = 64
 
 
 @dataclass(frozen=True)
 class Busy:
-    """A process of somebody else's: how many cores it uses, or (`state` D) that it is stuck in the kernel."""
+    """A foreign process: how many cores it uses, or (`state` D) that it is stuck in the kernel."""
 
     pid: int
     command: str
@@ -36,10 +36,10 @@ class Busy:
 
 @dataclass(frozen=True)
 class Activity:
-    """How busy a node is. Pressures are the share of the last ten seconds in which something waited, in percent.
+    """The activity of a node. Pressures are the share of the last ten seconds in which a task waited, in percent.
 
-    `heavy` are processes that are none of this agent's; `stuck` those found in uninterruptible sleep on both looks,
-    with no progress in between. `zombies` have ended and were not fetched. None: this system does not tell.
+    `heavy` are processes that do not belong to this agent; `stuck` those in uninterruptible sleep in both snapshots,
+    without progress in between. `zombies` have ended and were not reaped. None: this system does not report it.
     """
 
     load: Optional[float] = None
@@ -53,9 +53,9 @@ class Activity:
     zombies: int = 0
 
 
-def _looks(params: Dict[str, Any]) -> Generator[float, None, Activity]:
-    first, began = last_look(EARLIER_S)
-    yield max(0.0, began + APART_S - time.monotonic())
+def _snapshots(params: Dict[str, Any]) -> Generator[float, None, Activity]:
+    first, began = last_snapshot(MAX_SNAPSHOT_AGE_S)
+    yield max(0.0, began + INTERVAL_S - time.monotonic())
     second, elapsed = stat_lines(), time.monotonic() - began
     heavy, stuck = [], []  # type: List[Busy], List[Busy]
     ticks = os.sysconf("SC_CLK_TCK")
@@ -66,7 +66,7 @@ def _looks(params: Dict[str, Any]) -> Generator[float, None, Activity]:
 
     for pid, line in second.items():
         state = _state(line)
-        # Most have done nothing, and say so by the same line; that is quicker to see than to take apart.
+        # Most have done nothing, and have the same line; comparing it is quicker than parsing it.
         if line == first.get(pid, line) and state != b"D":
             continue
         before, now = parse_stat(first.get(pid, b"")), parse_stat(line)
@@ -74,7 +74,7 @@ def _looks(params: Dict[str, Any]) -> Generator[float, None, Activity]:
             continue
         cores = (now.ticks - before.ticks) / ticks / elapsed
         is_stuck = now.state == before.state == "D" and now.ticks == before.ticks
-        if (cores < _HEAVY and not is_stuck) or ours(pid, parent_of, os.getpid(), os.getppid()):
+        if (cores < _HEAVY and not is_stuck) or belongs_to_check(pid, parent_of, os.getpid(), os.getppid()):
             continue
         if cores >= _HEAVY:
             heavy.append(Busy(pid, now.command, _owner(pid), round(cores, 2)))
@@ -87,37 +87,37 @@ def _looks(params: Dict[str, Any]) -> Generator[float, None, Activity]:
         pressure(text("pressure/cpu")),
         pressure(text("pressure/memory")),
         pressure(text("pressure/io")),
-        heavy[:_MOST_TOLD],
+        heavy[:_MAX_LISTED],
         round(sum(busy.cores for busy in heavy), 2),
-        stuck[:_MOST_TOLD],
+        stuck[:_MAX_LISTED],
         sum(1 for line in second.values() if _state(line) == b"Z"),
     )
 
 
-@cheap("node", looks=_looks)
+@cheap("node", looks=_snapshots)
 def activity(params: Dict[str, Any]) -> Activity:
-    """Look at all processes twice, at least APART_S apart."""
-    return straight(_looks(params))
+    """Take two snapshots of all processes, at least APART_S apart."""
+    return run_with_pauses(_snapshots(params))
 
 
 def _state(line: bytes) -> bytes:
     return line[line.rfind(b")") + 2 :][:1]
 
 
-def ours(pid: int, parent_of: Callable[[int], int], me: int, agent: int) -> bool:
-    """Whether a process is this one, its agent, something either started, or one of those that started the agent."""
-    for start, wanted in ((pid, (me, agent)), (agent, (pid,))):
+def belongs_to_check(pid: int, parent_of: Callable[[int], int], own_pid: int, agent: int) -> bool:
+    """Whether a process is this one, its agent, a child of either, or an ancestor of the agent."""
+    for start, wanted in ((pid, (own_pid, agent)), (agent, (pid,))):
         at, steps = start, 0
-        while at > 1 and steps < _DEEPEST:
+        while at > 1 and steps < _MAX_DEPTH:
             if at in wanted:
                 return True
             at, steps = parent_of(at), steps + 1
     return False
 
 
-def pressure(said: str) -> Optional[float]:
-    """The share of the last ten seconds in which some task waited, by what a file below /proc/pressure says."""
-    for line in said.splitlines():
+def pressure(text: str) -> Optional[float]:
+    """The share of the last ten seconds in which some task waited, from a file below /proc/pressure."""
+    for line in text.splitlines():
         if line.startswith("some "):
             for word in line.split():
                 if word.startswith("avg10="):

@@ -1,11 +1,11 @@
-"""AMD's GPUs as the kernel lists them: no tool of the vendor is needed, and no right but to read sysfs."""
+"""AMD GPUs as the kernel lists them: this needs no vendor tool, and only read access to sysfs."""
 
 from __future__ import annotations
 
 import glob
 import os
 
-from preflight.node.record import ANNOTATED, dataclass
+from preflight.agent.record import ANNOTATED, dataclass
 
 if ANNOTATED:
     from typing import Dict, List, Optional
@@ -18,7 +18,7 @@ _AMD = "4098"  # 0x1002
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU in KFD's topology. `architecture` is LLVM's name of it, such as `gfx90a`."""
+    """One GPU in KFD's topology. `architecture` is its name in LLVM, such as `gfx90a`."""
 
     name: str
     identity: str
@@ -42,14 +42,14 @@ def devices() -> List[Device]:
                 values.get("unique_id", ""),
                 architecture(int(values.get("gfx_target_version", "0"))),
                 pci,
-                _whole(_read(os.path.join(PCI, pci, "mem_info_vram_total"))),
+                _whole_number(_read(os.path.join(PCI, pci, "mem_info_vram_total"))),
             )
         )
     return found
 
 
 def driver_version() -> str:
-    """The version of the module that AMD packages; empty for the kernel's own."""
+    """The version of AMD's packaged module; empty for the kernel's own."""
     return _read(os.path.join(MODULE, "version")).strip()
 
 
@@ -70,12 +70,12 @@ def location(domain: int, place: int) -> str:
 
 def _number(path: str) -> int:
     name = os.path.basename(path)
-    return int(name) if name.isdigit() else -1
+    return int(name) if name.isdecimal() else -1
 
 
-def _whole(text: str) -> Optional[int]:
+def _whole_number(text: str) -> Optional[int]:
     text = text.strip()
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isdecimal() else None
 
 
 def _read(path: str) -> str:

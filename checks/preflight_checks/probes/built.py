@@ -1,4 +1,4 @@
-"""What frameworks write down about their own build, read from their files and metadata without importing them."""
+"""What frameworks record about their own build, read from their files and metadata without importing them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 import re
 import time
 
-from preflight.lazy.patterns import lazy_pattern
-from preflight.node.record import ANNOTATED
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.agent.record import ANNOTATED
 from preflight_checks.probes.distributions import version_of
 
 if ANNOTATED:
@@ -27,15 +27,15 @@ _FILES = {
 }
 #: The list of architectures is a constant of this library (torch/csrc/cuda/Module.cpp: CUDA_ARCH_FLAGS).
 _TORCH_LIBRARY = "lib/libtorch_python.so"
-_ONE = rb"(?:(?:sm|compute)_\d+[a-z]?|gfx[0-9a-f]+(?::[a-z+:-]+)?)"
-_ARCHITECTURES = lazy_pattern(rb"\0 ?(%s(?:[ ;]%s)*) ?(?=\0)" % (_ONE, _ONE))
+_ARCHITECTURE = rb"(?:(?:sm|compute)_\d+[a-z]?|gfx[0-9a-f]+(?::[a-z+:-]+)?)"
+_ARCHITECTURES = lazy_pattern(rb"\0 ?(%s(?:[ ;]%s)*) ?(?=\0)" % (_ARCHITECTURE, _ARCHITECTURE))
 SEARCH_S = 3.0
 _PIECE_BYTES, _OVERLAP_BYTES = 4 << 20, 4096
 _PIN = lazy_pattern(r"nvidia-(cudnn|nccl)-cu\d+ *\(?==? *([0-9][^;, )]*)")
 
 
 def package(name: str) -> str:
-    """The folder of an importable package; empty where there is none."""
+    """The folder of an importable package; empty if there is none."""
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
@@ -45,7 +45,7 @@ def package(name: str) -> str:
 
 
 def constants(path: str) -> Dict[str, Any]:
-    """The top-level assignments of a Python file whose values are plain; empty when it cannot be read."""
+    """The top-level assignments of a Python file whose values are literals; empty if it cannot be read."""
     import ast
 
     try:
@@ -72,17 +72,17 @@ def constants(path: str) -> Dict[str, Any]:
     return values
 
 
-def said_of(framework: str, folder: str) -> Dict[str, Any]:
-    """Version, CUDA, ROCm's HIP, cuDNN and NCCL as the framework's version file says, in one set of names."""
+def version_info(framework: str, folder: str) -> Dict[str, Any]:
+    """Version, CUDA, ROCm's HIP, cuDNN and NCCL from the framework's version file, under common names."""
     values = constants(os.path.join(folder, _FILES[framework]))
     if framework == "tensorflow":
         info = values.get("build_info")
         info = dict(info) if isinstance(info, (dict, list)) else {}
-        said = {"cuda": info.get("cuda_version"), "cudnn": info.get("cudnn_version")}
-        said["architectures"] = info.get("cuda_compute_capabilities")
-        said["version"] = version_of(*NAMES[framework])
+        reported = {"cuda": info.get("cuda_version"), "cudnn": info.get("cudnn_version")}
+        reported["architectures"] = info.get("cuda_compute_capabilities")
+        reported["version"] = version_of(*NAMES[framework])
     else:
-        said = {
+        reported = {
             "version": values.get("__version__") or values.get("full_version"),
             "cuda": values.get("cuda") or values.get("cuda_version"),
             "hip": values.get("hip"),
@@ -90,28 +90,30 @@ def said_of(framework: str, folder: str) -> Dict[str, Any]:
             "nccl": _nccl(values.get("nccl_version")),
             "commit": values.get("git_version") or values.get("commit"),
         }
-    return {name: value for name, value in said.items() if value and str(value).lower() not in ("false", "none", "0")}
+    return {
+        name: value for name, value in reported.items() if value and str(value).lower() not in ("false", "none", "0")
+    }
 
 
 def _nccl(number: Any) -> str:
     """Paddle writes NCCL's version as one number, 21905 for 2.19.5."""
     text = str(number or "")
-    if not text.isdigit() or int(text) < 2000:
-        return "" if text.isdigit() else text
+    if not text.isdecimal() or int(text) < 2000:
+        return "" if text.isdecimal() else text
     value, unit = int(text), 10000 if int(text) >= 10000 else 1000
     return "%d.%d.%d" % (value // unit, value % unit // 100, value % 100)
 
 
 def required(framework: str) -> Dict[str, str]:
     """The versions of cuDNN and NCCL that the framework's distribution pins."""
-    from importlib import metadata  # Takes longer to import than all that most probes do.
+    from importlib import metadata  # Takes longer to import than most probes run.
 
     for name in NAMES[framework]:
         try:
             lines = metadata.requires(name) or []
         except metadata.PackageNotFoundError:
             continue
-        except Exception:  # broken metadata of a stranger
+        except Exception:  # broken metadata of another package
             return {}
         found: Dict[str, str] = {}
         for line in lines:
@@ -123,7 +125,7 @@ def required(framework: str) -> Dict[str, str]:
 
 
 def distributions() -> Dict[str, str]:
-    """Versions of NVIDIA's own distributions, by the folder below `nvidia/` that they fill."""
+    """Versions of NVIDIA's own distributions, by their folder below `nvidia/`."""
     found: Dict[str, str] = {}
     for folder in ("cudnn", "nccl"):
         version = version_of(*("nvidia-%s%s" % (folder, suffix) for suffix in ("-cu13", "-cu12", "-cu11", "")))
@@ -132,9 +134,11 @@ def distributions() -> Dict[str, str]:
     return found
 
 
-def architectures(framework: str, folder: str, said: Dict[str, Any]) -> Optional[List[str]]:
-    """`sm_80`, `compute_90`, `gfx90a` ...: what the framework holds code for; None where it is not written down."""
-    listed = said.get("architectures")
+def architectures(framework: str, folder: str, info: Dict[str, Any]) -> Optional[List[str]]:
+    """`sm_80`, `compute_90`, `gfx90a` ...: the architectures that the framework has code for; None if they are not
+    recorded.
+    """
+    listed = info.get("architectures")
     if isinstance(listed, (list, tuple)):
         return [str(item) for item in listed]
     if framework != "torch":
@@ -149,7 +153,7 @@ def architectures(framework: str, folder: str, said: Dict[str, Any]) -> Optional
 def _listed_in(file: BinaryIO) -> Optional[List[str]]:
     """The first list of several architectures in a binary, or the only single one; None after `SEARCH_S`.
 
-    It is read in pieces: it has 30 MB, may lie on a shared file system, and the list is often near the beginning.
+    It is read in pieces: it has 30 MB, may be on a shared file system, and the list is often near the beginning.
     """
     until = time.monotonic() + SEARCH_S
     single: Set[str] = set()
@@ -157,7 +161,7 @@ def _listed_in(file: BinaryIO) -> Optional[List[str]]:
     while time.monotonic() < until:
         piece = file.read(_PIECE_BYTES)
         if not piece:
-            # A single name may be any constant; where there is one only, it is the list.
+            # A single name may be any constant; if there is only one, it is the list.
             return [single.pop()] if len(single) == 1 else None
         data = rest + piece
         for match in _ARCHITECTURES.finditer(data):

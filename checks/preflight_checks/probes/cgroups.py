@@ -1,31 +1,32 @@
-"""What the control groups of this process allow it: CPU time, memory, processes; version 1, version 2 or both.
+"""The limits of this process's control groups: CPU time, memory, processes; version 1, version 2 or both.
 
-A limit may stand on any group between the process and the root of the hierarchy, and the tightest one counts. In a
-container only the part of the hierarchy that is mounted can be seen.
+A limit may be set on any group between the process and the root of the hierarchy, and the tightest one counts. In a
+container only the mounted part of the hierarchy is visible.
 """
 
 from __future__ import annotations
 
 import os
 
-from preflight.node.record import ANNOTATED, dataclass
+from preflight.agent.record import ANNOTATED, dataclass
 
 if ANNOTATED:
     from typing import Dict, Iterator, List, Optional, Tuple
 
-#: A memory limit of version 1 from here on means none: the kernel shows the largest number of pages there can be.
+#: A memory limit of version 1 from this value on means none: the kernel shows the largest possible number of pages.
 _UNLIMITED_BYTES = 1 << 60
-#: Groups are nested a few deep; a longer path is not one.
-_DEEPEST = 64
+#: Groups are nested only a few levels; a longer path is invalid.
+_MAX_DEPTH = 64
 
 
 @dataclass(frozen=True)
 class Cgroups:
-    """The tightest limits on the way up from this process's groups. None stands for no limit.
+    """The tightest limits on the path up from this process's groups. None means no limit.
 
-    `versions` names the hierarchies that could be read (`v1`, `v2`), empty when none could; each `..._at` is the
-    folder of the group that a limit stands on. `memory_used_bytes` and `processes_used` are of that group.
-    `throttled` is the share of periods in which the group with the CPU quota had to wait, since it was made.
+    `versions` names the hierarchies that could be read (`v1`, `v2`), empty if none could; each `..._at` is the folder
+    of the group with the limit. `memory_used_bytes` and `processes_used` are of that group. `throttled` is the share of
+    periods in which the group with the CPU quota had to wait, since it was made. `hidden`: the process is in a group,
+    but no hierarchy is mounted that would show its limits.
     """
 
     versions: str = ""
@@ -38,11 +39,12 @@ class Cgroups:
     processes_limit: Optional[int] = None
     processes_used: Optional[int] = None
     processes_limit_at: str = ""
+    hidden: bool = False
 
 
 @dataclass(frozen=True)
-class Mounted:
-    """A mounted hierarchy: which group stands at the mount point, and its controllers (empty for version 2)."""
+class MountedHierarchy:
+    """A mounted hierarchy: the group at the mount point, and its controllers (empty for version 2)."""
 
     root: str
     point: str
@@ -50,10 +52,10 @@ class Mounted:
 
 
 def cgroups(proc: str = "/proc", base: str = "") -> Cgroups:
-    """The limits of this process. `proc` and `base` (in front of mount points) are elsewhere in tests."""
+    """The limits of this process. Tests override `proc` and `base` (the prefix of mount points)."""
     membership = parse_membership(_read(proc + "/self/cgroup"))
     mounts = parse_mounts(_read(proc + "/self/mountinfo"))
-    folders = {name: list(_upward(name, membership, mounts, base)) for name in ("cpu", "memory", "pids", "")}
+    folders = {name: list(_ancestor_folders(name, membership, mounts, base)) for name in ("cpu", "memory", "pids", "")}
     seen = [version for version, is_there in (("v1", _any_v1(folders)), ("v2", bool(folders[""]))) if is_there]
     cores, cores_at = _tightest_cpu(folders["cpu"], folders[""])
     memory, memory_at = _tightest(
@@ -72,11 +74,12 @@ def cgroups(proc: str = "/proc", base: str = "") -> Cgroups:
         processes,
         _first_number(processes_at, ("pids.current",)),
         processes_at,
+        bool(membership) and not seen,
     )
 
 
 def parse_membership(text: str) -> Dict[str, str]:
-    """The group of each controller by the text of /proc/self/cgroup; version 2's under the empty name."""
+    """Parse /proc/self/cgroup: the group of each controller; version 2's under the empty name."""
     found = {}  # type: Dict[str, str]
     for line in text.splitlines():
         parts = line.split(":", 2)
@@ -86,28 +89,30 @@ def parse_membership(text: str) -> Dict[str, str]:
     return found
 
 
-def parse_mounts(text: str) -> List[Mounted]:
-    """The mounted hierarchies by the text of /proc/self/mountinfo."""
-    found = []  # type: List[Mounted]
+def parse_mounts(text: str) -> List[MountedHierarchy]:
+    """Parse /proc/self/mountinfo: the mounted hierarchies."""
+    found = []  # type: List[MountedHierarchy]
     for line in text.splitlines():
         left, separator, right = line.partition(" - ")
         fields, kind = left.split(), right.split()
         if not separator or len(fields) < 5 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):
             continue
         controllers = tuple(kind[2].split(",")) if kind[0] == "cgroup" else ()
-        found.append(Mounted(unescaped(fields[3]), unescaped(fields[4]), controllers))
+        found.append(MountedHierarchy(unescaped(fields[3]), unescaped(fields[4]), controllers))
     return found
 
 
 def unescaped(text: str) -> str:
-    """A path of the mount tables, where blanks and the like stand as octal numbers."""
+    """Decode a path of the mount tables, where blanks and the like are octal numbers."""
     for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         text = text.replace(code, character)
     return text
 
 
-def _upward(controller: str, membership: Dict[str, str], mounts: List[Mounted], base: str) -> Iterator[str]:
-    """The folders of the process's group and of those above it, as far as they are mounted."""
+def _ancestor_folders(
+    controller: str, membership: Dict[str, str], mounts: List[MountedHierarchy], base: str
+) -> Iterator[str]:
+    """The folders of the process's group and its ancestors, as far as they are mounted."""
     group = membership.get(controller)
     if group is None:
         return
@@ -115,8 +120,8 @@ def _upward(controller: str, membership: Dict[str, str], mounts: List[Mounted], 
         if (controller in mount.controllers) if controller else not mount.controllers:
             root = mount.root.rstrip("/")
             below = group[len(root) :] if group == root or group.startswith(root + "/") else ""
-            # Outside of what is mounted ("/../.."), the mount point is the nearest group that can be seen.
-            parts = [] if ".." in below.split("/") else [part for part in below.split("/") if part][:_DEEPEST]
+            # Outside the mounted part ("/../.."), the mount point is the nearest visible group.
+            parts = [] if ".." in below.split("/") else [part for part in below.split("/") if part][:_MAX_DEPTH]
             for depth in range(len(parts), -1, -1):
                 folder = base + "/".join([mount.point.rstrip("/")] + parts[:depth])
                 if os.path.isdir(folder):
@@ -143,7 +148,7 @@ def _tightest_cpu(first: List[str], second: List[str]) -> Tuple[Optional[float],
 
 def _pair(text: str) -> Tuple[Optional[int], Optional[int]]:
     words = text.split()
-    if len(words) != 2 or not (words[0].isdigit() and words[1].isdigit()):
+    if len(words) != 2 or not (words[0].isdecimal() and words[1].isdecimal()):
         return None, None
     return int(words[0]), int(words[1])
 
@@ -161,7 +166,7 @@ def _throttled(folder: str) -> Optional[float]:
     counts = {}  # type: Dict[str, int]
     for line in _read(folder + "/cpu.stat").splitlines():
         name, _, value = line.partition(" ")
-        if value.strip().isdigit():
+        if value.strip().isdecimal():
             counts[name] = int(value)
     periods = counts.get("nr_periods", 0)
     return counts.get("nr_throttled", 0) / periods if periods else None
@@ -177,7 +182,7 @@ def _first_number(folder: str, names: Tuple[str, ...]) -> Optional[int]:
 
 def _number(folder: str, name: str) -> Optional[int]:
     text = _read("%s/%s" % (folder, name)).strip()
-    return int(text) if text.lstrip("-").isdigit() else None
+    return int(text) if text.lstrip("-").isdecimal() else None
 
 
 def _read(path: str) -> str:

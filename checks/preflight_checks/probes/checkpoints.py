@@ -1,4 +1,4 @@
-"""What lies in a checkpoint: of which format its pieces are, by how many ranks they were written, which ones lack.
+"""The content of a checkpoint: the format of its pieces, the number of ranks that wrote them, and missing pieces.
 
 Only names and sizes are read. Nothing is unpickled: a checkpoint may hold code, and loading it takes minutes.
 """
@@ -8,20 +8,20 @@ from __future__ import annotations
 import errno
 import os
 
-from preflight.lazy.patterns import lazy_pattern
-from preflight.node.record import ANNOTATED, dataclass, field
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.agent.record import ANNOTATED, dataclass, field
 
 if ANNOTATED:
     from typing import Any, Dict, List, Set, Tuple
 
-#: Names of one folder that are looked at; a checkpoint has some for each rank.
-MOST_NAMES = 20000
+#: The number of names in one folder that are examined; a checkpoint has a few for each rank.
+MAX_NAMES = 20000
 #: DeepSpeed (deepspeed/runtime/engine.py, _get_zero_ckpt_name and _get_ckpt_name): one file of optimizer states for
 #: each data-parallel rank, one of the model for each model-parallel rank.
 _ZERO = lazy_pattern(r"^(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt$")
 _MODEL = lazy_pattern(r"^mp_rank_(\d+)_model_states\.pt$")
 #: Megatron-LM (megatron/training/checkpointing.py, get_checkpoint_name): a folder for each tensor-parallel rank, with
-#: the pipeline stage behind it where there are several.
+#: the pipeline stage appended if there are several.
 _MEGATRON = lazy_pattern(r"^mp_rank_(\d{2,})(?:_(\d{3,}))?$")
 #: torch.distributed.checkpoint (filesystem.py): files by the rank that wrote them, and one index.
 _DCP = lazy_pattern(r"^__(\d+)_\d+\.distcp$")
@@ -31,12 +31,12 @@ _RANDOM = lazy_pattern(r"^rng_state_(\d+)\.pth$")
 @dataclass(frozen=True)
 class CheckpointState:
     """One checkpoint. `problem` is empty, `missing`, `denied`, `empty` (no checkpoint in the folder), `tag` (the one
-    that is named as the newest is not there) or `other`.
+    named as the newest does not exist) or `other`.
 
-    `tag` is the folder of the newest one below the path. The lists hold the ranks whose pieces are there: of ZeRO's
+    `tag` is the folder of the newest one below the path. The lists hold the ranks whose pieces exist: of ZeRO's
     optimizer states, of model-parallel parts, of Megatron's tensor-parallel parts (`stages`: of its pipeline), of
     torch.distributed.checkpoint, of Hugging Face's random states. `universal`: DeepSpeed's format for any number of
-    ranks; `index`: torch's .metadata is there; `hollow`: pieces of no size.
+    ranks; `index`: torch's .metadata exists; `hollow`: empty pieces.
     """
 
     path: str
@@ -57,7 +57,7 @@ class CheckpointState:
 
 
 def checkpoint_state(params: Dict[str, Any]) -> CheckpointState:
-    """Look at the checkpoint `params["path"]`: a file, a folder with one, or one that names its newest."""
+    """Examine the checkpoint `params["path"]`: a file, a folder with one, or one that names its newest."""
     given = str(params["path"])
     resolved = os.path.abspath(os.path.expandvars(os.path.expanduser(given)))
     try:
@@ -67,24 +67,26 @@ def checkpoint_state(params: Dict[str, Any]) -> CheckpointState:
         tag = _newest(resolved)
         folder = os.path.join(resolved, tag)
         if not os.path.isdir(folder):
-            return CheckpointState(given, resolved, "tag", "%s is named as the newest, and is not there" % tag, tag)
+            return CheckpointState(
+                given, resolved, "tag", "%s is recorded as the newest checkpoint, but does not exist" % tag, tag
+            )
         pieces = _pieces(folder)
     except OSError as error:
         problem = {errno.ENOENT: "missing", errno.ENOTDIR: "missing", errno.EACCES: "denied"}
         return CheckpointState(given, resolved, problem.get(error.errno or 0, "other"), error.strerror or str(error))
     if not pieces:
-        return CheckpointState(given, resolved, "empty", "there are no files in it", tag)
+        return CheckpointState(given, resolved, "empty", "it contains no files", tag)
     return _read(CheckpointState(given, resolved, tag=tag), pieces)
 
 
 def _newest(folder: str) -> str:
-    """The folder of the newest checkpoint below `folder`, empty where `folder` is one itself. Raises OSError."""
-    said = _first_word(os.path.join(folder, "latest_checkpointed_iteration.txt"))
-    if said:
-        return said if said == "release" else "iter_%07d" % int(said) if said.isdigit() else said
-    said = _first_word(os.path.join(folder, "latest")) or _first_word(os.path.join(folder, "latest_universal"))
-    # The name of a folder below, and nothing that leads elsewhere.
-    return said if said and "/" not in said and said not in (".", "..") else ""
+    """The folder of the newest checkpoint below `folder`, empty if `folder` is one itself. Raises OSError."""
+    text = _first_word(os.path.join(folder, "latest_checkpointed_iteration.txt"))
+    if text:
+        return text if text == "release" else "iter_%07d" % int(text) if text.isdecimal() else text
+    text = _first_word(os.path.join(folder, "latest")) or _first_word(os.path.join(folder, "latest_universal"))
+    # The name of a subfolder, which cannot lead elsewhere.
+    return text if text and "/" not in text and text not in (".", "..") else ""
 
 
 def _first_word(path: str) -> str:
@@ -100,7 +102,7 @@ def _pieces(folder: str) -> List[Tuple[str, int, bool]]:
     found = []  # type: List[Tuple[str, int, bool]]
     with os.scandir(folder) as entries:
         for entry in entries:
-            if len(found) >= MOST_NAMES:
+            if len(found) >= MAX_NAMES:
                 break
             is_folder = entry.is_dir()
             size = 0 if is_folder else entry.stat().st_size

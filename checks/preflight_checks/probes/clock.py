@@ -1,4 +1,4 @@
-"""Whether something keeps this node's clock right: what the kernel says of it, and which time daemon runs."""
+"""Whether this node's clock is synchronised: the kernel's status, and the running time daemon."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import re
 import struct
 import time
 
-from preflight.node.cheap import cheap
-from preflight.node.command import run
-from preflight.node.proc import RECENT_S, command_in, stat_lines
-from preflight.node.record import ANNOTATED, dataclass
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent.cheap import cheap
+from preflight.agent.command import run
+from preflight.agent.procfs import RECENT_S, command_in, stat_lines
+from preflight.agent.record import ANNOTATED, dataclass
+from preflight.agent.wire import ProbeUnavailable
 
 if ANNOTATED:
     from typing import Any, Dict, List, Optional, Tuple
 
-#: Daemons that steer the clock, by the name the kernel has for their process (cut after 15 characters).
+#: Daemons that adjust the clock, by the kernel's name for their process (cut after 15 characters).
 DAEMONS = ("chronyd", "ntpd", "systemd-timesyn", "ptp4l", "phc2sys", "ntpd-rs-daemon", "openntpd", "timemaster")
 _SHOWN = {"systemd-timesyn": "systemd-timesyncd"}
-#: <sys/timex.h>: the kernel has not been told for a while that the clock is right.
+#: <sys/timex.h>: the kernel has had no confirmation for a while that the clock is right.
 _STA_UNSYNC = 0x0040
 _TIMEX_BYTES = 208
 _CHRONYC_S = 1.5
@@ -28,11 +28,11 @@ _CHRONYC_S = 1.5
 
 @dataclass(frozen=True)
 class Clock:
-    """How well this clock is kept.
+    """The state of this clock's synchronisation.
 
-    `synchronised` is None where the kernel may not be asked (`problem` says why). Errors are what the kernel believes,
-    in seconds. `daemons` are the time daemons seen; `daemon_offset_s` is how far the clock is ahead of chronyd's
-    sources, None where it does not say. `wall_s` and `monotonic_s` were read together.
+    `synchronised` is None if the kernel may not be queried (`problem` is the reason). Errors are the kernel's
+    estimates, in seconds. `daemons` are the visible time daemons; `daemon_offset_s` is how far the clock is ahead of
+    chronyd's sources, None if unknown. `wall_s` and `monotonic_s` were read together.
     """
 
     wall_s: float
@@ -47,29 +47,30 @@ class Clock:
     daemon_says: str = ""
 
 
-@cheap("node", asks=True)
+@cheap("node", sends_requests=True)
 def clock(params: Dict[str, Any]) -> Clock:
     """The state of the clock of this node."""
     daemons = tuple(running_daemons())
-    offset, says = (None, "")  # type: Optional[float], str
+    offset, daemon = (None, "")  # type: Optional[float], str
     if "chronyd" in daemons:
         try:
-            offset, says = parse_tracking(run(["chronyc", "-n", "tracking"], deadline_s=_CHRONYC_S).output)
+            offset, daemon = parse_tracking(run(["chronyc", "-n", "tracking"], deadline_s=_CHRONYC_S).output)
         except ProbeUnavailable as why:
-            says = why.reason
+            daemon = why.reason
     wall, monotonic = time.time(), time.monotonic()
     try:
         synchronised, largest, estimated, frequency = kernel_state()
     except OSError as error:
         reason = error.strerror or str(error)
-        return Clock(wall, monotonic, problem=reason, daemons=daemons, daemon_offset_s=offset, daemon_says=says)
-    return Clock(wall, monotonic, synchronised, largest, estimated, frequency, "", daemons, offset, says)
+        return Clock(wall, monotonic, problem=reason, daemons=daemons, daemon_offset_s=offset, daemon_says=daemon)
+    return Clock(wall, monotonic, synchronised, largest, estimated, frequency, "", daemons, offset, daemon)
 
 
 def kernel_state() -> Tuple[bool, float, float, float]:
-    """Synchronised, largest and estimated error in seconds, frequency correction in ppm, by adjtimex(2).
+    """Whether the clock is synchronised, its maximum and estimated error in seconds, and the frequency correction in
+    ppm, from adjtimex(2).
 
-    Raises OSError where the kernel may not be asked (as in containers), or has another layout.
+    Raises OSError if the kernel may not be queried (as in containers), or has another layout.
     """
     if struct.calcsize("P") != 8:
         raise OSError(0, "the clock's state is only read on 64-bit systems")
@@ -85,13 +86,13 @@ def kernel_state() -> Tuple[bool, float, float, float]:
 
 
 def parse_timex(data: bytes) -> Tuple[bool, float, float, float]:
-    """What `kernel_state` returns, out of the bytes of a struct timex of a 64-bit kernel."""
+    """Parse the bytes of a struct timex of a 64-bit kernel into the result of `kernel_state`."""
     _modes, _offset, frequency, largest, estimated, status = struct.unpack_from("=i4xqqqqi", data)
     return not status & _STA_UNSYNC, largest / 1e6, estimated / 1e6, frequency / 65536.0
 
 
 def parse_tracking(text: str) -> Tuple[Optional[float], str]:
-    """Seconds that the clock is ahead, and the leap status, from what `chronyc tracking` prints."""
+    """Parse the output of `chronyc tracking`: seconds that the clock is ahead, and the leap status."""
     found = re.search(r"^System time\s*:\s*([0-9.]+) seconds (fast|slow) of NTP time", text, re.MULTILINE)
     leap = re.search(r"^Leap status\s*:\s*(\S.*?)\s*$", text, re.MULTILINE)
     offset = float(found.group(1)) * (1 if found.group(2) == "fast" else -1) if found else None
@@ -99,6 +100,6 @@ def parse_tracking(text: str) -> Tuple[Optional[float], str]:
 
 
 def running_daemons() -> List[str]:
-    """Time daemons among the processes that can be seen; in a container that is seldom all of them."""
+    """The time daemons among the visible processes; in a container that is seldom all of them."""
     commands = {command_in(line) for line in stat_lines(RECENT_S).values()}
     return sorted(_SHOWN.get(name, name) for name in DAEMONS if name.encode("ascii") in commands)

@@ -1,4 +1,4 @@
-"""This node's own copies of the job's files: what they hash to, which numbers they name, and the code beside them."""
+"""This node's own copies of the job's files: their hashes, their named numbers, and the code beside them."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import hashlib
 import os
 import time
 
-from preflight.node.record import ANNOTATED, dataclass, field
+from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight_checks.probes.installed import commit_of
 from preflight_checks.probes.named_values import named_values
 
 if ANNOTATED:
     from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
-#: A file of a job that people write is smaller.
-LARGEST_FILE = 4 * 1024 * 1024
-#: The code beside the training script: so many files, so many bytes and so long.
-MOST_CODE, MOST_CODE_BYTES, CODE_WITHIN_S = 1500, 64 * 1024 * 1024, 2.0
-#: So many of them are named one by one; of a larger tree there is one hash.
-MOST_NAMED = 400
+#: Hand-written files of a job are smaller.
+MAX_FILE_BYTES = 4 * 1024 * 1024
+#: The code beside the training script: limits on the number of files, bytes and time.
+MAX_CODE, MAX_CODE_BYTES, CODE_WITHIN_S = 1500, 64 * 1024 * 1024, 2.0
+#: The number of files that are listed one by one; a larger tree has one hash.
+MAX_NAMED = 400
 _CODE = (".py", ".pyx", ".cu", ".cuh", ".cpp", ".cc", ".h", ".hpp")
-#: Folders that hold what programs wrote, or what was installed.
+#: Folders with output of programs, or with installed packages.
 _NOT_CODE = frozenset(
     ("__pycache__", "node_modules", "site-packages", "wandb", "outputs", "checkpoints", "logs", "build")
 )
@@ -28,7 +28,7 @@ _NOT_CODE = frozenset(
 
 @dataclass(frozen=True)
 class Copy:
-    """One file. `problem` is `missing`, or why it cannot be read, in the system's words; `path` is where it lies."""
+    """One file. `problem` is `missing`, or the system's message why it cannot be read; `path` is its location."""
 
     name: str
     path: str = ""
@@ -40,10 +40,10 @@ class Copy:
 
 @dataclass(frozen=True)
 class Copies:
-    """The files asked for, and the code in the working directory.
+    """The requested files, and the code in the working directory.
 
-    `code` are short hashes by relative name, empty where there are more than MOST_NAMED; `code_hash` is of all of it,
-    empty where the walk was not ended (`cut` says why) or there is nothing to walk.
+    `code` are short hashes by relative name, empty if there are more than MAX_NAMED; `code_hash` covers all of it,
+    empty if the walk was cut off (`cut` is the reason) or there is nothing to walk.
     """
 
     directory: str
@@ -56,9 +56,9 @@ class Copies:
 
 
 def copies(params: Dict[str, Any]) -> Copies:
-    """Look at `params["files"]`, pairs of a name and the places to look for it, relative to the working directory.
+    """Examine `params["files"]`, pairs of a name and its possible locations, relative to the working directory.
 
-    The first place that is there counts. With one found, the code below the working directory is hashed too, and listed
+    The first existing location counts. If one is found, the code below the working directory is hashed too, and listed
     one by one unless `params["whole"]` is true.
     """
     directory = os.getcwd()
@@ -71,7 +71,7 @@ def copies(params: Dict[str, Any]) -> Copies:
         directory,
         found,
         commit_of(directory),
-        listed if len(listed) <= MOST_NAMED and not params.get("whole") else {},
+        listed if len(listed) <= MAX_NAMED and not params.get("whole") else {},
         "" if cut else whole.hexdigest()[:16],
         len(listed),
         cut,
@@ -79,7 +79,7 @@ def copies(params: Dict[str, Any]) -> Copies:
 
 
 def _is_home(directory: str) -> bool:
-    """A home directory holds more than a job, and on purpose not the same everywhere."""
+    """A home directory holds more than a job, and intentionally differs between nodes."""
     return os.path.realpath(directory) in (os.path.realpath(os.path.expanduser("~")), "/")
 
 
@@ -90,14 +90,14 @@ def _copy(name: str, places: Sequence[str]) -> Copy:
                 continue
             path = os.path.abspath(place)
             if not os.path.isfile(place):
-                return Copy(name, path, "it is no regular file")
+                return Copy(name, path, "it is not a regular file")
             with open(place, "rb") as file:
-                data = file.read(LARGEST_FILE + 1)
+                data = file.read(MAX_FILE_BYTES + 1)
         except OSError as error:
             return Copy(name, os.path.abspath(place), error.strerror or str(error))
-        if len(data) > LARGEST_FILE:
+        if len(data) > MAX_FILE_BYTES:
             return Copy(
-                name, path, "it is larger than %d MiB" % (LARGEST_FILE >> 20), size_bytes=os.path.getsize(place)
+                name, path, "it is larger than %d MiB" % (MAX_FILE_BYTES >> 20), size_bytes=os.path.getsize(place)
             )
         numbers = named_values(name, data.decode("utf-8", "replace"))
         return Copy(name, path, "", hashlib.sha256(data).hexdigest(), len(data), numbers)
@@ -105,18 +105,18 @@ def _copy(name: str, places: Sequence[str]) -> Copy:
 
 
 def _code(directory: str) -> Tuple[Dict[str, str], str]:
-    """Short hashes by relative name, and why the walk was not ended."""
+    """Short hashes by relative name, and why the walk was cut off."""
     until = time.monotonic() + CODE_WITHIN_S
     listed = {}  # type: Dict[str, str]
     read = 0
     for path in _sources(directory):
         if time.monotonic() > until:
             return listed, "reading the code took longer than %g s" % CODE_WITHIN_S
-        if len(listed) >= MOST_CODE or read >= MOST_CODE_BYTES:
-            return listed, "there is more code than %d files or %d MiB" % (MOST_CODE, MOST_CODE_BYTES >> 20)
+        if len(listed) >= MAX_CODE or read >= MAX_CODE_BYTES:
+            return listed, "there is more code than %d files or %d MiB" % (MAX_CODE, MAX_CODE_BYTES >> 20)
         try:
             with open(path, "rb") as file:
-                data = file.read(LARGEST_FILE)
+                data = file.read(MAX_FILE_BYTES)
         except OSError:
             data = b""
         read += len(data)

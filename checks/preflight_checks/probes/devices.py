@@ -1,4 +1,4 @@
-"""The device nodes of NVIDIA's driver, and what would take them away from a running container."""
+"""The device nodes of NVIDIA's driver, and what would remove them from a running container."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import os
 import re
 import stat
 
-from preflight.node import command
-from preflight.node.record import ANNOTATED, dataclass, field
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent import command
+from preflight.agent.record import ANNOTATED, dataclass, field
+from preflight.agent.wire import ProbeUnavailable
 
 if ANNOTATED:
     from typing import Any, Dict, List
@@ -25,8 +25,8 @@ _TOOL_S = 2.0
 class DeviceNodes:
     """`nodes` are the character devices of the driver, `unlinked` those without a link below /dev/char.
 
-    `cgroup_driver` is `systemd`, `cgroupfs` or empty where no container engine says it; `engine` is who said it. `cdi`
-    says whether a CDI specification of NVIDIA's is there, `container` whether this process is in one.
+    `cgroup_driver` is `systemd`, `cgroupfs` or empty if no container engine reports it; `engine` is the source. `cdi`
+    is whether an NVIDIA CDI specification exists, `container` whether this process is in a container.
     """
 
     nodes: List[str] = field(default_factory=list)
@@ -39,7 +39,7 @@ class DeviceNodes:
 
 
 def device_nodes(params: Dict[str, Any]) -> DeviceNodes:
-    """Look at /dev, and ask docker, or containerd's configuration, how control groups are made."""
+    """Examine /dev, and query docker, or containerd's configuration, for the control-group driver."""
     nodes, unlinked = [], []
     for path in sorted(glob.glob(os.path.join(DEV, "nvidia*"))):
         try:
@@ -71,8 +71,8 @@ def _docker() -> "tuple[str, str]":
         ran = command.run(["docker", "info", "--format", "{{.CgroupDriver}}"], deadline_s=_TOOL_S)
     except ProbeUnavailable:
         return "", ""
-    said = ran.output.strip()
-    return (said, "docker") if said in ("systemd", "cgroupfs") else ("", "")
+    output = ran.output.strip()
+    return (output, "docker") if output in ("systemd", "cgroupfs") else ("", "")
 
 
 def _containerd() -> "tuple[str, str]":

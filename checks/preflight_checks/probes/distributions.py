@@ -1,6 +1,6 @@
-"""Which distributions an interpreter finds, by the names of their metadata folders on sys.path.
+"""The distributions that an interpreter finds, from the names of their metadata folders on sys.path.
 
-The library's own way brings parsers of mail and archives with it, which take longer to import than all that is read.
+The library's own function needs parsers of mail and archives, which take longer to import than everything that is read.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import os
 import re
 import sys
 
-from preflight.lazy.patterns import lazy_pattern
-from preflight.node.record import ANNOTATED
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.agent.record import ANNOTATED
 
 if ANNOTATED:
     from typing import Dict, Optional, Sequence, Tuple
@@ -19,7 +19,7 @@ _FOLDER = lazy_pattern(r"^(?P<name>[^-]+(?:-(?=\D)[^-]+)*?)-(?P<version>\d[^-]*)
 
 
 def parse_folder(entry: str) -> Optional[Tuple[str, str]]:
-    """Normalised name and version of a metadata folder; None for what is none."""
+    """Normalised name and version of a metadata folder; None for any other folder."""
     match = _FOLDER.match(entry)
     if match is None:
         return None
@@ -27,17 +27,17 @@ def parse_folder(entry: str) -> Optional[Tuple[str, str]]:
 
 
 def version_of(*names: str) -> str:
-    """The version of the first of these distributions that is installed; empty where none is."""
+    """The version of the first of these distributions that is installed; empty if none is."""
     return first_of(names, versions())
 
 
-def first_of(names: Sequence[str], there: Dict[str, str]) -> str:
-    """The version of the first of these among `versions()`; empty where none is there."""
-    return next((there[name] for name in names if name in there), "")
+def first_of(names: Sequence[str], versions: Dict[str, str]) -> str:
+    """The version of the first of these in `versions()`; empty if there is none."""
+    return next((versions[name] for name in names if name in versions), "")
 
 
 def versions() -> Dict[str, str]:
-    """Every distribution with its version. As the import system has it, the first folder of sys.path counts."""
+    """Every distribution with its version. As in the import system, the first folder of sys.path counts."""
     found: Dict[str, str] = {}
     for folder in dict.fromkeys(os.path.abspath(place or ".") for place in sys.path):
         try:

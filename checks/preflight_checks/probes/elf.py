@@ -1,6 +1,6 @@
-"""What the dynamic loader reads in a library: which others it needs, and where it says to look for them.
+"""What the dynamic loader reads from a library: the libraries it needs, and where it looks for them.
 
-Only 64-bit little-endian files, which is every machine with a data-centre GPU.
+Only 64-bit little-endian files, as on every machine with a data-centre GPU.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import mmap
 import os
 import struct
 
-from preflight.node.record import ANNOTATED, dataclass, field
+from preflight.agent.record import ANNOTATED, dataclass, field
 
 if ANNOTATED:
     from typing import Dict, List, Optional, Tuple
@@ -17,13 +17,14 @@ if ANNOTATED:
 # elf(5): program header types and tags of the dynamic section.
 _LOAD, _DYNAMIC = 1, 2
 _NEEDED, _STRINGS, _SONAME, _RPATH, _RUNPATH = 1, 5, 14, 15, 29
-_MOST_ENTRIES = 4096
+_MAX_ENTRIES = 4096
 
 
 @dataclass(frozen=True)
 class Dynamic:
-    """The dynamic section. `rpath` is looked in before LD_LIBRARY_PATH, `runpath` after it; with a runpath the rpath
-    does not count (ld.so(8))."""
+    """The dynamic section. `rpath` is searched before LD_LIBRARY_PATH, `runpath` after it; with a runpath the rpath
+    does not count (ld.so(8)).
+    """
 
     needed: List[str] = field(default_factory=list)
     rpath: List[str] = field(default_factory=list)
@@ -31,7 +32,7 @@ class Dynamic:
 
 
 def dynamic(path: str) -> Optional[Dynamic]:
-    """The dynamic section of the library at `path`; None when it has none that can be read."""
+    """The dynamic section of the library at `path`; None if there is none that can be read."""
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _parse(data, os.path.dirname(os.path.realpath(path)))
@@ -56,7 +57,7 @@ def _parse(data: "mmap.mmap", origin: str) -> Optional[Dynamic]:
     if section is None:
         return None
     entries: List[Tuple[int, int]] = []
-    for number in range(min(section[1] // 16, _MOST_ENTRIES)):
+    for number in range(min(section[1] // 16, _MAX_ENTRIES)):
         tag, value = struct.unpack_from("<QQ", data, section[0] + number * 16)
         if tag == 0:
             break

@@ -1,7 +1,7 @@
-"""What environment a process has on this node, and what the files say that NCCL and launchers read beside it.
+"""The environment of a process on this node, and the files that NCCL and launchers read in addition.
 
-Only variables of the libraries that ranks communicate and compute with leave the node. What looks like a secret, or
-holds one, leaves as a hash under a key of this run alone, which tells whether two nodes have the same and nothing else.
+Only variables of the libraries that ranks communicate and compute with leave the node. An apparent secret leaves as a
+hash under a key of this run alone, which only shows whether two nodes have the same value.
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 import os
 import threading
 
-from preflight.node.cheap import cheap
-from preflight.node.record import ANNOTATED, dataclass, field
-from preflight.node.wire import ProbeUnavailable
-from preflight.redact import is_secret, scrub
+from preflight._util.redaction import scrub
+from preflight._util.secret_names import KEYED_HASH, is_secret
+from preflight.agent.cheap import cheap
+from preflight.agent.record import ANNOTATED, dataclass, field
+from preflight.agent.wire import ProbeUnavailable
 
 if ANNOTATED:
     from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar
 
     T = TypeVar("T")
 
-#: What is read at all; `*` stands at the end alone. Values of other variables never leave a node.
+#: The variables that are read; `*` is only allowed at the end. Values of other variables never leave a node.
 COLLECTED = (
     *("NCCL_*", "RCCL_*", "HCCL_*", "GLOO_*", "UCX_*", "UCC_*", "FI_*", "PADDLE_*", "FLAGS_*", "OMP_*", "MKL_*"),
     *("KMP_*", "CUDA_*", "CUBLAS_*", "TORCH_*", "PYTORCH_*", "TP_SOCKET_IFNAME", "HOROVOD_*", "TF_*", "DMLC_*"),
@@ -33,13 +34,13 @@ _BEGINNINGS = tuple(name[:-1] for name in COLLECTED if name.endswith("*"))
 _NAMES = frozenset(name for name in COLLECTED if not name.endswith("*"))
 SYSTEM_NCCL_FILE = "/etc/nccl.conf"
 USER_NCCL_FILE = ".nccl.conf"
-#: What a dead server or mount may take of the time of this look, each time.
+#: Time limit of each access to a server or mount that may be dead.
 LOOK_S = 1.0
-LATE = "no answer within %g s"
-#: A longer value is cut; what was cut is told by its hash.
-LONGEST = 4096
-#: Settings files are a few lines; of a larger one nothing is read.
-LARGEST_FILE = 256 * 1024
+TIMEOUT_MESSAGE = "no answer within %g s"
+#: A longer value is cut; the rest is represented by its hash.
+MAX_VALUE_LENGTH = 4096
+#: Settings files are a few lines; a larger one is not read.
+MAX_FILE_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,8 @@ class SettingsFile:
 class Environment:
     """The environment of this process.
 
-    `variables` are values; `digests` those that do not leave the node, as keyed hashes. `nccl_files` are in the order
-    in which NCCL lets them fill what is not set yet; `export_files` those of DeepSpeed's launcher.
+    `variables` are values; `digests` are keyed hashes of values that do not leave the node. `nccl_files` are in the
+    order in which NCCL reads them; `export_files` are those of DeepSpeed's launcher.
     """
 
     variables: Dict[str, str] = field(default_factory=dict)
@@ -71,7 +72,7 @@ class Environment:
     missing_folders: List[str] = field(default_factory=list)
 
 
-@cheap("node", asks=True)
+@cheap("node", sends_requests=True)
 def environment(params: Dict[str, Any]) -> Environment:
     """The variables that match COLLECTED, hashes of those named in `params["hashed"]`, and settings files.
 
@@ -79,40 +80,39 @@ def environment(params: Dict[str, Any]) -> Environment:
     """
     key = str(params.get("run_key") or "")
     if not key:
-        raise ProbeUnavailable("blocked", "the run gave no key to hash values with")
+        raise ProbeUnavailable("blocked", "the run provided no key to hash values")
     wanted = {str(name) for name in params.get("hashed", [])}
-    variables, digests = sifted(os.environ, wanted, key)
-    # A directory server, a home directory or a folder of libraries may be dead; what the environment says is known
-    # all the same.
-    account = _within(_account, ("", os.environ.get("HOME", "")))
+    variables, digests = split_secrets(os.environ, wanted, key)
+    # A directory server, a home directory or a folder of libraries may be dead; the environment is known all the same.
+    account = _limited(_account, ("", os.environ.get("HOME", "")))
     user, home = account
-    unread = [SettingsFile(home or "~", LATE % LOOK_S)]
-    exports = _within(lambda: _export_files(home), unread) if params.get("export_files") else []
+    unread = [SettingsFile(home or "~", TIMEOUT_MESSAGE % LOOK_S)]
+    exports = _limited(lambda: _export_files(home), unread) if params.get("export_files") else []
     library_path = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     return Environment(
         variables,
         digests,
-        _within(lambda: nccl_files(os.environ, home), unread),
+        _limited(lambda: nccl_files(os.environ, home), unread),
         exports,
         user,
         os.getuid(),
         home,
         _directory(),
-        _within(lambda: [folder for folder in library_path if folder and not os.path.isdir(folder)][:16], []),
+        _limited(lambda: [folder for folder in library_path if folder and not os.path.isdir(folder)][:16], []),
     )
 
 
-def _within(look: Callable[[], T], otherwise: T) -> T:
-    """What `look` returns, or `otherwise` where it has not by then; it goes on in a thread that nobody waits for."""
+def _limited(read: Callable[[], T], default: T) -> T:
+    """The result of `read`, or `default` if it is late; it continues in a thread that is not awaited."""
     found: List[T] = []
-    thread = threading.Thread(target=lambda: found.append(look()), daemon=True)
+    thread = threading.Thread(target=lambda: found.append(read()), daemon=True)
     thread.start()
     thread.join(LOOK_S)
-    return found[0] if found else otherwise
+    return found[0] if found else default
 
 
-def sifted(environ: Mapping[str, str], wanted: "set[str]", key: str) -> Tuple[Dict[str, str], Dict[str, str]]:
-    """What may be shown, and the hashes of what may not, by name."""
+def split_secrets(environ: Mapping[str, str], wanted: "set[str]", key: str) -> Tuple[Dict[str, str], Dict[str, str]]:
+    """The values that may be shown, and the hashes of those that may not, by name."""
     shown = {}  # type: Dict[str, str]
     hidden = {}  # type: Dict[str, str]
     for name in sorted(environ):
@@ -120,16 +120,16 @@ def sifted(environ: Mapping[str, str], wanted: "set[str]", key: str) -> Tuple[Di
         if _matches(name) and _showable(name, value):
             shown[name] = value
         elif _matches(name) or name in wanted:
-            hidden[name] = keyed(key, value)
+            hidden[name] = keyed_hash(key, value)
     return shown, hidden
 
 
-def keyed(key: str, value: str) -> str:
-    """A hash of `value` that says nothing to whoever lacks the key."""
-    import hmac  # It brings the whole of OpenSSL, and few nodes have anything to hash.
+def keyed_hash(key: str, value: str) -> str:
+    """A hash of `value` that is meaningless without the key."""
+    import hmac  # It loads all of OpenSSL, and few nodes have anything to hash.
 
     text = value.encode("utf-8", "surrogateescape")
-    return hmac.new(key.encode("ascii", "replace"), text, "sha256").hexdigest()[:16]
+    return KEYED_HASH + hmac.new(key.encode("ascii", "replace"), text, "sha256").hexdigest()[:16]
 
 
 def _matches(name: str) -> bool:
@@ -137,7 +137,9 @@ def _matches(name: str) -> bool:
 
 
 def _showable(name: str, value: str) -> bool:
-    plain = len(value) <= LONGEST and value.encode("utf-8", "replace") == value.encode("utf-8", "surrogateescape")
+    plain = len(value) <= MAX_VALUE_LENGTH and value.encode("utf-8", "replace") == value.encode(
+        "utf-8", "surrogateescape"
+    )
     return plain and not is_secret(name) and scrub(value) == value
 
 
@@ -153,26 +155,26 @@ def nccl_files(environ: Mapping[str, str], home: Optional[str]) -> List[Settings
 
 
 def read_settings(path: str) -> Optional[SettingsFile]:
-    """The settings in one file; None when it is not there."""
+    """The settings in one file; None if it does not exist."""
     try:
         if not os.path.isfile(path):
             return None
         with open(path, "rb") as file:
-            data = file.read(LARGEST_FILE + 1)
+            data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         return SettingsFile(path, error.strerror or str(error))
-    if len(data) > LARGEST_FILE:
-        return SettingsFile(path, "it is larger than %d KiB" % (LARGEST_FILE // 1024))
+    if len(data) > MAX_FILE_BYTES:
+        return SettingsFile(path, "it is larger than %d KiB" % (MAX_FILE_BYTES // 1024))
     settings, unread = parse_settings(data.decode("utf-8", "replace"))
     kept = {name: value for name, value in settings.items() if _matches(name) and _showable(name, value)}
     return SettingsFile(path, "", kept, unread)
 
 
 def parse_settings(text: str) -> Tuple[Dict[str, str], List[str]]:
-    """Settings and the lines that are none, as NCCL reads them.
+    """Parse settings as NCCL reads them, and return the other lines too.
 
     A line that begins with # is skipped, and so is one without an equals sign. Nothing is trimmed: in `A = 1` the name
-    is `A` with a blank behind it, which nobody looks up. The first of two settings counts.
+    is `A` with a trailing blank, which is never looked up. The first of two settings counts.
     """
     settings = {}  # type: Dict[str, str]
     unread = []  # type: List[str]
@@ -184,16 +186,16 @@ def parse_settings(text: str) -> Tuple[Dict[str, str], List[str]]:
             if line.strip():
                 unread.append("line %d: `%s` has no equals sign" % (number, scrub(line.strip())[:80]))
         elif name != name.strip() or not name:
-            unread.append("line %d: the name is `%s` with its blanks" % (number, scrub(name)[:80]))
+            unread.append("line %d: the name `%s` contains spaces" % (number, scrub(name)[:80]))
         else:
             if value != value.strip():
-                unread.append("line %d: the value of %s has blanks around it" % (number, name[:80]))
+                unread.append("line %d: the value of %s has spaces around it" % (number, name[:80]))
             settings.setdefault(name, value)
     return settings, unread[:16]
 
 
 def _export_files(home: Optional[str]) -> List[SettingsFile]:
-    """What DeepSpeed's launcher exports beside its own list, from home and working directory, the later one winning."""
+    """The exports of DeepSpeed's launcher beside its own list, from home and working directory; the later one wins."""
     name = os.environ.get("DS_ENV_FILE") or ".deepspeed_env"
     folders = [folder for folder in (home, _directory()) if folder]
     found = [_names_of(os.path.join(folder, name)) for folder in dict.fromkeys(folders)]
@@ -201,12 +203,12 @@ def _export_files(home: Optional[str]) -> List[SettingsFile]:
 
 
 def _names_of(path: str) -> Optional[SettingsFile]:
-    """Which names a file exports. A line without an equals sign ends DeepSpeed's launcher with a traceback."""
+    """The names that a file exports. A line without an equals sign ends DeepSpeed's launcher with a traceback."""
     try:
         if not os.path.isfile(path):
             return None
         with open(path, encoding="utf-8", errors="replace") as file:
-            lines = file.read(LARGEST_FILE).splitlines()
+            lines = file.read(MAX_FILE_BYTES).splitlines()
     except OSError as error:
         return SettingsFile(path, error.strerror or str(error))
     names = {line.partition("=")[0].strip(): "" for line in lines if "=" in line}
@@ -215,7 +217,7 @@ def _names_of(path: str) -> Optional[SettingsFile]:
 
 
 def _account() -> Tuple[str, str]:
-    """Name and home directory of the user, as the user database has them."""
+    """Name and home directory of the user, from the user database."""
     try:
         import pwd
 

@@ -1,4 +1,4 @@
-"""NVSwitches of this node, and the Fabric Manager that has to set them up."""
+"""NVSwitches of this node, and the Fabric Manager that must set them up."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import glob
 import os
 import re
 
-from preflight.node import command
-from preflight.node.record import ANNOTATED, dataclass
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent import command
+from preflight.agent.record import ANNOTATED, dataclass
+from preflight.agent.wire import ProbeUnavailable
 
 if ANNOTATED:
     from typing import Any, Dict, Optional
@@ -24,10 +24,10 @@ _PROCESS = "nv-fabricmanager"[:15]
 
 @dataclass(frozen=True)
 class Fabric:
-    """What there is to set up, and who does it.
+    """The switches to set up, and the service that does it.
 
-    `running` is None where it cannot be told, because processes of the machine cannot be seen from here; `service` is
-    systemd's word for the unit, `version` that of the installed Fabric Manager; empty where unknown.
+    `running` is None if unknown, because processes of the machine are not visible from here; `service` is systemd's
+    word for the unit, `version` that of the installed Fabric Manager; empty if unknown.
     """
 
     switches: int
@@ -37,14 +37,14 @@ class Fabric:
 
 
 def fabric(params: Dict[str, Any]) -> Fabric:
-    """Switches by the driver's list or, without it, by PCI class; nothing more is asked where there is none."""
-    switches = len(glob.glob(os.path.join(SWITCHES, "*"))) or _on_the_bus()
+    """Find switches by the driver's list or, without it, by PCI class; nothing more is queried if there are none."""
+    switches = len(glob.glob(os.path.join(SWITCHES, "*"))) or _switches_by_pci_class()
     if not switches:
         return Fabric(0)
     return Fabric(switches, _running(), _service(), _version())
 
 
-def _on_the_bus() -> int:
+def _switches_by_pci_class() -> int:
     count = 0
     for device in glob.glob(os.path.join(PCI, "*")):
         if _read(device, "class") == _BRIDGE and _read(device, "vendor") == _NVIDIA:

@@ -1,4 +1,4 @@
-"""A folder that the job writes to: is it there or can it be made, may this user write, how much room is left."""
+"""A folder that the job writes to: its existence, this user's permission to write, and the free space."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 
-from preflight.node.record import ANNOTATED, dataclass, field
+from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight_checks.probes.mounts import mount_of, mounted
 from preflight_checks.probes.quotas import Quota, Target, quotas_of, targets_of
 
@@ -18,10 +18,10 @@ if ANNOTATED:
 class FolderState:
     """One folder, or the nearest one above it that exists (`nearest`), where it would be made.
 
-    `problem` is empty, `file` (something else than a folder), `dangling`, `denied`, `stale` or `other`. `writable` is
-    what the kernel answers for this user; a server may still refuse. Inodes are None where the file system has no
-    fixed number of them. `quota_problem` and `target_problem` say why quotas or targets are not known; they stay empty
-    where the file system has none.
+    `problem` is empty, `file` (not a folder), `dangling`, `denied`, `stale` or `other`. `writable` is what the kernel
+    answers for this user; a server may still refuse. Inodes are None if the file system has no fixed number of them.
+    `quota_problem` and `target_problem` are the reasons why quotas or targets are unknown; they stay empty if the file
+    system has none.
     """
 
     path: str
@@ -47,9 +47,9 @@ class FolderState:
 
 
 def folder_state(params: Dict[str, Any]) -> FolderState:
-    """Look at `params["path"]` as seen from the job context; nothing is made or written.
+    """Examine `params["path"]` as seen from the job context; nothing is made or written.
 
-    With `params["quota"]` quotas and targets are asked for, where the file system has any.
+    With `params["quota"]` quotas and targets are queried, if the file system has any.
     """
     given = str(params["path"])
     resolved = os.path.abspath(os.path.expandvars(os.path.expanduser(given)))
@@ -57,7 +57,7 @@ def folder_state(params: Dict[str, Any]) -> FolderState:
     if status is None:
         return FolderState(given, resolved, nearest=nearest, problem=found[0], detail=found[1])
     if not stat.S_ISDIR(status.st_mode):
-        return FolderState(given, resolved, nearest == resolved, nearest, "file", "%s is no folder" % nearest)
+        return FolderState(given, resolved, nearest == resolved, nearest, "file", "%s is not a folder" % nearest)
     real = os.path.realpath(nearest)
     mount = mount_of(real, mounted())
     try:
@@ -91,14 +91,14 @@ def folder_state(params: Dict[str, Any]) -> FolderState:
 
 
 def _nearest(path: str) -> Tuple[str, Optional[os.stat_result], Tuple[str, str]]:
-    """The path or the nearest folder above it that exists, and what stands in the way if not."""
+    """The path or its nearest existing ancestor, and what blocks the rest."""
     at = path
     while True:
         try:
             return at, os.stat(at), ("", "")
         except OSError as error:
             if os.path.islink(at):
-                return at, None, ("dangling", "%s links to %s, which is not there" % (at, os.readlink(at)))
+                return at, None, ("dangling", "%s links to %s, which does not exist" % (at, os.readlink(at)))
             if error.errno not in (errno.ENOENT, errno.ENOTDIR) or at == "/":
                 return at, None, (_kind(error), "%s: %s" % (at, error.strerror or error))
         at = os.path.dirname(at)
@@ -111,18 +111,18 @@ def _kind(error: OSError) -> str:
 
 
 @dataclass(frozen=True)
-class Written:
-    """One small file written, made sure of, and removed again. `problem` is empty when all of it went well."""
+class WriteResult:
+    """One small file that was written, synced, and removed again. `problem` is empty if all of it worked."""
 
     folder: str
     took_s: float
     problem: str = ""
 
 
-def write_trial(params: Dict[str, Any]) -> Written:
+def write_trial(params: Dict[str, Any]) -> WriteResult:
     """Write a file of 4 KiB into the folder `params["path"]` (or the nearest above it), fsync and remove it.
 
-    The only probe that writes anything outside of memory; it is asked for with the user's consent alone.
+    The only probe that writes anything outside memory; it runs only with the user's consent.
     """
     import tempfile
     import time
@@ -139,11 +139,11 @@ def write_trial(params: Dict[str, Any]) -> Written:
         finally:
             os.close(descriptor)
     except OSError as error:
-        return Written(folder, time.monotonic() - began, error.strerror or str(error))
+        return WriteResult(folder, time.monotonic() - began, error.strerror or str(error))
     finally:
         if name:
             try:
                 os.unlink(name)
             except OSError:
                 pass
-    return Written(folder, time.monotonic() - began)
+    return WriteResult(folder, time.monotonic() - began)

@@ -1,36 +1,36 @@
-"""Ports that nobody listens on at this node, and that the kernel gives to no outgoing connection."""
+"""Ports that nothing on this node listens on, and that the kernel gives to no outgoing connection."""
 
 from __future__ import annotations
 
 import random
 
-from preflight.node.cheap import cheap
-from preflight.node.record import ANNOTATED, dataclass, field
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent.cheap import cheap
+from preflight.agent.record import ANNOTATED, dataclass, field
+from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.kernel_network import KernelNetwork, kernel_network, reserved
 from preflight_checks.probes.ports import bind
 
 if ANNOTATED:
     from typing import Any, Dict, List
 
-#: Below it are the ports of well-known services, above it only the ephemeral range is likely to be in use.
+#: Below are the ports of well-known services; above, only the ephemeral range is likely to be in use.
 FIRST, LAST = 10000, 65535
-#: So many are tried for each that is wanted.
+#: The number of ports that are tried for each requested one.
 _TRIES = 8
 
 
 @dataclass(frozen=True)
 class FreePorts:
-    """Ports that could be bound a moment ago, in no order: two who ask at once get different ones."""
+    """Ports that could be bound a moment ago, in random order, so that concurrent requests get different ones."""
 
     ports: List[int] = field(default_factory=list)
 
 
 @cheap("node")
 def free_ports(params: Dict[str, Any]) -> FreePorts:
-    """`params["count"]` such ports, or fewer where not so many are found; each is bound for an instant.
+    """`params["count"]` such ports, or fewer if not enough are found; each is bound briefly.
 
-    Raises ProbeUnavailable where none is found.
+    Raises ProbeUnavailable if none is found.
     """
     count = int(params["count"])
     try:
@@ -53,7 +53,7 @@ def free_ports(params: Dict[str, Any]) -> FreePorts:
 
 
 def candidates(network: KernelNetwork) -> List[int]:
-    """Ports below the ephemeral range, where that leaves few all outside of it, else all; none that is reserved."""
+    """Ports below the ephemeral range; if these are few, all outside it, else all; without reserved ones."""
     kept = set(reserved(network.reserved_ports))
     every = [port for port in range(FIRST, LAST + 1) if port not in kept]
     first, last = network.first_port or LAST + 1, network.last_port or LAST + 1

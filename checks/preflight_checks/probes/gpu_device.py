@@ -1,6 +1,6 @@
-"""Everything NVML tells of one NVIDIA GPU, said piece by piece, so that a call that hangs loses only what follows.
+"""All NVML data of one NVIDIA GPU, reported item by item, so that a hanging call loses only the following ones.
 
-What a device or driver does not have is left out; what could not be read otherwise goes to `unread` with the reason.
+Items that a device or driver does not support are left out; other errors go to `unread` with the reason.
 """
 
 from __future__ import annotations
@@ -11,75 +11,75 @@ import os
 import pwd
 import time
 
-from preflight.node.record import ANNOTATED
+from preflight.agent.record import ANNOTATED
 
 if ANNOTATED:
     from typing import Any, Callable, Dict, List, Optional
 
-    from preflight_checks.probes.apart import Say
+    from preflight_checks.probes.isolated import Send
 
 PROC = "/proc"
 #: nvml.h: NVML_NVLINK_MAX_LINKS, nvmlNvLinkErrorCounter_t, NVML_CLOCK_SM, NVML_TEMPERATURE_THRESHOLD_SLOWDOWN.
-MOST_NVLINKS = 18
+MAX_NVLINKS = 18
 NVLINK_COUNTERS = ("replay", "recovery", "crc_flit", "crc_data")
 _CLOCK_SM = 1
 _SLOWDOWN = 1
 _INVALID_ARGUMENT, _NOT_SUPPORTED, _NO_PERMISSION = 2, 3, 4
 _FUNCTION_NOT_FOUND, _VERSION_MISMATCH = 13, 25
-#: GPU_IS_LOST and RESET_REQUIRED: no further question will be answered.
+#: GPU_IS_LOST and RESET_REQUIRED: no further call will succeed.
 _LOST = (15, 16)
 _CLOCK_LOOKS = 3
 
 
 class _Lost(Exception):
-    """The device cannot be asked any more."""
+    """The device cannot be queried any more."""
 
 
 class _Reader:
-    def __init__(self, nvml: Any, say: Say) -> None:
+    def __init__(self, nvml: Any, send: Send) -> None:
         self.nvml = nvml
-        self._say = say
+        self._send = send
         self.unread = {}  # type: Dict[str, str]
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """The answer of one function of NVML. Raises NVMLError, or AttributeError for a binding without it."""
-        self._say({"at": name})
+        """Call one function of NVML. Raises NVMLError, or AttributeError for a binding without it."""
+        self._send({"at": name})
         return getattr(self.nvml, name)(*arguments)
 
-    def get(self, field: str, ask: Callable[[], Any]) -> Any:
-        """Say the value of `field`; None, and nothing said, where it cannot be had."""
+    def get(self, field: str, read: Callable[[], Any]) -> Any:
+        """Report the value of `field`; None, without a report, if it is not available."""
         try:
-            value = ask()
+            value = read()
         except AttributeError:
             return None
         except self.nvml.NVMLError as error:
             self.note(field, error)
             return None
-        self._say({field: value})
+        self._send({field: value})
         return value
 
     def note(self, field: str, error: Any) -> None:
-        """Remember why `field` could not be read. Raises _Lost when nothing more can be."""
+        """Record why `field` could not be read. Raises _Lost when nothing more can be."""
         code = getattr(error, "value", None)
         if code in _LOST:
             raise _Lost(str(error))
-        # A driver does not know fields that are younger than it, and calls them invalid.
+        # A driver reports fields that are newer than itself as invalid.
         missing = (_NOT_SUPPORTED, _FUNCTION_NOT_FOUND, _VERSION_MISMATCH)
         if code not in missing and not (field == "recovery_action" and code == _INVALID_ARGUMENT):
             self.unread[field] = str(error)
-            self._say({"unread": self.unread})
+            self._send({"unread": self.unread})
 
 
-def look(nvml: Any, index: int, say: Say) -> None:
-    """Say what device `index` is and how it is."""
-    reader = _Reader(nvml, say)
+def look(nvml: Any, index: int, send: Send) -> None:
+    """Report the properties and the state of device `index`."""
+    reader = _Reader(nvml, send)
     try:
         reader.call("nvmlInit")
         handle = reader.call("nvmlDeviceGetHandleByIndex", index)
-        say({"name": text(reader.call("nvmlDeviceGetName", handle))})
+        send({"name": text(reader.call("nvmlDeviceGetName", handle))})
         _identity(reader, handle)
         _memory(reader, handle)
-        _speed(reader, handle)
+        _clocks_and_power(reader, handle)
         _links(reader, handle)
         _modes(reader, handle)
         reader.get("processes", lambda: _processes(reader, handle))
@@ -87,7 +87,7 @@ def look(nvml: Any, index: int, say: Say) -> None:
         code = getattr(error, "value", None)
         lost = isinstance(error, _Lost) or code in _LOST
         kind = "lost" if lost else "denied" if code == _NO_PERMISSION else "other"
-        say({"problem": str(error), "problem_kind": kind})
+        send({"problem": str(error), "problem_kind": kind})
 
 
 def _identity(reader: _Reader, handle: Any) -> None:
@@ -101,7 +101,7 @@ def _identity(reader: _Reader, handle: Any) -> None:
 
 def _memory(reader: _Reader, handle: Any) -> None:
     call, get = reader.call, reader.get
-    # Version 2 keeps what the driver reserves for itself apart from what is used; drivers before 510 lack it.
+    # Version 2 separates the driver's own reserve from used memory; drivers before 510 lack it.
     newer = getattr(reader.nvml, "nvmlMemory_v2", None)
     try:
         memory = call("nvmlDeviceGetMemoryInfo", handle, newer) if newer is not None else None
@@ -141,11 +141,11 @@ def _memory(reader: _Reader, handle: Any) -> None:
 
 
 def _ecc_errors(reader: _Reader, handle: Any, kind: int, since: int) -> int:
-    """Errors of one kind (0 corrected, 1 not), since the driver was loaded (0) or ever (1)."""
+    """Errors of one kind (0 corrected, 1 not), since the driver was loaded (0) or in total (1)."""
     return int(reader.call("nvmlDeviceGetTotalEccErrors", handle, kind, since))
 
 
-def _speed(reader: _Reader, handle: Any) -> None:
+def _clocks_and_power(reader: _Reader, handle: Any) -> None:
     call, get = reader.call, reader.get
     get("clock_reasons", lambda: _clock_reasons(reader, handle))
     get("clock_mhz", lambda: int(call("nvmlDeviceGetClockInfo", handle, _CLOCK_SM)))
@@ -160,7 +160,8 @@ def _speed(reader: _Reader, handle: Any) -> None:
 
 
 def _clock_reasons(reader: _Reader, handle: Any) -> int:
-    """The reasons that hold in several looks: nvml.h says that a slowdown may show for a moment at any change."""
+    """The reasons that hold in several samples: according to nvml.h a slowdown may appear for a moment at any
+    change."""
     held = ~0
     for turn in range(_CLOCK_LOOKS):
         if turn:
@@ -168,7 +169,7 @@ def _clock_reasons(reader: _Reader, handle: Any) -> int:
         try:
             seen = int(reader.call("nvmlDeviceGetCurrentClocksEventReasons", handle))
         except (AttributeError, reader.nvml.NVMLError) as error:
-            # Drivers before 535 know it by its former name.
+            # Drivers before 535 use its former name.
             if getattr(error, "value", _FUNCTION_NOT_FOUND) != _FUNCTION_NOT_FOUND:
                 raise
             seen = int(reader.call("nvmlDeviceGetCurrentClocksThrottleReasons", handle))
@@ -191,9 +192,9 @@ def _links(reader: _Reader, handle: Any) -> None:
 
 
 def _nvlinks(reader: _Reader, handle: Any) -> Optional[List[bool]]:
-    """Which links are up; None for a device without any."""
+    """The links that are up; None for a device without any."""
     found: List[bool] = []
-    for link in range(MOST_NVLINKS):
+    for link in range(MAX_NVLINKS):
         try:
             found.append(bool(reader.call("nvmlDeviceGetNvLinkState", handle, link)))
         except reader.nvml.NVMLError as error:
@@ -204,7 +205,7 @@ def _nvlinks(reader: _Reader, handle: Any) -> Optional[List[bool]]:
 
 
 def _nvlink_errors(reader: _Reader, handle: Any, links: List[bool]) -> Dict[str, int]:
-    """Sums over the links that are up, by counter; what the generation of links does not count is left out."""
+    """Sums over the links that are up, by counter; counters that this generation of links lacks are left out."""
     sums: Dict[str, int] = {}
     for number, counter in enumerate(NVLINK_COUNTERS):
         for link, up in enumerate(links):
@@ -227,17 +228,17 @@ def _fabric(reader: _Reader, handle: Any) -> Dict[str, int]:
     return {"state": state if isinstance(state, int) else ord(state), "status": int(info.status)}
 
 
-def pairs(nvml: Any, count: int, say: Say) -> None:
-    """Say of each pair of devices whether one may read the other's memory, and what lies between them.
+def pairs(nvml: Any, count: int, send: Send) -> None:
+    """Report for each pair of devices whether one may read the other's memory, and the topology between them.
 
     Pairs come in the order 0-1, 0-2, ..., 1-2, ...; values are nvmlGpuP2PStatus_t (0 is yes) and
     nvmlGpuTopologyLevel_t (10 is one PCIe switch, 50 the link between sockets).
     """
-    reader = _Reader(nvml, say)
+    reader = _Reader(nvml, send)
     try:
         reader.call("nvmlInit")
         handles = [reader.call("nvmlDeviceGetHandleByIndex", index) for index in range(count)]
-        both = [(one, other) for index, one in enumerate(handles) for other in handles[index + 1 :]]
+        both = [(first, second) for index, first in enumerate(handles) for second in handles[index + 1 :]]
         reader.get("peer_reads", lambda: [int(reader.call("nvmlDeviceGetP2PStatus", *pair, 0)) for pair in both])
         levels = "nvmlDeviceGetTopologyCommonAncestor"
         reader.get("peer_distances", lambda: [int(reader.call(levels, *pair)) for pair in both])
@@ -288,13 +289,13 @@ def _processes(reader: _Reader, handle: Any) -> List[Dict[str, Any]]:
     found = []
     for item in listed:
         memory = item.usedGpuMemory
-        name, user = _who(int(item.pid))
+        name, user = _process_owner(int(item.pid))
         found.append({"pid": int(item.pid), "memory_bytes": memory, "name": name, "user": user})
     return sorted(found, key=lambda item: item["pid"])
 
 
-def _who(pid: int) -> "tuple[str, str]":
-    """Command and user of a process; empty where it is not to be seen from here."""
+def _process_owner(pid: int) -> "tuple[str, str]":
+    """Command and user of a process; empty if it is not visible from here."""
     folder = os.path.join(PROC, str(pid))
     try:
         with open(os.path.join(folder, "comm"), errors="replace") as file:
@@ -309,11 +310,11 @@ def _who(pid: int) -> "tuple[str, str]":
 
 
 def pci_address(bus_id: str) -> str:
-    """NVML's `00000000:1B:00.0` as the kernel writes it, `0000:1b:00.0`."""
+    """Convert NVML's `00000000:1B:00.0` to the kernel's `0000:1b:00.0`."""
     domain, _, rest = bus_id.lower().partition(":")
     return "%s:%s" % (domain[-4:], rest) if rest else bus_id
 
 
 def text(value: Any) -> str:
-    """Text of what NVML answers, which is bytes in some versions of its binding."""
+    """Decode text from NVML, which is bytes in some versions of its binding."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -1,10 +1,10 @@
-"""Whether this node's network cards may reach GPU memory by themselves (GPUDirect RDMA): modules, driver, kernel."""
+"""Whether this node's network cards can access GPU memory directly (GPUDirect RDMA): modules, driver, kernel."""
 
 from __future__ import annotations
 
 import os
 
-from preflight.node.record import ANNOTATED, dataclass
+from preflight.agent.record import ANNOTATED, dataclass
 
 if ANNOTATED:
     from typing import Any, Dict
@@ -20,9 +20,9 @@ DRIVER = "/proc/driver/nvidia/version"
 
 @dataclass(frozen=True)
 class GpuDirect:
-    """`driver` is empty where no NVIDIA driver is loaded; `open_modules` says whether it is the open variant.
+    """`driver` is empty if no NVIDIA driver is loaded; `open_modules` is whether it is the open variant.
 
-    `peer_memory` is the path of the module that NCCL would find; empty where none is loaded.
+    `peer_memory` is the path of the module that NCCL would find; empty if none is loaded.
     """
 
     driver: str = ""
@@ -32,7 +32,7 @@ class GpuDirect:
 
 
 def gpudirect(params: Dict[str, Any]) -> GpuDirect:
-    """What this node has for GPUDirect RDMA."""
+    """The parts of GPUDirect RDMA on this node."""
     try:
         with open(DRIVER, "rb") as file:
             text = file.read(4096).decode("utf-8", "replace")
@@ -43,12 +43,12 @@ def gpudirect(params: Dict[str, Any]) -> GpuDirect:
 
 
 def driver_version(text: str) -> str:
-    """`535.183.01` out of /proc/driver/nvidia/version; empty where it is not there.
+    """`535.183.01` from /proc/driver/nvidia/version; empty if it does not exist.
 
-    The first line ends, behind `Kernel Module` and perhaps an architecture, in the version and a date.
+    The first line ends, after `Kernel Module` and perhaps an architecture, in the version and a date.
     """
     for word in text.splitlines()[0].split() if text else []:
         parts = word.split(".")
-        if len(parts) > 1 and all(part.isdigit() for part in parts):
+        if len(parts) > 1 and all(part.isdecimal() for part in parts):
             return word
     return ""

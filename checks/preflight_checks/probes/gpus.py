@@ -1,7 +1,7 @@
-"""The GPUs and the driver of this node: NVIDIA's asked of NVML, AMD's read from sysfs.
+"""The GPUs and the driver of this node: NVIDIA's from NVML, AMD's from sysfs.
 
-Each question to a driver is put in a process of its own: first how many there are, then each device by itself, so
-that one that hangs hides no other.
+Each driver query runs in its own process: first the number of devices, then each device by itself, so that one
+that hangs hides no other.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ import glob
 import os
 import re
 
-from preflight.node.record import ANNOTATED, dataclass, field, names_of
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent.record import ANNOTATED, dataclass, field, names_of
+from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes import amd, gpu_device, libraries
-from preflight_checks.probes.apart import Heard, apart
+from preflight_checks.probes.isolated import TaskResult, run_isolated
 
 if ANNOTATED:
     from typing import Any, Dict, List, Optional
 
-    from preflight_checks.probes.apart import Say
+    from preflight_checks.probes.isolated import Send
 
 #: Initialising NVML and counting takes milliseconds; a driver that wakes the devices first takes seconds.
 SYSTEM_S = 3.0
 DEVICE_S = 4.0
-#: Pairs are asked about only where every device has answered.
+#: Pairs are queried only if every device has answered.
 PAIRS_S = 1.0
-MOST_PAIRED = 16
-#: For the request that asks for all of it.
+MAX_PAIRED_GPUS = 16
+#: For the request of all data.
 DEADLINE_S = 8.5
 KERNEL_DRIVER = "/proc/driver/nvidia/version"
 PROC = "/proc"
@@ -35,7 +35,7 @@ PROC = "/proc"
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """A process that has a compute context on a GPU. `name` and `user` are empty where it cannot be seen from here."""
+    """A process with a compute context on a GPU. `name` and `user` are empty if it is not visible from here."""
 
     pid: int
     memory_bytes: Optional[int] = None
@@ -47,10 +47,10 @@ class GpuProcess:
 class Gpu:
     """One GPU.
 
-    `problem` says why the rest is empty or cut short, `problem_kind` is then `lost` (it fell off the bus or wants a
-    reset), `timeout`, `crashed`, `denied` or `other`. A field is None where the device or driver does not have it;
-    where it could not be read for another reason, `unread` has the field and the reason.
-    Clock reasons are the bits of nvmlClocksEventReasons that were set in each of several looks.
+    `problem` is why the rest is empty or incomplete, `problem_kind` is then `lost` (it fell off the bus or needs a
+    reset), `timeout`, `crashed`, `denied` or `other`. A field is None if the device or driver does not have it; if it
+    could not be read for another reason, `unread` has the field and the reason. Clock reasons are the bits of
+    nvmlClocksEventReasons that were set in each of several samples.
     """
 
     index: int
@@ -107,14 +107,14 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Gpus:
-    """What NVML, or sysfs on a node with AMD's GPUs, says.
+    """The data of NVML, or of sysfs on a node with AMD GPUs.
 
-    `problem` is empty, `no-library` (no NVML on this node), `no-driver` (the kernel module is not loaded),
-    `mismatch` (library and loaded kernel module are of different versions), `timeout` (it did not answer) or `other`.
-    `driver` is the version of the user-space driver, `kernel_driver` that of the loaded module,
-    `cuda_driver` the newest CUDA version the driver supports (not one that is installed); empty where unknown.
-    `host_processes` says whether the processes of the whole machine can be seen from here. `peer_reads` and
-    `peer_distances` are by pair of devices, in the order 0-1, 0-2, ..., 1-2, ...; None where they were not asked.
+    `problem` is empty, `no-library` (no NVML on this node), `no-driver` (the kernel module is not loaded), `mismatch`
+    (library and loaded kernel module are of different versions), `timeout` (no answer) or `other`. `driver` is the
+    version of the user-space driver, `kernel_driver` that of the loaded module, `cuda_driver` the newest CUDA version
+    the driver supports (not one that is installed); empty if unknown. `host_processes` is whether the processes of the
+    whole machine are visible from here. `peer_reads` and `peer_distances` are by pair of devices, in the order 0-1,
+    0-2, ..., 1-2, ...; None if they were not queried.
     """
 
     driver: str = ""
@@ -132,18 +132,18 @@ class Gpus:
 
 
 def gpus(params: Dict[str, Any]) -> Gpus:
-    """Every GPU of this node. A driver that does not work is an observation; only a missing pynvml is none.
+    """Every GPU of this node. A driver that does not work is a fact; a missing pynvml is not.
 
-    Raises ProbeUnavailable when pynvml did not come along, or when this user may not ask.
+    Raises ProbeUnavailable if pynvml was not sent along, or if this user may not query it.
     """
     try:
         import pynvml
     except ImportError as error:
-        raise ProbeUnavailable("missing", "the Python binding of NVML is not there: %s" % error) from None
+        raise ProbeUnavailable("missing", "the Python binding of NVML is not installed: %s" % error) from None
     kernel = kernel_driver(_read(KERNEL_DRIVER))
-    files = len([path for path in glob.glob("/dev/nvidia[0-9]*") if path[len("/dev/nvidia") :].isdigit()])
-    (system,) = apart([functools.partial(_system, pynvml)], SYSTEM_S)
-    problem, detail = _trouble(system)
+    files = len([path for path in glob.glob("/dev/nvidia[0-9]*") if path[len("/dev/nvidia") :].isdecimal()])
+    (system,) = run_isolated([functools.partial(_system, pynvml)], SYSTEM_S)
+    problem, detail = _system_problem(system)
     if problem == "denied":
         raise ProbeUnavailable("denied", "NVML may not be used by this user: %s" % detail)
     if problem in ("no-library", "no-driver"):
@@ -157,31 +157,31 @@ def gpus(params: Dict[str, Any]) -> Gpus:
     if problem:
         return Gpus(driver, kernel, cuda, [], problem, detail, files, took_s=system.took_s)
     count = int(system.values.get("count", 0))
-    heard = apart([functools.partial(gpu_device.look, pynvml, index) for index in range(count)], DEVICE_S)
-    found = [_gpu(index, one) for index, one in enumerate(heard)]
+    answers = run_isolated([functools.partial(gpu_device.look, pynvml, index) for index in range(count)], DEVICE_S)
+    found = [_gpu(index, answer) for index, answer in enumerate(answers)]
     seen = _read(os.path.join(PROC, "2", "comm")).strip() == "kthreadd"
     peers: Dict[str, Any] = {}
-    if 1 < count <= MOST_PAIRED and not any(card.problem for card in found):
-        peers = apart([functools.partial(gpu_device.pairs, pynvml, count)], PAIRS_S)[0].values
+    if 1 < count <= MAX_PAIRED_GPUS and not any(card.problem for card in found):
+        peers = run_isolated([functools.partial(gpu_device.pairs, pynvml, count)], PAIRS_S)[0].values
     reads, distances = peers.get("peer_reads"), peers.get("peer_distances")
     return Gpus(driver, kernel, cuda, found, "", "", files, "nvidia", system.took_s, seen, reads, distances)
 
 
-def _system(pynvml: Any, say: Say) -> None:
-    """Ask for driver, newest CUDA version and number of devices."""
+def _system(pynvml: Any, send: Send) -> None:
+    """Query driver, newest CUDA version and number of devices."""
     try:
-        say({"at": "nvmlInit"})
+        send({"at": "nvmlInit"})
         pynvml.nvmlInit()
-        say({"at": "nvmlSystemGetDriverVersion"})
-        say({"driver": gpu_device.text(pynvml.nvmlSystemGetDriverVersion()), "cuda": _cuda(pynvml)})
-        say({"at": "nvmlDeviceGetCount"})
-        say({"count": pynvml.nvmlDeviceGetCount()})
+        send({"at": "nvmlSystemGetDriverVersion"})
+        send({"driver": gpu_device.text(pynvml.nvmlSystemGetDriverVersion()), "cuda": _cuda(pynvml)})
+        send({"at": "nvmlDeviceGetCount"})
+        send({"count": pynvml.nvmlDeviceGetCount()})
     except pynvml.NVMLError as error:
-        say({"problem": _problem(pynvml, error), "detail": str(error)})
+        send({"problem": _problem(pynvml, error), "detail": str(error)})
     # No nvmlShutdown: this process ends, and a driver that hangs would hang there too.
 
 
-def _trouble(system: Heard) -> "tuple[str, str]":
+def _system_problem(system: TaskResult) -> "tuple[str, str]":
     if system.values.get("problem"):
         return system.values["problem"], system.values.get("detail", "")
     if system.problem == "timeout":
@@ -201,24 +201,24 @@ def _problem(pynvml: Any, error: Any) -> str:
     return by_code.get(getattr(error, "value", None), "other")
 
 
-def _gpu(index: int, heard: Heard) -> Gpu:
-    """The device as far as its process got."""
-    values = dict(heard.values)
+def _gpu(index: int, answers: TaskResult) -> Gpu:
+    """The device, as far as its process got."""
+    values = dict(answers.values)
     unread = values.pop("unread", {})
     known = set(names_of(Gpu)) - {"index", "processes", "unread", "took_s"}
     listed = values.get("processes")
     processes = [GpuProcess(**item) for item in listed] if listed is not None else None
-    if heard.problem == "timeout":
-        values["problem"] = "%s did not return within %g s%s" % (heard.at, DEVICE_S, _busy())
+    if answers.problem == "timeout":
+        values["problem"] = "%s did not return within %g s%s" % (answers.at, DEVICE_S, _busy())
         values["problem_kind"] = "timeout"
-    elif heard.problem:
-        values["problem"], values["problem_kind"] = "%s: %s" % (heard.at, heard.detail), "crashed"
-    said = {name: value for name, value in values.items() if name in known}
-    return Gpu(index=index, processes=processes, unread=unread, took_s=heard.took_s, **said)
+    elif answers.problem:
+        values["problem"], values["problem_kind"] = "%s: %s" % (answers.at, answers.detail), "crashed"
+    known_values = {name: value for name, value in values.items() if name in known}
+    return Gpu(index=index, processes=processes, unread=unread, took_s=answers.took_s, **known_values)
 
 
 def _busy() -> str:
-    """A hint for what took long on a machine that has far more to do than it can."""
+    """An explanation for a slow query on an overloaded machine."""
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     return " (the node is busy: load %.0f on %d cores)" % (load, cores) if load > 4 * cores else ""
 
@@ -240,7 +240,7 @@ def _cuda(pynvml: Any) -> str:
 
 
 def kernel_driver(text: str) -> str:
-    """The version in the text of /proc/driver/nvidia/version; empty when there is none."""
+    """Parse the version in /proc/driver/nvidia/version; empty if there is none."""
     match = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
     return match.group(1) if match else ""
 

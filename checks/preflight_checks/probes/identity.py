@@ -1,4 +1,4 @@
-"""Who this node is: the names it has for itself, and what tells one machine from another."""
+"""The identity of this node: its names for itself, and what distinguishes machines."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import socket
 import threading
 import time
 
-from preflight.node.cheap import cheap
-from preflight.node.record import ANNOTATED, dataclass
+from preflight.agent.cheap import cheap
+from preflight.agent.record import ANNOTATED, dataclass
 
 if ANNOTATED:
     from typing import Any, Dict
@@ -16,15 +16,15 @@ if ANNOTATED:
 MACHINE_ID = "/etc/machine-id"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 NAMESPACES = "/proc/self/ns"
-#: The full name is found by a reverse look-up; a dead name server costs 10 s and more.
-FQDN_S = 3.0
+#: The full name is found by a reverse lookup; a dead name server costs 10 s and more.
+FQDN_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Names and marks of this node; empty where there is none.
+    """Names and ids of this node; empty if there is none.
 
-    `fqdn` is what Python's socket.getfqdn() gives, which torchrun publishes; `fqdn_problem` says why it did not come.
+    `fqdn` is the result of Python's socket.getfqdn(), which torchrun publishes; `fqdn_problem` is why it is missing.
     `place` is the same for two processes that share machine, network and processes: kernel boot and namespaces.
     """
 
@@ -37,10 +37,10 @@ class Identity:
     place: str = ""
 
 
-@cheap("node", asks=True)
+@cheap("node", sends_requests=True)
 def identity(params: Dict[str, Any]) -> Identity:
-    """Who this node is."""
-    limit_s = float(params.get("limit_s", FQDN_S))
+    """The identity of this node."""
+    limit_s = float(params.get("limit_s", FQDN_TIMEOUT_S))
     answer: Dict[str, str] = {}
     began = time.monotonic()
     thread = threading.Thread(target=lambda: answer.update(fqdn=socket.getfqdn()), daemon=True)

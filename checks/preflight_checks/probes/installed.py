@@ -14,21 +14,21 @@ import re
 import sys
 from importlib import machinery
 
-from preflight.node.cheap import cheap
-from preflight.node.record import ANNOTATED, dataclass, field
-from preflight.redact import scrub
+from preflight._util.redaction import scrub
+from preflight.agent.cheap import cheap
+from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight_checks.probes.distributions import parse_folder
 
 if ANNOTATED:
     from typing import Any, Dict, List, Optional
 
-#: So many distributions are listed; no environment of a job has more.
-MOST = 4000
+#: The number of distributions that are listed; no environment of a job has more.
+MAX_PACKAGES = 4000
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a distribution comes from that was not installed from an index: folder or address, and commit."""
+    """The origin of a distribution that was not installed from an index: folder or address, and commit."""
 
     place: str
     commit: str = ""
@@ -39,9 +39,9 @@ class Source:
 class Installed:
     """The interpreter and its distributions, by normalised name.
 
-    `kind` is `venv`, `conda` or `system`. `twice` are distributions whose metadata is there in two versions in one
-    folder, as an interrupted upgrade leaves it. `unread` are folders of sys.path that could not be listed. `digest` is
-    of all names and versions, also where `distributions` holds only those that were asked for.
+    `kind` is `venv`, `conda` or `system`. `twice` are distributions with metadata of two versions in one folder, left
+    by an interrupted upgrade. `unread` are folders of sys.path that could not be listed. `digest` is of all names and
+    versions, even if `distributions` holds only requested ones.
     """
 
     python: str
@@ -60,10 +60,10 @@ class Installed:
 
 @cheap("packages")
 def installed(params: Dict[str, Any]) -> Installed:
-    """What this interpreter finds. Run it in the job context.
+    """The distributions of this interpreter. Run it in the job context.
 
-    With `params["only"]`, patterns of names, the others are counted into the digest alone: of thousands of nodes the
-    whole lists would be all that a recording holds.
+    With `params["only"]`, patterns of names, the others only enter the digest: with thousands of nodes full lists would
+    be most of a recording.
     """
     found, twice, sources, unread = {}, {}, {}, []  # type: Dict[str, str], Dict[str, List[str]], Dict[str, Source], List[str]
     for folder in dict.fromkeys(os.path.abspath(entry or ".") for entry in sys.path):
@@ -83,8 +83,8 @@ def installed(params: Dict[str, Any]) -> Installed:
             if name in here and here[name] != version:
                 twice[name] = sorted({*twice.get(name, []), here[name], version})
             here[name] = version
-            # As the import system has it, the first folder of sys.path counts.
-            if name not in found and len(found) < MOST:
+            # As in the import system, the first folder of sys.path counts.
+            if name not in found and len(found) < MAX_PACKAGES:
                 found[name] = version
                 source = _source(os.path.join(folder, entry))
                 if source is not None:
@@ -115,16 +115,16 @@ def _kind() -> str:
 
 
 def _source(folder: str) -> Optional[Source]:
-    """What direct_url.json says (PEP 610); None for a distribution from an index."""
+    """Parse direct_url.json (PEP 610); None for a distribution from an index."""
     try:
         with open(os.path.join(folder, "direct_url.json"), encoding="utf-8", errors="replace") as file:
-            said = json.loads(file.read(65536))
+            document = json.loads(file.read(65536))
     except (OSError, ValueError):
         return None
-    if not isinstance(said, dict) or not isinstance(said.get("url"), str):
+    if not isinstance(document, dict) or not isinstance(document.get("url"), str):
         return None
-    place = scrub(said["url"])
-    vcs, folder_info = said.get("vcs_info"), said.get("dir_info")
+    place = scrub(document["url"])
+    vcs, folder_info = document.get("vcs_info"), document.get("dir_info")
     if isinstance(vcs, dict):
         return Source(place, str(vcs.get("commit_id") or ""))
     if isinstance(folder_info, dict) and folder_info.get("editable"):

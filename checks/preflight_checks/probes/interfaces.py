@@ -1,7 +1,7 @@
 """The network interfaces of this node, as communication libraries see them, and the route to a host.
 
-`getifaddrs` is asked first, because NCCL, Gloo and TensorPipe all walk its list, in its order. Facts from
-/sys are used only where /sys shows this network namespace, which in a container it may not.
+`getifaddrs` is used first, because NCCL, Gloo and TensorPipe all use its list, in its order. Facts from /sys are used
+only if /sys shows this network namespace, which in a container it may not.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import os
 import socket
 import struct
 
-from preflight.node.cheap import cheap
-from preflight.node.record import ANNOTATED, dataclass, field
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent.cheap import cheap
+from preflight.agent.record import ANNOTATED, dataclass, field
+from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.names import lookup
 
 if ANNOTATED:
@@ -35,12 +35,12 @@ class Address:
 
 @dataclass(frozen=True)
 class Interface:
-    """One interface. `kind` is `physical`, `virtual`, `bridge`, `loopback` or empty when it cannot be told.
+    """One interface. `kind` is `physical`, `virtual`, `bridge`, `loopback` or empty if unknown.
 
-    A bridge that has a physical port is called `virtual`: it leads out of the machine, as that of a host of virtual
-    machines does; a `bridge` connects only what lives on this machine.
+    A bridge with a physical port is called `virtual`: it leads out of the machine, as on a host of virtual machines; a
+    `bridge` connects only processes on this machine.
 
-    `speed_mbps` is what the driver reports; None where it reports nothing.
+    `speed_mbps` is the driver's value; None if it reports none.
     """
 
     name: str
@@ -63,9 +63,9 @@ class Interfaces:
 
 @dataclass(frozen=True)
 class Route:
-    """How the kernel would send to `destination`: over `interface`, from `source`.
+    """The kernel's route to `destination`: over `interface`, from `source`.
 
-    `problem` is `unresolved`, `timeout` or `no-route` when it would not.
+    `problem` is `unresolved`, `timeout` or `no-route` if there is none.
     """
 
     destination: str
@@ -78,7 +78,7 @@ class Route:
 
 @cheap("node")
 def interfaces(params: Dict[str, Any]) -> Interfaces:
-    """Every interface with its addresses. Raises ProbeUnavailable when no way to list them works."""
+    """Every interface with its addresses. Raises ProbeUnavailable if no method of listing them works."""
     rows = None  # type: Optional[List[Tuple[str, int, Optional[Address]]]]
     source = "getifaddrs"
     try:
@@ -94,7 +94,7 @@ def interfaces(params: Dict[str, Any]) -> Interfaces:
 def grouped(
     rows: List[Tuple[str, int, Optional[Address]]],
 ) -> List[Tuple[str, int, List[Address]]]:
-    """Rows of `getifaddrs` (one per address) put together by interface, in first-seen order."""
+    """Rows of `getifaddrs` (one per address) grouped by interface, in first-seen order."""
     order = []  # type: List[str]
     flags = {}  # type: Dict[str, int]
     found = {}  # type: Dict[str, List[Address]]
@@ -109,11 +109,11 @@ def grouped(
 
 
 def parse_ip_addr(text: str) -> List[Tuple[str, int, Optional[Address]]]:
-    """Rows as `getifaddrs` gives them, from the output of `ip -j addr`. Raises ValueError when it is no such."""
+    """Parse the output of `ip -j addr` into rows like those of `getifaddrs`. Raises ValueError for other output."""
     rows = []  # type: List[Tuple[str, int, Optional[Address]]]
     listed = json.loads(text)
     if not isinstance(listed, list):
-        raise ValueError("a list of interfaces was expected")
+        raise ValueError("expected a list of interfaces")
     bits = {"UP": UP, "LOOPBACK": LOOPBACK, "LOWER_UP": RUNNING}
     for item in listed:
         if not isinstance(item, dict) or "ifname" not in item:
@@ -222,12 +222,12 @@ def _has_physical_port(folder: str) -> bool:
     # The port may itself be a bond or a VLAN of a physical interface.
     return any(
         os.path.exists("/sys/class/net/%s/device" % port)
-        or any(name.startswith("lower_") for name in _listed("/sys/class/net/%s" % port))
+        or any(name.startswith("lower_") for name in _entries_of("/sys/class/net/%s" % port))
         for port in ports
     )
 
 
-def _listed(folder: str) -> List[str]:
+def _entries_of(folder: str) -> List[str]:
     try:
         return os.listdir(folder)
     except OSError:
@@ -258,12 +258,12 @@ def _number(path: str) -> Optional[int]:
         return None
 
 
-@cheap("node", asks=True)
+@cheap("node", sends_requests=True)
 def route(params: Dict[str, Any]) -> Route:
-    """How the kernel would send to `params["destination"]` (a name or an address). Sends nothing.
+    """The kernel's route to `params["destination"]` (a name or an address). Sends nothing.
 
-    Connecting a datagram socket makes the kernel choose route and source without a packet; the interface is
-    asked of it by netlink, or is the one that has the source address where netlink is not to be had.
+    Connecting a datagram socket makes the kernel choose route and source without a packet; the interface comes from
+    netlink, or is the one with the source address if netlink is not available.
     """
     destination = str(params["destination"])
     found = lookup(destination, float(params.get("limit_s", 3.0)))
@@ -297,7 +297,7 @@ def _holder_of(source: str) -> str:
 
 
 def _route_by_netlink(address: str) -> str:
-    """Name of the outgoing interface; empty when netlink does not say."""
+    """Name of the outgoing interface; empty if netlink does not report it."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     packed = socket.inet_pton(family, address.partition("%")[0])
     attribute = struct.pack("=HH", 4 + len(packed), 1) + packed
@@ -314,7 +314,7 @@ def _route_by_netlink(address: str) -> str:
 
 
 def parse_route_answer(data: bytes) -> Optional[int]:
-    """Index of the outgoing interface in one netlink answer to a route request; None when it has none."""
+    """Index of the outgoing interface in one netlink answer to a route request; None if it has none."""
     if len(data) < 28:
         return None
     length, kind = struct.unpack_from("=IH", data)

@@ -1,4 +1,4 @@
-"""What the NVIDIA driver complained of in the kernel's log: Xid messages of GPUs, SXid messages of NVSwitches."""
+"""The NVIDIA driver's messages in the kernel log: Xid messages of GPUs, SXid messages of NVSwitches."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import os
 import time
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-from preflight.lazy.patterns import lazy_pattern
-from preflight.node import command
-from preflight.node.record import dataclass, field
-from preflight.node.wire import ProbeUnavailable
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.agent import command
+from preflight.agent.record import dataclass, field
+from preflight.agent.wire import ProbeUnavailable
 
 KMSG = "/dev/kmsg"
 TOOL_S = 3.0
-_LARGEST_RECORD = 8192
+_MAX_RECORD_BYTES = 8192
 _XID = lazy_pattern(r"NVRM: (?:GPU \d+ )?Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?")
 _SXID = lazy_pattern(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?")
 _STAMP = lazy_pattern(r"^(\d+\.\d+) ")
 _HINT = "not seeing messages from other users"
-#: What journalctl looks for; both kinds of message hold it.
+#: The text that journalctl searches for; both kinds of message contain it.
 PATTERN = "Xid \\("
 
 
 @dataclass(frozen=True)
-class Complaint:
-    """Messages of one kind (`xid` or `sxid`), code and device since boot. Ages are seconds before the look."""
+class DriverMessage:
+    """Messages of one kind (`xid` or `sxid`), code and device since boot. Ages are in seconds."""
 
     kind: str
     code: int
@@ -36,10 +36,10 @@ class Complaint:
 
 @dataclass(frozen=True)
 class KernelLog:
-    """The driver's complaints. `source` is where they were read; `reaches_back_s` how old the oldest record is."""
+    """The driver's messages. `source` is where they were read; `reaches_back_s` the age of the oldest record."""
 
     source: str
-    complaints: List[Complaint] = field(default_factory=list)
+    complaints: List[DriverMessage] = field(default_factory=list)
     reaches_back_s: Optional[float] = None
 
 
@@ -48,9 +48,9 @@ Line = Tuple[Optional[float], str]
 
 
 def kernel_log(params: Dict[str, Any]) -> KernelLog:
-    """Complaints since boot, from the journal, else from the kernel's own buffer.
+    """Messages since boot, from the journal, else from the kernel's own buffer.
 
-    Raises ProbeUnavailable where neither may be read; an unprivileged user is often kept from both.
+    Raises ProbeUnavailable if neither may be read; an unprivileged user is often denied both.
     """
     reasons: List[ProbeUnavailable] = []
     for read in (_journal, _buffer):
@@ -63,27 +63,29 @@ def kernel_log(params: Dict[str, Any]) -> KernelLog:
 
 
 def _journal() -> KernelLog:
-    # Whether there is any message of this boot to be seen comes first: finding no Xid in nothing means nothing.
-    if not _ask_journal("--lines=1"):
+    # First check that any message of this boot is visible: finding no Xid in nothing means nothing.
+    if not _read_journal("--lines=1"):
         raise ProbeUnavailable("missing", "the journal has no kernel messages of this boot")
     now = time.time()
     lines: List[Line] = []
-    for line in _ask_journal("--grep=" + PATTERN):
+    for line in _read_journal("--grep=" + PATTERN):
         stamp = _STAMP.match(line)
         lines.append((now - float(stamp.group(1)) if stamp else None, line))
     return KernelLog("journalctl --dmesg", sum_up(lines))
 
 
-def _ask_journal(option: str) -> List[str]:
-    """Lines of the kernel's messages since boot. Raises ProbeUnavailable where this user is not shown them."""
+def _read_journal(option: str) -> List[str]:
+    """Lines of the kernel's messages since boot. Raises ProbeUnavailable if this user may not see them."""
     words = ["journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--output=short-unix", option]
     ran = command.run(words, deadline_s=TOOL_S)
     if _HINT in ran.error or "insufficient permissions" in ran.error.lower():
-        raise ProbeUnavailable("denied", "the journal shows this user no messages of the system")
-    # Exit code 1 without a word on standard error stands for "nothing matches".
-    said = ran.error.strip().splitlines()
-    if ran.exit_code not in (0, 1) or (ran.exit_code and said):
-        raise ProbeUnavailable("crashed", "journalctl ended with %d: %s" % (ran.exit_code, said[-1] if said else ""))
+        raise ProbeUnavailable("denied", "this user may not read system messages in the journal")
+    # Exit code 1 without standard error means "nothing matches".
+    errors = ran.error.strip().splitlines()
+    if ran.exit_code not in (0, 1) or (ran.exit_code and errors):
+        raise ProbeUnavailable(
+            "crashed", "journalctl ended with %d: %s" % (ran.exit_code, errors[-1] if errors else "")
+        )
     return ran.output.splitlines()
 
 
@@ -92,7 +94,7 @@ def _buffer() -> KernelLog:
     try:
         fd = os.open(KMSG, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
-        raise ProbeUnavailable("missing", "%s is not there" % KMSG) from None
+        raise ProbeUnavailable("missing", "%s does not exist" % KMSG) from None
     except OSError as error:
         raise ProbeUnavailable("denied", "%s may not be read: %s" % (KMSG, error.strerror)) from None
     lines: List[Line] = []
@@ -101,10 +103,10 @@ def _buffer() -> KernelLog:
     try:
         while True:
             try:
-                record = os.read(fd, _LARGEST_RECORD)
+                record = os.read(fd, _MAX_RECORD_BYTES)
             except BlockingIOError:
                 break
-            except BrokenPipeError:  # it was overwritten while we read; the next read goes on behind it
+            except BrokenPipeError:  # it was overwritten during reading; the next read continues after it
                 continue
             except OSError as error:
                 raise ProbeUnavailable("denied", "%s may not be read: %s" % (KMSG, error.strerror)) from None
@@ -112,7 +114,7 @@ def _buffer() -> KernelLog:
                 break
             head, _, text = record.decode("utf-8", "replace").partition(";")
             parts = head.split(",")
-            age = now - int(parts[2]) / 1e6 if len(parts) > 2 and parts[2].isdigit() else None
+            age = now - int(parts[2]) / 1e6 if len(parts) > 2 and parts[2].isdecimal() else None
             oldest = age if oldest is None else oldest
             if "Xid" in text:
                 lines.append((age, text))
@@ -121,9 +123,9 @@ def _buffer() -> KernelLog:
     return KernelLog(KMSG, sum_up(lines), oldest)
 
 
-def sum_up(lines: Iterable[Line]) -> List[Complaint]:
-    """Messages counted by kind, code and device, each with the youngest text."""
-    found: Dict[Tuple[str, int, str], Complaint] = {}
+def sum_up(lines: Iterable[Line]) -> List[DriverMessage]:
+    """Messages counted by kind, code and device, each with the latest text."""
+    found: Dict[Tuple[str, int, str], DriverMessage] = {}
     for age, line in lines:
         match = _SXID.search(line) if "SXid" in line else _XID.search(line)
         if match is None:
@@ -134,11 +136,11 @@ def sum_up(lines: Iterable[Line]) -> List[Complaint]:
         text = (match.group(3) or "").strip()[:200]
         last = found[key].last_age_s if key in found else None
         ages = [value for value in (last, age) if value is not None]
-        found[key] = Complaint(*key, count, round(max(0.0, min(ages)), 1) if ages else None, text)
+        found[key] = DriverMessage(*key, count, round(max(0.0, min(ages)), 1) if ages else None, text)
     return [found[key] for key in sorted(found)]
 
 
-def address(said: str) -> str:
-    """`0000:3B:00` as the driver writes it, as the kernel writes it: `0000:3b:00.0`."""
-    said = said.lower()
-    return said if "." in said else said + ".0"
+def address(errors: str) -> str:
+    """Convert the driver's `0000:3B:00` to the kernel's `0000:3b:00.0`."""
+    errors = errors.lower()
+    return errors if "." in errors else errors + ".0"

@@ -1,12 +1,12 @@
-"""Settings of the kernel's network that are shared by all processes of a node: ports, connections, neighbours."""
+"""Network settings of the kernel that all processes of a node share: ports, connections, neighbours."""
 
 from __future__ import annotations
 
 import os
 
-from preflight.node.cheap import cheap
-from preflight.node.record import ANNOTATED, dataclass
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent.cheap import cheap
+from preflight.agent.record import ANNOTATED, dataclass
+from preflight.agent.wire import ProbeUnavailable
 
 if ANNOTATED:
     from typing import Any, Dict, List, Optional
@@ -16,14 +16,14 @@ SYSCTL = "/proc/sys/net"
 
 @dataclass(frozen=True)
 class KernelNetwork:
-    """Each None where the kernel has no such setting, or hides it.
+    """A field is None if the kernel has no such setting, or hides it.
 
     Args:
-        first_port, last_port: of ip_local_port_range, out of which outgoing connections and port 0 are served.
-        reserved_ports: ip_local_reserved_ports as written, which are taken out of that range.
-        listen_backlog: somaxconn, the most connections that wait to be accepted.
+        first_port, last_port: of ip_local_port_range, used for outgoing connections and port 0.
+        reserved_ports: ip_local_reserved_ports as written, excluded from that range.
+        listen_backlog: somaxconn, the maximum number of connections that wait to be accepted.
         connections, most_connections: entries of connection tracking, and its limit.
-        most_neighbours: gc_thresh3, the most neighbours (ARP entries) for IPv4.
+        most_neighbours: gc_thresh3, the maximum number of neighbours (ARP entries) for IPv4.
     """
 
     first_port: Optional[int] = None
@@ -36,14 +36,14 @@ class KernelNetwork:
 
     @property
     def ports(self) -> Optional[int]:
-        """How many ports the range has, without the reserved ones."""
+        """The number of ports in the range, without the reserved ones."""
         if self.first_port is None or self.last_port is None:
             return None
         inside = sum(self.first_port <= port <= self.last_port for port in reserved(self.reserved_ports))
         return max(0, self.last_port - self.first_port + 1 - inside)
 
-    def gives_out(self, port: int) -> bool:
-        """Whether the kernel may give this port to a connection that asks for any."""
+    def may_assign(self, port: int) -> bool:
+        """Whether the kernel may assign this port to a connection that requests any."""
         if self.first_port is None or self.last_port is None:
             return False
         return self.first_port <= port <= self.last_port and port not in reserved(self.reserved_ports)
@@ -51,13 +51,13 @@ class KernelNetwork:
 
 @cheap("node")
 def kernel_network(params: Dict[str, Any]) -> KernelNetwork:
-    """These settings of this node. Raises ProbeUnavailable where /proc/sys/net cannot be read at all."""
+    """These settings of this node. Raises ProbeUnavailable if /proc/sys/net cannot be read at all."""
     if not os.path.isdir(SYSCTL):
-        raise ProbeUnavailable("missing", "%s is not there" % SYSCTL)
+        raise ProbeUnavailable("missing", "%s does not exist" % SYSCTL)
     ports = _text("ipv4/ip_local_port_range").split()
     return KernelNetwork(
-        _whole(ports[0]) if len(ports) == 2 else None,
-        _whole(ports[1]) if len(ports) == 2 else None,
+        _whole_number(ports[0]) if len(ports) == 2 else None,
+        _whole_number(ports[1]) if len(ports) == 2 else None,
         _text("ipv4/ip_local_reserved_ports"),
         _number("core/somaxconn"),
         _number("netfilter/nf_conntrack_count"),
@@ -67,22 +67,22 @@ def kernel_network(params: Dict[str, Any]) -> KernelNetwork:
 
 
 def reserved(text: str) -> List[int]:
-    """The ports of `8080,9000-9002`; what cannot be read is left out."""
+    """Parse the ports of `8080,9000-9002`; unreadable parts are skipped."""
     found = []  # type: List[int]
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
-        low, high = _whole(first), _whole(last or first)
+        low, high = _whole_number(first), _whole_number(last or first)
         if low is not None and high is not None and 0 < low <= high <= 65535:
             found.extend(range(low, high + 1))
     return found
 
 
 def _number(name: str) -> Optional[int]:
-    return _whole(_text(name))
+    return _whole_number(_text(name))
 
 
-def _whole(text: str) -> Optional[int]:
-    return int(text) if text.isdigit() else None
+def _whole_number(text: str) -> Optional[int]:
+    return int(text) if text.isdecimal() else None
 
 
 def _text(name: str) -> str:

@@ -1,37 +1,52 @@
-"""All settings of this node's kernel, as sysctl names them, and of its modules."""
+"""All settings of this node's kernel, named as in sysctl, and of its modules."""
 
 from __future__ import annotations
 
 import os
 
-from preflight.node.cheap import cheap
-from preflight.node.record import ANNOTATED, dataclass, field
-from preflight.node.wire import ProbeUnavailable
-from preflight.redact import scrub
+from preflight._util.redaction import scrub
+from preflight.agent.cheap import cheap
+from preflight.agent.record import ANNOTATED, dataclass, field
+from preflight.agent.wire import ProbeUnavailable
 
 if ANNOTATED:
     from typing import Any, Dict, List, Optional, Tuple
 
 ROOT = "/proc/sys"
 MODULES = "/sys/module"
-#: What is no setting: counters, keys, and what is another on every node or at every look.
+#: Not settings: counters, keys, and values that differ on every node or at every read.
 VOLATILE = (
     *("kernel.random.", "kernel.ns_last_pid", "kernel.pty.nr", "kernel.hostname", "kernel.domainname"),
     *("kernel.tainted", "net.ipv4.tcp_fastopen_key", "sunrpc.transports", "fs.binfmt_misc."),
     *("fs.file-nr", "fs.inode-nr", "fs.inode-state", "fs.dentry-state", "fs.quota.", "fs.aio-nr"),
     *("net.netfilter.nf_conntrack_count", "net.netfilter.nf_conntrack_generation"),
-    # Not even a value: to read it has every processor add up its counters, also those that were set apart.
+    # Not even read: reading makes every processor add up its counters, including isolated ones.
     "vm.stat_refresh",
 )
-#: Interfaces that containers and virtual machines come and go with.
-PASSING = ("veth", "docker", "br-", "cali", "cni", "flannel", "lxc", "tap", "vnet", "virbr", "kube-", "ifb", "dummy")
-_MOST = 8000
-_LONGEST = 512
+#: Interfaces that appear and disappear with containers and virtual machines.
+TRANSIENT_INTERFACES = (
+    "veth",
+    "docker",
+    "br-",
+    "cali",
+    "cni",
+    "flannel",
+    "lxc",
+    "tap",
+    "vnet",
+    "virbr",
+    "kube-",
+    "ifb",
+    "dummy",
+)
+_MAX_VALUES = 8000
+_MAX_LENGTH = 512
 
 
 @dataclass(frozen=True)
 class KernelSettings:
-    """Values by name (`vm.swappiness`), words apart by one blank. `unread` counts those that this user may not read.
+    """Values by name (`vm.swappiness`), words separated by one blank. `unread` counts those that this user may not
+    read.
 
     `modules` are the parameters of loaded and built-in modules (`nvme_core.io_timeout`).
     """
@@ -43,7 +58,10 @@ class KernelSettings:
 
 @cheap("node")
 def kernel_settings(params: Dict[str, Any]) -> KernelSettings:
-    """Read them from the kernel's own files; no tool is run. Raises ProbeUnavailable where there are none."""
+    """Read the kernel's settings from its own files; no tool is run.
+
+    Raises ProbeUnavailable if there are none.
+    """
     values, unread = read(ROOT)
     if not values:
         raise ProbeUnavailable("missing", "the kernel shows no settings below %s" % ROOT)
@@ -52,16 +70,20 @@ def kernel_settings(params: Dict[str, Any]) -> KernelSettings:
 
 
 def read(root: str) -> Tuple[Dict[str, str], int]:
-    """Every setting below a folder, and how many could not be read."""
+    """Every setting below a folder, and the number of unreadable ones."""
     values: Dict[str, str] = {}
     unread = 0
     folders: List[Tuple[str, str]] = [(root, "")]
-    while folders and len(values) < _MOST:
+    while folders and len(values) < _MAX_VALUES:
         folder, prefix = folders.pop()
         with Folder(folder) as opened:
             for entry, is_folder in opened.entries():
                 name = prefix + entry
-                if name.startswith(VOLATILE) or entry == "stable_secret" or (is_folder and entry.startswith(PASSING)):
+                if (
+                    name.startswith(VOLATILE)
+                    or entry == "stable_secret"
+                    or (is_folder and entry.startswith(TRANSIENT_INTERFACES))
+                ):
                     continue
                 if is_folder:
                     folders.append((folder + "/" + entry, name + "."))
@@ -75,7 +97,7 @@ def read(root: str) -> Tuple[Dict[str, str], int]:
 
 
 def read_modules(root: str) -> Tuple[Dict[str, str], int]:
-    """Every parameter of every module below a folder by `module.parameter`, and how many could not be read."""
+    """Every parameter of every module below a folder by `module.parameter`, and the number of unreadable ones."""
     values: Dict[str, str] = {}
     unread = 0
     with Folder(root) as modules:
@@ -83,7 +105,7 @@ def read_modules(root: str) -> Tuple[Dict[str, str], int]:
     for module, _ in listed:
         with Folder("%s/%s/parameters" % (root, module)) as opened:
             for name, _ in opened.entries():
-                if len(values) >= _MOST:
+                if len(values) >= _MAX_VALUES:
                     return values, unread
                 text = opened.setting(name)
                 if text is None:
@@ -94,7 +116,7 @@ def read_modules(root: str) -> Tuple[Dict[str, str], int]:
 
 
 class Folder:
-    """A folder of settings, which are opened from it: to find one by its path costs as much as to read it.
+    """A folder of settings, which are opened relative to it: resolving a full path costs as much as reading.
 
     One that cannot be opened has no entries.
     """
@@ -123,16 +145,16 @@ class Folder:
             return []
 
     def setting(self, name: str) -> Optional[str]:
-        """What a file holds, words apart by one blank; None where it may only be written: it starts something."""
+        """The content of a file, words separated by one blank; None if it is write-only: writing starts an action."""
         try:
             fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=self._fd)
         except OSError:
             return None
         try:
-            text = " ".join(os.read(fd, _LONGEST).decode("utf-8", "replace").split())
+            text = " ".join(os.read(fd, _MAX_LENGTH).decode("utf-8", "replace").split())
         except OSError:
             return None
         finally:
             os.close(fd)
-        # Few hold more than numbers; a command, as for core dumps, may hold anything.
+        # Few contain more than numbers; a command, as for core dumps, may contain anything.
         return scrub(text) if "=" in text or "@" in text or " -" in text else text

@@ -1,4 +1,4 @@
-"""What an earlier run left on this node: processes, shared memory, locks. Nothing is ended or removed."""
+"""Leftovers of an earlier run on this node: processes, shared memory, locks. Nothing is ended or removed."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import os
 import re
 import time
 
-from preflight.node.cheap import cheap
-from preflight.node.proc import PROC, RECENT_S, content, numbers, parse_stat, stat_lines, text
-from preflight.node.record import ANNOTATED, dataclass, field
-from preflight.redact import scrub
+from preflight._util.redaction import scrub
+from preflight.agent.cheap import cheap
+from preflight.agent.procfs import PROC, RECENT_S, content, parse_stat, pids, stat_lines, text
+from preflight.agent.record import ANNOTATED, dataclass, field
 
 if ANNOTATED:
     from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 SHM = "/dev/shm"
-MOST_LISTED = 64
-#: So many files of shared memory are looked at.
-MOST_SEGMENTS = 20000
-#: A process that is stuck in the kernel is looked at twice, this far apart: every read from a disk is a moment of it.
-SECOND_LOOK_S = 0.3
-#: Looking through what processes have mapped may take this long.
-MAPS_WITHIN_S = 1.5
-#: Programs that start ranks or serve them, by the name of the program or the module behind `-m`.
+MAX_LISTED = 64
+#: The number of shared-memory files that are examined.
+MAX_SEGMENTS = 20000
+#: A process that is stuck in the kernel is sampled twice, this far apart: every disk read is briefly in that state.
+SAMPLE_GAP_S = 0.3
+#: Time limit for reading the memory maps of processes.
+MAPS_DEADLINE_S = 1.5
+#: Programs that start ranks or serve them, by the name of the program or of the module after `-m`.
 LAUNCHERS = {
     "torchrun": "torchrun",
     "torch.distributed.run": "torchrun",
@@ -47,8 +47,8 @@ LAUNCHERS = {
     "hydra_pmi_proxy": "mpirun",
     "composer": "composer",
 }
-#: What libraries leave in shared memory when they are killed, by the beginning of the name.
-SHM_BEGINNINGS = {
+#: Shared memory that libraries leave when they are killed, by the beginning of the name.
+SHM_PREFIXES = {
     "torch_": "torch",
     "nccl-": "NCCL",
     "psm_": "Python",
@@ -66,7 +66,7 @@ SHM_BEGINNINGS = {
 class Process:
     """One process that belongs to a run. `what` is `program`, `launcher`, `server` or `worker`.
 
-    `orphan` says that what started it is gone; `state` is that of the kernel, `D` only where it was so twice.
+    `orphan` means that its parent is gone; `state` is that of the kernel, `D` only if it was so twice.
     """
 
     pid: int
@@ -84,7 +84,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Segment:
-    """A file in shared memory whose makers are gone. Sizes are what it takes up."""
+    """A file in shared memory whose creators are gone. Sizes are disk usage."""
 
     name: str
     of: str
@@ -95,7 +95,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Lock:
-    """A file by which torch keeps two processes from compiling one extension."""
+    """A file with which torch keeps two processes from compiling one extension."""
 
     path: str
     age_s: float
@@ -103,7 +103,7 @@ class Lock:
 
 @dataclass(frozen=True)
 class Leftovers:
-    """What was found. `strangers` counts busy Python processes by user, `hidden` those whose command is not shown."""
+    """The leftovers. `strangers` counts busy Python processes by user, `hidden` those whose command is not visible."""
 
     processes: List[Process] = field(default_factory=list)
     segments: List[Segment] = field(default_factory=list)
@@ -118,18 +118,18 @@ class Leftovers:
 def leftovers(params: Dict[str, Any]) -> Leftovers:
     """Processes that run one of `params["programs"]` (names of scripts or modules) or a launcher, and shared memory.
 
-    `params["ports"]` are the job's ports: a process that listens on one of them is told with it.
+    `params["ports"]` are the job's ports: a process that listens on one of them is reported with it.
     """
     programs = [str(name) for name in params.get("programs", []) if str(name)]
     ports = {int(port) for port in params.get("ports", [])}
     table, hidden = _table()
-    mine = _relatives(table, os.getpid())
+    own = _relatives(table, os.getpid())
     listeners = _listeners(ports)
     found = []  # type: List[Process]
     strangers = {}  # type: Dict[str, int]
     compiling = False
     for pid, entry in sorted(table.items()):
-        if pid in mine:
+        if pid in own:
             continue
         compiling = compiling or os.path.basename(entry.words[0]) in ("ninja", "nvcc", "cicc", "cc1plus", "hipcc")
         kind = classify(entry.words, programs, entry.role)
@@ -140,11 +140,11 @@ def leftovers(params: Dict[str, Any]) -> Leftovers:
             found.append(_process(pid, kind, entry, table, held))
         elif not entry.own and _is_python(entry.words[0]) and entry.busy_share > 0.5:
             strangers[entry.user] = strangers.get(entry.user, 0) + 1
-    segments, taken = _segments(set(table))
+    segments, used = _segments(set(table))
     return Leftovers(
-        _looked_at_again(found)[:MOST_LISTED],
-        segments[:MOST_LISTED],
-        taken,
+        _still_stuck(found)[:MAX_LISTED],
+        segments[:MAX_LISTED],
+        used,
         _size_of(SHM),
         strangers,
         hidden,
@@ -153,15 +153,16 @@ def leftovers(params: Dict[str, Any]) -> Leftovers:
 
 
 def locks(params: Dict[str, Any]) -> List[Lock]:
-    """Locks of torch's extension folders. Its own request, in the job context: the folder may be on a dead mount.
+    """Locks of torch's extension folders. They are a separate request, in the job context, because the folder may be on
+    a dead mount.
 
     A lock is a plain file that torch makes and removes (torch/utils/file_baton.py before 2.14): one that a killed
-    process left keeps everybody waiting for ever (pytorch/pytorch#189245).
+    process left makes all others wait forever (pytorch/pytorch#189245).
     """
     root = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(os.path.expanduser("~"), ".cache", "torch_extensions")
     found = []  # type: List[Lock]
     for pattern in ("*/lock", "*/*/lock"):
-        for path in sorted(glob.glob(os.path.join(glob.escape(root), pattern)))[:MOST_LISTED]:
+        for path in sorted(glob.glob(os.path.join(glob.escape(root), pattern)))[:MAX_LISTED]:
             try:
                 found.append(Lock(path, max(0.0, time.time() - os.stat(path).st_mtime)))
             except OSError:
@@ -184,7 +185,7 @@ class Entry:
 
 
 def _table() -> Tuple[Dict[int, Entry], int]:
-    """Every process with a command line, and how many hid theirs."""
+    """Every process with a command line, and the number of hidden ones."""
     table = {}  # type: Dict[int, Entry]
     hidden = 0
     uid, ticks = os.getuid(), float(os.sysconf("SC_CLK_TCK"))
@@ -195,7 +196,7 @@ def _table() -> Tuple[Dict[int, Entry], int]:
             continue
         name = str(pid)
         try:
-            # One that has ended meanwhile hides nothing.
+            # A process that has ended meanwhile hides nothing.
             owner = os.stat(PROC + "/" + name).st_uid
         except OSError:
             continue
@@ -207,14 +208,14 @@ def _table() -> Tuple[Dict[int, Entry], int]:
             continue
         age = max(0.0, up - stat.started / ticks)
         share = (stat.ticks / ticks) / age if age > 1.0 else 0.0
-        # Only what Python runs is a server or a worker by its environment.
+        # Only a Python process is classified as a server or a worker by its environment.
         role = _role(name) if owner == uid and _is_python(words[0]) else ""
         table[pid] = Entry(words, stat.parent, stat.state, _user(owner), owner == uid, age, share, role)
     return table, hidden
 
 
 def _role(name: str) -> str:
-    """What a process of our own takes itself for; the environment of others may not be read."""
+    """The role in the environment of a process of our own; the environment of others may not be read."""
     for entry in text(name + "/environ").split("\0"):
         if entry.startswith(("TRAINING_ROLE=", "PADDLE_TRAINING_ROLE=", "DMLC_ROLE=")):
             return entry.partition("=")[2]
@@ -222,15 +223,15 @@ def _role(name: str) -> str:
 
 
 def classify(words: Sequence[str], programs: Sequence[str], role: str = "") -> Optional[Tuple[str, str]]:
-    """What a command line is to a job: its kind and the name it goes by; None for something else.
+    """Classify a command line for a job: its kind and its name; None for anything else.
 
-    An editor with train.py open is no trainer: the program has to be what an interpreter runs.
+    An editor with train.py open is not a trainer: the program must be run by an interpreter.
     """
     first = os.path.basename(words[0])
     if not _is_python(first):
         launcher = LAUNCHERS.get(first)
         return ("launcher", launcher) if launcher else None
-    run = ran_by_python(words)
+    run = python_target(words)
     if run is None:
         return None
     if "multiprocessing" in run and ("spawn_main" in run or "forkserver" in run or "resource_tracker" in run):
@@ -243,8 +244,8 @@ def classify(words: Sequence[str], programs: Sequence[str], role: str = "") -> O
     return ("launcher", launcher) if launcher else None
 
 
-def ran_by_python(words: Sequence[str]) -> Optional[str]:
-    """The script or module that a Python command line runs, or the code behind `-c`."""
+def python_target(words: Sequence[str]) -> Optional[str]:
+    """The script or module that a Python command line runs, or the code after `-c`."""
     at = 1
     while at < len(words):
         word = words[at]
@@ -265,7 +266,7 @@ def _is_python(program: str) -> bool:
 
 def _process(pid: int, kind: Tuple[str, str], entry: Entry, table: Dict[int, Entry], held: List[int]) -> Process:
     shown = scrub(" ".join(entry.words))[:200]
-    # Whoever lost its parent is taken in by init or by a subreaper.
+    # An orphan is adopted by init or by a subreaper.
     orphan = entry.parent <= 1 or entry.parent not in table
     try:
         directory = os.readlink(os.path.join(PROC, str(pid), "cwd"))
@@ -275,12 +276,12 @@ def _process(pid: int, kind: Tuple[str, str], entry: Entry, table: Dict[int, Ent
     return Process(pid, kind[0], kind[1], shown, entry.user, entry.own, age, entry.state, orphan, directory, held)
 
 
-def _looked_at_again(found: List[Process]) -> List[Process]:
-    if not any(process.state == "D" for process in found):
-        return found
-    time.sleep(SECOND_LOOK_S)
+def _still_stuck(processes: List[Process]) -> List[Process]:
+    if not any(process.state == "D" for process in processes):
+        return processes
+    time.sleep(SAMPLE_GAP_S)
     kept = []  # type: List[Process]
-    for process in found:
+    for process in processes:
         state = process.state
         if state == "D":
             again = parse_stat(content("%d/stat" % process.pid))
@@ -291,14 +292,15 @@ def _looked_at_again(found: List[Process]) -> List[Process]:
 
 
 def _relatives(table: Dict[int, Entry], pid: int) -> Set[int]:
-    """This process, what is above it, and all that those have started for this run."""
+    """This process, its ancestors, and everything that those have started for this run."""
     above = {pid}
     at = pid
     while at in table and table[at].parent > 1:
         at = table[at].parent
         above.add(at)
-    # Below the agent all is ours, and so is what else the head has started, where it runs on this node: launchers that
-    # reach the other nodes. Of what is further above, such as the user's shell, only the line up to it.
+    # Everything below the agent belongs to this run, and so do other children of the head, if it runs on this node:
+    # launchers that connect to the other nodes. Of further ancestors, such as the user's shell, only the line up to it
+    # belongs.
     ours = {pid, *(other for other in above if other in table and _is_head(table[other].words))}
     changed = True
     while changed:
@@ -311,17 +313,17 @@ def _relatives(table: Dict[int, Entry], pid: int) -> Set[int]:
 
 
 def _is_head(words: Sequence[str]) -> bool:
-    run = ran_by_python(words) if _is_python(words[0]) else words[0]
+    run = python_target(words) if _is_python(words[0]) else words[0]
     return run is not None and os.path.basename(run) == "preflight"
 
 
 def _listeners(ports: Set[int]) -> Dict[int, Set[int]]:
-    """Which processes listen on these ports, of those whose descriptors we may read."""
+    """The processes that listen on these ports, among those whose descriptors we may read."""
     from preflight_checks.probes.ports import holders_of, vacant
 
     found = {}  # type: Dict[int, Set[int]]
-    for port in sorted(ports)[:MOST_LISTED]:
-        # To have the kernel list all its sockets costs as much as all else here.
+    for port in sorted(ports)[:MAX_LISTED]:
+        # A list of all sockets from the kernel costs as much as everything else here.
         if vacant(port):
             continue
         for holder in holders_of(port):
@@ -331,15 +333,15 @@ def _listeners(ports: Set[int]) -> Dict[int, Set[int]]:
 
 
 def _segments(alive: Set[int]) -> Tuple[List[Segment], int]:
-    """Files of dead makers in shared memory, largest first, and how much they take up."""
+    """Shared-memory files of dead creators, largest first, and their total size."""
     found = []  # type: List[Segment]
-    there = [(os.path.join(SHM, name), of) for name in _names(SHM) for of in [_library_of(name)] if of]
-    used = _mapped() if there else set()
+    segments = [(os.path.join(SHM, name), of) for name in _names(SHM) for of in [_library_of(name)] if of]
+    used = _mapped() if segments else set()
     if used is None:
         return [], 0
-    for path, of in there[:MOST_SEGMENTS]:
+    for path, of in segments[:MAX_SEGMENTS]:
         name = os.path.basename(path)
-        if name in used or _maker(name) in alive:
+        if name in used or _creator_pid(name) in alive:
             continue
         try:
             status = os.stat(path)
@@ -359,22 +361,22 @@ def _names(folder: str) -> List[str]:
 
 
 def _library_of(name: str) -> str:
-    """Which library makes shared memory of this name; empty for none that is known."""
-    return next((of for begins, of in SHM_BEGINNINGS.items() if name.startswith(begins)), "")
+    """The library that uses this name for shared memory; empty if unknown."""
+    return next((of for begins, of in SHM_PREFIXES.items() if name.startswith(begins)), "")
 
 
-def _maker(name: str) -> int:
-    """The process in the name of a segment: torch writes `torch_PID_...`."""
+def _creator_pid(name: str) -> int:
+    """The process id in the name of a segment: torch writes `torch_PID_...`."""
     match = re.match(r"^torch_(\d+)_", name)
     return int(match.group(1)) if match else -1
 
 
 def _mapped() -> Optional[Set[str]]:
-    """Names of segments that some process still has mapped, of those whose maps we may read; None when out of time."""
+    """Names of segments that some process still has mapped, among those whose maps we may read; None if out of time."""
     found: Set[str] = set()
     prefix = SHM + "/"
-    until = time.monotonic() + MAPS_WITHIN_S
-    for name in numbers():
+    until = time.monotonic() + MAPS_DEADLINE_S
+    for name in pids():
         if time.monotonic() > until:
             return None
         for line in text(name + "/maps", 4 * 1024 * 1024).splitlines():
@@ -393,5 +395,5 @@ def _size_of(folder: str) -> Optional[int]:
 
 
 def _user(uid: int) -> str:
-    # A look-up in the user database can hang on a dead directory server.
+    # A lookup in the user database can hang on a dead directory server.
     return {0: "root", os.getuid(): os.environ.get("USER") or "uid %d" % uid}.get(uid, "uid %d" % uid)

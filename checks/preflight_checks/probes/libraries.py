@@ -1,4 +1,4 @@
-"""Which file the dynamic loader takes for a library, by which of its rules, and which version that file is."""
+"""The file that the dynamic loader uses for a library, the rule by which it finds that file, and its version."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ import glob
 import os
 import re
 
-from preflight.lazy.patterns import lazy_pattern
-from preflight.node import command
-from preflight.node.record import ANNOTATED, dataclass
-from preflight.node.wire import ProbeUnavailable
-from preflight_checks.probes.apart import apart
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.agent import command
+from preflight.agent.record import ANNOTATED, dataclass
+from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.elf import Dynamic
+from preflight_checks.probes.isolated import run_isolated
 
 if ANNOTATED:
     from typing import Any, Callable, Dict, List, Optional, Tuple
 
-    from preflight_checks.probes.apart import Say
+    from preflight_checks.probes.isolated import Send
 
-#: ld.so(8): looked in last.
+#: ld.so(8): searched last.
 DEFAULT_FOLDERS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/lib/*-linux-gnu", "/usr/lib/*-linux-gnu")
 LOAD_S = 3.0
 _VERSION_IN_NAME = lazy_pattern(r"\.so\.(\d+\.\d+(?:\.\d+)*)$")
 
 
 @dataclass(frozen=True)
-class Found:
-    """A library as the loader finds it. `via` says by which rule; `path` is empty where it finds none."""
+class LibraryLookup:
+    """A library as the loader finds it. `via` is the rule; `path` is empty if it finds none."""
 
     name: str
     path: str = ""
@@ -39,9 +39,9 @@ class Found:
 
 @functools.lru_cache(maxsize=1)
 def cached() -> Dict[str, str]:
-    """The loader's cache: the first path for each name. Empty where ldconfig cannot be asked."""
+    """The loader's cache: the first path for each name. Empty if ldconfig cannot be run."""
     try:
-        text = command.run(["ldconfig", "-p"], deadline_s=2.0, largest_output=4 << 20).output
+        text = command.run(["ldconfig", "-p"], deadline_s=2.0, max_output_bytes=4 << 20).output
     except ProbeUnavailable:
         return {}
     found: Dict[str, str] = {}
@@ -54,9 +54,10 @@ def cached() -> Dict[str, str]:
     return found
 
 
-def locate(name: str, user: Optional[Dynamic]) -> Found:
-    """The file that the loader takes for `name` when a library with this dynamic section needs it, or a program opens
-    it by name (None)."""
+def locate(name: str, user: Optional[Dynamic]) -> LibraryLookup:
+    """The file that the loader uses for `name` when a library with this dynamic section needs it, or a program opens it
+    by name (None).
+    """
     steps: List[Tuple[str, List[str]]] = []
     if user is not None and user.rpath and not user.runpath:
         steps.append(("the RPATH of the library that needs it", user.rpath))
@@ -67,20 +68,20 @@ def locate(name: str, user: Optional[Dynamic]) -> Found:
         for folder in folders:
             path = os.path.join(folder, name)
             if os.path.isfile(path):
-                return Found(name, path, via)
+                return LibraryLookup(name, path, via)
     if name in cached():
-        return Found(name, cached()[name], "the loader's cache (ldconfig)")
+        return LibraryLookup(name, cached()[name], "the loader's cache (ldconfig)")
     for pattern in DEFAULT_FOLDERS:
         for path in glob.glob(os.path.join(pattern, name)):
             if os.path.isfile(path):
-                return Found(name, path, "the system's folders")
-    return Found(name)
+                return LibraryLookup(name, path, "the system's folders")
+    return LibraryLookup(name)
 
 
-def with_version(found: Found, distributions: Dict[str, str], ask: Callable[[Any], str]) -> Found:
-    """`found` with its version: from its file's name, from the distribution it belongs to, or asked of itself.
+def with_version(found: LibraryLookup, distributions: Dict[str, str], read: Callable[[Any], str]) -> LibraryLookup:
+    """`found` with its version: from its file's name, from its distribution, or from the library itself.
 
-    `distributions` are versions by folder below `nvidia/` (`cudnn`, `nccl`); `ask` calls the loaded library.
+    `distributions` are versions by folder below `nvidia/` (`cudnn`, `nccl`); `read` calls the loaded library.
     """
     if not found.path:
         return found
@@ -89,8 +90,8 @@ def with_version(found: Found, distributions: Dict[str, str], ask: Callable[[Any
     if not version and "nvidia" in parts[:-1]:
         version = distributions.get(parts[parts.index("nvidia") + 1], "")
     if not version:
-        version, problem = _asked(found.path, ask)
-    return Found(found.name, found.path, found.via, version, problem)
+        version, problem = _library_version(found.path, read)
+    return LibraryLookup(found.name, found.path, found.via, version, problem)
 
 
 def version_in_name(path: str) -> str:
@@ -99,19 +100,19 @@ def version_in_name(path: str) -> str:
     return match.group(1) if match else ""
 
 
-def _asked(path: str, ask: Callable[[Any], str]) -> "tuple[str, str]":
-    def task(say: Say) -> None:
-        say({"at": "loading %s" % path})
-        say({"version": ask(ctypes.CDLL(path))})
+def _library_version(path: str, read: Callable[[Any], str]) -> "tuple[str, str]":
+    def task(send: Send) -> None:
+        send({"at": "loading %s" % path})
+        send({"version": read(ctypes.CDLL(path))})
 
-    (heard,) = apart([task], LOAD_S)
-    if heard.problem:
-        return "", "%s: %s" % (heard.at, heard.detail or heard.problem)
-    return str(heard.values.get("version", "")), ""
+    (result,) = run_isolated([task], LOAD_S)
+    if result.problem:
+        return "", "%s: %s" % (result.at, result.detail or result.problem)
+    return str(result.values.get("version", "")), ""
 
 
 def cudnn_version(library: Any) -> str:
-    """cuDNN's own answer: major * 1000 (10000 from 9 on) + minor * 100 + patch."""
+    """cuDNN's version number: major * 1000 (10000 from 9 on) + minor * 100 + patch."""
     library.cudnnGetVersion.restype = ctypes.c_size_t
     number = int(library.cudnnGetVersion())
     major = number // 10000 if number >= 90000 else number // 1000
@@ -120,7 +121,7 @@ def cudnn_version(library: Any) -> str:
 
 
 def nccl_version(library: Any) -> str:
-    """NCCL's own answer: major * 1000 + minor * 100 + patch before 2.9, major * 10000 from there on."""
+    """NCCL's version number: major * 1000 + minor * 100 + patch before 2.9, major * 10000 from there on."""
     number = ctypes.c_int()
     library.ncclGetVersion(ctypes.byref(number))
     unit = 10000 if number.value >= 10000 else 1000
@@ -129,10 +130,10 @@ def nccl_version(library: Any) -> str:
 
 @dataclass(frozen=True)
 class DriverLibrary:
-    """The user-space driver, libcuda.so.1, as a program in this context gets it.
+    """The user-space driver, libcuda.so.1, as loaded by a program in this context.
 
     `problem` is empty, `missing`, `empty` (a file of no bytes, as a broken container mount leaves), `unloadable` or
-    `timeout`. `empty_files` are further driver libraries of no bytes beside it.
+    `timeout`. `empty_files` are further empty driver libraries beside it.
     """
 
     path: str = ""
@@ -153,35 +154,35 @@ def driver_version(path: str) -> str:
 
 
 def driver_library() -> DriverLibrary:
-    """Load it in a process of its own; loading starts nothing on the GPU."""
-    (heard,) = apart([_load_driver], LOAD_S)
+    """Load it in its own process; loading starts nothing on the GPU."""
+    (result,) = run_isolated([_load_driver], LOAD_S)
     expected = locate(DRIVER, None)
-    path = str(heard.values.get("path", "")) or expected.path
-    if not heard.problem:
-        return DriverLibrary(path, driver_version(path), empty_files=_empty_beside(path))
-    if heard.problem == "timeout":
-        return DriverLibrary(path, driver_version(path), "timeout", "loading it did not end within %g s" % LOAD_S)
+    path = str(result.values.get("path", "")) or expected.path
+    if not result.problem:
+        return DriverLibrary(path, driver_version(path), empty_files=_empty_siblings(path))
+    if result.problem == "timeout":
+        return DriverLibrary(path, driver_version(path), "timeout", "loading it did not finish within %g s" % LOAD_S)
     if not path:
-        return DriverLibrary(problem="missing", detail=heard.detail)
+        return DriverLibrary(problem="missing", detail=result.detail)
     try:
         size = os.stat(path).st_size
     except OSError as error:
         return DriverLibrary(path, "", "unloadable", "%s: %s" % (path, error.strerror))
     problem = "empty" if size == 0 else "unloadable"
-    return DriverLibrary(path, driver_version(path), problem, heard.detail, _empty_beside(path))
+    return DriverLibrary(path, driver_version(path), problem, result.detail, _empty_siblings(path))
 
 
-def _load_driver(say: Say) -> None:
-    say({"at": "loading %s" % DRIVER})
+def _load_driver(send: Send) -> None:
+    send({"at": "loading %s" % DRIVER})
     ctypes.CDLL(DRIVER)
     with open("/proc/self/maps") as file:
         for line in file:
             if "/libcuda.so" in line:
-                say({"path": line.split(None, 5)[-1].strip()})
+                send({"path": line.split(None, 5)[-1].strip()})
                 return
 
 
-def _empty_beside(path: str) -> List[str]:
+def _empty_siblings(path: str) -> List[str]:
     folder = os.path.dirname(path)
     found = []
     for name in ("libcuda.so*", "libnvidia-ml.so*", "libnvidia-ptxjitcompiler.so*", "libnvidia-nvvm.so*"):

@@ -1,12 +1,12 @@
-"""The limits a rank would inherit: resource limits, control groups, usable CPUs, shared memory; and RDMA devices."""
+"""The limits that a rank would inherit: resource limits, control groups, usable CPUs, shared memory, RDMA devices."""
 
 from __future__ import annotations
 
 import os
 import resource
 
-from preflight.node.cheap import cheap
-from preflight.node.record import ANNOTATED, dataclass, field
+from preflight.agent.cheap import cheap
+from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight_checks.probes.cgroups import Cgroups, cgroups
 
 if ANNOTATED:
@@ -14,22 +14,23 @@ if ANNOTATED:
 
 SHM = "/dev/shm"
 PROC = "/proc"
-#: How many threads libraries start for themselves, where somebody says it.
+#: Variables that limit the number of threads of libraries.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-#: A node may have tens of thousands of processes; counting those of one user stops after so many.
-_MOST_PROCESSES = 20000
+#: A node may have tens of thousands of processes; counting those of one user stops at this number.
+_MAX_PROCESSES = 20000
 #: Bits of `CapEff` with which the kernel does not count processes (kernel/fork.c, copy_process).
 _SYS_ADMIN, _SYS_RESOURCE = 21, 24
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a process in the job context. None stands for unlimited; sizes are bytes.
+    """Limits of a process in the job context. None means unlimited; sizes are bytes.
 
-    `shm_total_bytes` and `shm_free_bytes` are None where /dev/shm cannot be looked at (`shm_problem` says why).
-    `processes_soft` counts the threads of one user on the whole node; `threads_of_user` is how many there are (None:
-    cannot be seen) and `processes_exempt` that the kernel does not hold this user to it. `usable_cpus` is the affinity
-    mask, `online_cpus` how many the machine has; empty and None where the system does not say.
+    `shm_total_bytes` and `shm_free_bytes` are None if /dev/shm cannot be examined (`shm_problem` is the reason).
+    `processes_soft` limits the threads of one user on the whole node; `threads_of_user` is their number (None: not
+    visible) and `processes_exempt` whether the kernel ignores the limit for this user. `usable_cpus` is the affinity
+    mask, `online_cpus` the number of CPUs; empty and None if the system does not report them. `niceness` is 0 unless
+    changed; `idle` means the scheduling policy that gets only the time that others leave (SCHED_IDLE).
     """
 
     open_files_soft: Optional[int]
@@ -52,6 +53,9 @@ class Limits:
     online_cpus: Optional[int] = None
     threads: Dict[str, str] = field(default_factory=dict)
     cgroup: Cgroups = field(default_factory=Cgroups)
+    cpu_time_soft_s: Optional[int] = None
+    niceness: int = 0
+    idle: bool = False
 
 
 @cheap("node")
@@ -88,11 +92,21 @@ def limits(params: Dict[str, Any]) -> Limits:
         os.cpu_count(),
         {name: os.environ[name] for name in THREAD_VARIABLES if os.environ.get(name)},
         cgroups(PROC),
+        _limit(resource.getrlimit(resource.RLIMIT_CPU)[0]),
+        os.getpriority(os.PRIO_PROCESS, 0),
+        _is_idle(),
     )
 
 
 def _limit(value: int) -> Optional[int]:
     return None if value == resource.RLIM_INFINITY or value < 0 else value
+
+
+def _is_idle() -> bool:
+    try:
+        return os.sched_getscheduler(0) == os.SCHED_IDLE
+    except (AttributeError, OSError):
+        return False
 
 
 def _affinity() -> List[int]:
@@ -114,10 +128,10 @@ def _exempt() -> bool:
 
 
 def threads_of(user: int, proc: str = "") -> Optional[int]:
-    """How many threads the processes of a (real) user have; None where processes of others hide theirs."""
+    """The number of threads of a (real) user; None if processes of others are hidden."""
     count = 0
     try:
-        names = [name for name in os.listdir(proc or PROC) if name.isdigit()][:_MOST_PROCESSES]
+        names = [name for name in os.listdir(proc or PROC) if name.isdecimal()][:_MAX_PROCESSES]
     except OSError:
         return None
     for name in names:

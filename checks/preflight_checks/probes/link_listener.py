@@ -1,13 +1,14 @@
-"""The other end of every link probe: listens, acknowledges, counts datagrams, takes in and sends out bulk data.
+"""The other end of every link probe: listens, acknowledges, counts datagrams, receives and sends bulk data.
 
-Anybody may connect; only who says the token is served. Everything served is bounded: a frame by its size, a transfer
-by bytes and seconds, a train of datagrams by its length.
+Anyone may connect; only a client with the token is served. Everything is bounded: a frame by its size, a transfer by
+bytes and seconds, a train of datagrams by its length.
 """
 
 from __future__ import annotations
 
 import binascii
 import errno
+import itertools
 import os
 import select
 import socket
@@ -15,61 +16,69 @@ import struct
 import threading
 import time
 
-from preflight.node.record import ANNOTATED, dataclass, field
+from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight_checks.probes.link_wire import (
     COMMAND,
     DATAGRAM,
     FRAME,
     HELLO_BYTES,
     KNOCK,
-    LARGEST_PAYLOAD,
+    MAX_PAYLOAD_BYTES,
     PAYLOAD,
     TOKEN_BYTES,
     hello,
     load,
     plain_address,
     receive,
+    send_words,
     tcp_info,
-    tell,
     waited_s,
     welcome,
     words_of,
 )
-from preflight_checks.probes.ports import bound
+from preflight_checks.probes.ports import OTHER_RUN, bound, holders_of
 
 if ANNOTATED:
-    from typing import Any, Callable, Dict, List, Optional, Tuple
+    from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-#: A connection that says nothing for so long is given up.
-IDLE_S = 12.0
-#: No transfer takes longer or more than this, whatever is asked for.
-MOST_SECONDS, MOST_BYTES, MOST_DATAGRAMS = 2.0, 256 << 20, 4000
+#: A connection that is silent for this long is dropped, and one without a complete greeting by then.
+IDLE_S, GREETING_S = 12.0, 3.0
+#: The maximum number of connections; of those without a greeting, the oldest is dropped for the newest.
+MAX_CONNECTIONS, MAX_UNKNOWN = 4096, 256
+#: Upper bounds of a transfer, whatever is requested.
+MAX_SECONDS, MAX_BYTES, MAX_DATAGRAMS = 2.0, 256 << 20, 4000
 CHUNK = 1 << 18
-#: What is still on its way when the sender has stopped is taken in for so long, and a result is waited for so long.
+#: How long data still in transit is received after the sender has stopped, and a result is waited for.
 LATER_S, RESULT_S = 0.1, 0.5
 #: Room for a train that arrives while this process waits for a processor.
 RECEIVE_BUFFER = 4 << 20
 _SO_RXQ_OVFL = 40
+#: The maximum number of ports across the ephemeral range, and how many are tried in each part of it.
+MAX_SPREAD, _SPREAD_TRIES = 32, 8
 OVERFLOW_BYTES = socket.CMSG_SPACE(4)
 
 
 @dataclass(frozen=True)
 class Listening:
-    """Where a listener listens: its token, the TCP and UDP ports the kernel chose, and the asked-for ports.
+    """The addresses of a listener: its token, the TCP and UDP ports the kernel chose, and the requested ports.
 
-    The text behind a port is empty, or why it could not be bound. `udp` is 0 where no datagrams can be received.
+    The text of a port is empty, or why it could not be bound. `udp` is 0 if no datagrams can be received. `spread` are
+    ports from one end of the ephemeral `range` (first and last port) to the other, in rising order.
     """
 
     token: str
     free: int
     udp: int = 0
     ports: Dict[str, str] = field(default_factory=dict)
+    spread: List[int] = field(default_factory=list)
+    range: List[int] = field(default_factory=list)
 
 
 def listen(params: Dict[str, Any], emit: Callable[[Dict[str, Any]], None]) -> Listening:
     """Listen on every port of `params["ports"]` and on a free one until cancelled (or `lifetime_s`, 120 s).
 
-    Emits `{"listening": Listening}` as soon as it listens, and `{"heard": ID}` once for each knock that arrives.
+    It also listens on `params["spread"]` ports across the ephemeral range. Emits `{"listening": Listening}` as soon as
+    it listens, and `{"heard": ID}` once for each knock that arrives.
     """
     token = binascii.hexlify(os.urandom(TOKEN_BYTES))
     deadline = time.monotonic() + float(params.get("lifetime_s", 120.0))
@@ -84,9 +93,16 @@ def listen(params: Dict[str, Any], emit: Callable[[Dict[str, Any]], None]) -> Li
                 ports[str(port)] = ""
             except OSError as error:
                 ports[str(port)] = error.strerror or str(error)
+                if any(holder.command == OTHER_RUN for holder in holders_of(int(port))):
+                    ports[str(port)] += " by %s" % OTHER_RUN
+        ephemeral = ephemeral_range()
+        spread = _spread(ephemeral, min(int(params.get("spread", 0)), MAX_SPREAD), reserved_ports())
+        listeners.extend(spread)
         server = _Server(token, _datagrams(), emit)
-        where = Listening(token.decode(), first.getsockname()[1], server.udp_port, ports)
-        emit({"listening": {"token": where.token, "free": where.free, "udp": where.udp, "ports": where.ports}})
+        across = [item.getsockname()[1] for item in spread]
+        where = Listening(token.decode(), first.getsockname()[1], server.udp_port, ports, across, ephemeral)
+        words = {"token": where.token, "free": where.free, "udp": where.udp, "ports": where.ports}
+        emit({"listening": {**words, "spread": where.spread, "range": where.range}})
         server.serve(listeners, deadline)
         return where
     finally:
@@ -94,9 +110,54 @@ def listen(params: Dict[str, Any], emit: Callable[[Dict[str, Any]], None]) -> Li
             item.close()
 
 
-def _listener(port: int, patience_s: float = 0.4) -> socket.socket:
-    """Listen on `port`, waiting a moment for whoever held it before to let go of it."""
-    until = time.monotonic() + patience_s
+def ephemeral_range(path: str = "/proc/sys/net/ipv4/ip_local_port_range") -> List[int]:
+    """First and last of the ports that the kernel picks; empty if it does not say."""
+    try:
+        with open(path) as file:
+            first, last = (int(word) for word in file.read().split())
+    except (OSError, ValueError):
+        return []
+    return [first, last] if 0 < first <= last < 65536 else []
+
+
+def reserved_ports(path: str = "/proc/sys/net/ipv4/ip_local_reserved_ports") -> List[Tuple[int, int]]:
+    """First and last of each range that the kernel never picks; empty if there are none, or it does not say."""
+    found = []  # type: List[Tuple[int, int]]
+    try:
+        with open(path) as file:
+            for part in file.read().replace(",", " ").split():
+                first, _, last = part.partition("-")
+                found.append((int(first), int(last or first)))
+    except (OSError, ValueError):
+        return []
+    return found
+
+
+def _spread(ephemeral: List[int], count: int, reserved: Sequence[Tuple[int, int]] = ()) -> List[socket.socket]:
+    """Listeners on about `count` ports of the range, one near the upper end of each of as many equal parts.
+
+    A part without a free port near its end has none. No job is given a reserved port, so none is tried.
+    """
+    found = []  # type: List[socket.socket]
+    if not ephemeral or count < 1:
+        return found
+    first, last = ephemeral
+    size = (last - first + 1) // count
+    for part in range(count if size >= _SPREAD_TRIES else 0):
+        end = last if part == count - 1 else first + size * (part + 1) - 1
+        allowed = (port for port in range(end, end - size, -1) if not any(a <= port <= b for a, b in reserved))
+        for port in itertools.islice(allowed, _SPREAD_TRIES):
+            try:
+                found.append(_listener(port, 0.0))
+                break
+            except OSError:
+                continue
+    return found
+
+
+def _listener(port: int, timeout_s: float = 0.4) -> socket.socket:
+    """Listen on `port`, waiting briefly for a previous process to release it."""
+    until = time.monotonic() + timeout_s
     while True:
         try:
             found = bound(socket.AF_INET6, ("::", port), both=True)
@@ -108,13 +169,13 @@ def _listener(port: int, patience_s: float = 0.4) -> socket.socket:
             if time.monotonic() >= until:
                 raise
             time.sleep(0.05)
-    # Everybody dials the node of rank 0 at about the same time; the kernel lowers it to net.core.somaxconn.
+    # All nodes dial the node of rank 0 at about the same time; the kernel lowers it to net.core.somaxconn.
     found.listen(4096)
     return found
 
 
 def _datagrams() -> Optional[socket.socket]:
-    """A socket for datagrams of both families; None where this node gives none."""
+    """A socket for datagrams of both families; None if this node has none."""
     for family, anywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
             found = socket.socket(family, socket.SOCK_DGRAM)
@@ -123,7 +184,7 @@ def _datagrams() -> Optional[socket.socket]:
             found.bind((anywhere, 0))
             found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
             count_overflow(found)
-            never_cut(found)
+            forbid_fragmentation(found)
             return found
         except OSError:
             continue
@@ -132,14 +193,14 @@ def _datagrams() -> Optional[socket.socket]:
 
 @dataclass
 class _Train:
-    """Datagrams of one train so far: where they come from, and how many arrived."""
+    """The datagrams of one train so far: their origin, and how many arrived."""
 
     source: Tuple[Any, ...]
     arrived: int = 0
 
 
 class _Server:
-    """Serves the connections of one listener, a thread each."""
+    """Serves the connections of one listener, each in a thread."""
 
     def __init__(
         self, token: bytes, datagrams: Optional[socket.socket], emit: Callable[[Dict[str, Any]], None]
@@ -149,76 +210,119 @@ class _Server:
         self._datagrams = datagrams
         self._trains = {}  # type: Dict[bytes, _Train]
         self._overflown = 0
+        self._lock = threading.Lock()
+        self._connections = 0
+        self._unknown = {}  # type: Dict[socket.socket, float]
         self._transfers = {}  # type: Dict[str, Dict[str, Any]]
         self.udp_port = datagrams.getsockname()[1] if datagrams is not None else 0
 
     def serve(self, listeners: List[socket.socket], deadline: float) -> None:
-        """Accept until the deadline."""
+        """Accept connections until the deadline."""
         if self._datagrams is not None:
             threading.Thread(target=self._count, args=(self._datagrams,), daemon=True).start()
         while True:
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 return
-            ready, _, _ = select.select(listeners, [], [], left)
+            ready, _, _ = select.select(listeners, [], [], remaining)
             for item in ready:
                 try:
                     accepted, peer = item.accept()
                 except OSError:
                     continue
-                threading.Thread(target=self._serve_one, args=(accepted, str(peer[0])), daemon=True).start()
+                self._accept_connection(accepted, str(peer[0]))
 
-    def _serve_one(self, accepted: socket.socket, seen: str) -> None:
+    def _accept_connection(self, accepted: socket.socket, seen: str) -> None:
+        """Serve another connection; unauthenticated ones are dropped for it, the oldest first."""
+        with self._lock:
+            if self._connections >= MAX_CONNECTIONS:
+                accepted.close()
+                return
+            while len(self._unknown) >= MAX_UNKNOWN:
+                oldest = next(iter(self._unknown))
+                del self._unknown[oldest]
+                try:
+                    # Its own thread closes it.
+                    oldest.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass
+            self._connections += 1
+            self._unknown[accepted] = time.monotonic()
+        try:
+            threading.Thread(target=self._serve_connection, args=(accepted, seen), daemon=True).start()
+        except RuntimeError:
+            self._forget_connection(accepted)
+            accepted.close()
+
+    def _forget_connection(self, accepted: socket.socket) -> None:
+        with self._lock:
+            self._unknown.pop(accepted, None)
+            self._connections -= 1
+
+    def _serve_connection(self, accepted: socket.socket, seen: str) -> None:
+        try:
+            self._converse(accepted, seen)
+        finally:
+            self._forget_connection(accepted)
+
+    def _converse(self, accepted: socket.socket, seen: str) -> None:
         with accepted:
-            accepted.settimeout(IDLE_S)
             try:
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                if receive(accepted, HELLO_BYTES) != hello(self._token.decode()):
+                if receive(accepted, HELLO_BYTES, time.monotonic() + GREETING_S) != hello(self._token.decode()):
                     return
+                with self._lock:
+                    self._unknown.pop(accepted, None)
+                accepted.settimeout(IDLE_S)
                 accepted.sendall(welcome(self._token, plain_address(seen)))
                 while True:
                     kind, size = FRAME.unpack(receive(accepted, FRAME.size))
-                    if not 0 < size <= LARGEST_PAYLOAD:
+                    if not 0 < size <= MAX_PAYLOAD_BYTES:
                         return
                     body = receive(accepted, size)
                     if kind == PAYLOAD:
                         accepted.sendall(FRAME.pack(PAYLOAD, size))
-                    elif kind != COMMAND or not self._obey(accepted, words_of(body)):
+                    elif kind != COMMAND or not self._execute(accepted, words_of(body)):
                         return
             except (OSError, EOFError, ValueError, KeyError, TypeError):
                 return
 
-    def _obey(self, stream: socket.socket, words: Dict[str, Any]) -> bool:
-        """Carry a command out; False when the connection is of no further use."""
+    def _execute(self, stream: socket.socket, words: Dict[str, Any]) -> bool:
+        """Execute a command; False when the connection is no longer needed."""
         what = words.get("do")
         if what in ("sink", "source"):
             self._transfers[str(words["id"])] = transfer(stream, str(what), words)
             return False
         if what == "result":
-            tell(stream, **self._result(str(words["id"])))
+            send_words(stream, **self._result(str(words["id"])))
         elif what == "load":
             found = load()
-            tell(stream, average=found.average, processors=found.processors, waited_s=waited_s())
+            send_words(stream, average=found.average, processors=found.processors, waited_s=waited_s())
         elif what == "arrived":
             train = self._trains.get(_id(words))
             overflown = self._overflown + dropped_by_kernel()
-            tell(stream, arrived=train.arrived if train else 0, overflown=overflown)
+            send_words(stream, arrived=train.arrived if train else 0, overflown=overflown)
         elif what == "train":
             sent, size = self._send_train(_id(words), words)
-            tell(stream, sent=sent, size=size)
+            send_words(stream, sent=sent, size=size)
+        elif what == "perftest":
+            # Few fleets have RDMA: imported for those.
+            from preflight_checks.probes import rdma_speed
+
+            send_words(stream, **rdma_speed.serve(words))
         else:
             return False
         return True
 
     def _result(self, id: str) -> Dict[str, Any]:
-        """What came of a transfer, once the thread that serves it is through."""
+        """The result of a transfer, once its thread has finished."""
         until = time.monotonic() + RESULT_S
         while id not in self._transfers and time.monotonic() < until:
             time.sleep(0.005)
         return self._transfers.get(id, {})
 
     def _count(self, datagrams: socket.socket) -> None:
-        """Count what arrives, by train, and what this socket had no room for."""
+        """Count arriving datagrams by train, and those that this socket had no room for."""
         while True:
             try:
                 data, extra, _, source = datagrams.recvmsg(65536, OVERFLOW_BYTES)
@@ -234,23 +338,23 @@ class _Server:
             train.arrived += 1
 
     def _send_train(self, id: bytes, words: Dict[str, Any]) -> Tuple[int, int]:
-        """Send a train to where one of this id came from: how many datagrams went, and of which size.
+        """Send a train back to the origin of the train with this id; returns the number of datagrams, and their size.
 
-        Without a size they are as large as one frame of this path may be by what this kernel knows of it.
+        Without a size each datagram fills one frame of the path MTU that this kernel knows.
         """
         train = self._trains.get(id)
         if train is None or self._datagrams is None:
             return 0, 0
         size = int(words.get("size") or 0)
         if not size:
-            with socket.socket(self._datagrams.family, socket.SOCK_DGRAM) as asked:
-                asked.connect(train.source)
-                size = largest_datagram(asked, str(train.source[0]))
+            with socket.socket(self._datagrams.family, socket.SOCK_DGRAM) as receiver:
+                receiver.connect(train.source)
+                size = largest_datagram(receiver, str(train.source[0]))
         return send_train(self._datagrams, train.source, id, {**words, "size": size}), size
 
 
 def count_overflow(datagrams: socket.socket) -> None:
-    """Have the kernel say with each datagram how many the socket had no room for (SO_RXQ_OVFL of socket(7))."""
+    """Have the kernel attach to each datagram how many the socket had no room for (SO_RXQ_OVFL of socket(7))."""
     try:
         datagrams.setsockopt(socket.SOL_SOCKET, _SO_RXQ_OVFL, 1)
     except OSError:
@@ -258,7 +362,7 @@ def count_overflow(datagrams: socket.socket) -> None:
 
 
 def overflown(extra: List[Tuple[int, int, bytes]], known: int) -> int:
-    """That number, as it came with a datagram; `known` where it did not come."""
+    """The overflow count in a datagram; `known` if it has none."""
     for level, kind, data in extra:
         if level == socket.SOL_SOCKET and kind == _SO_RXQ_OVFL and len(data) >= 4:
             return int(struct.unpack_from("=I", data)[0])
@@ -266,7 +370,7 @@ def overflown(extra: List[Tuple[int, int, bytes]], known: int) -> int:
 
 
 def dropped_by_kernel(path: str = "/proc/net/softnet_stat") -> int:
-    """Packets this machine received and dropped because it was too busy: the second column, added up."""
+    """Packets that this machine received and dropped because it was too busy: the sum of the second column."""
     try:
         with open(path) as file:
             return sum(int(line.split()[1], 16) for line in file)
@@ -274,8 +378,8 @@ def dropped_by_kernel(path: str = "/proc/net/softnet_stat") -> int:
         return 0
 
 
-def never_cut(datagrams: socket.socket) -> None:
-    """Have every datagram sent whole (DF) and as large as the interface allows, whatever was learnt of the path."""
+def forbid_fragmentation(datagrams: socket.socket) -> None:
+    """Have every datagram sent whole (DF) and as large as the interface allows, ignoring the known path MTU."""
     for level, option in ((socket.IPPROTO_IP, 10), (socket.IPPROTO_IPV6, 23)):  # IP_MTU_DISCOVER, IPV6_MTU_DISCOVER
         try:
             datagrams.setsockopt(level, option, 3)  # IP_PMTUDISC_PROBE
@@ -284,7 +388,7 @@ def never_cut(datagrams: socket.socket) -> None:
 
 
 def largest_datagram(connected: socket.socket, address: str) -> int:
-    """How many bytes one datagram to the connected end may carry in one frame; 0 where the kernel does not say.
+    """The largest datagram to the connected end that fits into one frame; 0 if the kernel does not report it.
 
     IP_MTU and IPV6_MTU (ip(7), ipv6(7)) give the MTU of the route, less the headers of IP and UDP.
     """
@@ -297,8 +401,10 @@ def largest_datagram(connected: socket.socket, address: str) -> int:
 
 
 def send_train(datagrams: socket.socket, target: Optional[Tuple[Any, ...]], id: bytes, words: Dict[str, Any]) -> int:
-    """Send `count` datagrams of `size` bytes, `gap_s` apart; to the connected end without a target. How many went."""
-    count, gap_s = min(int(words["count"]), MOST_DATAGRAMS), min(float(words.get("gap_s", 0.0)), 0.01)
+    """Send `count` datagrams of `size` bytes, `gap_s` apart; to the connected end without a target. Returns their
+    number.
+    """
+    count, gap_s = min(int(words["count"]), MAX_DATAGRAMS), min(float(words.get("gap_s", 0.0)), 0.01)
     body = b"\0" * max(0, min(int(words.get("size", 64)), 65000) - DATAGRAM.size)
     began, sent = time.monotonic(), 0
     for number in range(count):
@@ -321,25 +427,25 @@ def _id(words: Dict[str, Any]) -> bytes:
     return binascii.unhexlify(str(words["train"]))[:8].ljust(8, b"\0")
 
 
-def transfer(stream: socket.socket, way: str, words: Dict[str, Any]) -> Dict[str, Any]:
-    """Take in (`sink`) or send out (`source`) up to `bytes` for up to `seconds`; what came of it.
+def transfer(stream: socket.socket, direction: str, words: Dict[str, Any]) -> Dict[str, Any]:
+    """Receive (`sink`) or send (`source`) up to `bytes` for up to `seconds`; returns the result.
 
-    A sink counts from the first piece that came in, which itself is not counted, to the last. Neither end waits for
-    the other's: on a slow way what was sent last arrives long after.
+    A sink counts from the first received piece, which itself is not counted, to the last. Neither end uses the other's
+    end: on a slow path the last data arrive much later.
     """
-    seconds = min(float(words["seconds"]), MOST_SECONDS)
-    most = min(int(words["bytes"]), MOST_BYTES)
+    seconds = min(float(words["seconds"]), MAX_SECONDS)
+    max_bytes = min(int(words["bytes"]), MAX_BYTES)
     before, began = waited_s(), time.monotonic()
     stream.setblocking(False)
     try:
-        moved, took_s = (_send if way == "source" else _take)(stream, most, began + seconds)
+        moved, took_s = (_send if direction == "source" else _receive_bulk)(stream, max_bytes, began + seconds)
     except OSError:
         moved, took_s = 0, 0.0
     after = waited_s()
     waited = None if before is None or after is None else after - before
     known = tcp_info(stream)
-    if way == "source" and moved < most:
-        # What still lies in the queue must not delay the next measurement: closing resets the connection.
+    if direction == "source" and moved < max_bytes:
+        # Data still in the queue must not delay the next measurement: closing resets the connection.
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     return {
         "bytes": moved,
@@ -351,22 +457,24 @@ def transfer(stream: socket.socket, way: str, words: Dict[str, Any]) -> Dict[str
     }
 
 
-def _send(stream: socket.socket, most: int, until: float) -> Tuple[int, float]:
-    """Send until there is no more, or no time: bytes that the kernel took, and how long that was."""
+def _send(stream: socket.socket, max_bytes: int, until: float) -> Tuple[int, float]:
+    """Send until the data or the time is used up: bytes that the kernel accepted, and the duration."""
     buffer = memoryview(bytearray(CHUNK))
     moved, began = 0, time.monotonic()
-    while moved < most and time.monotonic() < until:
+    while moved < max_bytes and time.monotonic() < until:
         _, writable, _ = select.select([], [stream], [], max(0.0, until - time.monotonic()))
         try:
             if writable:
-                moved += stream.send(buffer[: min(CHUNK, most - moved)])
+                moved += stream.send(buffer[: min(CHUNK, max_bytes - moved)])
         except BlockingIOError:
             continue
     return moved, time.monotonic() - began
 
 
-def _take(stream: socket.socket, most: int, until: float) -> Tuple[int, float]:
-    """Receive until the end or until a little after `until`: bytes between the first and the last piece, and time."""
+def _receive_bulk(stream: socket.socket, max_bytes: int, until: float) -> Tuple[int, float]:
+    """Receive until the end or until shortly after `until`: bytes between the first and the last piece, and the
+    duration.
+    """
     buffer = memoryview(bytearray(CHUNK))
     moved, first, last = 0, 0.0, 0.0
     while time.monotonic() < until + LATER_S:

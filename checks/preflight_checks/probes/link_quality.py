@@ -1,7 +1,7 @@
-"""How good the way between two nodes is, both directions: round trips, loss, bandwidth, and frames of full size.
+"""The quality of the path between two nodes, in both directions: round trips, loss, bandwidth, and frames of full size.
 
-Bounded in bytes and time, because other jobs use the same network. Who of the two ends had to wait for a processor
-meanwhile is recorded with every number: on a busy node a slow transfer says nothing about the network.
+Bounded in bytes and time, because other jobs use the same network. Which end had to wait for a processor is recorded
+with every number: on a busy node a slow transfer proves nothing about the network.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import statistics
 import threading
 import time
 
-from preflight.node.record import ANNOTATED, dataclass, field
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent.record import ANNOTATED, dataclass, field
+from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.link_listener import (
     OVERFLOW_BYTES,
     RECEIVE_BUFFER,
     count_overflow,
     dropped_by_kernel,
+    forbid_fragmentation,
     largest_datagram,
-    never_cut,
     overflown,
     send_train,
     transfer,
@@ -33,13 +33,13 @@ from preflight_checks.probes.link_wire import (
     PAYLOAD,
     command,
     congestion_control,
+    exchange_hello,
     family_of,
-    greeted,
     load,
     plain_address,
     receive,
+    send_words,
     tcp_info,
-    tell,
     waited_s,
 )
 
@@ -47,29 +47,28 @@ if ANNOTATED:
     from typing import Any, Dict, List, Optional, Tuple
 
 CONNECT_S = 1.5
-#: A ping is a small message and its acknowledgement; so many, or for so long, and at least a few.
+#: A ping is a small message and its acknowledgement; limits on their number and time, and a minimum number.
 PINGS, PINGS_S, LEAST_PINGS, LEAST_PINGS_S = 200, 0.12, 12, 0.8
-#: A train of small datagrams, far below what any network is asked to carry.
+#: A train of small datagrams, far below the capacity of any network.
 TRAIN, GAP_S = 500, 0.0002
-#: One transfer. 64 MiB are 50 ms at 10 Gbit/s; what is slower is cut off by the time.
+#: One transfer. 64 MiB take 50 ms at 10 Gbit/s; a slower transfer is cut off by the time limit.
 BULK_S, BULK_BYTES = 0.12, 64 << 20
 STREAMS = 4
 _FULL_FRAMES = 3
-#: With so many datagrams lost, or with fewer round trips in the time of a transfer, nothing large is sent.
+#: With this many lost datagrams, or with fewer round trips in the time of a transfer, nothing large is sent.
 _LOST, _LEAST_TRIPS = 3, 25
-#: Datagrams that have not been counted so long after the last one are not on their way any more.
+#: Datagrams that have not been counted this long after the last one are lost.
 _SETTLE_S = 0.15
 
 
 @dataclass(frozen=True)
-class Way:
-    """One direction. Rates in Mbit/s, None where nothing could be measured; `busy` is the larger share of the
-    transfers' time that either end waited for a processor, None where a kernel does not count it.
+class Direction:
+    """One direction. Rates in Mbit/s, None if nothing could be measured; `busy` is the larger share of the transfers'
+    time in which either end waited for a processor, None if a kernel does not count it.
 
-    `sent` and `arrived` count small datagrams, `no_room` those that the receiving machine had no room for, though they
-    arrived there (and others that it dropped meanwhile). `retransmitted` of `segments` were sent again by TCP.
-    `frame_bytes` is the largest datagram that one frame of the sender's interface carries, `frames_arrived` of
-    `_FULL_FRAMES` came.
+    `sent` and `arrived` count small datagrams, `no_room` those that arrived but that the receiving machine had no room
+    for (and others that it dropped meanwhile). `retransmitted` of `segments` were sent again by TCP. `frame_bytes` is
+    the largest datagram that one frame of the sender's interface carries, `frames_arrived` of `_FULL_FRAMES` arrived.
     """
 
     single_mbps: Optional[float] = None
@@ -86,11 +85,11 @@ class Way:
 
 @dataclass(frozen=True)
 class Quality:
-    """What was measured between two nodes. Times in seconds.
+    """The measurements between two nodes. Times in seconds.
 
     `least_s`, `median_s`, `p99_s` are round trips of small messages, `spread_s` between the 10th and 90th percentile;
-    `lost_pings` how many segments of these TCP sent again. `out` is from the node that asked, `back` towards it. `busy`
-    holds for the round trips. `average` and `processors` tell of both nodes, first the one that asked.
+    `lost_pings` how many segments of these TCP sent again. `out` is from the measuring node, `back` towards it. `busy`
+    holds for the round trips. `average` and `processors` are of both nodes, the measuring one first.
     """
 
     peer: str
@@ -102,8 +101,8 @@ class Quality:
     spread_s: float = 0.0
     pings: int = 0
     lost_pings: Optional[int] = None
-    out: Way = field(default_factory=Way)
-    back: Way = field(default_factory=Way)
+    out: Direction = field(default_factory=Direction)
+    back: Direction = field(default_factory=Direction)
     congestion: str = ""
     mss: int = 0
     busy: Optional[float] = None
@@ -117,13 +116,13 @@ def measure(params: Dict[str, Any]) -> Quality:
     """Measure between this node and `params["peer"]` at `params["host"]`, whose `listen` runs meanwhile.
 
     `train` (500) is the number of datagrams each way, `bulk_s` (0.12) the length of each of the four transfers,
-    `bulk_bytes` (64 MiB) their size at most; 0 leaves datagrams or transfers out. `pings` (200)
-    is the number of round trips at most. Raises ProbeUnavailable when no connection comes about.
+    `bulk_bytes` (64 MiB) their size at most; 0 leaves datagrams or transfers out. `pings` (200) is the number of round
+    trips at most. Raises ProbeUnavailable if no connection can be made.
     """
     peer, host = str(params["peer"]), str(params["host"])
     listening = (params.get("listening") or {}).get(peer)
     if listening is None:
-        raise ProbeUnavailable("blocked", str((params.get("unheard") or {}).get(peer, "nobody listens there")))
+        raise ProbeUnavailable("blocked", str((params.get("unheard") or {}).get(peer, "no listener was started there")))
     link = _Link(params, peer, host, listening)
     try:
         link.open()
@@ -135,7 +134,7 @@ def measure(params: Dict[str, Any]) -> Quality:
 
 
 class _Link:
-    """One measurement under way."""
+    """One measurement in progress."""
 
     def __init__(self, params: Dict[str, Any], peer: str, host: str, listening: Dict[str, Any]) -> None:
         self._peer = peer
@@ -149,14 +148,14 @@ class _Link:
         self._control = socket.socket()
 
     def open(self) -> None:
-        """Look the host up and connect. Raises OSError, EOFError or ValueError."""
+        """Resolve the host and connect. Raises OSError, EOFError or ValueError."""
         found = socket.getaddrinfo(self._address, None, socket.AF_UNSPEC, socket.SOCK_STREAM)
         self._address = str(found[0][4][0])
         self._control.close()
         self._control = self._connect()
 
     def close(self) -> None:
-        """Let go of the control connection."""
+        """Close the control connection."""
         self._control.close()
 
     def _connect(self) -> socket.socket:
@@ -165,7 +164,7 @@ class _Link:
             stream.settimeout(CONNECT_S)
             stream.connect((self._address, int(self._listening["free"])))
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            greeted(stream, str(self._listening["token"]))
+            exchange_hello(stream, str(self._listening["token"]))
             stream.settimeout(3.0)
         except BaseException:
             stream.close()
@@ -173,20 +172,20 @@ class _Link:
         return stream
 
     def measure(self) -> Quality:
-        """Round trips first, while the way is quiet, then datagrams, then bulk."""
+        """Measure round trips first, while the path is quiet, then datagrams, then bulk transfers."""
         began = time.monotonic()
-        there_before = command(self._control, do="load")
+        far_before = command(self._control, do="load")
         before, quiet_s = waited_s(), time.monotonic()
         trips = self._pings()
         info = tcp_info(self._control)
         quiet_s = time.monotonic() - quiet_s
         after = waited_s()
-        there = command(self._control, do="load")
-        waits = [_share(before, after, quiet_s), _share(there_before["waited_s"], there["waited_s"], quiet_s)]
-        out, back = self._datagrams() if self._train else (Way(), Way())
+        far = command(self._control, do="load")
+        waits = [_share(before, after, quiet_s), _share(far_before["waited_s"], far["waited_s"], quiet_s)]
+        out, back = self._datagrams() if self._train else (Direction(), Direction())
         lost = out.sent - out.arrived + back.sent - back.arrived
-        # What a way carries that loses packets, or on which a transfer would be over before it is up to speed, says
-        # nothing but that, and takes long to say it.
+        # On a path that loses packets, or on which a transfer would end before reaching full speed, bulk data show
+        # nothing else, and take long.
         sound = not (out.arrived and lost >= _LOST) and statistics.median(trips) < self._bulk_s / _LEAST_TRIPS
         if self._bulk_bytes and self._bulk_s and sound:
             out, back = self._bulk(out, back)
@@ -207,8 +206,8 @@ class _Link:
             congestion_control(self._control),
             info.get("snd_mss", 0),
             _largest(waits),
-            [here.average, there["average"]],
-            [here.processors, int(there["processors"])],
+            [here.average, far["average"]],
+            [here.processors, int(far["processors"])],
             self._bytes,
             round(time.monotonic() - began, 3),
         )
@@ -228,75 +227,77 @@ class _Link:
             found.append(time.perf_counter() - at)
         return found
 
-    def _datagrams(self) -> Tuple[Way, Way]:
-        """Trains and full frames both ways; nothing where datagrams do not get through, which many firewalls forbid."""
+    def _datagrams(self) -> Tuple[Direction, Direction]:
+        """Trains and full frames in both directions; none if datagrams do not arrive, because many firewalls block
+        them.
+        """
         port = int(self._listening.get("udp") or 0)
         if not port:
-            return Way(), Way()
-        with socket.socket(family_of(self._address), socket.SOCK_DGRAM) as mine:
-            mine.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
-            never_cut(mine)
-            mine.connect((self._address, port))
+            return Direction(), Direction()
+        with socket.socket(family_of(self._address), socket.SOCK_DGRAM) as own:
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+            forbid_fragmentation(own)
+            own.connect((self._address, port))
             id = os.urandom(8)
-            before = self._ask_arrived(id, 0)
-            sent = send_train(mine, None, id, {"count": self._train, "gap_s": GAP_S})
-            after = self._ask_arrived(id, sent)
+            before = self._request_arrivals(id, 0)
+            sent = send_train(own, None, id, {"count": self._train, "gap_s": GAP_S})
+            after = self._request_arrivals(id, sent)
             arrived, no_room = int(after["arrived"]), int(after["overflown"]) - int(before["overflown"])
-            frame = largest_datagram(mine, self._address)
+            frame = largest_datagram(own, self._address)
             full, large = os.urandom(8), 0
             if arrived and frame:
-                send_train(mine, None, full, {"count": _FULL_FRAMES, "size": frame, "gap_s": 0.001})
-                large = int(self._ask_arrived(full, _FULL_FRAMES)["arrived"])
+                send_train(own, None, full, {"count": _FULL_FRAMES, "size": frame, "gap_s": 0.001})
+                large = int(self._request_arrivals(full, _FULL_FRAMES)["arrived"])
             frame = frame if arrived else 0
-            out = Way(sent=sent, arrived=arrived, no_room=no_room, frame_bytes=frame, frames_arrived=large)
+            out = Direction(sent=sent, arrived=arrived, no_room=no_room, frame_bytes=frame, frames_arrived=large)
             if not arrived:
-                return out, Way()
-            counting, dropped = _Counting(mine), dropped_by_kernel()
+                return out, Direction()
+            counting, dropped = _Counting(own), dropped_by_kernel()
             words = {"do": "train", "train": binascii.hexlify(id).decode()}
-            told = command(self._control, count=self._train, gap_s=GAP_S, size=64, **words)
-            came = counting.settle(int(told["sent"]))
-            told_full = command(self._control, count=_FULL_FRAMES, gap_s=0.001, size=0, **words)
-            full_came = counting.settle(int(told["sent"]) + _FULL_FRAMES) - came
+            answer = command(self._control, count=self._train, gap_s=GAP_S, size=64, **words)
+            came = counting.final_count(int(answer["sent"]))
+            full_answer = command(self._control, count=_FULL_FRAMES, gap_s=0.001, size=0, **words)
+            full_came = counting.final_count(int(answer["sent"]) + _FULL_FRAMES) - came
             counting.stop()
             no_room = counting.overflown + dropped_by_kernel() - dropped
-        frame = int(told_full["size"]) if came else 0
-        return out, Way(
-            sent=int(told["sent"]), arrived=came, no_room=no_room, frame_bytes=frame, frames_arrived=full_came
+        frame = int(full_answer["size"]) if came else 0
+        return out, Direction(
+            sent=int(answer["sent"]), arrived=came, no_room=no_room, frame_bytes=frame, frames_arrived=full_came
         )
 
-    def _ask_arrived(self, id: bytes, sent: int) -> Dict[str, Any]:
-        """What the peer has counted, once that is everything, or has not grown for a while: it may be busy."""
-        told = {}  # type: Dict[str, Any]
+    def _request_arrivals(self, id: bytes, sent: int) -> Dict[str, Any]:
+        """The peer's count, once it is complete or has stopped growing: the peer may be busy."""
+        answer = {}  # type: Dict[str, Any]
         best, grown = -1, time.monotonic()
         while time.monotonic() - grown < _SETTLE_S:
-            told = command(self._control, do="arrived", train=binascii.hexlify(id).decode())
-            if int(told["arrived"]) >= sent:
+            answer = command(self._control, do="arrived", train=binascii.hexlify(id).decode())
+            if int(answer["arrived"]) >= sent:
                 break
-            if int(told["arrived"]) > best:
-                best, grown = int(told["arrived"]), time.monotonic()
+            if int(answer["arrived"]) > best:
+                best, grown = int(answer["arrived"]), time.monotonic()
             time.sleep(_SETTLE_S / 10)
-        return told
+        return answer
 
-    def _bulk(self, out: Way, back: Way) -> Tuple[Way, Way]:
+    def _bulk(self, out: Direction, back: Direction) -> Tuple[Direction, Direction]:
         """One stream each way, then several at once each way."""
         found = []  # type: List[Dict[str, Any]]
-        for streams, way in ((1, "source"), (1, "sink"), (STREAMS, "source"), (STREAMS, "sink")):
-            found.append(self._transfers(streams, way))
+        for streams, direction in ((1, "source"), (1, "sink"), (STREAMS, "source"), (STREAMS, "sink")):
+            found.append(self._transfers(streams, direction))
         single_out, single_back, several_out, several_back = found
         return _with_rates(out, single_out, several_out), _with_rates(back, single_back, several_back)
 
-    def _transfers(self, streams: int, way: str) -> Dict[str, Any]:
-        """Some transfers at once; `way` is our own part in them."""
+    def _transfers(self, streams: int, direction: str) -> Dict[str, Any]:
+        """Run several transfers at once; `direction` is this node's role in them."""
         results = [{} for _ in range(streams)]  # type: List[Dict[str, Any]]
         share = self._bulk_bytes // streams
 
-        def one(index: int) -> None:
+        def node_load(index: int) -> None:
             try:
-                results[index] = self._transfer(way, share)
+                results[index] = self._transfer(direction, share)
             except (OSError, EOFError, ValueError, KeyError):
                 pass
 
-        threads = [threading.Thread(target=one, args=(index,), daemon=True) for index in range(streams)]
+        threads = [threading.Thread(target=node_load, args=(index,), daemon=True) for index in range(streams)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -306,8 +307,8 @@ class _Link:
                 other = command(self._control, do="result", id=result["id"])
                 result["there"] = other
         good = [item for item in results if item.get("there")]
-        receiving = [item["there"] if way == "source" else item for item in good]
-        sending = [item if way == "source" else item["there"] for item in good]
+        receiving = [item["there"] if direction == "source" else item for item in good]
+        sending = [item if direction == "source" else item["there"] for item in good]
         took_s = max([float(item["seconds"]) for item in receiving] or [0.0])
         moved = sum(int(item["bytes"]) for item in receiving)
         self._bytes += moved
@@ -315,22 +316,22 @@ class _Link:
         return {
             "mbps": moved * 8 / took_s / 1e6 if took_s > 0 and len(good) == streams else None,
             "busy": _largest(waits),
-            "retransmitted": _sum([item["retransmitted"] for item in sending]),
-            "sent": _sum([item["sent"] for item in sending]),
+            "retransmitted": _sum_known([item["retransmitted"] for item in sending]),
+            "sent": _sum_known([item["sent"] for item in sending]),
         }
 
-    def _transfer(self, way: str, most: int) -> Dict[str, Any]:
+    def _transfer(self, direction: str, max_bytes: int) -> Dict[str, Any]:
         stream = self._connect()
         with stream:
             id = binascii.hexlify(os.urandom(8)).decode()
-            words = {"id": id, "seconds": self._bulk_s, "bytes": most}
-            tell(stream, do="sink" if way == "source" else "source", **words)
-            found = transfer(stream, way, words)
+            words = {"id": id, "seconds": self._bulk_s, "bytes": max_bytes}
+            send_words(stream, do="sink" if direction == "source" else "source", **words)
+            found = transfer(stream, direction, words)
         return {**found, "id": id}
 
 
 class _Counting:
-    """Counts the datagrams that come in on a socket, in a thread."""
+    """Counts the datagrams received on a socket, in a thread."""
 
     def __init__(self, datagrams: socket.socket) -> None:
         self._datagrams = datagrams
@@ -353,8 +354,8 @@ class _Counting:
             except OSError:
                 return
 
-    def settle(self, expected: int) -> int:
-        """How many came, once that is everything, or has not grown for a while."""
+    def final_count(self, expected: int) -> int:
+        """The count, once it is complete, or has not grown for a while."""
         best, grown = -1, time.monotonic()
         while self._count < expected and time.monotonic() - grown < _SETTLE_S:
             if self._count > best:
@@ -363,22 +364,22 @@ class _Counting:
         return self._count
 
     def stop(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         self._over = True
         self._thread.join(1.0)
 
 
-def _with_rates(way: Way, single: Dict[str, Any], several: Dict[str, Any]) -> Way:
-    return Way(
+def _with_rates(direction: Direction, single: Dict[str, Any], several: Dict[str, Any]) -> Direction:
+    return Direction(
         single["mbps"],
         several["mbps"],
-        way.sent,
-        way.arrived,
-        way.no_room,
-        _sum([single["retransmitted"], several["retransmitted"]]),
-        _sum([single["sent"], several["sent"]]),
-        way.frame_bytes,
-        way.frames_arrived,
+        direction.sent,
+        direction.arrived,
+        direction.no_room,
+        _sum_known([single["retransmitted"], several["retransmitted"]]),
+        _sum_known([single["sent"], several["sent"]]),
+        direction.frame_bytes,
+        direction.frames_arrived,
         _largest([single["busy"], several["busy"]]),
     )
 
@@ -394,6 +395,6 @@ def _largest(values: List[Optional[float]]) -> Optional[float]:
     return max(known) if known else None
 
 
-def _sum(values: List[Optional[int]]) -> Optional[int]:
+def _sum_known(values: List[Optional[int]]) -> Optional[int]:
     known = [value for value in values if value is not None]
     return sum(known) if known else None

@@ -1,8 +1,8 @@
-"""What two link probes say to each other over TCP, and what the kernel tells of such a connection.
+"""The protocol of two link probes over TCP, and the kernel's data about such a connection.
 
-Both ends first exchange a token, so that another program on the port is recognised; the listener adds from which
-address it saw the connection come. After that, whoever connected sends frames: a payload, which is acknowledged by
-its size, or a command, which is answered in JSON.
+Both ends first exchange a token, so that another program on the port is recognised; the listener adds the address from
+which it saw the connection come. After that, the client sends frames: a payload, which is acknowledged by its size, or
+a command, which is answered in JSON.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import json
 import os
 import socket
 import struct
+import time
 
-from preflight.node.record import ANNOTATED, dataclass
+from preflight.agent import bounds
+from preflight.agent.record import ANNOTATED, dataclass
 
 if ANNOTATED:
     from typing import Any, Dict, Optional
@@ -21,24 +23,32 @@ if ANNOTATED:
 MAGIC = b"preflight-link 2 "
 TOKEN_BYTES = 16
 HELLO_BYTES = len(MAGIC) + 2 * TOKEN_BYTES
-#: The answer to a hello ends with the address the connection was seen to come from, filled up with blanks.
+#: The answer to a hello ends with the observed address of the client, padded with blanks.
 SEEN_BYTES = 48
 FRAME = struct.Struct(">cI")
 PAYLOAD, COMMAND = b"D", b"C"
-LARGEST_PAYLOAD = 16 << 20
-_LARGEST_COMMAND = 4096
+MAX_PAYLOAD_BYTES = 16 << 20
+_MAX_COMMAND_BYTES = 4096
 _TIOCOUTQ = 0x5411
-#: A datagram: the train it belongs to, and its number; this number says only that the way is open.
+#: A datagram: its train and its number; this number only means that the path is open.
 DATAGRAM = struct.Struct(">8sI")
 KNOCK = 0xFFFFFFFF
 #: struct tcp_info of linux/tcp.h: eight bytes, then these 32-bit fields at these offsets; older kernels end before.
 _TCP_INFO = {"snd_mss": 16, "pmtu": 60, "rtt": 68, "rttvar": 72, "total_retrans": 100, "min_rtt": 148, "data_out": 156}
 
 
-def receive(stream: socket.socket, size: int) -> bytes:
-    """Exactly `size` bytes. Raises EOFError when the other side closes before, OSError as the socket does."""
+def receive(stream: socket.socket, size: int, ends: Optional[float] = None) -> bytes:
+    """Receive exactly `size` bytes, all of them by `ends` if given.
+
+    Raises EOFError when the other side closes before, OSError (its timeout among them) as the socket does.
+    """
     data = bytearray()
     while len(data) < size:
+        if ends is not None:
+            remaining = ends - time.monotonic()
+            if remaining <= 0:
+                raise socket.timeout("only %d of %d bytes arrived in time" % (len(data), size))
+            stream.settimeout(remaining)
         more = stream.recv(min(size - len(data), 1 << 18))
         if not more:
             raise EOFError(bytes(data))
@@ -47,53 +57,53 @@ def receive(stream: socket.socket, size: int) -> bytes:
 
 
 def hello(token: str) -> bytes:
-    """What whoever connects says first."""
+    """The client's first message."""
     return MAGIC + token.encode("ascii", "replace")
 
 
 def welcome(token: bytes, seen: str) -> bytes:
-    """What the listener answers to that."""
+    """The listener's answer to the hello."""
     return MAGIC + token + plain_address(seen).encode().ljust(SEEN_BYTES)
 
 
 def plain_address(text: str) -> str:
-    """An address as people write it: an IPv4 one that came in through an IPv6 socket without its prefix."""
+    """An address in its usual form: an IPv4 address from an IPv6 socket without its prefix."""
     return text[7:] if text.startswith("::ffff:") and "." in text else text.partition("%")[0]
 
 
-def greeted(stream: socket.socket, token: str) -> str:
-    """Say hello and take the answer: the address the listener saw. Raises EOFError, OSError, or ValueError."""
-    said = hello(token)
-    stream.sendall(said)
+def exchange_hello(stream: socket.socket, token: str) -> str:
+    """Send the hello and return the address that the listener saw. Raises EOFError, OSError, or ValueError."""
+    greeting = hello(token)
+    stream.sendall(greeting)
     answer = receive(stream, HELLO_BYTES)
-    if answer != said:
-        raise ValueError("it answered %r" % answer[:40])
+    if answer != greeting:
+        raise ValueError("it responded with %r" % answer[:40])
     return receive(stream, SEEN_BYTES).decode("ascii", "replace").strip()
 
 
 def command(stream: socket.socket, **words: Any) -> Dict[str, Any]:
     """Send a command and wait for its answer. Raises EOFError, OSError, or ValueError."""
-    tell(stream, **words)
-    return heard(stream)
+    send_words(stream, **words)
+    return receive_words(stream)
 
 
-def heard(stream: socket.socket) -> Dict[str, Any]:
-    """The next frame, which must be a command or an answer to one."""
+def receive_words(stream: socket.socket) -> Dict[str, Any]:
+    """Read the next frame, which must be a command or an answer to one."""
     kind, size = FRAME.unpack(receive(stream, FRAME.size))
-    if kind != COMMAND or size > _LARGEST_COMMAND:
-        raise ValueError("a frame of kind %r with %d bytes came where an answer was expected" % (kind, size))
+    if kind != COMMAND or size > _MAX_COMMAND_BYTES:
+        raise ValueError("expected an answer, got a frame of kind %r with %d bytes" % (kind, size))
     return words_of(receive(stream, size))
 
 
 def words_of(body: bytes) -> Dict[str, Any]:
-    """A command's or an answer's JSON. Raises ValueError when it is none."""
-    words = json.loads(body.decode("utf-8"))
+    """The JSON of a command or an answer. Raises ValueError for any other frame."""
+    words = bounds.parse(body, max_bytes=_MAX_COMMAND_BYTES)
     if not isinstance(words, dict):
-        raise ValueError("an object was expected")
+        raise ValueError("expected an object")
     return words
 
 
-def tell(stream: socket.socket, **words: Any) -> None:
+def send_words(stream: socket.socket, **words: Any) -> None:
     """Send a command without waiting, or the answer to one."""
     body = json.dumps(words).encode()
     stream.sendall(FRAME.pack(COMMAND, len(body)) + body)
@@ -113,7 +123,7 @@ def unacknowledged(stream: socket.socket) -> int:
 
 
 def tcp_info(stream: socket.socket) -> Dict[str, int]:
-    """What the kernel knows of a connection; fields that this kernel does not have are left out. Times in us."""
+    """The kernel's data about a connection; fields that this kernel lacks are left out. Times in us."""
     try:
         data = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)
     except OSError:
@@ -122,7 +132,7 @@ def tcp_info(stream: socket.socket) -> Dict[str, int]:
 
 
 def congestion_control(stream: socket.socket) -> str:
-    """The algorithm that paces this connection (`cubic`, `bbr`); empty where the kernel does not say."""
+    """The algorithm that paces this connection (`cubic`, `bbr`); empty if the kernel does not report it."""
     try:
         name = stream.getsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_CONGESTION", 13), 16)
     except OSError:
@@ -132,14 +142,14 @@ def congestion_control(stream: socket.socket) -> str:
 
 @dataclass(frozen=True)
 class Load:
-    """How busy a node was: its load average of the last minute, and the processors this process may use."""
+    """The load of a node: its load average of the last minute, and the processors this process may use."""
 
     average: Optional[float]
     processors: int
 
 
 def load() -> Load:
-    """How busy this node is now."""
+    """The current load of this node."""
     try:
         average = os.getloadavg()[0]  # type: Optional[float]
     except OSError:
@@ -152,7 +162,7 @@ def load() -> Load:
 
 
 def waited_s() -> Optional[float]:
-    """How long this thread was ready to run and had no processor; None where the kernel does not count it.
+    """How long this thread was ready to run and had no processor; None if the kernel does not count it.
 
     The second number of schedstat (Documentation/scheduler/sched-stats), in nanoseconds.
     """

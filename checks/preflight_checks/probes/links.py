@@ -1,8 +1,8 @@
-"""Two nodes speak over TCP: one listens on the job's ports and a free one, the other dials and sends.
+"""A TCP test between two nodes: one listens on the job's ports and a free one, the other dials and sends.
 
-After the greeting one message larger than any frame is sent and must be acknowledged. Where that does not happen,
-messages of growing size follow on another connection: on a path that loses large packets without a word, the first
-size that is not acknowledged tells where the limit lies.
+After the greeting one message larger than any frame is sent and must be acknowledged. If that fails, messages of
+growing size follow on another connection: on a path that silently drops large packets, the first size that is not
+acknowledged shows the limit.
 """
 
 from __future__ import annotations
@@ -10,19 +10,20 @@ from __future__ import annotations
 import binascii
 import errno
 import ipaddress
+import os
 import select
 import socket
 import threading
 import time
 
-from preflight.node.record import ANNOTATED, dataclass, field
+from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight_checks.probes.link_wire import (
     DATAGRAM,
     FRAME,
     KNOCK,
     PAYLOAD,
+    exchange_hello,
     family_of,
-    greeted,
     plain_address,
     receive,
     tcp_info,
@@ -34,39 +35,40 @@ if ANNOTATED:
     from typing import Any, Dict, List, Optional, Tuple
 
 CONNECT_S = 2.0
-#: A node that is busy answers late; the kernel has accepted the connection by then.
+#: A busy node answers late; the kernel has accepted the connection by then.
 GREET_S = 2.0
 BULK_S = 2.5
-#: This fits no Ethernet frame (jumbo frames end at 9216 bytes), so it goes in several full ones, both ways of doing.
+#: This fits no Ethernet frame (jumbo frames end at 9216 bytes), so it is sent in several full ones, either way.
 BULK_BYTES = 1 << 16
-#: Message sizes in bytes that look for the limit: below the smallest usual MTU, at 1500, between, above 9000.
+#: Message sizes in bytes for finding the limit: below the smallest usual MTU, at 1500, between, above 9000.
 STEPS = (64, 1200, 1400, 2000, 4000, 8000, 16000)
 #: A message of this size does not fit any frame, so it went in full ones.
-LARGEST_FRAME = 16000
-#: How long nothing may be acknowledged before a transfer counts as stalled rather than slow.
+MAX_FRAME_BYTES = 16000
+#: A transfer with no acknowledgement for this long counts as stalled rather than slow.
 STALL_S = 1.0
-#: After this long without progress it is over: Linux has sent the segment again after 0.2, 0.6 and 1.4 s, and on a
-#: path that loses one packet in twenty all four are lost once in 160000 times.
-PATIENCE_S = 1.7
-#: While the limit is looked for, the first loss is known already; 0.6 s cover two repetitions.
-STEP_PATIENCE_S = 0.7
-#: Everything one node dials is over after this long, unless the request says another budget.
+#: A transfer ends after this long without progress. By then Linux has sent the segment again after 0.2, 0.6 and 1.4 s;
+#: on a path that loses one packet in twenty, all four are lost once in 160000 times.
+PROGRESS_TIMEOUT_S = 1.7
+#: While the limit is searched for, the first loss is known already; 0.6 s cover two repetitions.
+STEP_TIMEOUT_S = 0.7
+#: Time limit of all targets of one node, unless the request has another budget.
 BUDGET_S = 6.0
-#: So many targets are dialled at the same time, and so many payloads are under way.
+#: The number of targets that are dialled, and of payloads that are sent, at the same time.
 _AT_ONCE, _PAYLOADS_AT_ONCE = 96, 32
 _KNOCKS = 5
 
 
 @dataclass(frozen=True)
 class Target:
-    """What became of dialling one host and port of a peer.
+    """The result of dialling one host and port of a peer.
 
-    `status`: `ok`; before a connection `unresolved`, `no-route`, `refused`, `filtered` (no answer in time),
-    `unbound` (the peer could not listen there), `untried` (no time was left); after it `silent` (accepted, but
-    nobody answers), `reset`, `stranger` (something else answers); while sending `stalled` and `slow`.
-    `arrived_bytes` is the largest message that was acknowledged, `lost_bytes` the first one that was not.
-    `source` is our own address on the connection, `seen_as` that which the peer saw, `passed_over` the addresses of
-    the name that took no connection before `address` did. `mss` and `path_mtu` are the kernel's, 0 where unknown.
+    `status`: `ok`; before a connection `unresolved`, `no-route`, `refused`, `prohibited` (by an ICMP message),
+    `filtered` (no answer in time), `unbound` (the peer could not listen there), `untried` (no time was left); after it
+    `silent` (accepted, but no answer), `reset`, `stranger` (something else answers); while sending `stalled` and
+    `slow`. `arrived_bytes` is the largest message that was acknowledged, `lost_bytes` the first one that was not.
+    `source` is our own address on the connection, `seen_as` that which the peer saw, `passed_over` the addresses of the
+    name that failed before `address` worked. `mss` and `path_mtu` are the kernel's, 0 if unknown. `ports` are those
+    dialled across the ephemeral range, `closed_ports` those of them that failed.
     """
 
     peer: str
@@ -84,11 +86,13 @@ class Target:
     passed_over: List[str] = field(default_factory=list)
     mss: int = 0
     path_mtu: int = 0
+    ports: List[int] = field(default_factory=list)
+    closed_ports: List[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Dialled:
-    """Everything one node dialled on others."""
+    """The results of all targets that one node dialled."""
 
     targets: List[Target] = field(default_factory=list)
 
@@ -97,16 +101,17 @@ def dial(params: Dict[str, Any]) -> Dialled:
     """Dial everything in `params["targets"]`: objects with `peer`, `label`, `host`, `port` (0 = the peer's free one).
 
     `params["listening"]` holds for each peer what its `listen` emitted, `params["unheard"]` why another has none. A
-    target may have `knock`, an id that is sent by datagram where no connection is answered, and `after_s`, the delay
-    before it is dialled, so that not everybody dials one node at once. `connect_s` (2.0) bounds look-up and connection,
-    `bulk_s` (2.5) the messages behind the greeting, `budget_s` (6.0) everything together; `bulk_bytes` is the large
-    message (64 KiB; 0 sends nothing after the greeting).
+    target with `spread` connects to all of the peer's ports across its ephemeral range, and fails if one fails. A
+    target may have `knock`, an id that is sent by datagram if no connection is answered, and `after_s`, the delay
+    before it is dialled, so that not all nodes dial one node at once. `connect_s` (2.0) bounds look-up and connection,
+    `bulk_s` (2.5) the messages after the greeting, `budget_s` (6.0) everything together;
+    `bulk_bytes` is the large message (64 KiB; 0 sends nothing after the greeting).
     """
     return _Dialling(params).run()
 
 
 class _Dialling:
-    """One run of `dial`: its limits, and the look-ups that several targets share."""
+    """One run of `dial`: its limits, and the lookups that several targets share."""
 
     def __init__(self, params: Dict[str, Any]) -> None:
         self._params = params
@@ -121,13 +126,13 @@ class _Dialling:
         self._looking = {}  # type: Dict[str, threading.Lock]
 
     def run(self) -> Dialled:
-        """Every target, each in a thread of its own; those that are not through in time are said to be late."""
+        """Dial every target, each in its own thread; unfinished ones are reported as late."""
         wanted = list(self._params.get("targets") or [])
         results = [None] * len(wanted)  # type: List[Optional[Target]]
         for target in wanted:
             self._looking.setdefault(str(target["host"]), threading.Lock())
 
-        def one(index: int, target: Dict[str, Any]) -> None:
+        def dial_target(index: int, target: Dict[str, Any]) -> None:
             time.sleep(max(0.0, float(target.get("after_s", 0.0)) - (time.monotonic() - self._began)))
             if not self._slots.acquire(timeout=max(0.0, self._until - time.monotonic())):
                 return
@@ -137,35 +142,62 @@ class _Dialling:
             finally:
                 self._slots.release()
 
-        threads = [threading.Thread(target=one, args=(i, t), daemon=True) for i, t in enumerate(wanted)]
+        threads = [threading.Thread(target=dial_target, args=(i, t), daemon=True) for i, t in enumerate(wanted)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(max(0.0, self._until + 0.3 - time.monotonic()))
-        return Dialled([result or _late(target) for target, result in zip(wanted, results)])
+        return Dialled([result or _untried_target(target) for target, result in zip(wanted, results)])
 
     def _dial(self, target: Dict[str, Any]) -> Target:
         peer, host, wanted = str(target["peer"]), str(target["host"]), int(target["port"])
-        call = _Call(peer, str(target["label"]), host, wanted)
+        call = _Attempt(peer, str(target["label"]), host, wanted)
         listening = (self._params.get("listening") or {}).get(peer)
         if listening is None:
-            unheard = (self._params.get("unheard") or {}).get(peer, "nobody listens there")
+            unheard = (self._params.get("unheard") or {}).get(peer, "no listener was started there")
             return call.ended("unbound", detail=str(unheard))
         port = wanted or int(listening["free"])
-        unbound = listening.get("ports", {}).get(str(wanted), "" if not wanted else "it was not asked to listen there")
+        unbound = listening.get("ports", {}).get(
+            str(wanted), "" if not wanted else "its listener was not given this port"
+        )
         if unbound:
             return call.ended("unbound", detail=str(unbound))
         until = min(self._until, call.began + self._connect_s)
         found = self._look_up(host, until)
         if not found.addresses:
             return call.ended("unresolved", detail=found.detail)
+        if target.get("spread"):
+            across = [int(port) for port in listening.get("spread") or ()]
+            return self._connect_all(call, found.addresses, across, until)
         id, udp = str(target.get("knock") or ""), int(listening.get("udp") or 0)
         knock = (udp, id) if id and udp else None
-        return self._speak(call, found.addresses, port, until, str(listening["token"]), knock)
+        return self._exchange(call, found.addresses, port, until, str(listening["token"]), knock)
 
-    def _speak(
+    def _connect_all(self, call: _Attempt, addresses: List[str], ports: List[int], until: float) -> Target:
+        """Connect to each of these ports at once; the peer's kernel accepts, so nothing needs to be sent."""
+        tries = [_Attempt(call.peer, call.label, call.host, port) for port in ports]
+        streams = [None] * len(tries)  # type: List[Optional[socket.socket]]
+
+        def connect(index: int) -> None:
+            streams[index] = tries[index].connect(addresses, ports[index], until)
+
+        threads = [threading.Thread(target=connect, args=(index,), daemon=True) for index in range(len(tries))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(0.0, until + 0.3 - time.monotonic()))
+        for stream in streams:
+            if stream is not None:
+                stream.close()
+        failed = [each for each in tries if each.status]
+        worked = next((each for each in tries if not each.status), failed[0] if failed else call)
+        call.address, call.source = worked.address, worked.source
+        call.ports, call.closed_ports = ports, [each.port for each in failed]
+        return call.ended(failed[0].status if failed else "ok", detail=failed[0].detail if failed else "")
+
+    def _exchange(
         self,
-        call: _Call,
+        call: _Attempt,
         addresses: List[str],
         port: int,
         until: float,
@@ -183,17 +215,17 @@ class _Dialling:
             if not self._bulk_bytes:
                 return call.ended("ok")
             if not self._payloads.acquire(timeout=max(0.0, self._until - time.monotonic())):
-                return call.ended("untried", detail="no time was left to send anything")
+                return call.ended("untried", detail="no time was left to send data")
             try:
                 return self._send(call, stream, port, token)
             finally:
                 self._payloads.release()
 
-    def _send(self, call: _Call, stream: socket.socket, port: int, token: str) -> Target:
-        """The large message; where it does not arrive, growing ones on a connection of their own."""
+    def _send(self, call: _Attempt, stream: socket.socket, port: int, token: str) -> Target:
+        """Send the large message; if it does not arrive, growing ones on a separate connection."""
         end = min(self._until, time.monotonic() + self._bulk_s)
         try:
-            rest = send_one(stream, self._bulk_bytes, end)
+            rest = send_payload(stream, self._bulk_bytes, end)
             call.note(stream)
         except (OSError, EOFError) as error:
             reason = "while %d bytes were sent: %s" % (self._bulk_bytes, error or "closed")
@@ -201,24 +233,24 @@ class _Dialling:
         if rest is None:
             return call.ended("ok", arrived=self._bulk_bytes)
         detail = "after %d of %d bytes" % (rest, self._bulk_bytes)
-        if rest > LARGEST_FRAME:
-            # Whoever got this far got frames of full size through: it cannot be their size.
-            return call.ended("slow", detail=detail, arrived=LARGEST_FRAME, lost=self._bulk_bytes)
+        if rest > MAX_FRAME_BYTES:
+            # Frames of full size got through: their size is not the cause.
+            return call.ended("slow", detail=detail, arrived=MAX_FRAME_BYTES, lost=self._bulk_bytes)
         arrived, lost = self._limit(call, port, token)
         if not lost:
             return call.ended("slow", detail=detail, arrived=arrived, lost=self._bulk_bytes)
         return call.ended("stalled", detail=detail, arrived=arrived, lost=lost)
 
-    def _limit(self, call: _Call, port: int, token: str) -> Tuple[int, int]:
-        """The largest message that is acknowledged, and the first that is not; 0 when none gets lost for its size."""
-        arrived, lost = self._climb(call, port, token, STEPS)
+    def _limit(self, call: _Attempt, port: int, token: str) -> Tuple[int, int]:
+        """The largest acknowledged message, and the first lost one; 0 if none is lost because of its size."""
+        arrived, lost = self._find_size_limit(call, port, token, STEPS)
         if not lost:
             return arrived, 0
-        # A path that loses packets of any size now and then lets this one through the next time.
-        again, _ = self._climb(call, port, token, (lost,))
+        # A path that randomly loses packets of any size may let this one through the next time.
+        again, _ = self._find_size_limit(call, port, token, (lost,))
         return (again, 0) if again == lost else (arrived, lost)
 
-    def _climb(self, call: _Call, port: int, token: str, steps: Tuple[int, ...]) -> Tuple[int, int]:
+    def _find_size_limit(self, call: _Attempt, port: int, token: str, steps: Tuple[int, ...]) -> Tuple[int, int]:
         """Messages of growing size on one connection: the largest that is acknowledged, the first that is not."""
         arrived = 0
         stream = call.connect([call.address], port, min(self._until, time.monotonic() + self._connect_s))
@@ -230,7 +262,7 @@ class _Dialling:
                     return arrived, steps[0]
                 for size in steps:
                     end = min(self._until, time.monotonic() + self._bulk_s)
-                    if send_one(stream, size, end, STEP_PATIENCE_S) is not None:
+                    if send_payload(stream, size, end, STEP_TIMEOUT_S) is not None:
                         return arrived, size
                     arrived = size
             except (OSError, EOFError):
@@ -238,7 +270,7 @@ class _Dialling:
         return arrived, 0
 
     def _look_up(self, host: str, until: float) -> Lookup:
-        """What the host's name leads to, asked once for all targets."""
+        """The addresses of the host's name, resolved once for all targets."""
         try:
             return Lookup(host, [str(ipaddress.ip_address(host))])
         except ValueError:
@@ -250,7 +282,7 @@ class _Dialling:
 
 
 def _knock(address: str, port: int, id: str) -> None:
-    """A few datagrams that the listener tells of, though no answer gets back: which way of the two is closed."""
+    """Send a few datagrams that the listener reports even without an answer: this shows which direction is closed."""
     with socket.socket(family_of(address), socket.SOCK_DGRAM) as datagrams:
         for _ in range(_KNOCKS):
             try:
@@ -260,13 +292,13 @@ def _knock(address: str, port: int, id: str) -> None:
             time.sleep(0.02)
 
 
-def _late(target: Dict[str, Any]) -> Target:
+def _untried_target(target: Dict[str, Any]) -> Target:
     peer, label = str(target["peer"]), str(target["label"])
     return Target(peer, label, str(target["host"]), int(target["port"]), "untried", detail="no time was left for it")
 
 
-class _Call:
-    """One target while it is dialled: what is known of it so far."""
+class _Attempt:
+    """One target while it is dialled: the results so far."""
 
     def __init__(self, peer: str, label: str, host: str, port: int) -> None:
         self.peer, self.label, self.host, self.port = peer, label, host, port
@@ -274,9 +306,11 @@ class _Call:
         self.address = self.source = self.seen_as = self.status = self.detail = ""
         self.passed_over = []  # type: List[str]
         self.mss = self.path_mtu = 0
+        self.ports = []  # type: List[int]
+        self.closed_ports = []  # type: List[int]
 
     def ended(self, status: str, *, detail: str = "", arrived: int = 0, lost: int = 0) -> Target:
-        """The result."""
+        """The result of the target so far."""
         took_s = round(time.monotonic() - self.began, 3)
         return Target(
             self.peer,
@@ -294,45 +328,47 @@ class _Call:
             self.passed_over,
             self.mss,
             self.path_mtu,
+            self.ports,
+            self.closed_ports,
         )
 
     def connect(self, addresses: List[str], port: int, until: float) -> Optional[socket.socket]:
-        """A connection to the first address that takes one; None when none does, with the worst of the failures."""
+        """A connection to the first address that accepts one; None if none does, with the most informative failure."""
         failures = []  # type: List[Tuple[str, str, str]]
         for index, address in enumerate(addresses):
             share = max(0.05, (until - time.monotonic()) / (len(addresses) - index))
             stream = socket.socket(family_of(address), socket.SOCK_STREAM)
-            stream.settimeout(share)
             try:
-                stream.connect((address, port))
-                stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self.address, self.source = address, plain_address(str(stream.getsockname()[0]))
-                self.passed_over = ["%s %s" % (failed, status) for status, failed, _ in failures]
-                return stream
-            except socket.timeout:
-                failures.append(("filtered", address, "no answer within %.1f s" % share))
+                failure = _connect(stream, address, port, share)
+                if failure is None:
+                    stream.settimeout(share)
+                    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    self.address, self.source = address, plain_address(str(stream.getsockname()[0]))
+                    self.passed_over = ["%s %s" % (failed, status) for status, failed, _ in failures]
+                    return stream
+                failures.append((failure[0], address, failure[1]))
             except OSError as error:
                 failures.append((_STATUS.get(error.errno or 0, "no-route"), address, error.strerror or str(error)))
             stream.close()
-        # An address of a family that this node has no route for says least.
+        # An address of a family that this node has no route for is least informative.
         failures.sort(key=lambda item: item[0] == "no-route")
         self.status, self.address, self.detail = failures[0] if failures else ("unresolved", "", "no address")
         if len(failures) > 1:
-            self.detail += "; " + ", ".join("%s: %s" % (address, why) for _, address, why in failures[1:])
+            self.detail += "; " + ", ".join("%s: %s" % (address, reason) for _, address, reason in failures[1:])
         return None
 
     def greet(self, stream: socket.socket, token: str, until: float) -> bool:
-        """Exchange the token; False when the peer is not ours, with what was seen instead."""
+        """Exchange the token. Return False if the peer is not ours; `detail` is then what it sent instead."""
         stream.settimeout(max(0.3, until - time.monotonic()))
         try:
-            self.seen_as = greeted(stream, token)
+            self.seen_as = exchange_hello(stream, token)
             return True
         except socket.timeout:
             self.status, self.detail = "silent", "connected, but no answer came"
         except EOFError as error:
             data = error.args[0]
-            said = "it answered %r" % data[:40] if data else "it closed the connection"
-            self.status, self.detail = "stranger", said
+            problem = "it responded with %r" % data[:40] if data else "it closed the connection"
+            self.status, self.detail = "stranger", problem
         except ValueError as error:
             self.status, self.detail = "stranger", str(error)
         except OSError as error:
@@ -340,11 +376,42 @@ class _Call:
         return False
 
     def note(self, stream: socket.socket) -> None:
-        """Keep what the kernel knows of the connection."""
+        """Store the kernel's data about the connection."""
         known = tcp_info(stream)
         self.mss, self.path_mtu = known.get("snd_mss", 0), known.get("pmtu", 0)
 
 
+def _connect(stream: socket.socket, address: str, port: int, timeout_s: float) -> Optional[Tuple[str, str]]:
+    """Connect; returns a failure as status and detail.
+
+    An error that comes at once is this node's own (its routes). One that comes later was sent by another machine in an
+    ICMP message, unless the kernel gave up asking for the hardware address.
+    """
+    stream.setblocking(False)
+    code = stream.connect_ex((address, port))
+    if code == errno.EINPROGRESS:
+        _, writable, _ = select.select([], [stream], [], timeout_s)
+        if not writable:
+            return "filtered", "no answer within %.1f s" % timeout_s
+        code = stream.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code in _BY_MESSAGE and ":" not in address and not _is_unanswered(address):
+            return "prohibited", "an ICMP message came back: %s" % os.strerror(code)
+    return (_STATUS.get(code, "no-route"), os.strerror(code)) if code else None
+
+
+def _is_unanswered(address: str, path: str = "/proc/net/arp") -> bool:
+    """Whether the kernel asks for the hardware address of this IPv4 address, and has no answer; True if unknown."""
+    try:
+        with open(path) as file:
+            entries = [line.split() for line in file]
+    except OSError:
+        return True
+    # Columns: address, type, flags (0x0: no answer), hardware address. A machine behind a router has no entry.
+    return any(entry[0] == address and entry[2] == "0x0" for entry in entries if len(entry) > 2)
+
+
+#: What the kernel makes of the codes of an ICMP "destination unreachable" (icmp_err_convert in net/ipv4/icmp.c).
+_BY_MESSAGE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENOPROTOOPT)
 _STATUS = {
     errno.ECONNREFUSED: "refused",
     errno.ECONNRESET: "reset",
@@ -356,11 +423,11 @@ _STATUS = {
 }
 
 
-def send_one(stream: socket.socket, size: int, end: float, patience_s: float = PATIENCE_S) -> Optional[int]:
+def send_payload(stream: socket.socket, size: int, end: float, timeout_s: float = PROGRESS_TIMEOUT_S) -> Optional[int]:
     """Send a payload of `size` bytes and wait for its acknowledgement.
 
-    None when it came; else how many bytes were taken by the other side's kernel before the time ran out, where 0
-    also stands for a transfer that stopped moving `STALL_S` ago.
+    None if it arrived; else the number of bytes that the other side's kernel accepted before the time ran out, where 0
+    also means a transfer that stopped moving `STALL_S` ago.
     """
     data = FRAME.pack(PAYLOAD, size) + b"\0" * size
     stream.setblocking(False)
@@ -372,13 +439,13 @@ def send_one(stream: socket.socket, size: int, end: float, patience_s: float = P
                 sent += stream.send(data[sent : sent + (1 << 18)])
             except BlockingIOError:
                 pass
-        taken = sent - unacknowledged(stream)
-        if taken > best:
-            best, moved = taken, now
-        if sent > taken and now - moved >= patience_s:
+        used = sent - unacknowledged(stream)
+        if used > best:
+            best, moved = used, now
+        if sent > used and now - moved >= timeout_s:
             return 0
         if now >= end:
-            # What the other side's kernel has taken went through, whatever its program is busy with.
+            # Bytes that the other side's kernel has accepted got through, whatever its program is busy with.
             return best if now - moved < STALL_S or best == len(data) else 0
         watch = [stream] if sent < len(data) else []
         readable, _, _ = select.select([stream], watch, [], min(0.1, max(0.0, end - now)))

@@ -1,27 +1,27 @@
-"""Whether the network file systems of a node answer: each is looked at in a process that may hang."""
+"""Whether the network file systems of a node answer: each is tested in a process that may hang."""
 
 from __future__ import annotations
 
 import os
 
-from preflight.node.cheap import cheap
-from preflight.node.record import ANNOTATED, dataclass
-from preflight_checks.probes.apart import apart
+from preflight.agent.cheap import cheap
+from preflight.agent.record import ANNOTATED, dataclass
+from preflight_checks.probes.isolated import run_isolated
 from preflight_checks.probes.mounts import SHARED, Mount, mounted
 
 if ANNOTATED:
     from typing import Any, Callable, Dict, List
 
-    from preflight_checks.probes.apart import Say
+    from preflight_checks.probes.isolated import Send
 
-#: A healthy server answers within milliseconds; this is for one that is busy.
+#: A healthy server answers within milliseconds; this is for a busy one.
 ANSWER_S = 2.5
-_MOST_MOUNTS = 64
+_MAX_MOUNTS = 64
 
 
 @dataclass(frozen=True)
 class Liveness:
-    """One mount. `problem` is empty, `timeout` (no answer within ANSWER_S), or what the system said."""
+    """One mount. `problem` is empty, `timeout` (no answer within ANSWER_S), or the system's message."""
 
     point: str
     kind: str
@@ -30,37 +30,37 @@ class Liveness:
     problem: str = ""
 
 
-@cheap("node", asks=True)
+@cheap("node", sends_requests=True)
 def network_mounts(params: Dict[str, Any]) -> List[Liveness]:
-    """Ask every network file system for its free space, all at the same time."""
-    found = [mount for mount in mounted() if is_network(mount)][:_MOST_MOUNTS]
-    heard = apart([_asking(mount.point) for mount in found], ANSWER_S)
+    """Query the free space of every network file system, all at the same time."""
+    found = [mount for mount in mounted() if is_network(mount)][:_MAX_MOUNTS]
+    results = run_isolated([_stat_task(mount.point) for mount in found], ANSWER_S)
     return [
         Liveness(
             mount.point,
             mount.kind,
             mount.source,
-            round(one.took_s, 3),
-            str(one.values.get("problem", "")) if not one.problem else one.problem,
+            round(result.took_s, 3),
+            str(result.values.get("problem", "")) if not result.problem else result.problem,
         )
-        for mount, one in zip(found, heard)
+        for mount, result in zip(found, results)
     ]
 
 
 def is_network(mount: Mount) -> bool:
-    """Whether somebody else must answer. What is only mounted when it is looked at (autofs) is left alone."""
+    """Whether it depends on a server. A file system that is only mounted on access (autofs) is left alone."""
     return mount.kind in SHARED or mount.kind == "fuse" or mount.kind.startswith("fuse.")
 
 
-def _asking(point: str) -> Callable[[Say], None]:
-    def ask(say: Say) -> None:
-        say({"at": point})
+def _stat_task(point: str) -> Callable[[Send], None]:
+    def stat(send: Send) -> None:
+        send({"at": point})
         try:
             os.statvfs(point)
         except PermissionError:
-            # A mount of somebody else's; that it says no is an answer.
+            # A private mount of another user; a refusal is an answer.
             pass
         except OSError as error:
-            say({"problem": error.strerror or str(error)})
+            send({"problem": error.strerror or str(error)})
 
-    return ask
+    return stat

@@ -1,12 +1,12 @@
-"""What machine a node is: system, processors, memory, and settings of the kernel that ranks run faster or slower by."""
+"""The machine of a node: system, processors, memory, and kernel settings that affect the speed of ranks."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
 
-from preflight.node.cheap import cheap
-from preflight.node.record import ANNOTATED, dataclass, field
+from preflight.agent.cheap import cheap
+from preflight.agent.record import ANNOTATED, dataclass, field
 
 if ANNOTATED:
     from typing import Any, Dict, List, Optional
@@ -14,14 +14,14 @@ if ANNOTATED:
 PROC = "/proc"
 SYS = "/sys"
 ETC = "/etc"
-_MOST_CPUS = 4096
-#: Where the kernel of other processors than x86 says what they are.
+_MAX_CPUS = 4096
+#: Where the kernel describes processors other than x86.
 _MODEL_KEYS = ("model name", "cpu model", "Processor", "cpu")
 
 
 @dataclass(frozen=True)
 class NumaNode:
-    """One memory node: how many CPUs and how much memory belong to it."""
+    """One memory node: the number of its CPUs and the size of its memory."""
 
     number: int
     cpus: int
@@ -30,7 +30,7 @@ class NumaNode:
 
 @dataclass(frozen=True)
 class Memory:
-    """The machine's memory in bytes; None where the kernel does not say."""
+    """The machine's memory in bytes; None if the kernel does not report it."""
 
     total_bytes: Optional[int] = None
     available_bytes: Optional[int] = None
@@ -40,10 +40,10 @@ class Memory:
 
 @dataclass(frozen=True)
 class Machine:
-    """One node. Empty texts and None stand for what this system does not tell.
+    """One node. Empty texts and None mean that this system does not report it.
 
-    `governors` counts the CPUs under each frequency governor; `virtual` says that a hypervisor is below; `features` are
-    those of the first processor (`avx512f`).
+    `governors` counts the CPUs under each frequency governor; `virtual` means that a hypervisor runs the machine;
+    `features` are those of the first processor (`avx512f`).
     """
 
     kernel: str
@@ -88,8 +88,8 @@ def machine(params: Dict[str, Any]) -> Machine:
         cpuinfo.virtual,
         numa_nodes(SYS),
         parse_meminfo(_read(PROC + "/meminfo")),
-        _whole(_read(PROC + "/sys/vm/swappiness")),
-        _chosen(_read(SYS + "/kernel/mm/transparent_hugepage/enabled")),
+        _whole_number(_read(PROC + "/sys/vm/swappiness")),
+        _selected_option(_read(SYS + "/kernel/mm/transparent_hugepage/enabled")),
         governors(SYS),
         _read(clock + "current_clocksource").strip(),
         _read(clock + "available_clocksource").split(),
@@ -108,7 +108,7 @@ class _CpuInfo:
 
 
 def parse_cpuinfo(text: str) -> _CpuInfo:
-    """Model and features, the number of sockets, and whether a hypervisor is told of, by the text of /proc/cpuinfo."""
+    """Parse /proc/cpuinfo: model and features, the number of sockets, and whether a hypervisor is reported."""
     models = {}  # type: Dict[str, str]
     sockets = set()
     features = []  # type: List[str]
@@ -126,12 +126,12 @@ def parse_cpuinfo(text: str) -> _CpuInfo:
 
 
 def parse_meminfo(text: str) -> Memory:
-    """The machine's memory by the text of /proc/meminfo, which counts in KiB."""
+    """Parse the machine's memory from /proc/meminfo, which counts in KiB."""
     found = {}  # type: Dict[str, int]
     for line in text.splitlines():
         name, _, rest = line.partition(":")
         words = rest.split()
-        if words and words[0].isdigit():
+        if words and words[0].isdecimal():
             found[name] = int(words[0]) * 1024
     return Memory(*(found.get(name) for name in ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree")))
 
@@ -151,7 +151,7 @@ def numa_nodes(sys: str) -> List[NumaNode]:
     folder = sys + "/devices/system/node"
     found = []  # type: List[NumaNode]
     for name in _names(folder):
-        if not name.startswith("node") or not name[4:].isdigit():
+        if not name.startswith("node") or not name[4:].isdecimal():
             continue
         total = None  # type: Optional[int]
         for line in _read("%s/%s/meminfo" % (folder, name)).splitlines():
@@ -164,19 +164,19 @@ def numa_nodes(sys: str) -> List[NumaNode]:
 
 
 def governors(sys: str) -> Dict[str, int]:
-    """How many CPUs each governor of clock frequencies has; empty where frequencies are not the system's to choose."""
+    """The number of CPUs under each governor of clock frequencies; empty if the system does not control frequencies."""
     folder = sys + "/devices/system/cpu"
-    names = [name for name in _names(folder) if name.startswith("cpu") and name[3:].isdigit()][:_MOST_CPUS]
+    names = [name for name in _names(folder) if name.startswith("cpu") and name[3:].isdecimal()][:_MAX_CPUS]
     texts = (_read("%s/%s/cpufreq/scaling_governor" % (folder, name)).strip() for name in names)
     return dict(sorted(Counter(text for text in texts if text).items()))
 
 
-#: What systemd does to somebody's processes and shared memory when the last session of theirs ends (logind.conf(5)).
+#: What systemd does to a user's processes and shared memory when their last session ends (logind.conf(5)).
 _LOGIND = ("KillUserProcesses", "RemoveIPC")
 
 
 def logind_settings(etc: str) -> Dict[str, str]:
-    """The two settings of systemd-logind as somebody wrote them down; without that its defaults hold."""
+    """The two settings of systemd-logind if they are configured; otherwise its defaults apply."""
     found = {}  # type: Dict[str, str]
     drop_ins = ["%s/systemd/logind.conf.d/%s" % (etc, name) for name in _names(etc + "/systemd/logind.conf.d")]
     for path in [etc + "/systemd/logind.conf", *sorted(drop_ins)]:
@@ -195,16 +195,16 @@ def _c_library() -> str:
 
 
 def _kib(word: str) -> Optional[int]:
-    return int(word) * 1024 if word.isdigit() else None
+    return int(word) * 1024 if word.isdecimal() else None
 
 
 def _count(text: str) -> Optional[int]:
-    """How many numbers a list such as `0-3,8` holds."""
+    """Count the numbers in a list such as `0-3,8`."""
     total = 0
     for part in text.strip().split(","):
         first, dash, last = part.partition("-")
-        if first.isdigit():
-            total += int(last) - int(first) + 1 if dash and last.isdigit() else 1
+        if first.isdecimal():
+            total += int(last) - int(first) + 1 if dash and last.isdecimal() else 1
     return total or None
 
 
@@ -212,12 +212,12 @@ def _pairs(text: str) -> Dict[str, int]:
     found = {}  # type: Dict[str, int]
     for line in text.splitlines():
         name, _, value = line.partition(" ")
-        if value.strip().isdigit():
+        if value.strip().isdecimal():
             found[name] = int(value)
     return found
 
 
-def _chosen(text: str) -> str:
+def _selected_option(text: str) -> str:
     """The word in brackets: `always [madvise] never`."""
     return text.partition("[")[2].partition("]")[0]
 
@@ -230,8 +230,8 @@ def _first_number(text: str) -> Optional[float]:
         return None
 
 
-def _whole(text: str) -> Optional[int]:
-    return int(text) if text.strip().isdigit() else None
+def _whole_number(text: str) -> Optional[int]:
+    return int(text) if text.strip().isdecimal() else None
 
 
 def _names(folder: str) -> List[str]:
@@ -244,7 +244,7 @@ def _names(folder: str) -> List[str]:
 def _read(path: str) -> str:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            # Files below /proc/sys refuse to be read in larger pieces.
+            # Files below /proc/sys cannot be read in larger pieces.
             return file.read(1 << 20)
     except OSError:
         return ""

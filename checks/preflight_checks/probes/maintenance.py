@@ -1,4 +1,4 @@
-"""Signs that a node will be taken away or restarted: a planned shutdown, a scheduler's or a cloud's plans."""
+"""Signs that a node will be removed or restarted: a planned shutdown, plans of a scheduler or a cloud."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import os
 import re
 import time
 
-from preflight.node.cheap import cheap
-from preflight.node.command import run
-from preflight.node.record import ANNOTATED, dataclass, field
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent.cheap import cheap
+from preflight.agent.command import run
+from preflight.agent.record import ANNOTATED, dataclass, field
+from preflight.agent.wire import ProbeUnavailable
 
 if ANNOTATED:
     from typing import Any, Dict, List, Optional, Tuple
@@ -21,14 +21,14 @@ DMI = "/sys/class/dmi/id"
 _SCONTROL_S = 3.0
 _METADATA_S = 1.0
 _ADDRESS = "http://169.254.169.254"
-_LONGEST_BYTES = 1 << 16
+_MAX_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
-class Signs:
-    """What this node itself shows. `shutdown` is what is planned (reboot, poweroff ...), empty if nothing;
-    `shutdown_in_s` how far off it is by the node's own clock. `no_logins` is the text of the file that keeps users
-    out, None without one. `restart_wanted`: packages that were updated wait for a restart.
+class ShutdownSigns:
+    """The signs on this node itself. `shutdown` is the planned action (reboot, poweroff ...), empty if none;
+    `shutdown_in_s` the time until then by the node's own clock. `no_logins` is the text of the file that keeps users
+    out, None without one. `restart_wanted`: updated packages need a restart.
     """
 
     shutdown: str = ""
@@ -38,13 +38,13 @@ class Signs:
 
 
 @cheap("node")
-def signs(params: Dict[str, Any]) -> Signs:
-    """Look at what systemd and the distribution leave in /run and /etc; no daemon is asked."""
+def signs(params: Dict[str, Any]) -> ShutdownSigns:
+    """Read the files that systemd and the distribution leave in /run and /etc; no daemon is queried."""
     planned = parse_scheduled(_read(RUN + "/systemd/shutdown/scheduled") or "")
     refusal = _read(RUN + "/nologin")
     if refusal is None:
         refusal = _read(ETC + "/nologin")
-    return Signs(
+    return ShutdownSigns(
         planned[0],
         planned[1] - time.time() if planned[1] is not None else None,
         refusal.strip()[:200] if refusal is not None else None,
@@ -53,19 +53,19 @@ def signs(params: Dict[str, Any]) -> Signs:
 
 
 def parse_scheduled(text: str) -> Tuple[str, Optional[float]]:
-    """What systemd-logind plans and when (seconds since 1970), by the text of /run/systemd/shutdown/scheduled."""
+    """Parse /run/systemd/shutdown/scheduled: the plan of systemd-logind and its time (seconds since 1970)."""
     found = dict(line.partition("=")[::2] for line in text.splitlines())
     when = found.get("USEC", "")
     mode = found.get("MODE", "")
-    # A rehearsal (`shutdown -k`) only writes to everybody's terminal.
-    if not mode or mode.startswith("dry-") or not when.isdigit():
+    # A rehearsal (`shutdown -k`) only writes to all terminals.
+    if not mode or mode.startswith("dry-") or not when.isdecimal():
         return "", None
     return mode, int(when) / 1e6
 
 
 @dataclass(frozen=True)
 class SlurmNode:
-    """What Slurm says of one node; `reason` is what its administrator wrote."""
+    """Slurm's data about one node; `reason` is its administrator's text."""
 
     name: str
     state: str
@@ -74,7 +74,7 @@ class SlurmNode:
 
 @dataclass(frozen=True)
 class Reservation:
-    """A reservation of Slurm's for maintenance. `starts_in_s` is negative once it has begun."""
+    """A Slurm reservation for maintenance. `starts_in_s` is negative once it has begun."""
 
     name: str
     nodes: str
@@ -84,16 +84,16 @@ class Reservation:
 
 @dataclass(frozen=True)
 class SlurmPlans:
-    """Nodes that are not well to Slurm's mind, and its reservations for maintenance."""
+    """Nodes that Slurm does not consider healthy, and its reservations for maintenance."""
 
     nodes: List[SlurmNode] = field(default_factory=list)
     reservations: List[Reservation] = field(default_factory=list)
 
 
 def slurm_plans(params: Dict[str, Any]) -> SlurmPlans:
-    """Ask Slurm's controller, from one node, about all of `params["nodes"]`.
+    """Query Slurm's controller, from one node, about all of `params["nodes"]`.
 
-    Raises ProbeUnavailable where there is no Slurm, or it does not answer.
+    Raises ProbeUnavailable if there is no Slurm, or it does not answer.
     """
     import shutil
 
@@ -102,7 +102,7 @@ def slurm_plans(params: Dict[str, Any]) -> SlurmPlans:
     names = ",".join(str(name) for name in params["nodes"])
     nodes = run(["scontrol", "show", "node", "--oneliner", names], deadline_s=_SCONTROL_S)
     lines = (nodes.error or nodes.output).strip().splitlines()
-    # A node that Slurm does not know is an answer; a controller that gives none is not asked a second time.
+    # An unknown node is an answer; a controller that gives none is not queried a second time.
     if nodes.exit_code and not any("not found" in line or "Invalid node name" in line for line in lines):
         raise ProbeUnavailable("crashed", "scontrol: %s" % (lines[-1][:200] if lines else "it failed"))
     reserved = run(["scontrol", "show", "reservation", "--oneliner"], deadline_s=_SCONTROL_S)
@@ -110,7 +110,7 @@ def slurm_plans(params: Dict[str, Any]) -> SlurmPlans:
 
 
 def parse_slurm_nodes(text: str) -> List[SlurmNode]:
-    """The nodes whose state says more than that they are in use or idle, in what `scontrol show node -o` prints."""
+    """Parse `scontrol show node -o`: the nodes whose state is more than in use or idle."""
     found = []  # type: List[SlurmNode]
     for line in text.splitlines():
         name, state = re.search(r"\bNodeName=(\S+)", line), re.search(r"\bState=(\S+)", line)
@@ -126,7 +126,7 @@ def parse_slurm_nodes(text: str) -> List[SlurmNode]:
 
 
 def parse_reservations(text: str, now: float) -> List[Reservation]:
-    """The reservations for maintenance that have not ended, in what `scontrol show reservation -o` prints."""
+    """Parse `scontrol show reservation -o`: the reservations for maintenance that have not ended."""
     found = []  # type: List[Reservation]
     for line in text.splitlines():
         values = dict(re.findall(r"(\w+)=(\S+)", line))
@@ -147,20 +147,20 @@ def _local_time(text: str) -> Optional[float]:
 
 @dataclass(frozen=True)
 class CloudEvents:
-    """What the cloud says it will do with this machine: one line for each event, empty for none."""
+    """The cloud's announced events for this machine: one line for each event, empty for none."""
 
     cloud: str
     events: List[str] = field(default_factory=list)
 
 
 def cloud_events(params: Dict[str, Any]) -> CloudEvents:
-    """Ask the metadata service of the cloud this machine says it is of. Asked for with the user's consent alone.
+    """Query the metadata service of this machine's cloud. Runs only with the user's consent.
 
-    Raises ProbeUnavailable for a machine of no cloud that is known, or without an answer.
+    Raises ProbeUnavailable for a machine of no known cloud, or without an answer.
     """
-    cloud = which_cloud(DMI)
+    cloud = detect_cloud(DMI)
     if not cloud:
-        raise ProbeUnavailable("missing", "the firmware names no cloud whose events are known")
+        raise ProbeUnavailable("missing", "the firmware identifies no cloud with known events")
     try:
         if cloud == "aws":
             return CloudEvents(cloud, _aws())
@@ -170,17 +170,17 @@ def cloud_events(params: Dict[str, Any]) -> CloudEvents:
         body = _get("/computeMetadata/v1/instance/maintenance-event", {"Metadata-Flavor": "Google"})
         return CloudEvents(cloud, [body.strip()] if body and body.strip() not in ("NONE", "") else [])
     except OSError as error:
-        raise ProbeUnavailable("timeout", "the cloud's own service does not answer: %s" % error) from None
+        raise ProbeUnavailable("timeout", "the cloud's metadata service does not respond: %s" % error) from None
 
 
-def which_cloud(dmi: str) -> str:
-    """`aws`, `azure`, `gcp`, or empty, by what the firmware says."""
+def detect_cloud(dmi: str) -> str:
+    """`aws`, `azure`, `gcp`, or empty, from the firmware's identification."""
     words = " ".join(_read("%s/%s" % (dmi, name)) or "" for name in ("sys_vendor", "board_vendor", "product_name"))
     if "Amazon EC2" in words:
         return "aws"
     if "Google" in words:
         return "gcp"
-    # Hyper-V elsewhere has the vendor, too; only Azure has the tag.
+    # Hyper-V elsewhere has the same vendor; only Azure has the tag.
     tag = (_read(dmi + "/chassis_asset_tag") or "").strip()
     return "azure" if tag == "7783-7084-3265-9085-8269-3286-77" else ""
 
@@ -221,17 +221,17 @@ def _dictionaries(text: str, key: str) -> List[Dict[str, Any]]:
 
 
 def _get(path: str, headers: Dict[str, str], method: str = "GET") -> Optional[str]:
-    """The answer to one question; None where the service knows no such thing. Raises OSError without an answer."""
-    # Slow to import, and only needed where the user allowed it.
+    """The answer to one request; None if the service has no such resource. Raises OSError without an answer."""
+    # Slow to import, and only needed if the user allowed it.
     import urllib.error
     import urllib.request
 
-    # No proxy: the address is the machine's own, and nobody else's business.
+    # No proxy: the address is local to the machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    asked = urllib.request.Request(_ADDRESS + path, headers=headers, method=method)
+    request = urllib.request.Request(_ADDRESS + path, headers=headers, method=method)
     try:
-        with opener.open(asked, timeout=_METADATA_S) as answer:
-            return str(answer.read(_LONGEST_BYTES).decode("utf-8", "replace"))
+        with opener.open(request, timeout=_METADATA_S) as answer:
+            return str(answer.read(_MAX_BYTES).decode("utf-8", "replace"))
     except urllib.error.HTTPError as error:
         if error.code in (404, 403, 401):
             return None

@@ -1,15 +1,15 @@
-"""The table of mounts: on which file system a path lies, of which server, and with which options."""
+"""The mount table: the file system of a path, its server, and its options."""
 
 from __future__ import annotations
 
-from preflight.node.record import ANNOTATED, dataclass
+from preflight.agent.record import ANNOTATED, dataclass
 from preflight_checks.probes.cgroups import unescaped
 
 if ANNOTATED:
     from typing import List, Optional
 
 TABLE = "/proc/self/mounts"
-#: File systems whose files several machines see: what is written on one node is there on the others.
+#: File systems that several machines share: a file written on one node appears on the others.
 SHARED = frozenset(
     (
         *("nfs", "nfs4", "lustre", "gpfs", "mmfs", "beegfs", "beegfs_nodev", "ceph", "fuse.ceph", "glusterfs"),
@@ -31,17 +31,17 @@ class Mount:
 
     @property
     def read_only(self) -> bool:
-        """Whether nobody may write there."""
+        """Whether it is mounted read-only."""
         return "ro" in self.options.split(",")
 
     @property
     def no_programs(self) -> bool:
-        """Whether no program or library may be run from there."""
+        """Whether programs and libraries cannot be run from there."""
         return "noexec" in self.options.split(",")
 
 
 def mounts(text: str) -> List[Mount]:
-    """The mounts in the text of /proc/self/mounts, in the order in which they were made."""
+    """Parse /proc/self/mounts: the mounts in the order in which they were made."""
     found = []  # type: List[Mount]
     for line in text.splitlines():
         parts = line.split(" ")
@@ -51,7 +51,7 @@ def mounts(text: str) -> List[Mount]:
 
 
 def mount_of(path: str, table: List[Mount]) -> Optional[Mount]:
-    """The mount that an absolute path without links lies on; of several at one place the last one covers the rest."""
+    """The mount of an absolute path without links; if several are mounted there, the last one hides the others."""
     best = None  # type: Optional[Mount]
     for mount in table:
         inside = path == mount.point or path.startswith(mount.point.rstrip("/") + "/")
@@ -61,7 +61,7 @@ def mount_of(path: str, table: List[Mount]) -> Optional[Mount]:
 
 
 def mounted() -> List[Mount]:
-    """The mounts of this process; empty where there is no such table."""
+    """The mounts of this process; empty if the system's mount table cannot be read."""
     try:
         with open(TABLE, encoding="utf-8", errors="replace") as file:
             return mounts(file.read())

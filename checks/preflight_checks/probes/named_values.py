@@ -1,4 +1,4 @@
-"""Which named numbers a file holds: enough to say in which setting two copies of it differ, and nothing else of it."""
+"""The named numbers in a file: enough to show which setting of two copies differs, and nothing else of it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import json
 import os
 import re
 
-from preflight.lazy.patterns import lazy_pattern
-from preflight.node.record import ANNOTATED
-from preflight.redact import is_secret
+from preflight._util.lazy_regex import lazy_pattern
+from preflight._util.secret_names import is_secret
+from preflight.agent.record import ANNOTATED
 
 if ANNOTATED:
     import ast
     from typing import Any, Dict, Iterator, List, Tuple
 
-#: So many are kept of one file.
-MOST = 400
-_LONGEST_NAME = 100
+#: The number of values that are kept of one file.
+MAX_VALUES = 400
+_MAX_NAME_LENGTH = 100
 _YAML = lazy_pattern(r"^(?P<indent> *)(?:- +)?(?P<name>[\w./-]{1,100}) *:(?: +(?P<value>[^#\n]*?))?\s*(?:#.*)?$")
 _OPTION = lazy_pattern(
     r"(?<![\w-])(?P<name>--[A-Za-z][\w-]{0,80})(?:=|[ \t]+)(?P<value>-?[\d.]+(?:[eE]-?\d+)?)(?![\w.])"
@@ -29,10 +29,10 @@ _NUMBER = lazy_pattern(r"-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 
 
 def named_values(path: str, text: str) -> Dict[str, str]:
-    """Numbers, true and false, and `auto`, by the name they stand under; what is written several times is joined.
+    """Numbers, true and false, and `auto`, by their names; repeated values are joined.
 
     JSON and YAML by their keys, dotted; Python by assignments, keyword arguments and defaults of options; all other
-    text by options and assignments of a shell, and by slots of hosts.
+    text by options and shell assignments, and by slots of hosts.
     """
     kind = os.path.splitext(path)[1].lower()
     if kind in (".json", ".jsonc"):
@@ -47,13 +47,13 @@ def named_values(path: str, text: str) -> Dict[str, str]:
     for name, value in found:
         if is_secret(name.rpartition(".")[2]):
             continue
-        if len(name) <= _LONGEST_NAME and (name in kept or len(kept) < MOST):
+        if len(name) <= _MAX_NAME_LENGTH and (name in kept or len(kept) < MAX_VALUES):
             kept.setdefault(name, []).append(value)
     return {name: ", ".join(dict.fromkeys(values)) for name, values in sorted(kept.items())}
 
 
-def _plain(value: Any) -> str:
-    """The value as text, or nothing for one that is no number and no switch."""
+def _value_text(value: Any) -> str:
+    """The value as text, or nothing if it is neither a number nor a switch."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
@@ -74,8 +74,8 @@ def _of_json(text: str) -> Iterator[Tuple[str, str]]:
             waiting.extend(reversed(inner))
         elif isinstance(value, list):
             waiting.extend((name, item) for item in reversed(value))
-        elif name and _plain(value):
-            yield name, _plain(value)
+        elif name and _value_text(value):
+            yield name, _value_text(value)
 
 
 def _of_yaml(text: str) -> Iterator[Tuple[str, str]]:
@@ -97,7 +97,7 @@ def _of_yaml(text: str) -> Iterator[Tuple[str, str]]:
 
 
 def _of_python(text: str) -> Iterator[Tuple[str, str]]:
-    import ast  # Few jobs' files are Python's.
+    import ast  # Few jobs' files are Python.
 
     try:
         tree = ast.parse(text)
@@ -133,7 +133,7 @@ def _constant(node: ast.expr) -> str:
     sign = ""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         sign, node = "-", node.operand
-    value = _plain(node.value) if isinstance(node, ast.Constant) else ""
+    value = _value_text(node.value) if isinstance(node, ast.Constant) else ""
     return sign + value if value else ""
 
 

@@ -1,4 +1,4 @@
-"""What a host name means on this node."""
+"""The meaning of a host name on this node."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ import threading
 import time
 from contextlib import suppress
 
-from preflight.node.cheap import cheap
-from preflight.node.record import ANNOTATED, dataclass, field, replace
+from preflight.agent.cheap import cheap
+from preflight.agent.record import ANNOTATED, dataclass, field, replace
 
 if ANNOTATED:
     from typing import Any, Dict, List, Optional
 
-#: A dead name server costs 12 s per look-up with default resolver options (measured); nobody should wait that long.
+#: A dead name server costs 12 s per lookup with default resolver options (measured); a check must not wait that long.
 LOOKUP_S = 3.0
-#: Names are looked up one after the other, until no answer came for so long.
+#: Names are resolved one after the other, until there was no answer for this long.
 STALLED_S = 0.05
-#: So many names are looked up in one request.
-MOST_NAMES = 64
+#: The number of names that are resolved in one request.
+MAX_NAMES = 64
 HOSTS = "/etc/hosts"
-#: Files of large sites have thousands of lines; what is behind this is not read.
-LARGEST_HOSTS = 4 * 1024 * 1024
+#: Files of large sites have thousands of lines; lines after this are not read.
+MAX_HOSTS_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """How a name resolved: addresses in the resolver's order, or `problem` (`unresolved`, `timeout`).
+    """The resolution of a name: addresses in the resolver's order, or `problem` (`unresolved`, `timeout`).
 
-    `own` says that the node was asked for its own name (`socket.gethostname()`). `bound` is then the first of the
-    addresses that can be bound here, which is the one Gloo takes; empty where none can, None where it was not tried.
+    `own` means that it is the node's own name (`socket.gethostname()`). `bound` is then the first of the addresses that
+    can be bound here, which is the one Gloo uses; empty if none can, None if it was not tried.
     """
 
     name: str
@@ -43,18 +43,18 @@ class Lookup:
 
 @dataclass(frozen=True)
 class Lookups:
-    """Several names, in the order asked for. `hosts_file` is what /etc/hosts says of those that stand there."""
+    """Several names, in the requested order. `hosts_file` is the content of /etc/hosts about them."""
 
     lookups: List[Lookup]
     hosts_file: Dict[str, List[str]] = field(default_factory=dict)
 
 
-@cheap("node", asks=True)
+@cheap("node", sends_requests=True)
 def resolve(params: Dict[str, Any]) -> Lookup:
     """Look up `params["name"]`, or the node's own name when it is empty or missing.
 
-    The look-up runs in a thread and is given up after `params["limit_s"]` seconds (3 by default), because a
-    resolver cannot be interrupted; the answer `timeout` is an observation, not a failure to observe.
+    The lookup runs in a thread and is abandoned after `params["limit_s"]` seconds (3 by default), because a resolver
+    cannot be interrupted; the answer `timeout` is an observation, not a failure to observe.
     """
     name = str(params.get("name") or "")
     own = not name
@@ -65,7 +65,7 @@ def resolve(params: Dict[str, Any]) -> Lookup:
 
 
 def first_bindable(addresses: List[str]) -> str:
-    """The first of these addresses that this node can bind; empty where it can bind none."""
+    """The first of these addresses that this node can bind; empty if it can bind none."""
     for text in addresses:
         family = socket.AF_INET6 if ":" in text else socket.AF_INET
         try:
@@ -77,35 +77,35 @@ def first_bindable(addresses: List[str]) -> str:
     return ""
 
 
-@cheap("node", asks=True)
+@cheap("node", sends_requests=True)
 def resolve_many(params: Dict[str, Any]) -> Lookups:
-    """Look up all of `params["names"]` at the same time, each within `limit_s` seconds."""
-    names = [str(name) for name in params["names"]][:MOST_NAMES]
+    """Resolve all of `params["names"]` at the same time, each within `limit_s` seconds."""
+    names = [str(name) for name in params["names"]][:MAX_NAMES]
     limit_s = float(params.get("limit_s", LOOKUP_S))
     ends = time.monotonic() + limit_s + 0.5
     found: Dict[str, Lookup] = {}
-    left = list(reversed(names))
+    remaining = list(reversed(names))
 
-    def in_turn() -> None:
-        # The last of them may be taken away between a look and the next.
+    def resolve_sequentially() -> None:
+        # The last of them may be removed between the check and the access.
         with suppress(IndexError):
             while True:
-                name = left.pop()
-                found[name] = _timed(name)
+                name = remaining.pop()
+                found[name] = _timed_lookup(name)
 
-    def alone(name: str) -> None:
+    def resolve_one(name: str) -> None:
         found[name] = lookup(name, limit_s)
 
-    # Where all is well one thread is done with all of them sooner than as many threads are started.
-    threads = [threading.Thread(target=in_turn, daemon=True)]
+    # On a healthy node one thread resolves all of them faster than a thread for each can be started.
+    threads = [threading.Thread(target=resolve_sequentially, daemon=True)]
     threads[0].start()
     known = -1
     while threads[0].is_alive() and len(found) > known:
         known = len(found)
         threads[0].join(STALLED_S)
     if threads[0].is_alive():
-        rest, left[:] = list(left), []
-        threads += [threading.Thread(target=alone, args=(name,), daemon=True) for name in reversed(rest)]
+        rest, remaining[:] = list(remaining), []
+        threads += [threading.Thread(target=resolve_one, args=(name,), daemon=True) for name in reversed(rest)]
         for thread in threads[1:]:
             thread.start()
     for thread in threads:
@@ -118,13 +118,13 @@ def resolve_many(params: Dict[str, Any]) -> Lookups:
 def _hosts_text() -> str:
     try:
         with open(HOSTS, "rb") as file:
-            return file.read(LARGEST_HOSTS).decode("utf-8", "replace")
+            return file.read(MAX_HOSTS_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
 
 
 def parse_hosts(text: str, names: List[str]) -> Dict[str, List[str]]:
-    """The addresses that lines of /etc/hosts give to these names, in file order."""
+    """The addresses that /etc/hosts gives these names, in file order."""
     wanted = {name.lower(): name for name in names}
     found: Dict[str, List[str]] = {}
     for line in text.splitlines():
@@ -152,8 +152,8 @@ def lookup(name: str, limit_s: float, own: bool = False) -> Lookup:
     return Lookup(name, answer["addresses"], "", "", took_s, own)
 
 
-def _timed(name: str) -> Lookup:
-    """The addresses of `name`, however long that takes."""
+def _timed_lookup(name: str) -> Lookup:
+    """The addresses of `name`, without a time limit."""
     answer: Dict[str, Any] = {}
     began = time.monotonic()
     _look_up(name, answer)
@@ -164,7 +164,7 @@ def _timed(name: str) -> Lookup:
 
 
 def _look_up(name: str, answer: Dict[str, Any]) -> None:
-    # As text it would pass the codec of international names, which takes longer to import than the look-up.
+    # As text it would pass the codec of international names, which takes longer to import than the lookup.
     host = name.encode() if name.isascii() else name
     try:
         found = socket.getaddrinfo(host, None, socket.AF_UNSPEC, socket.SOCK_STREAM)

@@ -1,7 +1,7 @@
-"""Which hardware addresses this node knows for others, and which of them answer when it asks.
+"""The hardware addresses that this node knows for others, and the machines that answer its ARP requests.
 
-The neighbour table is open to everybody and tells of one answer for each address. Asking anew, which shows two
-machines that answer for one address, needs a packet socket (CAP_NET_RAW).
+The neighbour table is readable by all and shows one answer for each address. New requests, which reveal two machines
+that answer for one address, need a packet socket (CAP_NET_RAW).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import socket
 import struct
 import time
 
-from preflight.node.record import ANNOTATED, dataclass, field
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent.record import ANNOTATED, dataclass, field
+from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.interfaces import interfaces
 
 if ANNOTATED:
@@ -24,14 +24,14 @@ _ETH_P_ARP, _ETH_P_IP, _REQUEST, _REPLY = 0x0806, 0x0800, 1, 2
 _ARP = struct.Struct("!HHBBH6s4s6s4s")
 #: struct ndmsg of linux/neighbour.h, and the two attributes that matter here.
 _NDMSG, _NDA_DST, _NDA_LLADDR = struct.Struct("=BxxxiHBB"), 1, 2
-#: Incomplete and failed entries hold no answer; local ones (no ARP) are of no kind of machine.
+#: Incomplete and failed entries hold no answer; local ones (no ARP) are not machines.
 _NO_ANSWER = 0x01 | 0x20 | 0x40
-_ASK_S = 0.3
+_REQUEST_S = 0.3
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """What the kernel knows of an address on one of its own networks."""
+    """The kernel's entry for an address on one of its own networks."""
 
     address: str
     hardware: str
@@ -49,8 +49,9 @@ class Card:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The neighbour table and the cards of a node. `answers` holds who answered for each address that was asked for;
-    `not_asked` says why nothing could be asked."""
+    """The neighbour table and the cards of a node. `answers` holds the responders for each requested address;
+    `not_asked` is why no requests could be sent.
+    """
 
     table: List[Neighbour] = field(default_factory=list)
     cards: List[Card] = field(default_factory=list)
@@ -59,9 +60,9 @@ class Neighbours:
 
 
 def neighbours(params: Dict[str, Any]) -> Neighbours:
-    """The table, and, where that is allowed, who answers for each of `params["ask"]` (IPv4 addresses).
+    """The table and, if permitted, the responders for each of `params["ask"]` (IPv4 addresses).
 
-    Raises ProbeUnavailable when the kernel gives no table.
+    Raises ProbeUnavailable if the kernel provides no table.
     """
     cards = [
         Card(item.name, hardware, [address.address for address in item.addresses])
@@ -75,7 +76,7 @@ def neighbours(params: Dict[str, Any]) -> Neighbours:
         raise ProbeUnavailable("denied", "the neighbour table cannot be read: %s" % error) from None
     wanted = [str(address) for address in params.get("ask") or [] if ":" not in str(address)]
     try:
-        answers, why_not = _ask_all(wanted, table, cards), ""
+        answers, why_not = _request_all(wanted, table, cards), ""
     except OSError as error:
         answers, why_not = {}, "asking for hardware addresses needs CAP_NET_RAW (%s)" % (error.strerror or error)
     return Neighbours(table, cards, answers, why_not)
@@ -88,16 +89,16 @@ def _hardware_of(name: str) -> str:
     except OSError:
         return ""
     kind, hardware = struct.unpack_from("=H6s", answer, 16)
-    return spelled(hardware) if kind == 1 and any(hardware) else ""
+    return format_hardware(hardware) if kind == 1 and any(hardware) else ""
 
 
-def spelled(hardware: bytes) -> str:
-    """`02:42:ac:11:00:02`."""
+def format_hardware(hardware: bytes) -> str:
+    """Format as `02:42:ac:11:00:02`."""
     return ":".join("%02x" % byte for byte in hardware)
 
 
 def _table() -> List[Neighbour]:
-    """All entries of both families, by netlink."""
+    """All entries of both families, from netlink."""
     found = []  # type: List[Neighbour]
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as netlink:
         netlink.settimeout(1.0)
@@ -115,7 +116,9 @@ def _table() -> List[Neighbour]:
 
 
 def parse_neighbours(data: bytes) -> Tuple[List[Tuple[int, str, str]], bool]:
-    """Interface index, address and hardware address of each answered entry in netlink's answer; whether it ends."""
+    """Parse netlink's answer: interface index, address and hardware address of each resolved entry; and whether it
+    ends.
+    """
     found = []  # type: List[Tuple[int, str, str]]
     at = 0
     while at + 16 <= len(data):
@@ -142,13 +145,13 @@ def _entry(family: int, attributes: bytes) -> Optional[Tuple[str, str]]:
         if name == _NDA_DST and family in (socket.AF_INET, socket.AF_INET6) and len(value) in (4, 16):
             address = socket.inet_ntop(family, value)
         elif name == _NDA_LLADDR and len(value) == 6:
-            hardware = spelled(value)
+            hardware = format_hardware(value)
         at += (size + 3) & ~3
     return (address, hardware) if address and hardware else None
 
 
-def _ask_all(wanted: List[str], table: List[Neighbour], cards: List[Card]) -> Dict[str, List[str]]:
-    """Ask for each address over the interface that the table has it on. Raises OSError where that is not allowed."""
+def _request_all(wanted: List[str], table: List[Neighbour], cards: List[Card]) -> Dict[str, List[str]]:
+    """Send a request for each address over its interface in the table. Raises OSError if that is not permitted."""
     over = {entry.address: entry.interface for entry in table}
     own = {card.name: card for card in cards}
     found = {}  # type: Dict[str, List[str]]
@@ -157,21 +160,21 @@ def _ask_all(wanted: List[str], table: List[Neighbour], cards: List[Card]) -> Di
         mine = [address for address in card.addresses if ":" not in address]
         here = [address for address in wanted if over.get(address) == name]
         if mine:
-            found.update(_ask(name, card.hardware, mine[0], here))
+            found.update(_request(name, card.hardware, mine[0], here))
     return found
 
 
-def _ask(name: str, hardware: str, mine: str, wanted: List[str]) -> Dict[str, List[str]]:
-    """Who answers for these addresses on one interface: an ARP request each, and all the answers to it."""
+def _request(name: str, hardware: str, own: str, wanted: List[str]) -> Dict[str, List[str]]:
+    """The responders for these addresses on one interface: an ARP request each, and all the answers to it."""
     found = {address: [] for address in wanted}  # type: Dict[str, List[str]]
-    me, sender = bytes(int(part, 16) for part in hardware.split(":")), socket.inet_aton(mine)
+    me, sender = bytes(int(part, 16) for part in hardware.split(":")), socket.inet_aton(own)
     with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ETH_P_ARP)) as raw:
         raw.bind((name, _ETH_P_ARP))
-        everybody = (name, _ETH_P_ARP, 0, 1, b"\xff" * 6)
+        broadcast = (name, _ETH_P_ARP, 0, 1, b"\xff" * 6)
         for address in wanted:
             target = socket.inet_aton(address)
-            raw.sendto(_ARP.pack(1, _ETH_P_IP, 6, 4, _REQUEST, me, sender, b"\0" * 6, target), everybody)
-        until = time.monotonic() + _ASK_S
+            raw.sendto(_ARP.pack(1, _ETH_P_IP, 6, 4, _REQUEST, me, sender, b"\0" * 6, target), broadcast)
+        until = time.monotonic() + _REQUEST_S
         while time.monotonic() < until:
             readable, _, _ = select.select([raw], [], [], max(0.0, until - time.monotonic()))
             if not readable:
@@ -180,7 +183,7 @@ def _ask(name: str, hardware: str, mine: str, wanted: List[str]) -> Dict[str, Li
             if len(data) < _ARP.size:
                 continue
             _, _, _, _, kind, who, whose, _, _ = _ARP.unpack_from(data)
-            heard = found.get(socket.inet_ntoa(whose))
-            if kind == _REPLY and heard is not None and spelled(who) not in heard:
-                heard.append(spelled(who))
+            answers = found.get(socket.inet_ntoa(whose))
+            if kind == _REPLY and answers is not None and format_hardware(who) not in answers:
+                answers.append(format_hardware(who))
     return found

@@ -1,7 +1,7 @@
-"""How each network interface is doing: speed, bonding, error counters, driver, and the kernel's rules for it.
+"""The state of each network interface: speed, bonding, error counters, driver, and its kernel settings.
 
-Everything is read from /sys and /proc, where they show this network namespace, and from the ethtool ioctl, which
-needs no privilege. A field is None, or empty, where the kernel does not say.
+Everything is read from /sys and /proc, if they show this network namespace, and from the ethtool ioctl, which needs no
+privilege. A field is None, or empty, if the kernel does not report it.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ import os
 import socket
 import struct
 
-from preflight.node.cheap import cheap
-from preflight.node.record import ANNOTATED, dataclass, field
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent.cheap import cheap
+from preflight.agent.record import ANNOTATED, dataclass, field
+from preflight.agent.wire import ProbeUnavailable
 
 if ANNOTATED:
     from typing import Any, Dict, List, Optional, Tuple
 
 NET = "/sys/class/net"
 CONF = "/proc/sys/net/ipv4/conf"
-#: A node with more interfaces is a host of containers; theirs are not the job's.
-MOST = 64
+#: A node with more interfaces is a container host; theirs do not belong to the job.
+MAX_INTERFACES = 64
 _SIOCETHTOOL, _GDRVINFO = 0x8946, 0x3
 _COUNTERS = ("rx_packets", "tx_packets", "rx_errors", "tx_errors", "rx_dropped", "tx_dropped", "rx_crc_errors")
 
 
 @dataclass(frozen=True)
 class Member:
-    """One member of a bond, and whether the bond finds its link up."""
+    """One member of a bond, and whether the bond considers its link up."""
 
     name: str
     up: Optional[bool]
@@ -38,7 +38,7 @@ class Member:
 
 @dataclass(frozen=True)
 class NicState:
-    """One interface. `bond_mode` is empty for what is no bond; `members` are then its slaves.
+    """One interface. `bond_mode` is empty if it is not a bond; otherwise `members` are its slaves.
 
     `counters` are those of /sys/class/net/NAME/statistics since the driver was loaded.
     """
@@ -62,7 +62,7 @@ class NicState:
 class NicStates:
     """All interfaces but loopback and veth pairs; `policy_rules` counts routing rules beyond the three of every kernel.
 
-    `left_out` counts interfaces beyond the first MOST.
+    `left_out` counts interfaces beyond the first MAX_INTERFACES.
     """
 
     interfaces: List[NicState]
@@ -72,20 +72,41 @@ class NicStates:
 
 @cheap("node")
 def nic_states(params: Dict[str, Any]) -> NicStates:
-    """The state of every interface. Raises ProbeUnavailable where /sys does not show this network namespace."""
+    """The state of every interface. Raises ProbeUnavailable if /sys does not show this network namespace."""
     try:
         names = sorted(os.listdir(NET))
     except OSError as error:
         kind = "denied" if isinstance(error, PermissionError) else "missing"
         raise ProbeUnavailable(kind, "%s cannot be listed: %s" % (NET, error.strerror)) from None
-    ours = [name for name in names if name != "lo" and not name.startswith("veth") and shows(name)]
+    ours = [name for name in names if name != "lo" and not name.startswith("veth") and is_own_interface(name)]
     if not ours and any(name != "lo" and _exists(name) is False for name in names):
         raise ProbeUnavailable("missing", "%s shows the interfaces of another network namespace" % NET)
-    return NicStates([_state(name) for name in ours[:MOST]], _policy_rules(), max(0, len(ours) - MOST))
+    return NicStates(
+        [_state(name) for name in ours[:MAX_INTERFACES]], _policy_rules(), max(0, len(ours) - MAX_INTERFACES)
+    )
 
 
-def shows(name: str) -> bool:
-    """Whether /sys speaks of our interface of this name, and not of that of another network namespace."""
+@dataclass(frozen=True)
+class Carriers:
+    """How often each interface lost or found its carrier since it exists; each loss counts twice."""
+
+    changes: Dict[str, int] = field(default_factory=dict)
+
+
+@cheap("node")
+def carriers(params: Dict[str, Any]) -> Carriers:
+    """The carrier changes so far. Raises ProbeUnavailable if /sys does not show this network namespace."""
+    return Carriers(
+        {
+            state.name: state.carrier_changes
+            for state in nic_states(params).interfaces
+            if state.carrier_changes is not None
+        }
+    )
+
+
+def is_own_interface(name: str) -> bool:
+    """Whether /sys shows our interface of this name, and not that of another network namespace."""
     return _exists(name) is True and _number(os.path.join(NET, name, "ifindex")) == socket.if_nametoindex(name)
 
 
@@ -137,7 +158,7 @@ def _bond(folder: str) -> Tuple[str, List[Member]]:
 
 
 def driver_of(name: str) -> Tuple[str, str]:
-    """Driver and firmware version, as `ethtool -i` shows them; empty where the interface has none."""
+    """Driver and firmware version, as `ethtool -i` shows them; empty if the interface has none."""
     answer = array.array("B", struct.pack("=I192x", _GDRVINFO))
     address, _length = answer.buffer_info()
     try:
@@ -149,7 +170,7 @@ def driver_of(name: str) -> Tuple[str, str]:
 
 
 def parse_driver(data: bytes) -> Tuple[str, str]:
-    """Driver and firmware out of a `struct ethtool_drvinfo`."""
+    """Parse driver and firmware from a `struct ethtool_drvinfo`."""
 
     def text(at: int) -> str:
         return data[at : at + 32].split(b"\0")[0].decode("utf-8", "replace").strip()
@@ -159,7 +180,7 @@ def parse_driver(data: bytes) -> Tuple[str, str]:
 
 
 def _effective(name: str, setting: str) -> Optional[int]:
-    """The larger of the interface's own value and that of `all`, which is what the kernel heeds."""
+    """The larger of the interface's own value and that of `all`, which is the kernel's rule."""
     found = [_number(os.path.join(CONF, which, setting)) for which in ("all", name)]
     known = [value for value in found if value is not None]
     return max(known) if len(known) == 2 else None
@@ -174,7 +195,7 @@ def _text(path: str) -> str:
     try:
         with open(path, "rb") as file:
             return file.read(4096).decode("utf-8", "replace").strip()
-    except OSError:  # what the driver cannot say is EINVAL
+    except OSError:  # unsupported queries fail with EINVAL
         return ""
 
 
@@ -186,7 +207,7 @@ def _number(path: str) -> Optional[int]:
 
 
 def _policy_rules() -> Optional[int]:
-    """Routing rules for IPv4 beyond local, main and default; None when netlink does not say."""
+    """Routing rules for IPv4 beyond local, main and default; None if netlink does not report them."""
     body = struct.pack("=BBBBBBBBI", socket.AF_INET, 0, 0, 0, 0, 0, 0, 0, 0)
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as netlink:
@@ -203,7 +224,7 @@ def _policy_rules() -> Optional[int]:
 
 
 def parse_rules(data: bytes) -> Tuple[int, bool]:
-    """How many rules one netlink answer lists, and whether more answers follow. Raises OSError for a refusal."""
+    """The number of rules in one netlink answer, and whether more answers follow. Raises OSError for a refusal."""
     at = count = 0
     while at + 16 <= len(data):
         length, kind = struct.unpack_from("=IH", data, at)

@@ -1,15 +1,14 @@
-"""What is installed where the ranks will run, read without importing any of it.
+"""The packages that are installed where the ranks will run, read without importing any of them.
 
-Importing torch takes seconds and may start a GPU; the metadata of the distribution and one small file say
-the same.
+Importing torch takes seconds and may start a GPU; the metadata of the distribution and one small file contain the same.
 """
 
 from __future__ import annotations
 
 import sys
 
-from preflight.node.cheap import cheap
-from preflight.node.record import ANNOTATED, dataclass, field
+from preflight.agent.cheap import cheap
+from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight_checks.probes import built, distributions
 from preflight_checks.probes.distributions import first_of
 
@@ -30,11 +29,12 @@ DISTRIBUTIONS = {
 
 @dataclass(frozen=True)
 class Framework:
-    """What a framework says of its own build; `cuda` is empty for a build without CUDA."""
+    """A framework's record of its own build; `cuda` is empty for a build without CUDA, `hip` for one without ROCm."""
 
     version: str = ""
     cuda: str = ""
     commit: str = ""
+    hip: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class Packages:
 @cheap("packages")
 def packages(params: Dict[str, Any]) -> Packages:
     """Versions of the frameworks in this interpreter. Run it in the job context."""
-    versions, there = {}, distributions.versions()  # type: Dict[str, str], Dict[str, str]
+    versions, installed = {}, distributions.versions()  # type: Dict[str, str], Dict[str, str]
     for name, candidates in DISTRIBUTIONS.items():
-        version = first_of(candidates, there)
+        version = first_of(candidates, installed)
         if version:
             versions[name] = version
     return Packages(
@@ -66,9 +66,9 @@ def packages(params: Dict[str, Any]) -> Packages:
 
 
 def _framework(name: str) -> Optional[Framework]:
-    """What the framework's version file says; None where it is not installed, or has no such file."""
+    """The content of the framework's version file; None if it is not installed, or has no such file."""
     folder = built.package(name)
-    said = built.said_of(name, folder) if folder else {}
-    if not said:
+    info = built.version_info(name, folder) if folder else {}
+    if not info:
         return None
-    return Framework(said.get("version", ""), said.get("cuda", ""), said.get("commit", ""))
+    return Framework(info.get("version", ""), info.get("cuda", ""), info.get("commit", ""), info.get("hip", ""))

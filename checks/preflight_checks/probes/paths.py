@@ -1,4 +1,4 @@
-"""What a path of the job is on this node: is it there, on what file system, which files of which size and content."""
+"""The state of a job's path on this node: existence, file system, names, sizes and content of files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import stat
 import time
 
-from preflight.node.record import ANNOTATED, dataclass, field, replace
+from preflight.agent.record import ANNOTATED, dataclass, field, replace
 from preflight_checks.probes.content import Sample, sampled
 from preflight_checks.probes.mounts import SHARED, mount_of, mounted
 from preflight_checks.probes.patterns import expanded, has_braces, indexed, is_list, listed
@@ -17,12 +17,12 @@ from preflight_checks.probes.patterns import expanded, has_braces, indexed, is_l
 if ANNOTATED:
     from typing import Any, Dict, Iterable, Iterator, List, Tuple
 
-#: So many files are listed by name and size; more are counted and enter the digest only.
-MOST_LISTED = 2000
+#: The number of files that are listed by name and size; more are counted and only enter the digest.
+MAX_LISTED = 2000
 #: The walk ends here, so that a directory with millions of files costs seconds at most.
-MOST_WALKED = 50000
-#: And here, where a server takes milliseconds for each file. What was listed until then differs from node to node.
-ENOUGH_S = 2.0
+MAX_WALKED = 50000
+#: And here, if a server takes milliseconds for each file. The files listed until then differ from node to node.
+TIME_LIMIT_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class Entry:
 class PathState:
     """One path.
 
-    `kind` is `file`, `directory`, `pattern` (files that match it), `indexed` (the prefix of a .bin and an .idx),
-    `list` (a file and the files it names), `other` or empty when there is nothing; `problem` is `missing`, `denied`,
-    `dangling` (a link to nothing), `stale` (its server no longer knows it) or `other`. `digest` is over all names and
-    sizes; `listed` is how many files entered it, `truncated` that there are more. `absent` are files that the path
-    names and that are not there. `samples` are digests of some files (none on a shared file system, whose `source` is
-    compared instead), `sample_problem` why there are fewer. `hurried`: time was up before all files were seen, so that
-    nothing can be compared.
+    `kind` is `file`, `directory`, `pattern` (files that match it), `indexed` (the prefix of a .bin and an .idx), `list`
+    (a file and the files it names), `other` or empty if it does not exist; `problem` is `missing`, `denied`, `dangling`
+    (a broken link), `stale` (its server no longer knows it) or `other`. `digest` is over all names and sizes; `listed`
+    is the number of files in it, `truncated` whether there are more. `absent` are files that the path names but that do
+    not exist. `samples` are digests of some files (none on a shared file system, whose `source` is compared instead),
+    `sample_problem` why there are fewer. `hurried`: time was up before all files were seen, so that nothing can be
+    compared.
     """
 
     path: str
@@ -66,16 +66,16 @@ class PathState:
 
 
 def path_state(params: Dict[str, Any]) -> PathState:
-    """Look at `params["path"]`, relative to the working directory of the job context; `~` and $NAME are expanded.
+    """Examine `params["path"]`, relative to the working directory of the job context; `~` and $NAME are expanded.
 
-    Runs in a child of its own: a hung network file system makes that one time out, nothing else.
+    Runs in its own child process: a hung network file system makes that one time out, nothing else.
     """
     given = str(params["path"])
     resolved = os.path.abspath(os.path.expandvars(os.path.expanduser(given)))
     try:
         status = os.stat(resolved)
     except OSError as error:
-        return _absent(given, resolved, error)
+        return _missing_path(given, resolved, error)
     state = _placed(PathState(given, resolved))
     if stat.S_ISREG(status.st_mode):
         if is_list(resolved):
@@ -92,19 +92,19 @@ def path_state(params: Dict[str, Any]) -> PathState:
 
 
 def _placed(state: PathState) -> PathState:
-    """With the file system and its source; links on the way lead to where the path really lies."""
+    """Add the file system and its source; links are resolved to the actual location."""
     mount = mount_of(os.path.realpath(state.resolved), mounted())
     return replace(state, file_system=mount.kind, source=mount.source) if mount is not None else state
 
 
-def _absent(given: str, resolved: str, error: OSError) -> PathState:
+def _missing_path(given: str, resolved: str, error: OSError) -> PathState:
     names, kind = [], "pattern"  # type: List[str], str
     if has_braces(resolved):
         names = expanded(resolved)
-        # Nothing of it there: that is said of the path itself, not of each of its files.
+        # Nothing of it exists: this is reported of the path itself, not of each of its files.
         names = names if any(os.path.lexists(name) for name in names) else []
     elif glob.has_magic(given):
-        names = sorted(glob.glob(resolved, recursive=True))[:MOST_WALKED]
+        names = sorted(glob.glob(resolved, recursive=True))[:MAX_WALKED]
     elif indexed(resolved):
         names, kind = indexed(resolved), "indexed"
     if names:
@@ -131,10 +131,10 @@ def _collected(state: PathState, names: Iterable[str], base: str) -> PathState:
     unreadable, absent = [], []  # type: List[str], List[str]
     readable = {}  # type: Dict[str, str]
     truncated = hurried = False
-    ends = time.monotonic() + ENOUGH_S
+    ends = time.monotonic() + TIME_LIMIT_S
     explicit = state.kind in ("list", "indexed") or has_braces(state.path)
     for name in names:
-        if len(found) >= MOST_WALKED:
+        if len(found) >= MAX_WALKED:
             truncated = True
             break
         if time.monotonic() > ends:
@@ -151,14 +151,14 @@ def _collected(state: PathState, names: Iterable[str], base: str) -> PathState:
             unreadable.append(shown)
         elif stat.S_ISREG(status.st_mode):
             readable[shown] = name
-    # What all nodes read from one server is the same for all of them.
+    # Files that all nodes read from one server are the same for all of them.
     samples, problem = ([], "") if hurried or state.file_system in SHARED else sampled(readable)
     return replace(
         state,
         size_bytes=sum(size for _name, size in found),
-        entries=[Entry(name, size) for name, size in found[:MOST_LISTED]],
-        unreadable=unreadable[:MOST_LISTED],
-        absent=absent[:MOST_LISTED],
+        entries=[Entry(name, size) for name, size in found[:MAX_LISTED]],
+        unreadable=unreadable[:MAX_LISTED],
+        absent=absent[:MAX_LISTED],
         listed=len(found),
         truncated=truncated,
         digest=_digest(found),

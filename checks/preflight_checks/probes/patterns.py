@@ -1,33 +1,33 @@
-"""Names that stand for several files: ranges in braces, prefixes of indexed data sets, and lists of files."""
+"""Names that expand to several files: ranges in braces, prefixes of indexed data sets, and lists of files."""
 
 from __future__ import annotations
 
 import os
 
-from preflight.lazy.patterns import lazy_pattern
-from preflight.node.record import ANNOTATED
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.agent.record import ANNOTATED
 
 if ANNOTATED:
     from typing import Iterator, List, Optional
 
-#: A pattern may stand for more; nobody has that many shards in one folder.
-MOST_NAMES = 50000
+#: A pattern may expand to more; no folder has that many shards.
+MAX_NAMES = 50000
 _BRACES = lazy_pattern(r"\{([^{}]*)\}")
 _RANGE = lazy_pattern(r"^(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?$")
 _LETTERS = lazy_pattern(r"^([A-Za-z])\.\.([A-Za-z])$")
-_LONGEST_LIST_BYTES = 4 << 20
+_MAX_LIST_BYTES = 4 << 20
 
 
 def has_braces(text: str) -> bool:
-    """Whether braces in the text stand for several names, as webdataset and the shell read them."""
+    """Whether the text contains brace expansions, as in webdataset and the shell."""
     return any(_alternatives(found) is not None for found in _BRACES.findall(text))
 
 
 def expanded(text: str) -> List[str]:
-    """All names that a text with braces stands for, at most MOST_NAMES; a text without stands for itself."""
+    """All expansions of a text with braces, at most MAX_NAMES; a text without braces expands to itself."""
     found = []  # type: List[str]
     for name in _expand(text):
-        if len(found) >= MOST_NAMES:
+        if len(found) >= MAX_NAMES:
             break
         found.append(name)
     return found
@@ -50,7 +50,7 @@ def _alternatives(inside: str) -> Optional[List[str]]:
     if numbers:
         first, last, step = numbers.group(1), numbers.group(2), max(1, int(numbers.group(3) or 1))
         low, high = int(first), int(last)
-        if abs(high - low) // step > MOST_NAMES:
+        if abs(high - low) // step > MAX_NAMES:
             return None
         padded = any(len(word.lstrip("-")) > 1 and word.lstrip("-").startswith("0") for word in (first, last))
         width = max(len(first), len(last)) if padded else 0
@@ -64,33 +64,35 @@ def _alternatives(inside: str) -> Optional[List[str]]:
 
 
 def indexed(prefix: str) -> List[str]:
-    """The two files of an indexed data set that is named by its prefix (Megatron-LM's --data-path); empty if none."""
+    """The two files of an indexed data set that is named by its prefix (Megatron-LM's --data-path); empty if it is not
+    one.
+    """
     files = [prefix + ".bin", prefix + ".idx"]
     return files if any(os.path.exists(name) for name in files) else []
 
 
 def is_list(path: str) -> bool:
-    """Whether a file's name says that it lists others (Paddle's train.list)."""
+    """Whether a file lists others, by its name (Paddle's train.list)."""
     return path.endswith((".list", ".filelist", "file_list.txt", "filelist.txt"))
 
 
 def listed(path: str) -> Optional[List[str]]:
     """The files that a list names, one a line, first word; relative ones as the reader finds them. None: unreadable.
 
-    Readers take a name as it stands, from the working directory; lists are often written for their own folder, so
-    that is tried where the first place has nothing.
+    Readers resolve a name from the working directory; lists are often written for their own folder, so that is tried if
+    the first location does not exist.
     """
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            lines = file.read(_LONGEST_LIST_BYTES).splitlines()
+            lines = file.read(_MAX_LIST_BYTES).splitlines()
     except OSError:
         return None
     folder = os.path.dirname(path)
     found = []  # type: List[str]
-    for line in lines[:MOST_NAMES]:
+    for line in lines[:MAX_NAMES]:
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
-        here, beside = os.path.abspath(words[0]), os.path.join(folder, words[0])
-        found.append(beside if not os.path.exists(here) and os.path.exists(beside) else here)
+        here, candidate = os.path.abspath(words[0]), os.path.join(folder, words[0])
+        found.append(candidate if not os.path.exists(here) and os.path.exists(candidate) else here)
     return found

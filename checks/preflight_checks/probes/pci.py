@@ -1,7 +1,7 @@
 """PCI bridges above GPUs and network cards that redirect peer traffic (ACS), and the mode of the IOMMU.
 
-ACS stands in the extended configuration space, which only root may read: without it the bridges are counted as
-unreadable. The mode of the IOMMU needs no privilege.
+ACS is in the extended configuration space, which only root may read: otherwise the bridges count as unreadable. The
+mode of the IOMMU needs no privilege.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import struct
 
-from preflight.node.record import ANNOTATED, dataclass, field
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent.record import ANNOTATED, dataclass, field
+from preflight.agent.wire import ProbeUnavailable
 
 if ANNOTATED:
     from typing import Any, Dict, List, Optional, Set
@@ -28,7 +28,7 @@ _NIC = ("0x0200", "0x0207")
 
 @dataclass(frozen=True)
 class Pci:
-    """What stands between GPUs and RDMA cards.
+    """The PCI bridges between GPUs and RDMA cards.
 
     Args:
         gpus, cards: their addresses; cards are network controllers with an RDMA device.
@@ -37,7 +37,8 @@ class Pci:
         unreadable: bridges whose extended configuration space could not be read (needs root).
         iommu: type of the IOMMU domains of these devices (`DMA`, `DMA-FQ`, `identity`), empty without an IOMMU.
         virtual: this is a virtual machine, whose bridges are not the real ones.
-        kernel_options: those that concern the IOMMU.
+        kernel_options: the ones that concern the IOMMU.
+        numa: the memory node of each GPU and card; -1 if the firmware names none.
     """
 
     gpus: List[str] = field(default_factory=list)
@@ -48,10 +49,11 @@ class Pci:
     iommu: List[str] = field(default_factory=list)
     virtual: Optional[bool] = None
     kernel_options: List[str] = field(default_factory=list)
+    numa: Dict[str, int] = field(default_factory=dict)
 
 
 def pci(params: Dict[str, Any]) -> Pci:
-    """What stands between this node's GPUs and RDMA cards. Raises ProbeUnavailable without a PCI bus in /sys."""
+    """The PCI bridges between this node's GPUs and RDMA cards. Raises ProbeUnavailable without a PCI bus in /sys."""
     try:
         names = sorted(os.listdir(DEVICES))
     except OSError as error:
@@ -73,11 +75,17 @@ def pci(params: Dict[str, Any]) -> Pci:
         elif control & _REDIRECT:
             redirecting.append(name)
     types = {_text_of(name, "iommu_group/type") for name in gpus + cards} - {""}
-    return Pci(gpus, cards, bridges, redirecting, unreadable, sorted(types), _virtual(), _options())
+    numa = {}  # type: Dict[str, int]
+    for name in gpus + cards:
+        try:
+            numa[name] = int(_text_of(name, "numa_node"))
+        except ValueError:
+            pass
+    return Pci(gpus, cards, bridges, redirecting, unreadable, sorted(types), _virtual(), _options(), numa)
 
 
 def acs_control(config: bytes) -> Optional[int]:
-    """The ACS control register in a device's configuration space; 0 where it has none, None where it is cut off."""
+    """The ACS control register in a device's configuration space; 0 if it has none, None if it is cut off."""
     if len(config) <= 256:
         return None
     at = 0x100
@@ -94,7 +102,7 @@ def acs_control(config: bytes) -> Optional[int]:
 
 
 def _virtual() -> Optional[bool]:
-    """Whether the processor says that a hypervisor runs it; None where it is not known."""
+    """Whether the processor reports a hypervisor; None if unknown."""
     text = _text(CPUINFO, 65536)
     flags = [line for line in text.splitlines() if line.startswith("flags")]
     return "hypervisor" in flags[0].split() if flags else None
@@ -108,13 +116,13 @@ def _text_of(name: str, file: str) -> str:
     return _text(os.path.join(DEVICES, name, file))
 
 
-def _bytes(path: str, most: int = 4096) -> bytes:
+def _bytes(path: str, max_bytes: int = 4096) -> bytes:
     try:
         with open(path, "rb") as file:
-            return file.read(most)
+            return file.read(max_bytes)
     except OSError:
         return b""
 
 
-def _text(path: str, most: int = 4096) -> str:
-    return _bytes(path, most).decode("utf-8", "replace").strip()
+def _text(path: str, max_bytes: int = 4096) -> str:
+    return _bytes(path, max_bytes).decode("utf-8", "replace").strip()

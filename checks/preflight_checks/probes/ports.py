@@ -1,4 +1,4 @@
-"""Whether a port can be bound on this node, and who holds it if not."""
+"""Whether a port can be bound on this node, and the process that holds it if not."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import os
 import socket
 import struct
 
-from preflight.node.record import ANNOTATED, dataclass, field
+from preflight.agent.record import ANNOTATED, dataclass, field
 
 if ANNOTATED:
     from typing import Any, Dict, Iterator, List, Set, Tuple
 
 _LISTEN = 0x0A
-#: A node may have tens of thousands of processes; looking for a holder stops after so many.
-_MOST_PROCESSES = 20000
+#: The command of a holder that is an agent of preflight, and how its last argument begins.
+OTHER_RUN, _AGENT_MARK = "another run of preflight", "preflight-"
+#: A node may have tens of thousands of processes; the search for the holder stops at this number.
+_MAX_PROCESSES = 20000
 
 
 @dataclass(frozen=True)
 class Holder:
-    """A process with a socket on the port. `pid` is 0 and `command` empty where /proc does not show it to us."""
+    """A process with a socket on the port. `pid` is 0 and `command` empty if /proc does not show them."""
 
     local: str
     listening: bool
@@ -40,14 +42,14 @@ class PortState:
 
 
 def bindable(params: Dict[str, Any]) -> PortState:
-    """Bind and listen on `params["port"]` as the launcher would, and let go at once.
+    """Bind and listen on `params["port"]` as the launcher would, and release it at once.
 
-    Without `host` it is done as torch's store does it: with SO_REUSEADDR on the IPv6 wildcard for both families,
-    else on the IPv4 wildcard. With `host` (an address, as parameter servers bind) only on that.
+    Without `host` this works like torch's store: with SO_REUSEADDR on the IPv6 wildcard for both families, else on the
+    IPv4 wildcard. With `host` (an address, as parameter servers bind) only on that.
     """
     port, host = int(params["port"]), str(params.get("host") or "")
     if not 0 < port < 65536:
-        return PortState(port, host, "other", "a port lies between 1 and 65535")
+        return PortState(port, host, "other", "expected a port from 1 to 65535")
     try:
         bind(host, port)
     except OSError as error:
@@ -61,7 +63,7 @@ _PROBLEMS = {errno.EADDRINUSE: "in-use", errno.EADDRNOTAVAIL: "not-local", errno
 
 
 def bind(host: str, port: int) -> None:
-    """Listen there for an instant, as `bindable` says. Raises OSError."""
+    """Listen there briefly, as `bindable` does. Raises OSError."""
     if host:
         found = socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM)[0]
         bound(found[0], found[4]).close()
@@ -75,9 +77,9 @@ def bind(host: str, port: int) -> None:
 
 
 def vacant(port: int) -> bool:
-    """Whether surely nobody listens on the port, at any address.
+    """Whether certainly nothing listens on the port, at any address.
 
-    It is bound and let go, and never listened on, so that nobody who tries the same meanwhile fails for it.
+    It is bound and released without listening, so that a concurrent attempt of another process does not fail.
     """
     for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
@@ -120,7 +122,7 @@ class Row:
 
 
 def parse_tcp_table(text: str) -> List[Row]:
-    """The sockets in the text of /proc/net/tcp or tcp6; lines of another shape are left out."""
+    """Parse /proc/net/tcp or tcp6: the sockets; lines of another format are skipped."""
     rows = []  # type: List[Row]
     for line in text.splitlines()[1:]:
         parts = line.split()
@@ -141,8 +143,12 @@ def _address(text: str) -> str:
     return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
 
 
-def holders_of(port: int) -> Iterator[Holder]:
-    """The sockets with this local port, listening ones first, with their processes where those can be seen."""
+def listens(port: int) -> bool:
+    """Whether a socket of this network namespace listens on the port; asking does not connect to it."""
+    return any(row.state == _LISTEN for row in _rows_of(port))
+
+
+def _rows_of(port: int) -> List[Row]:
     rows = []  # type: List[Row]
     for path in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
@@ -150,6 +156,12 @@ def holders_of(port: int) -> Iterator[Holder]:
                 rows += [row for row in parse_tcp_table(file.read()) if row.port == port]
         except OSError:
             continue
+    return rows
+
+
+def holders_of(port: int) -> Iterator[Holder]:
+    """The sockets with this local port, listening ones first, with their processes if visible."""
+    rows = _rows_of(port)
     listening = [row for row in rows if row.state == _LISTEN]
     rows = (listening or rows)[:4]
     owners = _owners({row.inode for row in rows if row.inode})
@@ -160,12 +172,12 @@ def holders_of(port: int) -> Iterator[Holder]:
 
 
 def _owners(inodes: Set[int]) -> Dict[int, Tuple[int, str]]:
-    """Process id and command by socket inode, of those processes whose descriptors we may read."""
+    """Process id and command by socket inode, for processes whose descriptors we may read."""
     wanted = {"socket:[%d]" % inode: inode for inode in inodes}
     found = {}  # type: Dict[int, Tuple[int, str]]
     if not wanted:
         return found
-    for entry in [name for name in os.listdir("/proc") if name.isdigit()][:_MOST_PROCESSES]:
+    for entry in [name for name in os.listdir("/proc") if name.isdecimal()][:_MAX_PROCESSES]:
         folder = "/proc/%s/fd" % entry
         try:
             for descriptor in os.listdir(folder):
@@ -180,12 +192,14 @@ def _owners(inodes: Set[int]) -> Dict[int, Tuple[int, str]]:
 
 
 def _command(pid: str) -> str:
-    """The program and its first argument; the rest may hold secrets and is left out."""
+    """The program and its first argument; the rest may contain secrets and is left out."""
     try:
         with open("/proc/%s/cmdline" % pid, "rb") as file:
             parts = [part.decode("utf-8", "replace") for part in file.read(4096).split(b"\0") if part]
     except OSError:
         return ""
+    if "-c" in parts[:6] and parts[-1].startswith(_AGENT_MARK):
+        return OTHER_RUN
     shown = [os.path.basename(parts[0])] if parts else []
     for part in parts[1:3]:
         if part.startswith("-") and part not in ("-m", "-u", "-l", "-lk"):

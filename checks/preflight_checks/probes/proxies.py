@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from preflight.node.record import ANNOTATED, dataclass, field
+from preflight.agent.record import ANNOTATED, dataclass, field
 
 if ANNOTATED:
     from typing import Any, Dict, List
@@ -31,14 +31,14 @@ def proxies(params: Dict[str, Any]) -> Proxies:
 
 
 def without_user(text: str) -> str:
-    """`http://proxy:3128` of `http://me:secret@proxy:3128/`: who may use a proxy never leaves the node."""
+    """`http://proxy:3128` from `http://me:secret@proxy:3128/`: credentials of a proxy never leave the node."""
     scheme, separator, rest = text.rpartition("://")
-    # What stands before the last @ may be a password, whatever signs are in it.
+    # The text before the last @ may be a password with any characters.
     host = rest.rpartition("@")[2].split("/")[0].split("?")[0]
     plain = re.sub(r"[^\w.:\[\]-]", "?", host)
     return "%s://%s" % (re.sub(r"\W", "?", scheme), plain) if separator else plain
 
 
 def entries(text: str) -> List[str]:
-    """The entries of a list of exceptions, which stand apart by commas or blanks."""
+    """The entries of a list of exceptions, separated by commas or blanks."""
     return [part for part in re.split(r"[,\s]+", text) if part]

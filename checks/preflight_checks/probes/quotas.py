@@ -1,26 +1,26 @@
-"""Quotas of this user, and the single targets of a parallel file system: room that df does not show."""
+"""Quotas of this user, and the single targets of a parallel file system: limits that df does not show."""
 
 from __future__ import annotations
 
 import os
 import re
 
-from preflight.node.command import run
-from preflight.node.record import ANNOTATED, dataclass
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent.command import run
+from preflight.agent.record import ANNOTATED, dataclass
+from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.mounts import Mount
 
 if ANNOTATED:
     from typing import List, Optional, Tuple
 
 _TOOL_S = 1.5
-#: `quota` knows these; of others it says nothing, and asking would only take time.
+#: The file systems that `quota` supports; for others it prints nothing, and running it would only take time.
 _WITH_QUOTA = frozenset(("ext2", "ext3", "ext4", "xfs", "nfs", "nfs4", "reiserfs", "jfs"))
 
 
 @dataclass(frozen=True)
 class Quota:
-    """What one quota allows: bytes, and files where it counts them. None stands for no limit."""
+    """One quota: bytes, and files if it counts them. None means no limit."""
 
     whose: str
     used_bytes: int
@@ -39,14 +39,14 @@ class Target:
 
 
 def quotas_of(mount: Mount) -> Tuple[List[Quota], str]:
-    """The quotas of this user on a mount, and why they are not known."""
+    """The quotas of this user on a mount, or why they are unknown."""
     try:
         if mount.kind == "lustre":
             user = str(os.getuid())
             ran = run(["lfs", "quota", "-q", "-u", user, mount.point], deadline_s=_TOOL_S)
             return parse_lfs_quota(ran.output, "user"), _failed(ran.exit_code, ran.error)
         if mount.kind in _WITH_QUOTA:
-            # It ends with 1 where a limit is exceeded, and says nothing where there is none.
+            # It exits with 1 if a limit is exceeded, and prints nothing if there is none.
             ran = run(["quota", "-w", "-p", "-u"], deadline_s=_TOOL_S)
             return parse_quota(ran.output, mount.source), _failed(ran.exit_code & ~1, ran.error)
     except ProbeUnavailable as why:
@@ -55,7 +55,7 @@ def quotas_of(mount: Mount) -> Tuple[List[Quota], str]:
 
 
 def targets_of(mount: Mount) -> Tuple[List[Target], str]:
-    """The targets behind a mount of Lustre, and why they are not known."""
+    """The targets of a Lustre mount, or why they are unknown."""
     if mount.kind != "lustre":
         return [], ""
     try:
@@ -71,7 +71,7 @@ def _failed(exit_code: int, error: str) -> str:
 
 
 def parse_quota(text: str, source: str) -> List[Quota]:
-    """The quotas in what `quota -w -p` prints, of one device or export. Blocks are KiB; `*` marks what is exceeded."""
+    """Parse `quota -w -p`: the quotas of one device or export. Blocks are KiB; `*` marks an exceeded limit."""
     found = []  # type: List[Quota]
     for line in text.splitlines():
         words = line.split()
@@ -82,7 +82,7 @@ def parse_quota(text: str, source: str) -> List[Quota]:
 
 
 def parse_lfs_quota(text: str, whose: str) -> List[Quota]:
-    """The quota in what `lfs quota -q` prints: the file system, then blocks and files as `quota` has them."""
+    """Parse `lfs quota -q`: the file system, then blocks and files as in `quota`."""
     words = text.split()
     if len(words) < 9:
         return []
@@ -105,11 +105,11 @@ def _quota(
 
 def _number(word: str) -> Optional[int]:
     digits = word.strip("*[]")
-    return int(digits) if digits.isdigit() else None
+    return int(digits) if digits.isdecimal() else None
 
 
 def parse_lfs_df(text: str) -> List[Target]:
-    """The targets in what `lfs df` prints, in KiB; inactive ones and the sum are left out."""
+    """Parse `lfs df`: the targets, in KiB; inactive ones and the sum are left out."""
     found = []  # type: List[Target]
     for line in text.splitlines():
         match = re.match(r"^(\S+)_UUID\s+(\d+)\s+\d+\s+(\d+)\s", line)

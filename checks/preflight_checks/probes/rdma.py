@@ -1,7 +1,7 @@
 """RDMA devices as the kernel shows them below /sys/class/infiniband: ports, rates, GIDs, counters, firmware.
 
-The state of a port is asked of the card's firmware, and a wedged card does not answer: each device is read in a thread
-of its own, and one that does not come in time is recorded as such while the others are.
+The state of a port comes from the card's firmware, and a wedged card does not answer: each device is read in a thread
+of its own, and a late one is recorded as such while the others are not affected.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import os
 import threading
 import time
 
-from preflight.node.record import ANNOTATED, dataclass, field
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent.record import ANNOTATED, dataclass, field
+from preflight.agent.wire import ProbeUnavailable
 
 if ANNOTATED:
     from typing import Any, Dict, List, Optional
@@ -19,8 +19,8 @@ if ANNOTATED:
 INFINIBAND = "/sys/class/infiniband"
 #: A healthy device is read in milliseconds, its table of GIDs included.
 DEVICE_S = 3.5
-#: Tables have up to 256 places, nearly all empty.
-MOST_GIDS = 256
+#: Tables have up to 256 entries, nearly all empty.
+MAX_GIDS = 256
 _COUNTERS = (
     "link_downed",
     "symbol_error",
@@ -29,12 +29,12 @@ _COUNTERS = (
     "port_rcv_errors",
     "excessive_buffer_overrun_errors",
 )
-_NOBODY = "0000:0000:0000:0000:0000:0000:0000:0000"
+_NO_GUID = "0000:0000:0000:0000:0000:0000:0000:0000"
 
 
 @dataclass(frozen=True)
 class Gid:
-    """One place of a port's table. `version` is 1 or 2 for RoCE, 0 for InfiniBand or where it is not said."""
+    """One entry of a port's table. `version` is 1 or 2 for RoCE, 0 for InfiniBand or if unknown."""
 
     index: int
     gid: str
@@ -46,7 +46,7 @@ class Gid:
 class RdmaPort:
     """One port. `state` is `ACTIVE`, `DOWN`, ...; `physical` `LinkUp`, `Polling`, `Disabled`, ...
 
-    `gids` leaves empty places out. `counters` are those of the port since the driver was loaded.
+    `gids` omits empty entries. `counters` are those of the port since the driver was loaded.
     """
 
     number: int
@@ -66,7 +66,7 @@ class RdmaPort:
 
 @dataclass(frozen=True)
 class RdmaDevice:
-    """One device (HCA). `problem` says why nothing more is known of it."""
+    """One device (HCA). `problem` is why nothing more is known about it."""
 
     name: str
     driver: str = ""
@@ -79,13 +79,13 @@ class RdmaDevice:
 
 @dataclass(frozen=True)
 class RdmaDevices:
-    """All devices by name; none where the kernel has no RDMA at all."""
+    """All devices by name; none if the kernel has no RDMA at all."""
 
     devices: List[RdmaDevice]
 
 
 def rdma(params: Dict[str, Any]) -> RdmaDevices:
-    """The RDMA devices of this node. Raises ProbeUnavailable where the folder may not be read."""
+    """The RDMA devices of this node. Raises ProbeUnavailable if the folder may not be read."""
     try:
         names = sorted(os.listdir(INFINIBAND), key=_by_number)
     except FileNotFoundError:
@@ -93,7 +93,7 @@ def rdma(params: Dict[str, Any]) -> RdmaDevices:
     except OSError as error:
         raise ProbeUnavailable("denied", "%s cannot be listed: %s" % (INFINIBAND, error.strerror)) from None
     found = {}  # type: Dict[str, RdmaDevice]
-    threads = [threading.Thread(target=_keep, args=(name, found), daemon=True) for name in names]
+    threads = [threading.Thread(target=_read_device, args=(name, found), daemon=True) for name in names]
     for thread in threads:
         thread.start()
     ends = time.monotonic() + float(params.get("device_s", DEVICE_S))
@@ -109,28 +109,28 @@ def _by_number(name: str) -> Any:
     return head, int(name[len(head) :] or -1), name
 
 
-def _keep(name: str, found: Dict[str, RdmaDevice]) -> None:
+def _read_device(name: str, found: Dict[str, RdmaDevice]) -> None:
     found[name] = _device(name)
 
 
 def _device(name: str) -> RdmaDevice:
     folder = os.path.join(INFINIBAND, name)
     try:
-        numbers = sorted(int(port) for port in os.listdir(os.path.join(folder, "ports")) if port.isdigit())
+        numbers = sorted(int(port) for port in os.listdir(os.path.join(folder, "ports")) if port.isdecimal())
     except OSError as error:
         return RdmaDevice(name, problem="its ports cannot be listed: %s" % error.strerror)
     return RdmaDevice(
         name,
-        _leads_to(os.path.join(folder, "device", "driver")),
+        _link_target(os.path.join(folder, "device", "driver")),
         _text(os.path.join(folder, "fw_ver")),
         _text(os.path.join(folder, "board_id")) or _text(os.path.join(folder, "hca_type")),
-        _leads_to(os.path.join(folder, "device")),
+        _link_target(os.path.join(folder, "device")),
         [_port(os.path.join(folder, "ports", str(number)), number) for number in numbers],
     )
 
 
-def _leads_to(link: str) -> str:
-    """The name of what a link points to; empty where there is none."""
+def _link_target(link: str) -> str:
+    """The name of a link's target; empty if there is none."""
     return os.path.basename(os.path.realpath(link)) if os.path.exists(link) else ""
 
 
@@ -156,15 +156,15 @@ def _port(folder: str, number: int) -> RdmaPort:
 
 def _gids(folder: str) -> List[Gid]:
     try:
-        places = sorted(int(name) for name in os.listdir(os.path.join(folder, "gids")) if name.isdigit())
+        places = sorted(int(name) for name in os.listdir(os.path.join(folder, "gids")) if name.isdecimal())
     except OSError:
         return []
     found = []  # type: List[Gid]
-    for index in places[:MOST_GIDS]:
+    for index in places[:MAX_GIDS]:
         gid = _text(os.path.join(folder, "gids", str(index)))
-        if gid in ("", _NOBODY):
+        if gid in ("", _NO_GUID):
             continue
-        # "RoCE v2"; "IB/RoCE v1" stands for InfiniBand and for version 1 (kernel, ib_cache).
+        # "RoCE v2"; "IB/RoCE v1" means InfiniBand and also version 1 (kernel, ib_cache).
         kind = _text(os.path.join(folder, "gid_attrs", "types", str(index)))
         version = 2 if kind.endswith("v2") else 1 if kind.endswith("v1") else 0
         found.append(Gid(index, gid, version, _text(os.path.join(folder, "gid_attrs", "ndevs", str(index)))))
@@ -177,7 +177,7 @@ def after_number(text: str) -> str:
 
 
 def parse_rate(text: str) -> Optional[float]:
-    """200.0 of `200 Gb/sec (4X HDR)`; None for what is no rate."""
+    """200.0 from `200 Gb/sec (4X HDR)`; None if it is not a rate."""
     words = text.split()
     try:
         return float(words[0]) if len(words) > 1 and words[1].startswith("Gb/s") else None
@@ -189,5 +189,5 @@ def _text(path: str) -> str:
     try:
         with open(path, "rb") as file:
             return file.read(4096).decode("utf-8", "replace").strip()
-    except OSError:  # an empty place of a table is EINVAL
+    except OSError:  # an empty entry of a table is EINVAL
         return ""

@@ -1,4 +1,4 @@
-"""Whether a rank may use RDMA devices: their device nodes, and the library that every user of them loads."""
+"""Whether a rank may use RDMA devices: their device nodes, and the library that all their users load."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 import errno
 import os
 
-from preflight.node.record import ANNOTATED, dataclass, field
+from preflight.agent.record import ANNOTATED, dataclass, field
 
 if ANNOTATED:
     from typing import Any, Dict, List
@@ -17,19 +17,19 @@ VERBS = "libibverbs.so.1"
 
 @dataclass(frozen=True)
 class RdmaAccess:
-    """What a process in the job context may open.
+    """The devices and the library that a process in the job context may open.
 
-    `nodes` are the uverbs device nodes, `refused` those among them that may not be opened, with the reason.
-    `library_problem` is empty where libibverbs can be loaded.
+    `nodes` are the uverbs device nodes, `refused` those of them that may not be opened, with the reason.
+    `missing_library` is empty if libibverbs can be loaded.
     """
 
     nodes: List[str] = field(default_factory=list)
     refused: Dict[str, str] = field(default_factory=dict)
-    library_problem: str = ""
+    missing_library: str = ""
 
 
 def rdma_access(params: Dict[str, Any]) -> RdmaAccess:
-    """What this process may open. Run it in the job context: a container may lack what the node has."""
+    """What this process may open. Run it in the job context: a container may lack devices of the node."""
     try:
         nodes = sorted(name for name in os.listdir(NODES) if name.startswith("uverbs"))
     except OSError:

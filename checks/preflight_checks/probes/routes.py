@@ -1,33 +1,33 @@
-"""How the kernel would send to each of several addresses. Sends nothing."""
+"""The kernel's route to each of several addresses. Sends nothing."""
 
 from __future__ import annotations
 
 import ipaddress
 
-from preflight.node.record import ANNOTATED, dataclass
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent.record import ANNOTATED, dataclass
+from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.interfaces import Route, route
 
 if ANNOTATED:
     from typing import Any, Dict, List
 
-#: So many addresses are looked at in one request; each is two system calls.
-MOST = 64
+#: The number of addresses in one request; each takes two system calls.
+MAX_ADDRESSES = 64
 
 
 @dataclass(frozen=True)
 class Routes:
-    """One route for each address asked for, in that order."""
+    """One route for each requested address, in that order."""
 
     routes: List[Route]
 
 
 def routes(params: Dict[str, Any]) -> Routes:
     """The routes to `params["addresses"]`, which are literal addresses."""
-    wanted = [str(text) for text in params["addresses"]][:MOST]
+    wanted = [str(text) for text in params["addresses"]][:MAX_ADDRESSES]
     for text in wanted:
         try:
             ipaddress.ip_address(text)
         except ValueError:
-            raise ProbeUnavailable("missing", "%r is no address" % text) from None
+            raise ProbeUnavailable("missing", "%r is not an address" % text) from None
     return Routes([route({"destination": text, "limit_s": 1.0}) for text in wanted])

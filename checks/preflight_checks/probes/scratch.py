@@ -1,16 +1,16 @@
-"""Folders that libraries write to without being asked: temporary files, the home directory, caches of compilers."""
+"""Folders that libraries write to by default: temporary files, the home directory, caches of compilers."""
 
 from __future__ import annotations
 
 import os
 
-from preflight.node.record import ANNOTATED, dataclass, field
+from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight_checks.probes.folders import FolderState, folder_state
 
 if ANNOTATED:
     from typing import Any, Dict, List, Optional, Tuple
 
-#: Where each library looks, in its order: variables whose value it takes, with what it adds to them, then a default.
+#: Where each library looks, in its order: variables, with the suffix that it appends to their value, then a default.
 #: Sources: Python's tempfile; triton/knobs.py (3.4); torch/utils/cpp_extension.py and torch/_inductor/runtime/
 #: cache_dir_utils.py (2.8); huggingface_hub/constants.py (0.34).
 PLACES = {
@@ -28,18 +28,19 @@ PLACES = {
         "~/.cache/huggingface/hub",
     ),
 }  # type: Dict[str, Tuple[List[Tuple[str, str]], str]]
-#: What Python tries when the first is of no use (tempfile._candidate_tempdir_list); the working directory comes last.
+#: The fallbacks of Python when the first is unusable (tempfile._candidate_tempdir_list); the working directory comes
+#: last.
 OTHER_TEMPORARY = ("/tmp", "/var/tmp", "/usr/tmp")
-#: So much must be left for Python to try a temporary folder out, with a little for what comes then.
-SOME_ROOM = 1 << 16
+#: The space that Python needs to test a temporary folder, with a little more for later use.
+MIN_FREE_BYTES = 1 << 16
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 _TRUE = ("1", "on", "yes", "true")
 
 
 @dataclass(frozen=True)
 class Scratch:
-    """One such folder. `variable` says what chose it, empty for a default; `instead` is the next usable one of those
-    that Python tries for temporary files, empty if none is.
+    """One such folder. `variable` is the variable that selected it, empty for a default; `instead` is the next usable
+    one of those that Python tries for temporary files, empty if there is none.
     """
 
     what: str
@@ -61,7 +62,7 @@ def scratch(params: Dict[str, Any]) -> Scratch:
 
 
 def chosen(what: str, environment: Dict[str, str]) -> Tuple[str, str]:
-    """Which variable decides, and the folder."""
+    """The variable that decides, and the folder."""
     variables, default = PLACES[what]
     for name, rest in variables:
         value = environment.get(name, "")
@@ -71,18 +72,18 @@ def chosen(what: str, environment: Dict[str, str]) -> Tuple[str, str]:
 
 
 def usable(state: FolderState) -> bool:
-    """Whether a temporary file can be made there; it must exist, because nobody makes it."""
+    """Whether a temporary file can be made there; the folder must exist, because nothing creates it."""
     if not state.exists or state.problem or not state.writable or state.read_only or state.inodes_free == 0:
         return False
-    return not state.total_bytes or (state.free_bytes or 0) >= SOME_ROOM
+    return not state.total_bytes or (state.free_bytes or 0) >= MIN_FREE_BYTES
 
 
 @dataclass(frozen=True)
 class HubModel:
-    """A model of Hugging Face's hub, as far as it is kept on this node.
+    """A model of Hugging Face's hub, as cached on this node.
 
-    `offline`: nothing may be fetched, as `variable` says. `revisions` are the snapshots that are there, and `partial`
-    counts files that were not fetched to their end. `local`: there is a folder of that name, which is taken instead.
+    `offline`: downloads are disabled by `variable`. `revisions` are the existing snapshots, and `partial` counts
+    incomplete downloads. `local`: there is a folder of that name, which is used instead.
     """
 
     model: str
@@ -97,7 +98,7 @@ class HubModel:
 
 
 def hub_model(params: Dict[str, Any]) -> HubModel:
-    """Look for `params["model"]` (`owner/name`) in the cache of the job's processes."""
+    """Look up `params["model"]` (`owner/name`) in the cache of the job's processes."""
     model = str(params["model"])
     set_by = next((name for name in _OFFLINE if os.environ.get(name, "").lower() in _TRUE), "")
     folder = os.path.join(chosen("hub", dict(os.environ))[1], "models--" + model.replace("/", "--"))

@@ -1,4 +1,4 @@
-"""What this node offers to parameter servers: which of their addresses are its own, memory, cores, network, ports."""
+"""The resources of this node for parameter servers: its own addresses, memory, cores, network, ports."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 import socket
 import threading
 
-from preflight.node.record import ANNOTATED, dataclass, field
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent.record import ANNOTATED, dataclass, field
+from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.cgroups import cgroups
 from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.names import Lookup, lookup
@@ -18,13 +18,13 @@ if ANNOTATED:
 
 MEMINFO = "/proc/meminfo"
 PORT_RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
-#: All look-ups together take as long as one, because they are made at the same time.
+#: All lookups together take as long as one, because they are made at the same time.
 LOOKUPS_WITHIN_S = 3.0
-MOST_HOSTS = 256
+MAX_HOSTS = 256
 
 
 @dataclass(frozen=True)
-class HostHere:
+class ResolvedHost:
     """One host of the job's endpoints as this node sees it. `local`: one of its addresses is this node's own."""
 
     host: str
@@ -36,9 +36,9 @@ class HostHere:
 
 @dataclass(frozen=True)
 class ServerPlace:
-    """What a node has. None where it cannot be told; sizes are bytes, `memory_bytes` the tighter of RAM and cgroup."""
+    """The resources of a node. None if unknown; sizes are bytes, `memory_bytes` the smaller of RAM and cgroup limit."""
 
-    hosts: List[HostHere] = field(default_factory=list)
+    hosts: List[ResolvedHost] = field(default_factory=list)
     memory_bytes: Optional[int] = None
     memory_free_bytes: Optional[int] = None
     cores: Optional[float] = None
@@ -48,8 +48,8 @@ class ServerPlace:
 
 
 def server_place(params: Dict[str, Any]) -> ServerPlace:
-    """Look up every one of `params["hosts"]`, and see which are this node's, over which of its interfaces."""
-    wanted = [str(host) for host in params.get("hosts", [])][:MOST_HOSTS]
+    """Resolve every one of `params["hosts"]`, and find which are this node's, on which of its interfaces."""
+    wanted = [str(host) for host in params.get("hosts", [])][:MAX_HOSTS]
     groups = cgroups()
     total, free = parse_meminfo(_text(MEMINFO))
     if groups.memory_limit_bytes is not None:
@@ -63,10 +63,10 @@ def server_place(params: Dict[str, Any]) -> ServerPlace:
     if cores is not None and groups.cpu_quota_cores is not None:
         cores = min(cores, groups.cpu_quota_cores)
     reserved = _text("/proc/sys/net/ipv4/ip_local_reserved_ports").strip()
-    return ServerPlace(_seen(wanted), total, free, cores, low, high, reserved[:500])
+    return ServerPlace(_resolved_hosts(wanted), total, free, cores, low, high, reserved[:500])
 
 
-def _seen(hosts: List[str]) -> List[HostHere]:
+def _resolved_hosts(hosts: List[str]) -> List[ResolvedHost]:
     answers: Dict[str, Lookup] = {}
     threads = [threading.Thread(target=_look_up, args=(host, answers), daemon=True) for host in hosts]
     for thread in threads:
@@ -74,12 +74,12 @@ def _seen(hosts: List[str]) -> List[HostHere]:
     for thread in threads:
         thread.join(LOOKUPS_WITHIN_S + 1.0)
     speeds = _speeds()
-    found: List[HostHere] = []
+    found: List[ResolvedHost] = []
     for host in hosts:
         answer = answers.get(host, Lookup(host, [], "timeout", "no answer from the resolver"))
         own = [address for address in answer.addresses if is_own(address)]
         speed = next((speeds[address] for address in own if address in speeds), None)
-        found.append(HostHere(host, answer.addresses[:8], bool(own), answer.problem, speed))
+        found.append(ResolvedHost(host, answer.addresses[:8], bool(own), answer.problem, speed))
     return found
 
 
@@ -88,7 +88,7 @@ def _look_up(host: str, answers: Dict[str, Lookup]) -> None:
 
 
 def is_own(address: str) -> bool:
-    """Whether this node can bind `address`; loopback is nobody's in particular."""
+    """Whether this node can bind `address`; loopback belongs to no node in particular."""
     try:
         parsed = ipaddress.ip_address(address.split("%")[0])
     except ValueError:
@@ -105,7 +105,7 @@ def is_own(address: str) -> bool:
 
 
 def _speeds() -> Dict[str, Optional[int]]:
-    """The speed of the interface of each address, where the driver reports one."""
+    """The speed of the interface of each address, if the driver reports one."""
     try:
         listed = interfaces({}).interfaces
     except ProbeUnavailable:
@@ -114,20 +114,20 @@ def _speeds() -> Dict[str, Optional[int]]:
 
 
 def parse_meminfo(text: str) -> "tuple[Optional[int], Optional[int]]":
-    """MemTotal and MemAvailable in bytes from the text of /proc/meminfo."""
+    """Parse MemTotal and MemAvailable in bytes from /proc/meminfo."""
     values: Dict[str, int] = {}
     for line in text.splitlines():
         name, _, rest = line.partition(":")
         words = rest.split()
-        if words and words[0].isdigit():
+        if words and words[0].isdecimal():
             values[name] = int(words[0]) * 1024
     return values.get("MemTotal"), values.get("MemAvailable", values.get("MemFree"))
 
 
 def parse_range(text: str) -> "tuple[Optional[int], Optional[int]]":
-    """First and last port from the text of ip_local_port_range."""
+    """Parse first and last port from ip_local_port_range."""
     words = text.split()
-    if len(words) == 2 and all(word.isdigit() for word in words):
+    if len(words) == 2 and all(word.isdecimal() for word in words):
         return int(words[0]), int(words[1])
     return None, None
 

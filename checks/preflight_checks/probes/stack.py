@@ -1,7 +1,7 @@
 """The software between the job's script and its GPUs, as the ranks' interpreter would load it, without importing it.
 
-Which CUDA, cuDNN and NCCL a framework was built for, for which architectures, which files the loader takes for them,
-the user-space driver, and the compiler that would build kernels at start. Run it in the job context.
+The CUDA, cuDNN and NCCL versions and architectures of a framework's build, the files that the loader uses for them, the
+user-space driver, and the compiler that would build kernels at start. Run it in the job context.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import re
 import shutil
 import sys
 
-from preflight.node import command
-from preflight.node.record import ANNOTATED, dataclass, field
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent import command
+from preflight.agent.record import ANNOTATED, dataclass, field
+from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes import built, elf, libraries
 from preflight_checks.probes.distributions import version_of
-from preflight_checks.probes.libraries import DriverLibrary, Found
+from preflight_checks.probes.libraries import DriverLibrary, LibraryLookup
 
 if ANNOTATED:
     from typing import Any, Dict, List, Optional
 
-#: Where a framework's needs for CUDA's libraries are written, in the order they are looked for.
+#: Libraries that list a framework's CUDA dependencies, in search order.
 _USERS = {
     "torch": ("lib/libtorch_cuda.so", "lib/libtorch_hip.so"),
     "paddle": ("base/libpaddle.so", "fluid/libpaddle.so"),
 }
-#: Where a wheel keeps libraries of its own.
+#: Folders of a wheel's own libraries.
 _BUNDLED = {"torch": "lib", "paddle": "libs"}
 _LIBRARIES = {"cudnn": libraries.cudnn_version, "nccl": libraries.nccl_version}
 _NVCC_S = 3.0
@@ -36,7 +36,7 @@ _NVCC_S = 3.0
 
 @dataclass(frozen=True)
 class Build:
-    """One framework: what it says it was built with. Empty is "not said"; `architectures` None is "cannot be read"."""
+    """A framework's record of its build. Empty means "not recorded"; `architectures` None means "cannot be read"."""
 
     framework: str
     version: str = ""
@@ -45,7 +45,7 @@ class Build:
     cudnn: str = ""
     nccl: str = ""
     architectures: Optional[List[str]] = None
-    libraries: List[Found] = field(default_factory=list)
+    libraries: List[LibraryLookup] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Toolkit:
 
 @dataclass(frozen=True)
 class DeepSpeedOps:
-    """What DeepSpeed's installation says: operators that were built with it, and for which torch and CUDA."""
+    """DeepSpeed's record of its installation: operators that were built with it, and for which torch and CUDA."""
 
     version: str = ""
     installed: List[str] = field(default_factory=list)
@@ -69,7 +69,7 @@ class DeepSpeedOps:
 
 @dataclass(frozen=True)
 class HorovodBuild:
-    """What is compiled into Horovod's extensions, by framework: `nccl`, `mpi`, `gloo`, `ccl`."""
+    """The backends compiled into Horovod's extensions, by framework: `nccl`, `mpi`, `gloo`, `ccl`."""
 
     version: str = ""
     extensions: Dict[str, List[str]] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class HorovodBuild:
 
 @dataclass(frozen=True)
 class Stack:
-    """Everything of one interpreter."""
+    """The software of one interpreter."""
 
     executable: str
     builds: List[Build] = field(default_factory=list)
@@ -88,7 +88,7 @@ class Stack:
 
 
 def stack(params: Dict[str, Any]) -> Stack:
-    """Look at the frameworks that this interpreter would import, and at what they would load."""
+    """Examine the frameworks that this interpreter would import, and the libraries that they would load."""
     shared = built.distributions()
     builds = []
     for framework in ("torch", "paddle", "tensorflow"):
@@ -99,36 +99,40 @@ def stack(params: Dict[str, Any]) -> Stack:
 
 
 def _build(framework: str, folder: str, shared: Dict[str, str]) -> Build:
-    said = built.said_of(framework, folder)
+    info = built.version_info(framework, folder)
     wanted = built.required(framework)
     found = []
-    for short, ask in _LIBRARIES.items():
-        one = _taken(framework, folder, short, shared)
-        if one is None:
+    for short, read_version in _LIBRARIES.items():
+        library = _loaded_library(framework, folder, short, shared)
+        if library is None:
             continue
-        found.append(libraries.with_version(one, shared, ask))
+        found.append(libraries.with_version(library, shared, read_version))
         if short == "cudnn":
-            found.extend(_cudnn_part(one, shared))
+            found.extend(_cudnn_part(library, shared))
     return Build(
         framework,
-        said.get("version", ""),
-        said.get("cuda", ""),
-        said.get("hip", ""),
-        wanted.get("cudnn", "") or said.get("cudnn", ""),
-        wanted.get("nccl", "") or said.get("nccl", ""),
-        built.architectures(framework, folder, said),
+        info.get("version", ""),
+        info.get("cuda", ""),
+        info.get("hip", ""),
+        wanted.get("cudnn", "") or info.get("cudnn", ""),
+        wanted.get("nccl", "") or info.get("nccl", ""),
+        built.architectures(framework, folder, info),
         found,
     )
 
 
-def _taken(framework: str, folder: str, short: str, shared: Dict[str, str]) -> Optional[Found]:
-    """The file that the framework gets for cuDNN or NCCL; None where it does not load one, or that is not known."""
+def _loaded_library(framework: str, folder: str, short: str, shared: Dict[str, str]) -> Optional[LibraryLookup]:
+    """The file that the framework uses for cuDNN or NCCL; None if it does not load one, or that is unknown."""
     for place in _USERS.get(framework, ()):
         path = os.path.join(folder, place)
         if not os.path.isfile(path):
             continue
         dynamic = elf.dynamic(path)
-        name = next((one for one in dynamic.needed if one.startswith("lib%s.so" % short)), "") if dynamic else ""
+        name = (
+            next((library for library in dynamic.needed if library.startswith("lib%s.so" % short)), "")
+            if dynamic
+            else ""
+        )
         if name:
             return libraries.locate(name, dynamic)
     bundled = sorted(glob.glob(os.path.join(folder, _BUNDLED.get(framework, "lib"), "lib%s.so*" % short)))
@@ -139,8 +143,8 @@ def _taken(framework: str, folder: str, short: str, shared: Dict[str, str]) -> O
     return None
 
 
-def _cudnn_part(cudnn: Found, shared: Dict[str, str]) -> List[Found]:
-    """The first of the libraries that cuDNN opens by name, where it comes from another folder than cuDNN itself."""
+def _cudnn_part(cudnn: LibraryLookup, shared: Dict[str, str]) -> List[LibraryLookup]:
+    """The first of the libraries that cuDNN opens by name, if it is in another folder than cuDNN itself."""
     match = re.match(r"libcudnn\.so\.(\d+)$", cudnn.name)
     if not match or not cudnn.path:
         return []
@@ -152,12 +156,12 @@ def _cudnn_part(cudnn: Found, shared: Dict[str, str]) -> List[Found]:
     whole = os.path.join(folder, cudnn.name)
     if not os.path.isfile(whole):
         return [libraries.with_version(part, shared, lambda library: "")]
-    version = libraries.with_version(Found(cudnn.name, whole), shared, libraries.cudnn_version).version
-    return [Found(part.name, part.path, part.via, version)]
+    version = libraries.with_version(LibraryLookup(cudnn.name, whole), shared, libraries.cudnn_version).version
+    return [LibraryLookup(part.name, part.path, part.via, version)]
 
 
 def _toolkit() -> Optional[Toolkit]:
-    """By the order of torch.utils.cpp_extension: CUDA_HOME, CUDA_PATH, nvcc on PATH, /usr/local/cuda."""
+    """In the order of torch.utils.cpp_extension: CUDA_HOME, CUDA_PATH, nvcc on PATH, /usr/local/cuda."""
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or ""
     if not home:
         nvcc = shutil.which("nvcc")
@@ -169,7 +173,7 @@ def _toolkit() -> Optional[Toolkit]:
     except ProbeUnavailable as error:
         return Toolkit(home, "", error.reason)
     match = re.search(r"release (\d+\.\d+)", ran.output)
-    return Toolkit(home, match.group(1), "") if match else Toolkit(home, "", "nvcc does not say its version")
+    return Toolkit(home, match.group(1), "") if match else Toolkit(home, "", "nvcc does not print its version")
 
 
 def _deepspeed() -> Optional[DeepSpeedOps]:
@@ -180,7 +184,7 @@ def _deepspeed() -> Optional[DeepSpeedOps]:
     info = values.get("torch_info")
     ops = values.get("installed_ops")
     info = info if isinstance(info, dict) else {}
-    installed = sorted(str(name) for name, there in ops.items() if there) if isinstance(ops, dict) else []
+    installed = sorted(str(name) for name, is_installed in ops.items() if is_installed) if isinstance(ops, dict) else []
     return DeepSpeedOps(
         str(values.get("version", "")), installed, str(info.get("version", "")), str(info.get("cuda_version", ""))
     )
@@ -207,7 +211,7 @@ def _horovod() -> Optional[HorovodBuild]:
 
 
 def marks(path: str, wanted: Dict[bytes, str]) -> List[str]:
-    """Which of these byte strings a file holds, by the names they stand for."""
+    """The names of those byte strings that a file contains."""
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return sorted(name for mark, name in wanted.items() if data.find(mark) >= 0)

@@ -1,4 +1,4 @@
-"""How long this node takes to read what a framework is made of, and to import it."""
+"""How long this node takes to read a framework's files, and to import it."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import importlib.util
 import os
 import time
 
-from preflight.node.record import ANNOTATED, dataclass
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent.record import ANNOTATED, dataclass
+from preflight.agent.wire import ProbeUnavailable
 
 if ANNOTATED:
     from typing import Any, Dict, Iterator, List, Optional
 
-#: So many modules and so much of the largest libraries is read, and no longer than this.
-MOST_FILES, MOST_BYTES, WITHIN_S = 120, 8 * 1024 * 1024, 2.5
+#: Limits on the number of modules, the bytes of the largest libraries, and the time.
+MAX_FILES, MAX_BYTES, WITHIN_S = 120, 8 * 1024 * 1024, 2.5
 _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
 class ReadCost:
-    """How long reading a part of a package took. `cut`: the time was over before so much was read.
+    """How long reading part of a package took. `cut`: the time was over before all of it was read.
 
-    `load_per_core` is the load average of the last minute over the cores, None where it cannot be told.
+    `load_per_core` is the load average of the last minute over the cores, None if unknown.
     """
 
     package: str
@@ -38,8 +38,8 @@ class ReadCost:
 def read_cost(params: Dict[str, Any]) -> ReadCost:
     """Read the modules and some of the libraries of the first of `params["packages"]` that is installed.
 
-    Nothing is imported: an import costs seconds of processor time on every node, and what differs from node to node is
-    how fast their files come.
+    Nothing is imported: an import costs seconds of CPU time on every node, and the speed of reading files is what
+    differs between nodes.
     """
     for name in params["packages"]:
         folder = _folder(str(name))
@@ -63,7 +63,7 @@ def _read(package: str, folder: str) -> ReadCost:
     slowest = 0.0
     cut = False
     for path in _files(folder):
-        if files >= MOST_FILES or total >= MOST_BYTES:
+        if files >= MAX_FILES or total >= MAX_BYTES:
             break
         started = time.monotonic()
         if started - began > WITHIN_S:
@@ -114,7 +114,7 @@ class ImportCost:
 
 
 def import_cost(params: Dict[str, Any]) -> ImportCost:
-    """Import the first of `params["packages"]` that is installed, in this process, and say how long it took."""
+    """Import the first of `params["packages"]` that is installed, in this process, and return how long it took."""
     for name in params["packages"]:
         if not _folder(str(name)):
             continue

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from preflight.node import command
-from preflight.node.record import ANNOTATED, dataclass
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent import command
+from preflight.agent.record import ANNOTATED, dataclass
+from preflight.agent.wire import ProbeUnavailable
 
 if ANNOTATED:
     from typing import Any, Dict, Optional
 
-#: The cheapest question to each tool; the second is asked where the first is not there.
+#: The cheapest query of each tool; the second is used if the first does not exist.
 TOOLS = (("nvidia-smi", "-L"), ("rocm-smi", "-i"), ("/opt/rocm/bin/rocm-smi", "-i"))
 ANSWER_S = 6.0
 
 
 @dataclass(frozen=True)
 class ToolAnswer:
-    """One run of a tool. `exit_code` is None when it did not end within the deadline; `said` is its last line."""
+    """One run of a tool. `exit_code` is None if it did not end within the deadline; `said` is its last line."""
 
     tool: str
     took_s: float
@@ -25,7 +25,7 @@ class ToolAnswer:
 
 
 def management_tool(params: Dict[str, Any]) -> ToolAnswer:
-    """Run the first tool there is. Raises ProbeUnavailable where there is none, which is no fault."""
+    """Run the first existing tool. Raises ProbeUnavailable if there is none, which is not a fault."""
     for words in TOOLS:
         try:
             ran = command.run(words, deadline_s=ANSWER_S)
@@ -36,6 +36,6 @@ def management_tool(params: Dict[str, Any]) -> ToolAnswer:
                 return ToolAnswer(words[0], ANSWER_S, None, error.reason)
             raise
         lines = (ran.output + ran.error).strip().splitlines()
-        said = lines[-1][:200] if lines and ran.exit_code else ""
-        return ToolAnswer(words[0], round(ran.took_s, 3), ran.exit_code, said)
+        reported = lines[-1][:200] if lines and ran.exit_code else ""
+        return ToolAnswer(words[0], round(ran.took_s, 3), ran.exit_code, reported)
     raise ProbeUnavailable("missing", "neither nvidia-smi nor rocm-smi is on the PATH")

@@ -1,1 +1,1 @@
-"""What the scheduler or cluster says it has for the job."""
+"""The scheduler's or cluster's resources for the job."""

@@ -1,15 +1,23 @@
-"""Whether Slurm can give the job its nodes: fitting ones, in service, and by its own word."""
+"""Checks that Slurm can give the job its nodes: enough that fit, in service, and accepted by Slurm."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
-from preflight.outcome import Evidence, Severity
-from preflight.recording import Facts, Fleet
-from preflight_checks.demands import fold
-from preflight_checks.scheduler.slurm_request import COST, NOT_SLURM, Asked, asked_of, least_nodes, nothing, slurm_of
+from preflight.model.findings import Evidence, Severity
+from preflight.model.job import Job, is_whole_number
+from preflight.model.recording import Facts, Fleet
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight_checks.planning import no_requests
+from preflight_checks.requirements.hosts import fold
+from preflight_checks.scheduler.slurm_request import (
+    COST,
+    NOT_SLURM,
+    RequestedOption,
+    min_nodes,
+    requested_options,
+    slurm_of,
+)
 
 MIB = 2**20
 
@@ -17,25 +25,25 @@ MIB = 2**20
 @check(
     "ALC004",
     "node-out-of-service",
-    plan=nothing,
+    plan=no_requests,
     probes=(),
     cost=COST,
     severity=Severity.ERROR,
     evidence=("https://slurm.schedmd.com/sinfo.html", "https://slurm.schedmd.com/scontrol.html"),
 )
 def node_out_of_service(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """No node of the job is drained or down for Slurm.
+    """No node of the job is drained or down in Slurm.
 
-    What it checks: the state that Slurm has for each node of the allocation, and for each that was named.
+    What it checks: Slurm's state of each node of the allocation, and of each node that the job names.
 
-    Why it matters: a node that is drained is given to nobody: a job that names it waits for ever, and one that runs on
-    it cannot be requeued there. Somebody had a reason to take it out, which is told here.
+    Why it matters: Slurm allocates no drained node: a job that names one waits forever, and a job that runs on one
+    cannot be requeued there. The finding quotes the administrator's reason.
 
     Example: node7 is drained with the reason "GPU 3 fell off the bus".
 
-    Fix: leave the node out, or have it put back (`scontrol update nodename=N state=resume`) once it is mended.
+    Fix: exclude the node, or return it to service (`scontrol update nodename=N state=resume`) once it is fixed.
 
-    Known limits: in an allocation that runs already a drained node is a warning; one that is down is told by NOD001.
+    Known limits: in a running allocation a drained node is a warning; NOD001 reports one that is down.
 
     Evidence: sinfo's documentation of the states of nodes.
     """
@@ -50,19 +58,19 @@ def node_out_of_service(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     if not broken:
         yield passed(job.name)
         return
-    for name, why in broken.items():
+    for name, reason in broken.items():
         yield failed(
             name,
-            f"Slurm has {name} as {why}" + ("" if running else ", and gives it to nobody"),
-            at=Evidence("state of the node", why, "in service", f"scontrol show node {name}", name),
+            f"Slurm has {name} as {reason}" + ("" if running else ", and does not allocate it"),
+            at=Evidence("state of the node", reason, "in service", f"scontrol show node {name}", name),
             nodes=(name,),
-            remedy=f"Leave {name} out (--exclude={name}), or have it put back once it is mended.",
+            remedy=f"Leave {name} out (--exclude={name}), or return it to service once it is fixed.",
             severity=Severity.WARNING if running else None,
         )
 
 
 def _named(job: Job, fleet: Fleet) -> Iterator[str]:
-    """The nodes that somebody named, where there are none in the fleet because Slurm gave none."""
+    """The nodes that the job names, if the fleet is empty because Slurm gave no nodes."""
     if fleet.origin is not None:
         yield from fleet.origin.named
 
@@ -70,37 +78,37 @@ def _named(job: Job, fleet: Fleet) -> Iterator[str]:
 @check(
     "ALC005",
     "too-few-fitting-nodes",
-    plan=nothing,
+    plan=no_requests,
     probes=(),
     cost=COST,
     severity=Severity.ERROR,
     evidence=("https://slurm.schedmd.com/sbatch.html", "https://slurm.schedmd.com/gres.html"),
 )
-def too_few_fitting(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The partition has as many nodes of the kind as the job starts on at once.
+def too_few_fitting_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The partition has as many suitable nodes as the job needs at once.
 
-    What it checks: how many nodes of the partition have the GPUs, cores, memory and features that the header asks for
+    What it checks: how many nodes of the partition have the GPUs, cores, memory and features that the header requests
     on each, and how many of those are in service.
 
-    Why it matters: a job starts on all of its nodes or on none. With too few that fit it never does; with too few in
-    service it waits until somebody mends one, and no tool says which.
+    Why it matters: a job starts on all of its nodes or on none. With too few suitable nodes it never starts; with too
+    few in service it waits until one is repaired, and no tool says which.
 
-    Example: sixteen nodes with eight GPUs are asked for, and two of the partition's sixteen are drained.
+    Example: a job requests sixteen nodes with eight GPUs, and two of the partition's sixteen are drained.
 
-    Fix: ask for fewer nodes or less on each, or have nodes put back.
+    Fix: request fewer nodes or less on each, or return nodes to service.
 
-    Known limits: reservations, licences and the topology are not looked at, nor features joined by operators. Nodes
-    that are only busy count as fitting.
+    Known limits: reservations, licenses, the topology and features joined by operators are ignored. Busy nodes count
+    as suitable.
 
     Evidence: sbatch's documentation of --nodes, --gres and --constraint.
     """
-    cluster, asked = slurm_of(fleet), asked_of(job)
-    count = least_nodes(asked)
+    cluster, requested = slurm_of(fleet), requested_options(job)
+    count = min_nodes(requested)
     if cluster is None or not cluster.nodes or not cluster.partitions or count is None:
-        yield not_applicable(job.name, NOT_SLURM if cluster is None else "the header says no number of nodes")
+        yield not_applicable(job.name, NOT_SLURM if cluster is None else "the header states no number of nodes")
         return
-    needs = dict(_needs(asked))
-    feature = asked["--constraint"].value if "--constraint" in asked else ""
+    needs = dict(_needs(requested))
+    feature = requested["--constraint"].value if "--constraint" in requested else ""
     plain = feature if feature.replace("_", "").replace("-", "").isalnum() else ""
     fitting = [
         node
@@ -119,46 +127,46 @@ def too_few_fitting(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if len(fitting) < count:
         yield failed(
             f"{job.name}: nodes",
-            f"the job starts on {count} nodes{each} at once, and its partition has {len(fitting)} such",
-            at=asked["--nodes"].claim,
+            f"the job starts on {count} nodes{each} at once, and its partition has {len(fitting)} of these",
+            at=requested["--nodes"].claim,
             also=(seen,),
-            remedy="Ask for fewer nodes, for less on each, or in another partition.",
+            remedy="Request fewer nodes, for less on each, or in another partition.",
         )
         return
     yield failed(
         f"{job.name}: nodes",
-        f"the job starts on {count} nodes{each} at once; {len(usable)} such are in service, and {fold(closed)} "
-        f"{'is' if len(closed) == 1 else 'are'} not: "
+        f"the job starts on {count} nodes{each} at once; only {len(usable)} of these are in service, and "
+        f"{fold(closed)} {'is' if len(closed) == 1 else 'are'} not: "
         + "; ".join(f"{node.name} is {node.closed}" for node in fitting[:64] if node.closed),
-        at=asked["--nodes"].claim,
+        at=requested["--nodes"].claim,
         also=(seen,),
         nodes=closed,
-        remedy=f"Have {fold(closed)} put back, or ask for {len(usable)} nodes.",
+        remedy=f"Return {fold(closed)} to service, or request {len(usable)} nodes.",
         severity=Severity.WARNING,
     )
 
 
-def _needs(asked: dict[str, Asked]) -> Iterator[tuple[str, float]]:
-    """What the header asks for on each node, as far as that is a number."""
+def _needs(requested: dict[str, RequestedOption]) -> Iterator[tuple[str, float]]:
+    """The numeric requests of the header for each node."""
     gpus = 0
     for option in ("--gres", "--gpus-per-node"):
-        if option in asked:
-            gpus = max(gpus, _gpus(asked[option].value, bare=option != "--gres"))
+        if option in requested:
+            gpus = max(gpus, _gpus(requested[option].value, bare=option != "--gres"))
     if gpus:
         yield "gpu", gpus
-    cores = _whole(asked, "--cpus-per-task") or 1
-    tasks = _whole(asked, "--ntasks-per-node") or 1
+    cores = _whole_number(requested, "--cpus-per-task") or 1
+    tasks = _whole_number(requested, "--ntasks-per-node") or 1
     if cores * tasks > 1:
         yield "cpu", cores * tasks
-    memory = asked["--mem"].value if "--mem" in asked else ""
+    memory = requested["--mem"].value if "--mem" in requested else ""
     units = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
     number, unit = (memory[:-1], memory[-1:].upper()) if memory[-1:].upper() in units else (memory, "M")
-    if number.isdigit() and int(number):
+    if is_whole_number(number) and int(number):
         yield "memory", int(number) * units[unit] * MIB
 
 
-def _whole(asked: dict[str, Asked], option: str) -> int | None:
-    return int(asked[option].value) if option in asked and asked[option].value.isdigit() else None
+def _whole_number(requested: dict[str, RequestedOption], option: str) -> int | None:
+    return int(requested[option].value) if option in requested and is_whole_number(requested[option].value) else None
 
 
 def _gpus(text: str, *, bare: bool) -> int:
@@ -167,7 +175,7 @@ def _gpus(text: str, *, bare: bool) -> int:
     for part in text.split(","):
         pieces = part.split(":")
         if bare or pieces[0].removeprefix("gres/") == "gpu":
-            total += int(pieces[-1]) if pieces[-1].isdigit() else 1
+            total += int(pieces[-1]) if is_whole_number(pieces[-1]) else 1
     return total
 
 
@@ -180,24 +188,24 @@ def _amount(name: str, amount: float) -> str:
 @check(
     "ALC006",
     "scheduler-refuses",
-    plan=nothing,
+    plan=no_requests,
     probes=(),
     cost=COST,
     severity=Severity.ERROR,
     evidence=("https://slurm.schedmd.com/sbatch.html",),
 )
 def scheduler_refuses(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Slurm would take the job into its queue.
+    """Slurm would accept the job.
 
     What it checks: `sbatch --test-only` with the options of the header; nothing is submitted.
 
-    Why it matters: a site's own rules (accounts, limits, plugins) are known to Slurm alone.
+    Why it matters: a site's own rules (accounts, limits, plugins) are known only to Slurm.
 
     Example: `--gres=gpu:9` where no node has so many: "Requested node configuration is not available".
 
-    Fix: what the message says; other findings may say it more plainly.
+    Fix: follow the message; other findings may be more specific.
 
-    Known limits: Slurm takes requests that it can never meet, too: a partition that is down, a time beyond its limit.
+    Known limits: Slurm also accepts requests that it can never meet: a partition that is down, a time beyond its limit.
 
     Evidence: sbatch's documentation of --test-only.
     """
@@ -211,15 +219,15 @@ def scheduler_refuses(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
         else:
             yield passed(job.name)
         return
-    # Nodes that are out of service are told by name elsewhere, and Slurm's words do not tell for how long.
+    # Other checks report nodes out of service by name, and Slurm's message does not tell for how long.
     passing = "not available" in cluster.refusal and any(node.closed for node in cluster.nodes)
-    claims = [asked.claim for asked in asked_of(job).values()]
-    evidence = Evidence("sbatch --test-only", cluster.refusal, "a time at which it would start", "sbatch --test-only")
+    claims = [requested.claim for requested in requested_options(job).values()]
+    evidence = Evidence("sbatch --test-only", cluster.refusal, "a start time", "sbatch --test-only")
     yield failed(
         f"{job.name}: request",
-        f'Slurm would not take the job: "{cluster.refusal}"',
+        f'Slurm would not accept the job: "{cluster.refusal}"',
         at=claims[0] if claims else evidence,
         also=(*claims[1:], evidence),
-        remedy="Correct the option that the message speaks of; `sbatch --test-only` says it without submitting.",
+        remedy="Correct the option in the message; `sbatch --test-only` repeats the test without submitting.",
         severity=Severity.WARNING if passing else None,
     )

@@ -1,23 +1,23 @@
-"""Whether the cluster has room for a whole job, from what its scheduler says of all nodes."""
+"""Checks that the cluster has room for the whole job, from its scheduler's list of nodes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from preflight.job import Claim, Job, Known, Scope
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
-from preflight.lazy.dataclasses import dataclass
-from preflight.lazy.patterns import lazy_pattern
-from preflight.outcome import Confidence, Evidence, Severity
-from preflight.recording import Cluster, ClusterNode, Facts, Fleet
-from preflight.request import Request
-from preflight_checks.demands import fold
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.job import Claim, Job, Known, Scope
+from preflight.model.recording import Cluster, ClusterNode, Facts, Fleet
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight_checks.planning import no_requests
+from preflight_checks.requirements.hosts import fold
 
 #: Device plugins' names for whole accelerators, as in the manifests.
 _GPU = lazy_pattern(r"(?:nvidia|amd|aliyun)\.com/gpu|nvidia\.com/mig-[\w.-]+|habana\.ai/gaudi|huawei\.com/Ascend\w+")
-#: Labels of nodes that something adds and removes by need: more of them may come.
-_GROWING = (
+#: Labels of nodes in autoscaled pools, where more nodes may be added.
+_AUTOSCALER_LABELS = (
     *("karpenter.sh/nodepool", "karpenter.sh/provisioner-name", "cloud.google.com/gke-nodepool"),
     *("eks.amazonaws.com/nodegroup", "kubernetes.azure.com/agentpool", "alpha.eksctl.io/nodegroup-name"),
     *("node.openshift.io/os_id", "machine.openshift.io/cluster-api-machineset", "doks.digitalocean.com/node-pool"),
@@ -26,8 +26,8 @@ _MIB = 1024.0 * 1024.0
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """What each pod of one role asks of a node."""
+class PodNeed:
+    """The request of each pod of one role."""
 
     name: str
     count: int
@@ -39,24 +39,24 @@ class Need:
     gang: bool
 
     @property
-    def spoken(self) -> str:
-        """What one pod asks for."""
+    def description(self) -> str:
+        """The request of one pod, for messages."""
         parts = [f"{self.gpus:g} GPUs"] if self.gpus else []
         parts += [f"{self.cpus:g} cores"] if self.cpus else []
         parts += [f"{self.memory / _MIB / 1024:.3g} GiB"] if self.memory else []
-        return ", ".join(parts) or "nothing in particular"
+        return ", ".join(parts) or "no resources"
 
     def matches(self, node: ClusterNode) -> bool:
-        """Whether the node has the labels that the pods select by; one of several alternatives is enough."""
+        """Whether the node has the labels that the pods select; one of several alternatives is enough."""
         return all(
-            any(node.labels.get(key) == value for key, _, value in (each.partition("=") for each in alternatives))
+            any(node.labels.get(key) == value for key, _, value in (item.partition("=") for item in alternatives))
             for alternatives in self.labels
         )
 
     def fits(self, amounts: Mapping[str, float]) -> int:
-        """How many of the pods these amounts would hold."""
+        """The number of pods that fit into these amounts."""
         wanted = ((self.gpus, gpus_of(amounts)), (self.cpus, amounts.get("cpu")), (self.memory, amounts.get("memory")))
-        rooms = [math.floor(have / need) for need, have in wanted if need and have is not None]
+        rooms = [math.floor(observed / need) for need, observed in wanted if need and observed is not None]
         return min(rooms, default=self.count)
 
 
@@ -65,8 +65,8 @@ def gpus_of(amounts: Mapping[str, float]) -> float:
     return sum(value for key, value in amounts.items() if _GPU.fullmatch(key))
 
 
-def needs(job: Job) -> tuple[Need, ...]:
-    """What the pods of each role of the job's Kubernetes objects ask for, where their number is known."""
+def needs(job: Job) -> tuple[PodNeed, ...]:
+    """The requests of the pods of each role in the job's Kubernetes objects, if their number is known."""
     found = []
     for claim in job.about("pod_replicas"):
         scope = claim.scope
@@ -78,17 +78,17 @@ def needs(job: Job) -> tuple[Need, ...]:
             for label in job.about("node_label")
             if _covers(label, scope)
         )
-        claims = [claim, *(each for each in job.about("pod_gpus") if each.scope == scope)]
+        claims = [claim, *(entry for entry in job.about("pod_gpus") if entry.scope == scope)]
         found.append(
-            Need(
+            PodNeed(
                 scope.role or "the job",
                 int(count),
                 _number(job, "pod_gpus", scope) or 0.0,
                 _number(job, "pod_cpu_requests", scope) or 0.0,
                 (_number(job, "pod_memory_requests_mib", scope) or 0.0) * _MIB,
-                tuple(each for each in labels if each),
+                tuple(entry for entry in labels if entry),
                 tuple(claims),
-                any(_covers(each, scope) for each in job.about("gang")),
+                any(_covers(entry, scope) for entry in job.about("gang")),
             )
         )
     return tuple(found)
@@ -104,33 +104,27 @@ def _number(job: Job, quantity: str, scope: Scope) -> float | None:
     return float(held) if isinstance(held, (int, float)) and not isinstance(held, bool) else None
 
 
-def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    yield from ()
-
-
 def _kubernetes(fleet: Fleet) -> Cluster | None:
     return fleet.cluster if fleet.cluster is not None and fleet.cluster.kind == "kubernetes" else None
 
 
-def _why_nothing(job: Job, fleet: Fleet) -> Verdict | None:
-    """Why there is nothing to say; None when there is."""
+def _not_judged(job: Job, fleet: Fleet) -> Verdict | None:
+    """The verdict if nothing can be judged, else None."""
     cluster = _kubernetes(fleet)
     if cluster is None:
-        return not_applicable(
-            job.name, "the nodes are not reached through Kubernetes, whose word on its nodes this needs"
-        )
+        return not_applicable(job.name, "the nodes are not reached through Kubernetes, which this check requires")
     if not needs(job):
-        return not_applicable(job.name, "no manifest among the job's files says how many pods it has")
+        return not_applicable(job.name, "no manifest among the job's files states a number of pods")
     if not cluster.nodes:
-        why = "; ".join(cluster.unknown) or "the cluster has no nodes"
-        return unknown(job.name, f"what the cluster could give is not known: {why}")
+        reason = "; ".join(cluster.unknown) or "the cluster has no nodes"
+        return unknown(job.name, f"the resources of the cluster are not known: {reason}")
     return None
 
 
 @check(
     "KUB040",
     "gang-does-not-fit",
-    plan=_plan,
+    plan=no_requests,
     probes=(),
     cost="nothing on the nodes; one list of the cluster's nodes while the pods are looked up",
     without_root="needs `list` on nodes, which not every account has",
@@ -140,22 +134,22 @@ def _why_nothing(job: Job, fleet: Fleet) -> Verdict | None:
 def gang_does_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The cluster has room for all pods of the job at the same time.
 
-    What it checks: for each role of the job's manifest, the GPUs, cores and memory that its pods request against what
-    the nodes with the wanted labels can give in all (`allocatable`), whoever holds it now.
+    What it checks: for each role of the job's manifest, the GPUs, cores and memory that its pods request compared with
+    the total capacity (`allocatable`) of the nodes with the selected labels, free or not.
 
-    Why it matters: a job that can never be placed whole stays Pending for ever, or starts in part and waits inside the
-    collective set-up for ranks that do not come, holding its GPUs.
+    Why it matters: a job that can never be placed as a whole stays Pending forever, or starts in part and waits in the
+    collective setup for missing ranks while it holds its GPUs.
 
-    Example: four workers of 8 GPUs in a pool of three such nodes; one pod that asks for 16 GPUs.
+    Example: four workers of 8 GPUs in a pool of three such nodes; one pod that requests 16 GPUs.
 
     Fix: fewer or smaller pods, another pool, or more nodes.
 
-    Known limits: taints, affinities between pods, volumes and quotas are not looked at. Where a pool may grow by itself
-    (by its labels), or where nodes are cordoned or not ready, it is a warning.
+    Known limits: taints, affinities between pods, volumes and quotas are not checked. If a pool is autoscaled (by its
+    labels), or nodes are cordoned or not ready, it is a warning.
 
     Evidence: kubernetes-sigs/kueue#2796, kubeflow/trainer#165, kubeflow/pytorch-operator#186.
     """
-    nothing, cluster = _why_nothing(job, fleet), _kubernetes(fleet)
+    nothing, cluster = _not_judged(job, fleet), _kubernetes(fleet)
     if nothing is not None or cluster is None:
         yield nothing or unknown(job.name, "there is no cluster")
         return
@@ -168,16 +162,16 @@ def gang_does_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
             continue
         fitting = False
         closed = [f"{node.name} ({node.closed})" for node in nodes if node.closed]
-        grows = any(label in node.labels for node in (nodes or cluster.nodes) for label in _GROWING)
+        grows = any(label in node.labels for node in (nodes or cluster.nodes) for label in _AUTOSCALER_LABELS)
         mild = grows or not nodes or sum(everywhere.values()) >= need.count
         yield failed(
             f"pods of {need.name}",
-            _does_not_fit(need, nodes, open_now, closed),
+            _shortage_message(need, nodes, open_now, closed),
             at=need.claims[0],
             also=(*need.claims[1:2], _evidence(need, nodes, open_now)),
-            remedy="Ask for fewer or smaller pods, choose another pool, or add nodes; "
-            "`kubectl get nodes -o custom-columns=NAME:.metadata.name,GPUS:.status.allocatable` lists what there is."
-            + (" The pool may grow by itself; then this only means that it has to." if grows else ""),
+            remedy="Request fewer or smaller pods, choose another pool, or add nodes; "
+            "`kubectl get nodes -o custom-columns=NAME:.metadata.name,GPUS:.status.allocatable` lists the nodes."
+            + (" If the pool is autoscaled, it must grow." if grows else ""),
             severity=Severity.WARNING if mild else None,
             confidence=Confidence.MEDIUM if mild else None,
         )
@@ -185,16 +179,18 @@ def gang_does_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
         yield passed(job.name)
 
 
-def _does_not_fit(need: Need, nodes: list[ClusterNode], room: Mapping[str, int], closed: list[str]) -> str:
+def _shortage_message(need: PodNeed, nodes: list[ClusterNode], room: Mapping[str, int], closed: list[str]) -> str:
     pods = "1 pod asks" if need.count == 1 else f"{need.count} pods ask"
-    where = f"the nodes with {' and '.join('|'.join(each) for each in need.labels)}" if need.labels else "its nodes"
+    where = f"the nodes with {' and '.join('|'.join(item) for item in need.labels)}" if need.labels else "its nodes"
     if not nodes:
-        return f"{pods} for {need.spoken} (each) on {where}, and no node of the cluster has such labels"
+        return f"{pods} for {need.description} (each) on {where}, and no node of the cluster has these labels"
     most = max(room.values(), default=0)
-    said = f"{pods} for {need.spoken} each, and {where} ({len(nodes)}) have room for {sum(room.values())} of them"
+    message = (
+        f"{pods} for {need.description} each, and {where} ({len(nodes)}) have room for {sum(room.values())} of them"
+    )
     if not most and room:
-        said += "; the largest has " + _largest(nodes)
-    return said + (f"; not counted: {fold(closed)}" if closed else "")
+        message += "; the largest has " + _largest(nodes)
+    return message + (f"; not counted: {fold(closed)}" if closed else "")
 
 
 def _largest(nodes: list[ClusterNode]) -> str:
@@ -203,15 +199,15 @@ def _largest(nodes: list[ClusterNode]) -> str:
     return f"{gpus_of(most.has):g} GPUs, {most.has.get('cpu', 0.0):g} cores, {memory:.3g} GiB ({most.name})"
 
 
-def _evidence(need: Need, nodes: list[ClusterNode], room: Mapping[str, int]) -> Evidence:
+def _evidence(need: PodNeed, nodes: list[ClusterNode], room: Mapping[str, int]) -> Evidence:
     held = fold(f"{name}: {count}" for name, count in room.items()) or "no node"
-    return Evidence("cluster", f"room for pods by node: {held}", f"{need.count} in all", "kubectl get nodes")
+    return Evidence("cluster", f"room for pods by node: {held}", f"{need.count} in total", "kubectl get nodes")
 
 
 @check(
     "KUB041",
     "gang-starts-in-part",
-    plan=_plan,
+    plan=no_requests,
     probes=(),
     cost="nothing on the nodes; one list of the cluster's nodes and one of all its pods",
     without_root="needs `list` on nodes and on pods of all namespaces, which not every account has",
@@ -220,23 +216,23 @@ def _evidence(need: Need, nodes: list[ClusterNode], room: Mapping[str, int]) -> 
     evidence=("kubeflow/trainer#165", "kubernetes-sigs/kueue#2796"),
 )
 def gang_starts_in_part(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The pods of the job can all be placed now, or none of them will be.
+    """Either all pods of the job can be placed now, or none of them starts.
 
-    What it checks: where nothing makes the pods a gang, what is free on the nodes now against the pods of the job that
-    do not run yet: either all of them find room, or none.
+    What it checks: without gang scheduling, the free resources of the nodes, compared with the pods that do not run
+    yet: either all of them fit, or none.
 
-    Why it matters: pods that start without the others hold their GPUs and wait in rendezvous until its time-out; two
-    such jobs wait for each other for ever.
+    Why it matters: pods that start without the others hold their GPUs and wait in rendezvous until its timeout; two
+    such jobs wait for each other forever.
 
     Example: 3 of 4 workers would start, and the fourth waits for a GPU that another team holds.
 
-    Fix: a gang scheduler (`schedulerName`, a PodGroup, a queue of Kueue), or wait for the room.
+    Fix: a gang scheduler (`schedulerName`, a PodGroup, a queue of Kueue), or wait for free resources.
 
-    Known limits: what is free changes by the minute; priorities, taints and quotas are not looked at.
+    Known limits: free resources change by the minute; priorities, taints and quotas are not checked.
 
     Evidence: kubeflow/trainer#165, kubernetes-sigs/kueue#2796.
     """
-    nothing, cluster = _why_nothing(job, fleet), _kubernetes(fleet)
+    nothing, cluster = _not_judged(job, fleet), _kubernetes(fleet)
     if nothing is not None or cluster is None:
         yield nothing or unknown(job.name, "there is no cluster")
         return
@@ -244,7 +240,7 @@ def gang_starts_in_part(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
         yield passed(job.name)
         return
     if any(node.free is None for node in cluster.nodes):
-        yield unknown(job.name, "; ".join(cluster.unknown) or "what is free on the nodes is not known")
+        yield unknown(job.name, "; ".join(cluster.unknown) or "the free resources of the nodes are not known")
         return
     running, clean = len(fleet.reached), True
     for need in needs(job):
@@ -258,8 +254,8 @@ def gang_starts_in_part(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
         clean = False
         yield failed(
             f"pods of {need.name}",
-            f"{now} of {need.count} pods of {need.spoken} each can run now, and nothing makes them wait for the others:"
-            " they would hold what they have until the rest finds room",
+            f"{now} of {need.count} pods of {need.description} each can run now, and nothing makes them wait for the "
+            "rest: they would hold their resources until the others fit",
             at=need.claims[0],
             also=(_evidence(need, nodes, room),),
             remedy="Name the cluster's gang scheduler in `schedulerName`, or a Kueue queue in the labels; or wait.",

@@ -1,1 +1,1 @@
-"""Parameter servers: where they land, and whether their hosts hold them."""
+"""Parameter servers: their placement, and whether their nodes have the resources for them."""

@@ -1,25 +1,27 @@
-"""Whether parameter servers land where they can serve: on several nodes, evenly, on ports of their own."""
+"""Checks the placement of parameter servers: on several nodes, evenly, on reserved ports."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, root_command, unknown
-from preflight.outcome import Confidence, Evidence, Severity
-from preflight.recording import Facts, Fleet
-from preflight.request import Request, probe_name
-from preflight_checks.context.surroundings import requests
-from preflight_checks.demands import Endpoint, fold, server_endpoints, stand_ins, unseen
+from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.job import Job, is_whole_number
+from preflight.model.recording import Facts, Fleet
+from preflight.model.requests import Request, probe_name
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
+from preflight_checks.context.node_environment import requests
+from preflight_checks.planning import missing_facts
 from preflight_checks.probes.environment import environment
 from preflight_checks.probes.server_place import server_place
-from preflight_checks.servers.server_layout import Layout, is_ps, layout, said
+from preflight_checks.requirements.endpoints import Endpoint, is_ps, server_endpoints
+from preflight_checks.requirements.hosts import fold, nodes_share_machine
+from preflight_checks.servers.layout import Layout, layout, layout_claims
 
 COST = "looks up the hosts of the servers, 3 seconds at most, and reads four files of /proc"
 PROBES = (server_place, environment)
 
 
-def plan_places(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+def plan_placement(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     if not _applies(job, fleet):
         return
     yield from requests(job, fleet, context=False)
@@ -30,35 +32,35 @@ def plan_places(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 
 def _applies(job: Job, fleet: Fleet) -> bool:
-    return is_ps(job) and len(fleet.nodes) > 1 and not stand_ins(fleet)
+    return is_ps(job) and len(fleet.nodes) > 1 and not nodes_share_machine(fleet)
 
 
-def known_layout(job: Job, fleet: Fleet, facts: Facts, what: str) -> Iterator[Layout | Verdict]:
-    """The layout, or why there is none to judge."""
+def known_layout(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[Layout | Verdict]:
+    """The layout, or the verdicts if there is none to judge."""
     if not _applies(job, fleet):
-        yield not_applicable(what, "the job has no parameter servers, or one node")
+        yield not_applicable(subject, "the job has no parameter servers, or one node")
         return
-    blind = tuple(unseen(facts, server_place, what))
+    blind = tuple(missing_facts(facts, server_place, subject))
     yield from blind
     if not facts.observed(server_place):
         if not blind:
-            yield unknown(what, "no node told what it offers")
+            yield unknown(subject, "no node reported its addresses")
         return
     found = layout(job, fleet, facts)
     if not found.servers:
-        yield unknown(what, "neither the files nor all nodes' own environment say which servers there are")
+        yield unknown(subject, "neither the files nor the environments of all nodes list the servers")
     else:
         yield found
 
 
-def _spelled(endpoints: list[Endpoint]) -> str:
+def _as_written(endpoints: list[Endpoint]) -> str:
     return fold((f"{endpoint.host}:{endpoint.port}" for endpoint in endpoints), 4)
 
 
 @check(
     "PLC001",
     "servers-on-few-nodes",
-    plan=plan_places,
+    plan=plan_placement,
     probes=PROBES,
     cost=COST,
     severity=Severity.WARNING,
@@ -68,17 +70,17 @@ def servers_on_few_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
     """Parameter servers are spread over the nodes, as the nodes' own addresses show.
 
     What it checks: the host of each server is looked up on every node, and belongs to the node that has the address.
-    Two or more servers are not all on one node while trainers are on several, and no node has two servers more than
-    another that has any.
+    Two or more servers are not all on one node while trainers are on several, and no server node has two servers more
+    than another.
 
-    Why it matters: all parameters of all trainers go through one network card and one memory, so that further servers
-    add nothing; the node with more servers than the others sets the speed.
+    Why it matters: all parameters of all trainers go through one network card and one memory, so further servers add
+    nothing; the node with more servers than the others sets the speed.
 
     Example: ps-a and ps-b are two names of one machine.
 
     Fix: give the servers addresses on different nodes, one or equally many on each.
 
-    Known limits: where the files spell one host for all servers, PPS007 says so without any node.
+    Known limits: if the files name one host for all servers, PPS007 reports it without any node.
 
     Evidence: tensorflow/tensorflow#3762, PaddlePaddle/Paddle#10398.
     """
@@ -91,28 +93,28 @@ def servers_on_few_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
 
 def _judge_spread(found: Layout) -> Iterator[Verdict]:
     for endpoint in found.unplaced:
-        yield unknown(f"{endpoint.what} {endpoint.host}", "its address is that of no node, or of several")
+        yield unknown(f"{endpoint.what} {endpoint.host}", "its address belongs to no node, or to several")
     held = found.by_node(found.servers)
     trainers = found.by_node(found.trainers)
     hosts = {endpoint.host for endpoint in found.servers}
-    if sum(len(mine) for mine in held.values()) < len(found.servers):
+    if sum(len(own) for own in held.values()) < len(found.servers):
         return
     if len(found.servers) > 1 and len(held) == 1 and len(trainers) > 1:
-        (node, mine), *_ = held.items()
+        (node, own), *_ = held.items()
         if len(hosts) > 1 or not found.stated:
             yield failed(
                 "all servers on one node",
-                f"all {len(mine)} servers ({_spelled(mine)}) are on {node}, while the trainers are on "
+                f"all {len(own)} servers ({_as_written(own)}) are on {node}, while the trainers are on "
                 f"{len(trainers)} nodes",
                 at=Evidence(
-                    "addresses", f"{_spelled(mine)} on {node}", "several nodes", f"getent hosts {mine[0].host}", node
+                    "addresses", f"{_as_written(own)} on {node}", "several nodes", f"getent hosts {own[0].host}", node
                 ),
-                also=said(found),
+                also=layout_claims(found),
                 nodes=(node,),
                 remedy="Give the servers addresses on different nodes.",
             )
             return
-    counts = {node: len(mine) for node, mine in held.items()}
+    counts = {node: len(own) for node, own in held.items()}
     most, fewest = max(counts.values()), min(counts.values())
     if len(counts) > 1 and most - fewest > 1:
         full = tuple(node for node, count in counts.items() if count == most)
@@ -126,7 +128,7 @@ def _judge_spread(found: Layout) -> Iterator[Verdict]:
                 "",
                 full[0],
             ),
-            also=said(found),
+            also=layout_claims(found),
             nodes=full,
             remedy=f"Move servers from {fold(full)} to the others.",
             confidence=Confidence.MEDIUM,
@@ -138,7 +140,7 @@ def _judge_spread(found: Layout) -> Iterator[Verdict]:
 @check(
     "PLC002",
     "servers-beside-some-trainers",
-    plan=plan_places,
+    plan=plan_placement,
     probes=PROBES,
     cost=COST,
     severity=Severity.INFO,
@@ -146,7 +148,7 @@ def _judge_spread(found: Layout) -> Iterator[Verdict]:
     evidence=("tensorflow/tensorflow#3762", "PaddlePaddle/Paddle#30524"),
 )
 def servers_beside_some_trainers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Servers share their node with all trainers alike, or with none.
+    """Servers share their nodes with all trainers, or with none.
 
     What it checks: which nodes run a server and a trainer, by the nodes' own addresses.
 
@@ -155,9 +157,9 @@ def servers_beside_some_trainers(job: Job, fleet: Fleet, facts: Facts) -> Iterat
 
     Example: two servers on two of eight trainer nodes.
 
-    Fix: put servers on nodes of their own, or one on every node.
+    Fix: put servers on separate nodes, or one on every node.
 
-    Known limits: told in passing; with cores to spare it costs little.
+    Known limits: information only; with spare cores it costs little.
 
     Evidence: tensorflow/tensorflow#3762, PaddlePaddle/Paddle#30524.
     """
@@ -173,9 +175,9 @@ def servers_beside_some_trainers(job: Job, fleet: Fleet, facts: Facts) -> Iterat
                 f"trainers on {fold(both)} share their node with servers, and those on the other "
                 f"{len(trainers) - len(both)} nodes do not",
                 at=Evidence("addresses", f"server and trainer on {both[0]}", "one of them", "", both[0]),
-                also=said(item),
+                also=layout_claims(item),
                 nodes=both,
-                remedy="Put the servers on nodes of their own, or one on every node.",
+                remedy="Put the servers on separate nodes, or one on every node.",
             )
         else:
             yield passed("neighbours of servers")
@@ -184,7 +186,7 @@ def servers_beside_some_trainers(job: Job, fleet: Fleet, facts: Facts) -> Iterat
 @check(
     "PLC006",
     "server-port-ephemeral",
-    plan=plan_places,
+    plan=plan_placement,
     probes=PROBES,
     cost=COST,
     severity=Severity.INFO,
@@ -192,13 +194,13 @@ def servers_beside_some_trainers(job: Job, fleet: Fleet, facts: Facts) -> Iterat
     evidence=("https://docs.kernel.org/networking/ip-sysctl.html#ip-variables", "PaddlePaddle/Paddle#16138"),
 )
 def server_port_ephemeral(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Servers and trainers listen on ports that the kernel gives to nobody else.
+    """Servers and trainers listen on ports that the kernel gives to no other connection.
 
-    What it checks: the ports of parameter servers and trainers against the node's range of ephemeral ports and the
-    ports reserved in it.
+    What it checks: the ports of parameter servers and trainers compared with the node's range of ephemeral ports and
+    the ports reserved in it.
 
-    Why it matters: any outgoing connection of the node may be given such a port; then the server cannot listen, once in
-    a hundred starts.
+    Why it matters: any outgoing connection of the node may get such a port; then the server cannot listen, perhaps
+    once in a hundred starts.
 
     Example: a server on port 36001 with the range 32768 to 60999.
 
@@ -213,29 +215,29 @@ def server_port_ephemeral(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
             yield item
             continue
         within: dict[tuple[int, int], dict[str, list[Endpoint]]] = {}
-        told = False
-        for node, mine in item.by_node((*item.servers, *item.trainers)).items():
+        has_finding = False
+        for node, own in item.by_node((*item.servers, *item.trainers)).items():
             place = facts.observed(server_place).get(node)
             if place is None or place.first_ephemeral_port is None or place.last_ephemeral_port is None:
-                yield unknown(f"ports of {node}", "its range of ephemeral ports cannot be told")
+                yield unknown(f"ports of {node}", "its range of ephemeral ports is unknown")
                 continue
-            told = True
+            has_finding = True
             first, last = place.first_ephemeral_port, place.last_ephemeral_port
-            taken = [e for e in mine if first <= e.port <= last and not _reserved(place.reserved_ports, e.port)]
-            if taken:
-                within.setdefault((first, last), {})[node] = taken
+            used = [e for e in own if first <= e.port <= last and not _reserved(place.reserved_ports, e.port)]
+            if used:
+                within.setdefault((first, last), {})[node] = used
         for (first, last), by_node in within.items():
-            ports = sorted({endpoint.port for mine in by_node.values() for endpoint in mine})
+            ports = sorted({endpoint.port for own in by_node.values() for endpoint in own})
             node = next(iter(by_node))
             yield failed(
                 f"ports of {fold(by_node)}",
                 f"{'ports' if len(ports) > 1 else 'port'} {fold(map(str, ports))} of servers and trainers on "
-                f"{fold(by_node)} {'lie' if len(ports) > 1 else 'lies'} in the range that the kernel gives to outgoing "
-                f"connections ({first} to {last})",
+                f"{fold(by_node)} {'lie' if len(ports) > 1 else 'lies'} in the range that the kernel uses for "
+                f"outgoing connections ({first} to {last})",
                 at=Evidence(
                     "ephemeral ports", f"{first}-{last}", "a port outside", "sysctl net.ipv4.ip_local_port_range", node
                 ),
-                also=said(item),
+                also=layout_claims(item),
                 nodes=tuple(by_node),
                 remedy=f"Choose ports below {first}, or reserve them on those nodes: `sysctl "
                 f"net.ipv4.ip_local_reserved_ports={','.join(map(str, ports[:8]))}`.",
@@ -245,7 +247,7 @@ def server_port_ephemeral(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
                     ),
                 ),
             )
-        if told and not within:
+        if has_finding and not within:
             yield passed("ports of servers")
 
 
@@ -253,6 +255,6 @@ def _reserved(ranges: str, port: int) -> bool:
     """Whether a port is in the kernel's list of reserved ones: `8080,9148-9150`."""
     for part in ranges.split(","):
         first, _, last = part.strip().partition("-")
-        if first.isdigit() and int(first) <= port <= int(last if last.isdigit() else first):
+        if is_whole_number(first) and int(first) <= port <= int(last if is_whole_number(last) else first):
             return True
     return False

@@ -1,15 +1,15 @@
-"""Whether the servers of a training run move as much as what they hold lets expect."""
+"""Checks that the traffic of each server in a training run matches the parameters it holds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from preflight.job import Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
-from preflight.lazy.dataclasses import dataclass
-from preflight.outcome import Confidence, Evidence, Severity
-from preflight.recording import Facts, Fleet
-from preflight_checks.smoke.drilled import drillable
+from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.job import Job
+from preflight.model.recording import Facts, Fleet
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight_checks.smoke.injected_fault import may_fail_by_injection
 from preflight_checks.smoke.server_plan import plan_servers
 from preflight_checks.smoke.server_run import (
     COST,
@@ -22,28 +22,28 @@ from preflight_checks.smoke.server_run import (
     uncounted,
 )
 
-#: A server that holds or moves so many times the mean is loaded unevenly (evidence: size-balanced placement reaches
+#: A server that holds or moves this many times the mean is unevenly loaded (evidence: size-balanced placement reaches
 #: 1.05, hashing 1.10 from 50 slices a server on).
 UNEVEN = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one server moved, which share of all that is, and which share of the parameters it holds.
+    """The bytes that one server moved, and its shares of all bytes and of all parameters.
 
-    `uneven` says that it moved far more than what it holds lets expect.
+    `uneven`: it moved far more than its share of the parameters explains.
     """
 
     index: int
     node: str
-    moved: int
+    bytes_moved: int
     share: float
-    due: float
+    parameter_share: float
     uneven: bool
 
 
 def loads_of(run: ServerRun) -> tuple[Load, ...]:
-    """The load of each server that came to the end; none where they told no bytes that they hold or moved."""
+    """The load of each server that completed; empty if the servers reported no bytes."""
     moved = [sum(seen.bytes_in + seen.bytes_out for seen in report.seen) for _, report in run.servers]
     held = [report.dense_bytes for _, report in run.servers]
     if not sum(held) or not sum(moved) or uncounted(run):
@@ -67,20 +67,21 @@ def loads_of(run: ServerRun) -> tuple[Load, ...]:
     confidence=Confidence.MEDIUM,
     evidence=("tensorflow/tensorflow#3762", "PaddlePaddle/Paddle#10398"),
 )
-@drillable("delay", "loss", "double", "flip")
+@may_fail_by_injection("delay", "loss", "double", "flip")
 def server_load_uneven(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Servers move as many bytes as what they hold lets expect.
+    """The traffic of each server matches its share of the parameters.
 
-    What it checks: the bytes that each server took in and gave out, against its share of what all of them hold.
+    What it checks: the bytes that each server received and sent, compared with its share of the parameters.
 
-    Why it matters: every step waits for the server that moves most. A server that moves much more than its share
-    serves somebody else, or the same twice.
+    Why it matters: every step waits for the busiest server. A server that moves much more than its share serves
+    another job, or sends data twice.
 
     Example: server 0 on node-a moved 62 % of all bytes and holds 33 % of the parameters.
 
-    Fix: see who else talks to the named server; place parameters by size.
+    Fix: find other clients of the named server; place parameters by size.
 
-    Known limits: the model is a small one of our own; how the job's own parameters are dealt is judged from its files.
+    Known limits: the model is a small one of our own; the placement of the job's own parameters is judged from its
+    files.
 
     Evidence: tensorflow/tensorflow#3762, PaddlePaddle/Paddle#10398.
     """
@@ -97,18 +98,21 @@ def server_load_uneven(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
         return
     loads = loads_of(run)
     if not loads:
-        yield unknown("load of servers", "the servers told no bytes that they hold or moved")
+        yield unknown("load of servers", "the servers reported no bytes")
         return
-    for one in (one for one in loads if one.uneven):
+    for load in (load for load in loads if load.uneven):
         yield failed(
-            f"load of server {one.index} on {one.node}",
-            f"server {one.index} on {one.node} moved {one.share:.0%} of all bytes and holds {one.due:.0%} of the "
-            "parameters",
+            f"load of server {load.index} on {load.node}",
+            f"server {load.index} on {load.node} moved {load.share:.0%} of all bytes and holds "
+            f"{load.parameter_share:.0%} of the parameters",
             at=Evidence(
-                FACT, f"{one.moved} bytes", f"about {one.due:.0%} of {sum(o.moved for o in loads)}", node=one.node
+                FACT,
+                f"{load.bytes_moved} bytes",
+                f"about {load.parameter_share:.0%} of {sum(o.bytes_moved for o in loads)}",
+                node=load.node,
             ),
-            nodes=(one.node,),
-            remedy=f"See who else talks to {one.node}; place parameters by size.",
+            nodes=(load.node,),
+            remedy=f"Find other clients of {load.node}, and place parameters by size.",
         )
-    if not any(one.uneven for one in loads):
-        yield passed(f"load of servers: {', '.join(f'{one.share:.0%}' for one in loads)} of the bytes moved")
+    if not any(load.uneven for load in loads):
+        yield passed(f"load of servers: {', '.join(f'{load.share:.0%}' for load in loads)} of the bytes moved")

@@ -4,40 +4,51 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from preflight.job import Claim, Job, alternatives
-from preflight.lazy.dataclasses import dataclass
-from preflight.ranks import SPARE
-from preflight.recording import Facts, Fleet
-from preflight.request import Request, probe_name
-from preflight_checks.demands import scopes
+from preflight.analysis.rank_state import BACKUP_WORKER
+from preflight.model.job import Claim, Job, Known, alternatives
+from preflight.model.recording import Facts, Fleet
+from preflight.model.requests import Request, probe_name
 from preflight_checks.probes.environment import environment
 from preflight_checks.probes.server_place import server_place
-from preflight_checks.servers.server_layout import SERVER, WORKER, dealing, is_ps
-from preflight_checks.smoke.drilled import with_drill
+from preflight_checks.requirements.claims import scopes
+from preflight_checks.requirements.endpoints import is_ps
+from preflight_checks.servers.layout import SERVER, WORKER, assignment_policy
+from preflight_checks.smoke.framework import framework_of
+from preflight_checks.smoke.injected_fault import with_injected_fault
+from preflight_checks.smoke.job_shape import JobShape, job_shape
+from preflight_checks.smoke.plan import DEADLINE_S
+from preflight_checks.smoke.plan import PLAN_PROBES as RANK_PLAN_PROBES
 from preflight_checks.smoke.server_processes import Process, processes
-from preflight_checks.smoke.smoke_plan import DEADLINE_S
-from preflight_checks.smoke.smoke_plan import READS as READS_OF_RANKS
-from preflight_checks.smoke.smoke_size import gpus_on
+from preflight_checks.smoke.size import gpus_on
 from reference_trainer.ps.server import server as run_server
 from reference_trainer.ps.worker import worker as run_worker
 
-#: What of the nodes has to be known to plan a run, and to judge it.
-READS = (*READS_OF_RANKS, environment, server_place)
+#: The probes whose facts are needed to plan and judge a run.
+PLAN_PROBES = (*RANK_PLAN_PROBES, environment, server_place)
 #: Steps of the exact phase and of training.
 STEPS = 20
-#: Local steps between two exchanges where a geo job does not say how many (Paddle's own default, geo_sgd_need_push_nums
+#: Far below those of a training, so that the small model is cut into slices, some of which are added while they
+#: arrive, and several of which are in each reply: all that happens to large parameters happens in each run.
+SLICE_BYTES = STREAM_BYTES = 8192
+#: Steps of a run with the job's own sizes: enough for a median, and each moves the whole model twice.
+PROFILE_STEPS = 6
+#: How long such a process may compute without a word, for others to count it as stopped.
+PROFILE_LIMIT_S = 30.0
+#: Local steps between two exchanges if a geo job does not state them (Paddle's default, geo_sgd_need_push_nums
 #: of DistributeTranspilerConfig, Fluid 1.8).
 GEO_STEPS = 100
-#: What a job calls its mode, and which of ours that is. Half-asynchronous servers, and those of GPU boxes, apply what
-#: comes as it comes.
-MODES = {"sync": "sync", "async": "async", "half-async": "async", "gpubox": "async", "heter": "async", "geo": "geo"}
+#: Paddle's mode of servers that keep their parameters in GPU memory.
+_GPU_BOX = "gpubox"
+#: The mode of the smoke run for each mode of a job. Half-asynchronous servers, and those of GPU boxes, apply updates
+#: as they arrive.
+MODES = {"sync": "sync", "async": "async", "half-async": "async", _GPU_BOX: "async", "heter": "async", "geo": "geo"}
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """When the job's servers apply what workers push, and who says so."""
+    """When the job's servers apply updates, and the claims that state it."""
 
     name: str
     why: str
@@ -46,8 +57,8 @@ class Mode:
     claims: tuple[Claim, ...] = ()
 
 
-def no_servers(job: Job, fleet: Fleet) -> str:
-    """Why there is no parameter-server smoke run for this job; empty when there is one."""
+def no_server_run_reason(job: Job, fleet: Fleet) -> str:
+    """Why there is no parameter-server smoke run for this job; empty if there is one."""
     if not is_ps(job):
         return "the job has no parameter servers"
     if not fleet.nodes:
@@ -56,60 +67,64 @@ def no_servers(job: Job, fleet: Fleet) -> str:
 
 
 def mode_of(job: Job, fleet: Fleet) -> Mode:
-    """The mode that the user wished for, else the job's; synchronous, as frameworks do, where nothing says it."""
-    wish, said = fleet.wish, _said_by(job)
-    name = wish.mode or said.name
-    why, claims = (f"{name}, as wished by --mode", ()) if wish.mode else (said.why, said.claims)
-    if name == "ssp" and wish.staleness is not None:
-        why += f", at most {wish.staleness} steps ahead"
+    """The mode that the user chose, else the job's, else synchronous, as in the frameworks."""
+    options, stated = fleet.smoke_options, _stated_mode(job)
+    name = options.mode or stated.name
+    reason, claims = (f"{name}, as set by --mode", ()) if options.mode else (stated.why, stated.claims)
+    if name == "ssp" and options.staleness is not None:
+        reason += f", at most {options.staleness} steps ahead"
     if name != "geo":
-        return Mode(name, why, 1, wish.staleness if name == "ssp" else None, claims)
-    if wish.geo_steps is not None:
-        local = min(wish.geo_steps, STEPS)
+        return Mode(name, reason, 1, options.staleness if name == "ssp" else None, claims)
+    if options.geo_steps is not None:
+        local = min(options.geo_steps, STEPS)
         return Mode(name, f"geo with an exchange every {local} steps", local, None, claims)
-    if said.name == "geo":
-        return Mode(name, said.why, said.geo_steps, None, said.claims)
-    return Mode(name, f"{why}, an exchange every {STEPS // 4} steps", STEPS // 4, None, claims)
+    if stated.name == "geo":
+        return Mode(name, stated.why, stated.geo_steps, None, stated.claims)
+    return Mode(name, f"{reason}, an exchange every {STEPS // 4} steps", STEPS // 4, None, claims)
 
 
-def _said_by(job: Job) -> Mode:
+def _stated_mode(job: Job) -> Mode:
     found = tuple(dict.fromkeys(claim for scope in scopes(job) for claim in job.about("ps_update_mode", scope)))
     strongest = max((claim.strength for claim in found), default=None)
-    said = tuple(claim for claim in found if claim.strength is strongest)
-    names = [MODES[str(value)] for claim in said for value in claim.alternatives if str(value) in MODES]
+    stated = tuple(claim for claim in found if claim.strength is strongest)
+    names = [MODES[str(value)] for claim in stated for value in claim.alternatives if str(value) in MODES]
     if not names:
-        return Mode("sync", "synchronous, since nothing says the mode", claims=said)
+        return Mode("sync", "synchronous, since no mode is set", claims=stated)
     name = Counter(names).most_common(1)[0][0]
     if name != "geo":
-        return Mode(name, f"{name}, as the job", claims=said)
+        return Mode(name, f"{name}, as in the job", claims=stated)
     steps = [value for claim in job.about("geo_steps") for value in alternatives(claim.value) if isinstance(value, int)]
     chosen = next((value for value in steps if value > 0), GEO_STEPS)
     # A run of a few steps must exchange more than once.
     local = min(chosen, STEPS // 4)
-    why = f"geo with an exchange every {local} steps" + (f" (the job: {chosen})" if local != chosen else "")
-    return Mode(name, why, local, None, (*said, *job.about("geo_steps")))
+    reason = f"geo with an exchange every {local} steps" + (f" (the job: {chosen})" if local != chosen else "")
+    return Mode(name, reason, local, None, (*stated, *job.about("geo_steps")))
 
 
 def plan_servers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """One request for each server and worker, all of one group; servers first."""
-    found = processes(job, fleet, facts) if not no_servers(job, fleet) else ""
+    """One request per server and worker, in one group; servers first."""
+    found = processes(job, fleet, facts) if not no_server_run_reason(job, fleet) else ""
     if not isinstance(found, str):
         mode = mode_of(job, fleet)
         requests = list(_requests(job, fleet, facts, found, mode))
-        if has_spare(fleet, mode):
-            requests = [replace(r, params={**r.params, "spares": 1}) for r in (*requests, _spare(fleet, requests))]
-        yield from with_drill(
-            requests, fleet.wish.drill, [*(process.kind for process in found), SPARE][: len(requests)]
+        if has_backup(fleet, mode):
+            requests = [
+                replace(r, params={**r.params, "spares": 1}) for r in (*requests, _backup_request(fleet, requests))
+            ]
+        yield from with_injected_fault(
+            requests,
+            fleet.smoke_options.injected_fault,
+            [*(process.kind for process in found), BACKUP_WORKER][: len(requests)],
         )
 
 
-def has_spare(fleet: Fleet, mode: Mode) -> bool:
-    """Whether a spare worker waits for a place: it was asked for, and servers do not wait for every worker."""
-    return fleet.wish.backup and mode.name != "sync"
+def has_backup(fleet: Fleet, mode: Mode) -> bool:
+    """Whether a backup worker is started: it was requested, and servers do not wait for every worker."""
+    return fleet.smoke_options.backup and mode.name != "sync"
 
 
-def _spare(fleet: Fleet, requests: Sequence[Request]) -> Request:
-    """A worker without a place, on the node that has the fewest processes; of several on the last one."""
+def _backup_request(fleet: Fleet, requests: Sequence[Request]) -> Request:
+    """The request for a backup worker, on the last of the nodes with the fewest processes."""
     busy = Counter(request.node for request in requests)
     node = min(reversed(fleet.nodes), key=lambda node: busy[node.name]).name
     like = next(request for request in reversed(requests) if request.probe == probe_name(run_worker))
@@ -118,12 +133,18 @@ def _spare(fleet: Fleet, requests: Sequence[Request]) -> Request:
 
 
 def _requests(job: Job, fleet: Fleet, facts: Facts, found: tuple[Process, ...], mode: Mode) -> Iterator[Request]:
-    policy, least = dealing(job)
+    policy, least = assignment_policy(job)
+    framework = framework_of(job, fleet, facts).name
+    shape = shape_of(job, fleet, facts, found)
+    # A model of the job's size has large shards by itself.
+    size: dict[str, object] = {"steps": STEPS, "slice_bytes": SLICE_BYTES, "stream_bytes": STREAM_BYTES}
+    if shape is not None:
+        size = {"steps": PROFILE_STEPS, "exact_steps": 1, "model": shape.model, "least_limit_s": PROFILE_LIMIT_S}
     numbers: dict[str, list[int]] = {"server": [], "worker": []}
     for number, process in enumerate(found):
         numbers[process.kind].append(number)
-    if has_spare(fleet, mode):
-        numbers[SPARE] = [len(found)]
+    if has_backup(fleet, mode):
+        numbers[BACKUP_WORKER] = [len(found)]
     for number, process in enumerate(found):
         params: dict[str, object] = {
             "rank": number,
@@ -135,14 +156,14 @@ def _requests(job: Job, fleet: Fleet, facts: Facts, found: tuple[Process, ...], 
             "endpoint": process.endpoint,
             "numbers": numbers,
             **({"source": process.source} if process.source else {}),
+            **({"framework": framework} if framework else {}),
             "mode": mode.name,
             "geo_steps": mode.geo_steps,
             **({"staleness": mode.staleness} if mode.staleness is not None else {}),
-            "steps": STEPS,
             "policy": policy,
             "least_block": least,
-            "server_device": "cpu",
-            "worker_device": _device(process, found, facts),
+            **size,
+            **_devices(job, fleet, process, found, facts),
         }
         yield Request(
             probe_name(run_server if process.kind == SERVER else run_worker),
@@ -156,15 +177,48 @@ def _requests(job: Job, fleet: Fleet, facts: Facts, found: tuple[Process, ...], 
         )
 
 
+def shape_of(job: Job, fleet: Fleet, facts: Facts, found: Sequence[Process]) -> JobShape | None:
+    """The job's own parameters, if the user wants them in the run and the files state their sizes.
+
+    Paddle's own servers train a fixed program.
+    """
+    if not fleet.smoke_options.profile_model or framework_of(job, fleet, facts).name:
+        return None
+    return job_shape(job, facts, [process.node.name for process in found])
+
+
 def group_of(job: Job) -> str:
     """The name of the run."""
     return f"smoke {job.name}"
 
 
-def _device(process: Process, found: tuple[Process, ...], facts: Facts) -> str:
-    """The GPU of a worker where its node has some that torch can use: one after the other for those of one node."""
-    gpus = gpus_on(facts, process.node.name)
-    if process.kind == SERVER or not gpus:
-        return "cpu"
-    beside = [other for other in found if other.kind != SERVER and other.node == process.node]
-    return f"cuda:{next(i for i, other in enumerate(beside) if other is process) % gpus}"
+def server_device(job: Job, fleet: Fleet, facts: Facts, node: str) -> str:
+    """Where a server on this node keeps its parameters: as the user chose, else as in the job.
+
+    Servers of a GPU box hold them in GPU memory (Paddle's `gpubox`, distributed/fleet/runtime/the_one_ps.py); other
+    servers, and those on nodes whose GPUs torch cannot use, hold them on the host.
+    """
+    if fleet.smoke_options.server_device:
+        return fleet.smoke_options.server_device
+    on_gpu = any(
+        claim.value == Known(_GPU_BOX) for scope in scopes(job) for claim in job.about("ps_update_mode", scope)
+    )
+    return "cuda" if on_gpu and gpus_on(facts, node) else "cpu"
+
+
+def _devices(job: Job, fleet: Fleet, process: Process, found: tuple[Process, ...], facts: Facts) -> dict[str, object]:
+    """The devices of a process, and its place among those of its kind on its node, which take GPUs in turn.
+
+    Each process counts the GPUs that it sees: a launcher may show it only its own.
+    """
+    node = process.node.name
+    colocated = [other for other in found if other.node == process.node and _is_server(other) == _is_server(process)]
+    return {
+        "server_device": server_device(job, fleet, facts, node),
+        "worker_device": "cuda" if gpus_on(facts, node) and not _is_server(process) else "cpu",
+        "local_index": next(place for place, other in enumerate(colocated) if other is process),
+    }
+
+
+def _is_server(process: Process) -> bool:
+    return process.kind == SERVER

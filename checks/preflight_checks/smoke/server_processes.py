@@ -1,33 +1,33 @@
-"""Which servers and workers a parameter-server job starts, on which nodes, and what each of them is told.
+"""The servers and workers that a parameter-server job starts, their nodes, and their settings.
 
-Two questions are kept apart: which processes there are (by the lists of endpoints, else by numbers), and what each one
-is told of itself and the others (by its own launch line, or by the variables that its node gives it). An index that is
-given twice, a list in another order or a wrong number stays as it is, so that the smoke run meets it as the job would.
+Two things are separate: which processes exist (from lists of endpoints, else from numbers), and the settings of each
+process (from its own launch line, or its node's variables). A duplicate index, a list in another order or a wrong
+number is kept, so that the smoke run behaves as the job would.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from preflight.job import Claim, Job, Known, Scope
-from preflight.job.hostname import split_endpoint
-from preflight.lazy.dataclasses import dataclass
-from preflight.recording import Facts, Fleet, Node
-from preflight_checks.context.surroundings import bare, set_by_job
-from preflight_checks.demands import deciding, known_int, known_text, named, names_value, one_machine, scopes
-from preflight_checks.links.dialling import address_of
-from preflight_checks.network.local_ports import free_on
-from preflight_checks.servers.server_layout import SERVER, WORKER, layout
+from preflight._util.hostnames import split_endpoint
+from preflight.model.job import Claim, Job, Known, Scope, is_whole_number
+from preflight.model.recording import Facts, Fleet, Node
+from preflight_checks.context.node_environment import bare, set_by_job
+from preflight_checks.links.dial_requests import address_of
+from preflight_checks.network.local_ports import free_ports_of
+from preflight_checks.requirements.claims import claims_in_force, known_int, known_text, names_value, scopes
+from preflight_checks.requirements.hosts import is_single_machine, named
+from preflight_checks.servers.layout import SERVER, WORKER, layout
 
-#: What Paddle calls the two; whatever else a process is told stays as it is spelled.
+#: Paddle's names of the two kinds; other settings are kept as written.
 ROLES = {"PSERVER": SERVER, "TRAINER": WORKER}
-#: Where servers listen when nothing says it: the port of the examples in Paddle's documentation.
+#: The default port of servers: that of the examples in Paddle's documentation.
 SERVER_PORT = 6170
-#: The same of PaddlePaddle 0.x (paddle/utils/Flags.cpp).
+#: The same for PaddlePaddle 0.x (paddle/utils/Flags.cpp).
 OLD_SERVER_PORT = 20134
-#: What Paddle's role makers read, newer names first.
+#: Variables that Paddle's role makers read, newer names first.
 _ROLE = ("TRAINING_ROLE", "PADDLE_TRAINING_ROLE")
 _SERVERS = ("PADDLE_PSERVERS_IP_PORT_LIST", "PADDLE_PSERVER_ENDPOINTS")
 _QUANTITIES = ("ps_mode", "ps_server_endpoints", "ps_worker_endpoints", "ps_servers", "ps_workers")
@@ -35,14 +35,14 @@ _QUANTITIES = ("ps_mode", "ps_server_endpoints", "ps_worker_endpoints", "ps_serv
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One server or worker, and what it is told.
+    """One server or worker, and its settings.
 
     Args:
-        kind: `server` or `worker`: what it is by its place in the job; `role` is the word it is told.
-        index: what it is told, a text where that is no number.
-        servers, workers: the numbers it is told; `server_endpoints` the list, in its order.
-        endpoint: of a server, its own; of a worker empty.
-        source: where that is said, if not by the job as a whole.
+        kind: `server` or `worker`: its kind by its position in the job; `role` is the name in its settings.
+        index: its index; text if it is not a number.
+        servers, workers: the numbers in its settings; `server_endpoints` is the list, in order.
+        endpoint: a server's own endpoint; empty for a worker.
+        source: the origin of its settings, if not the job as a whole.
     """
 
     kind: str
@@ -58,41 +58,45 @@ class Process:
 
 
 def processes(job: Job, fleet: Fleet, facts: Facts) -> tuple[Process, ...] | str:
-    """All servers and workers, servers first; a text where it cannot be told which there are."""
+    """All servers and workers, servers first; a text with the reason if they are unknown."""
     if not fleet.nodes:
         return "the job has no known nodes"
-    found = _of_nodes(job, fleet, facts) or _of_lists(job, fleet, facts)
+    found = _from_node_environments(job, fleet, facts) or _from_lists(job, fleet, facts)
     if isinstance(found, str):
         return found
     found = sorted(found, key=lambda process: process.kind != SERVER)
-    if one_machine(fleet):
-        found = _on_loopback(found, _named(job, facts), free_on(job, fleet, facts))
+    if is_single_machine(fleet):
+        found = _on_loopback(found, _named(job, facts), free_ports_of(job, fleet, facts))
     return tuple(found)
 
 
-# By what each node is given
+# From the environment of each node
 
 
-def _of_nodes(job: Job, fleet: Fleet, facts: Facts) -> list[Process]:
-    """One process for each node that is given a role by its own environment, as pods are; none where none is."""
+def _from_node_environments(job: Job, fleet: Fleet, facts: Facts) -> list[Process]:
+    """One process for each node whose own environment sets a role, as in pods."""
     own = set_by_job(job)
     seen = {node: environment.variables for node, environment in bare(facts).items()}
-    mine = {node.name: _free_of(seen.get(node.name, {}), own) for node in fleet.nodes}
-    if not any(_given(variables, _ROLE) for variables in mine.values()):
+    mine = {node.name: _without_job_variables(seen.get(node.name, {}), own) for node in fleet.nodes}
+    if not any(_first_value(variables, _ROLE) for variables in mine.values()):
         return []
     mode = _claims(job)
-    return [_of_node(node, mine[node.name], job, mode) for node in fleet.nodes if _given(mine[node.name], _ROLE)]
+    return [
+        _from_node_environment(node, mine[node.name], job, mode)
+        for node in fleet.nodes
+        if _first_value(mine[node.name], _ROLE)
+    ]
 
 
-def _free_of(variables: Mapping[str, str], own: Mapping[str, object]) -> dict[str, str]:
-    """A node's variables without those that the job's files set themselves."""
+def _without_job_variables(variables: Mapping[str, str], own: Mapping[str, object]) -> dict[str, str]:
+    """A node's variables without those that the job's files set."""
     return {name: value for name, value in variables.items() if name not in own}
 
 
-def _of_node(node: Node, variables: Mapping[str, str], job: Job, claims: tuple[Claim, ...]) -> Process:
-    spelled = _given(variables, _ROLE) or ""
-    listed = _given(variables, _SERVERS)
-    endpoints = _cut(listed) if listed is not None else _first(job, "ps_server_endpoints")
+def _from_node_environment(node: Node, variables: Mapping[str, str], job: Job, claims: tuple[Claim, ...]) -> Process:
+    spelled = _first_value(variables, _ROLE) or ""
+    listed = _first_value(variables, _SERVERS)
+    endpoints = _split_list(listed) if listed is not None else _first_list(job, "ps_server_endpoints")
     endpoint = f"{variables.get('POD_IP', '')}:{variables.get('PADDLE_PORT', '')}".strip(":")
     kind = ROLES.get(spelled) or (SERVER if endpoint and endpoint in endpoints else WORKER)
     index: int | str = _number(variables.get("PADDLE_TRAINER_ID", ""))
@@ -107,28 +111,28 @@ def _of_node(node: Node, variables: Mapping[str, str], job: Job, claims: tuple[C
     return Process(kind, node, role, index, len(endpoints), known, endpoints, own, source, claims)
 
 
-def _given(variables: Mapping[str, str], names: Sequence[str]) -> str | None:
+def _first_value(variables: Mapping[str, str], names: Sequence[str]) -> str | None:
     return next((variables[name] for name in names if name in variables), None)
 
 
 def _number(text: str) -> int | str:
-    return int(text) if text.strip().isdigit() else text
+    return int(text) if is_whole_number(text.strip()) else text
 
 
-# By the job's lists and numbers, and by its launch lines
+# From the job's lists, numbers and launch lines
 
 
-def _of_lists(job: Job, fleet: Fleet, facts: Facts) -> list[Process] | str:
-    """As many as the lists have entries, or the numbers say, each told what is right for it or what its launch says."""
+def _from_lists(job: Job, fleet: Fleet, facts: Facts) -> list[Process] | str:
+    """One process per list entry, or as many as the numbers state, with correct settings or its launch line's."""
     lines = list(_lines(job))
-    listed, trainers = _servers_of(job), _first(job, "ps_worker_endpoints") or _hosts_of_old(job)
+    listed, trainers = _servers_of(job), _first_list(job, "ps_worker_endpoints") or _hosts_of_old(job)
     servers = len(listed) or _count(job, "ps_servers") or _lines_of(lines, SERVER)
     workers = len(trainers) or _count(job, "ps_workers") or _lines_of(lines, WORKER)
     if not servers or not workers:
-        return f"nothing says how many {'workers' if servers else 'servers'} there are"
+        return f"nothing states how many {'workers' if servers else 'servers'} there are"
     placed = _placed(job, fleet, facts, (*listed, *trainers))
     on = [placed[host_of(entry)] for entry in listed] or [_nth(fleet.nodes, i, servers) for i in range(servers)]
-    # By address and not by node: nodes that one machine plays have the same.
+    # By address instead of node: nodes on one machine share their address.
     hosts = [address_of(job, node, facts) for node in on]
     endpoints = listed or tuple(f"{host}:{SERVER_PORT + hosts[:i].count(host)}" for i, host in enumerate(hosts))
     free = [node for node in fleet.nodes if node not in on]
@@ -143,21 +147,21 @@ def _of_lists(job: Job, fleet: Fleet, facts: Facts) -> list[Process] | str:
         Process(WORKER, node, WORKER, index, servers, workers, endpoints, "", "", claims)
         for index, node in enumerate(at)
     ]
-    return _as_launched(job, found, lines)
+    return _with_launch_lines(job, found, lines)
 
 
 def _servers_of(job: Job) -> tuple[str, ...]:
-    """The endpoints of all servers, where the files spell them; ports that they leave out are counted up."""
-    listed = _first(job, "ps_server_endpoints")
+    """The endpoints of all servers that the files list; missing ports are numbered consecutively."""
+    listed = _first_list(job, "ps_server_endpoints")
     if listed:
         return _with_ports(listed, SERVER_PORT)
     port = _count(job, "pserver_port") or OLD_SERVER_PORT
-    return _with_ports(_first(job, "pserver_hosts") or _hosts_of_old(job), port)
+    return _with_ports(_first_list(job, "pserver_hosts") or _hosts_of_old(job), port)
 
 
 def _hosts_of_old(job: Job) -> tuple[str, ...]:
     """The hosts of cluster_train, each of which gets a server and a trainer."""
-    return _first(job, "hosts") if job.about("cluster_hosts") else ()
+    return _first_list(job, "hosts") if job.about("cluster_hosts") else ()
 
 
 def _with_ports(entries: Sequence[str], port: int) -> tuple[str, ...]:
@@ -170,7 +174,7 @@ def _with_ports(entries: Sequence[str], port: int) -> tuple[str, ...]:
 
 
 def _placed(job: Job, fleet: Fleet, facts: Facts, entries: Sequence[str]) -> dict[str, Node]:
-    """The node of each host. One that no node knows as its own is given to a node that is left, in their order."""
+    """The node of each host. Hosts of no known node get the remaining nodes, in order."""
     by_name = {node.name: node for node in fleet.nodes}
     found = {e.host: by_name[name] for e, name in layout(job, fleet, facts).node_of.items() if name in by_name}
     hosts = list(dict.fromkeys(host_of(entry) for entry in entries))
@@ -179,19 +183,19 @@ def _placed(job: Job, fleet: Fleet, facts: Facts, entries: Sequence[str]) -> dic
         if node is not None:
             found.setdefault(host, node)
     for host in hosts:
-        left = [node for node in fleet.nodes if node not in found.values()]
-        found.setdefault(host, (left or fleet.nodes)[0])
+        remaining = [node for node in fleet.nodes if node not in found.values()]
+        found.setdefault(host, (remaining or fleet.nodes)[0])
     return found
 
 
 def _nth(nodes: Sequence[Node], index: int, count: int) -> Node:
-    """The node of one of `count` processes that are dealt in equal runs."""
+    """The node of one of `count` processes that are distributed in equal blocks."""
     return nodes[index * len(nodes) // count]
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """What one launch line tells the one process that it starts; None where it does not say."""
+    """The settings in one launch line for the one process that it starts; None if not set."""
 
     scope: Scope
     role: str
@@ -212,32 +216,32 @@ def _lines_of(lines: Sequence[_Line], kind: str) -> int:
     return sum(ROLES.get(line.role) == kind for line in lines)
 
 
-def _as_launched(job: Job, found: Sequence[Process], lines: Sequence[_Line]) -> list[Process]:
-    """What the launch lines tell their processes; a line for which no process is left starts one too many."""
+def _with_launch_lines(job: Job, found: Sequence[Process], lines: Sequence[_Line]) -> list[Process]:
+    """The processes with the settings of their launch lines; a line without a matching process adds another one."""
     result = list(found)
-    taken: set[int] = set()
+    used: set[int] = set()
     for line in lines:
-        slot = _slot(result, taken, line)
+        slot = _matching_process(result, used, line)
         if slot is None:
             kind = ROLES.get(line.role, WORKER)
             node = next(process.node for process in reversed(result) if process.kind == kind)
             result.append(replace(next(p for p in result if p.kind == kind), node=node))
             slot = len(result) - 1
-        taken.add(slot)
-        result[slot] = _told(job, result[slot], line)
+        used.add(slot)
+        result[slot] = _with_settings(job, result[slot], line)
     return result
 
 
-def _slot(found: Sequence[Process], taken: set[int], line: _Line) -> int | None:
-    """Which of the processes a line starts: by its endpoint, by its index, else the first that is left of its kind."""
+def _matching_process(found: Sequence[Process], taken: set[int], line: _Line) -> int | None:
+    """The process that a line starts: by endpoint, by index, else the first remaining one of its kind."""
     kind = ROLES.get(line.role)
-    left = [n for n, p in enumerate(found) if n not in taken and kind in (None, p.kind)]
-    by_endpoint = [n for n in left if found[n].kind == SERVER and found[n].endpoint == line.endpoint]
-    by_index = [n for n in left if found[n].index == line.index and kind is not None]
-    return next(iter((*by_endpoint, *by_index, *left)), None)
+    remaining = [n for n, p in enumerate(found) if n not in taken and kind in (None, p.kind)]
+    by_endpoint = [n for n in remaining if found[n].kind == SERVER and found[n].endpoint == line.endpoint]
+    by_index = [n for n in remaining if found[n].index == line.index and kind is not None]
+    return next(iter((*by_endpoint, *by_index, *remaining)), None)
 
 
-def _told(job: Job, process: Process, line: _Line) -> Process:
+def _with_settings(job: Job, process: Process, line: _Line) -> Process:
     endpoints = _with_ports(_list(job, "ps_server_endpoints", line.scope), SERVER_PORT) or process.server_endpoints
     own = line.endpoint if line.endpoint and process.kind == SERVER else process.endpoint
     return replace(
@@ -253,8 +257,8 @@ def _told(job: Job, process: Process, line: _Line) -> Process:
 
 
 def _claims(job: Job) -> tuple[Claim, ...]:
-    said = (claim for scope in scopes(job) for name in _QUANTITIES for claim in deciding(job, name, scope))
-    return tuple(dict.fromkeys(said))
+    claims = (claim for scope in scopes(job) for name in _QUANTITIES for claim in claims_in_force(job, name, scope))
+    return tuple(dict.fromkeys(claims))
 
 
 def host_of(endpoint: str) -> str:
@@ -263,7 +267,7 @@ def host_of(endpoint: str) -> str:
     return parts[0] if parts is not None else endpoint
 
 
-def _cut(text: str) -> tuple[str, ...]:
+def _split_list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
@@ -274,45 +278,45 @@ def _list(job: Job, quantity: str, scope: Scope) -> tuple[str, ...]:
     return tuple(text for item in value.value if (text := str(item).strip()))
 
 
-def _first(job: Job, quantity: str) -> tuple[str, ...]:
-    """The list that most launches give."""
+def _first_list(job: Job, quantity: str) -> tuple[str, ...]:
+    """The list in the first launch that has one."""
     lists = Counter(found for scope in scopes(job) if (found := _list(job, quantity, scope)))
     return lists.most_common(1)[0][0] if lists else ()
 
 
 def _count(job: Job, quantity: str) -> int | None:
-    """The number that most launches give."""
+    """The number in the first launch that has one."""
     counts = Counter(value for scope in scopes(job) if (value := known_int(job, quantity, scope)))
     return counts.most_common(1)[0][0] if counts else None
 
 
-# Where one machine plays all nodes
+# If all nodes are one machine
 
 
 def _named(job: Job, facts: Facts) -> Callable[[str], bool]:
     """Whether the files, or a node's environment, name the port of an endpoint."""
     listed = {entry for scope in scopes(job) for entry in _list(job, "ps_server_endpoints", scope)}
     own = {known_text(job, "ps_current_endpoint", scope) for scope in scopes(job)}
-    told = {
+    values = {
         entry
         for environment in bare(facts).values()
         for entry in (
-            *_cut(_given(environment.variables, _SERVERS) or ""),
+            *_split_list(_first_value(environment.variables, _SERVERS) or ""),
             f"{environment.variables.get('POD_IP', '')}:{environment.variables.get('PADDLE_PORT', '')}",
         )
     }
-    hosts = {entry for name in ("pserver_hosts", "hosts") for entry in _first(job, name)}
-    # One number for all hosts, from which ports are counted up.
+    hosts = {entry for name in ("pserver_hosts", "hosts") for entry in _first_list(job, name)}
+    # One base port for all hosts, from which ports are numbered consecutively.
     counted = any(names_value(claim) for claim in job.about("pserver_port"))
     old = {host_of(entry) for entry in hosts} if counted and not listed else set()
-    return lambda endpoint: endpoint in listed | own | told | hosts or host_of(endpoint) in old
+    return lambda endpoint: endpoint in listed | own | values | hosts or host_of(endpoint) in old
 
 
 def _on_loopback(found: Sequence[Process], is_named: Callable[[str], bool], free: Sequence[int]) -> list[Process]:
-    """The same processes on one machine: every endpoint becomes one of loopback, with a port that no other has.
+    """The same processes on one machine: every endpoint moves to loopback, with a unique port.
 
-    The first that names a port gets it. All others get ports that are free; where nobody knows any, they are counted
-    up. Endpoints that were spelled alike stay alike, and lists that differ go on differing.
+    The first endpoint that names a port keeps it. All others get free ports, or consecutive ones if no free ones are
+    known. Equal endpoints stay equal, and different lists stay different.
     """
     spelled = dict.fromkeys(e for process in found for e in (*process.server_endpoints, process.endpoint) if e)
     ports: dict[str, int] = {}
@@ -320,10 +324,10 @@ def _on_loopback(found: Sequence[Process], is_named: Callable[[str], bool], free
         port = _port(endpoint)
         if port and is_named(endpoint) and port not in ports.values():
             ports[endpoint] = port
-    left = iter([port for port in free if port not in ports.values()])
+    remaining = iter([port for port in free if port not in ports.values()])
     for endpoint in spelled:
         if endpoint not in ports:
-            port = next(left, 0) or _port(endpoint) or SERVER_PORT
+            port = next(remaining, 0) or _port(endpoint) or SERVER_PORT
             while port in ports.values():
                 port += 1
             ports[endpoint] = port

@@ -1,63 +1,63 @@
-"""Whether a lost worker was replaced by a spare one while the others went on, as the user asked to see."""
+"""Checks that a backup worker replaced a lost worker while the others continued."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
-from preflight.outcome import Evidence, Severity
-from preflight.ranks import views
-from preflight.recording import Facts, Fleet, Unavailable
-from preflight.request import Request
-from preflight_checks.smoke.drilled import drillable
-from preflight_checks.smoke.server_plan import has_spare, mode_of, plan_servers
+from preflight.agent import rank_events
+from preflight.analysis.rank_state import build_views
+from preflight.model.findings import Evidence, Severity
+from preflight.model.job import Job
+from preflight.model.recording import Facts, Fleet, Unavailable
+from preflight.model.requests import Request
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight_checks.smoke.injected_fault import may_fail_by_injection
+from preflight_checks.smoke.server_plan import has_backup, mode_of, plan_servers
 from preflight_checks.smoke.server_run import COST, FACT, PROBES, ServerRun, blocked, server_run_of
-from reference_trainer import phases
-from reference_trainer.ps.report import Replacement
+from reference_trainer.ps.run_report import Replacement
 from reference_trainer.ps.settings import EXACT_READ
 
 
-def plan_spare(job: Job, fleet: Fleet, facts: Facts) -> list[Request]:
-    """The servers, the workers and the spare one, where one was asked for."""
-    return list(plan_servers(job, fleet, facts)) if fleet.wish.backup else []
+def plan_with_backup(job: Job, fleet: Fleet, facts: Facts) -> list[Request]:
+    """The requests for servers, workers and the backup worker, if one was requested."""
+    return list(plan_servers(job, fleet, facts)) if fleet.smoke_options.backup else []
 
 
 @check(
     "SMK028",
     "worker-replaced",
-    plan=plan_spare,
+    plan=plan_with_backup,
     probes=PROBES,
     cost=COST,
     when="smoke",
     severity=Severity.INFO,
     evidence=("https://github.com/dmlc/ps-lite/blob/master/src/van.cc",),
 )
-@drillable("kill", "stop")
+@may_fail_by_injection("kill", "stop")
 def worker_replaced(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """With --backup, a worker that died or held the others up was replaced, and the run came to its end without it.
+    """With --backup, a worker that died or blocked the others was replaced, and the run completed.
 
-    What it checks: one spare worker joins the run and waits. The servers give a worker up when its connection ends,
-    or when it has held others up for 5 s; the spare one goes on from the push that the lost one did not finish, and
-    all results are judged as in any other run.
+    What it checks: one backup worker joins the run and waits. The servers drop a worker when its connection ends or it
+    has blocked others for 5 s; the backup worker continues from the unfinished push, and all results are judged as
+    usual.
 
-    Why it matters: a job whose retries never had to work may find out at night that they do not. And a node that loses
-    a worker in a run of a minute will lose one of the job, too.
+    Why it matters: recovery that was never exercised may fail when it is needed. And a node that loses a worker within
+    a minute will lose one of the job, too.
 
     Example: worker 2 on node-c was killed by SIGKILL at step 7 of training; spare 0 on node-d took its place 0.8 s
-    after its last word, and the run came to its end.
+    after its last event, and the run completed.
 
-    Fix: see why the worker was lost: its last words and its node's log. The replacement itself worked.
+    Fix: find out why the worker was lost: check its last output and its node's log. The replacement itself worked.
 
-    Known limits: the servers are the reference trainer's, so that this tells whether the cluster lets a worker be
-    replaced (room for one more, no scheduler that kills the rest), not whether the job's framework would. Where servers
-    wait for every worker none can be replaced. Paddle's own servers replace nobody.
+    Known limits: the servers are the reference trainer's, so this shows whether the cluster allows a replacement (room
+    for one more process, no scheduler that kills the rest), not whether the job's framework does. If servers wait for
+    every worker, none can be replaced. Paddle's own servers cannot replace a worker.
 
     Evidence: ps-lite's van.cc gives the place of a dead node to one that comes later.
     """
-    subject = "spare worker"
-    if not fleet.wish.backup:
-        yield not_applicable(subject, "no --backup was asked for")
+    subject = "backup worker"
+    if not fleet.smoke_options.backup:
+        yield not_applicable(subject, "--backup was not given")
         return
     run = server_run_of(job, facts)
     early = blocked(job, fleet, facts, run)
@@ -65,56 +65,59 @@ def worker_replaced(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield early
         return
     mode = mode_of(job, fleet)
-    if not has_spare(fleet, mode):
-        text = f"the servers wait for every worker ({mode.why}), so that none can be replaced; try --mode async or ssp"
+    if not has_backup(fleet, mode):
+        text = f"the servers wait for every worker ({mode.why}), so none can be replaced; try --mode async or ssp"
         yield unknown(subject, text, required=True)
         return
     if all(not report.exact_steps for _, report in run.workers):
-        yield unknown(subject, "Paddle's own servers replace nobody", required=True)
+        yield unknown(subject, "Paddle's own servers cannot replace a worker", required=True)
         return
     if not run.replaced:
-        where = ", ".join(node for node, _ in run.unneeded)
-        yield passed(f"{subject} on {where}: not needed, all workers came to the end")
+        where = ", ".join(node for node, _ in run.unused_backups)
+        yield passed(f"{subject} on {where}: not needed, all workers completed")
     for number in sorted(run.replaced):
-        yield _told(run, number)
+        yield _recovery(run, number)
 
 
-def _told(run: ServerRun, number: int) -> Verdict:
-    lost, spare = run.member(number), run.replaced[number]
+def _recovery(run: ServerRun, number: int) -> Verdict:
+    lost, backup = run.member(number), run.replaced[number]
     assert lost is not None
-    found = [one for _, report in run.servers for one in report.replaced if one.worker == lost.index]
-    # Servers lose a worker one after the other; the furthest clock is how far it came.
-    one = max(found, key=lambda taken: (taken.phase, taken.clock))
-    who = f"{spare.name} on {spare.node}" if spare is not None else "a spare worker"
+    found = [
+        replacement for _, report in run.servers for replacement in report.replaced if replacement.worker == lost.index
+    ]
+    # Servers lose a worker one after another; the highest clock is its progress.
+    replacement = max(found, key=lambda taken: (taken.phase, taken.clock))
+    who = f"{backup.name} on {backup.node}" if backup is not None else "a backup worker"
     ended = next(record.unavailable for record in run.records if record.request.key == lost.key)
-    happened = f"{_how(ended, one)} at {_when(one)}"
-    after_s = _taken_s(run, number) - views(run.members, run.events, (), began_s=0.0)[number].heard_at
-    text = f"{lost.name} on {lost.node} {happened}; {who} took its place {after_s:.1f} s after its last word"
+    happened = f"{_loss_text(ended, any(each.lagged for each in found))} at {_phase_text(replacement)}"
+    after_s = _taken_s(run, number) - build_views(run.members, run.events, (), began_s=0.0)[number].last_event_at
+    text = f"{lost.name} on {lost.node} {happened}; {who} took its place {after_s:.1f} s after its last event"
     return failed(
         f"{lost.name} on {lost.node}",
-        f"{text}, and the run came to its end",
-        at=Evidence(FACT, one.why, "all workers come to the end", node=lost.node),
+        f"{text}, and the run completed",
+        at=Evidence(FACT, replacement.why, "all workers complete", node=lost.node),
         nodes=(lost.node,),
-        remedy=f"See why {lost.name} was lost: its last words, and the log of {lost.node}. Replacing it worked.",
+        remedy=f"Find out why {lost.name} was lost: check its last output and the log of {lost.node}. Replacing it "
+        "worked.",
     )
 
 
 def _taken_s(run: ServerRun, number: int) -> float:
-    """When the first server said that a spare worker has this place."""
-    told = (event for event in run.events if event.data.get("event") == phases.REPLACED)
-    return min(event.at_s for event in told if event.data.get("worker") == number)
+    """When the first server reported that a backup worker took over this index."""
+    replacements = (event for event in run.events if event.data.get("event") == rank_events.REPLACED)
+    return min(event.at_s for event in replacements if event.data.get("worker") == number)
 
 
-def _how(ended: Unavailable | None, one: Replacement) -> str:
+def _loss_text(ended: Unavailable | None, held_others_up: bool) -> str:
     if ended is not None and ended.exit_code is not None and ended.exit_code < 0:
         import signal
 
         return f"was killed by {signal.Signals(-ended.exit_code).name}"
     if ended is not None and ended.exit_code is not None:
         return f"exited with {ended.exit_code}"
-    return "held the others up" if "held others up" in one.why else "was lost"
+    return "delayed the others" if held_others_up else "was lost"
 
 
-def _when(one: Replacement) -> str:
-    phase = "the phase with known gradients" if one.phase <= EXACT_READ else "training"
-    return f"step {one.clock} of {phase}"
+def _phase_text(replacement: Replacement) -> str:
+    phase = "the phase with known gradients" if replacement.phase <= EXACT_READ else "training"
+    return f"step {replacement.clock} of {phase}"

@@ -1,71 +1,71 @@
-"""Whether a rank computes, or exchanges with others, more slowly than the rest: it would hold up every step."""
+"""Checks for ranks that compute or communicate more slowly than the rest and would delay every step."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
-from preflight.job import Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
-from preflight.lazy.dataclasses import dataclass
-from preflight.outcome import Confidence, Evidence, Severity
-from preflight.recording import Facts, Fleet
-from preflight_checks.demands import fold
-from preflight_checks.smoke.drilled import drillable
-from preflight_checks.smoke.smoke_plan import plan_smoke
-from preflight_checks.smoke.smoke_run import FACT, incomplete, run_of
+from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.job import Job
+from preflight.model.recording import Facts, Fleet
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight_checks.requirements.hosts import fold
+from preflight_checks.smoke.injected_fault import may_fail_by_injection
+from preflight_checks.smoke.plan import plan_smoke
+from preflight_checks.smoke.recorded_run import FACT, incomplete, run_of
 from preflight_checks.smoke.unequal_work import unequal_work
-from reference_trainer.collective import RankReport
-from reference_trainer.collective import rank as run_rank
-from reference_trainer.pace import Window
+from reference_trainer.collective.pace import Window
+from reference_trainer.collective.rank import rank as run_rank
+from reference_trainer.collective.report import RankReport
 
-#: Fewer ranks than this have no majority that one could fall behind.
-FEWEST = 3
-#: A rank falls behind when it takes so many times as long as the median rank. NVIDIA's resiliency extension suspects
+#: Fewer ranks than this have no majority to compare with.
+MIN_RANKS = 3
+#: A rank is slow if it takes this many times as long as the median rank. NVIDIA's resiliency extension suspects
 #: below three quarters of the best rank's speed on GPUs; two threads of one core halve each other's.
 ON_GPU, ON_CPU, EXCHANGING = 1.33, 2.0, 4.0
-#: And so many deviations (1.4826 MAD) longer, and for an exchange so much longer at least.
+#: It must also be this many deviations (1.4826 MAD) longer, and for an exchange at least this much longer.
 DEVIATIONS, EXCHANGE_S = 5.0, 0.002
-#: A rank that had no processor for this share of its computing time is crowded out.
-CROWDED = 0.4
-#: With most ranks above this share, times of exchanges say nothing, and a crowded rank is no exception.
-BUSY = 0.2
-#: A control group that held a rank back for this share of the time is why it is slow.
-HELD_BACK = 0.1
+#: A rank that waited for a processor for this share of its computing time is crowded out.
+CROWDED_SHARE = 0.4
+#: With most ranks above this share, times of exchanges mean nothing, and a crowded rank is no exception.
+BUSY_SHARE = 0.2
+#: A control group that throttled a rank for this share of the time explains its slowness.
+THROTTLED_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
-    """A rank that is slower than the others in both windows: how many times at least, and in what."""
+class Straggler:
+    """A rank that is slower than the others in both windows: by which factor at least, and in what."""
 
     node: str
     rank: int
-    times: float
-    what: str
+    factor: float
+    cause: str
 
 
 @dataclass(frozen=True, slots=True)
 class Paces:
-    """The ranks that have a pace, who of them is named, and who exchanges slowly where everybody waits.
+    """The ranks with a measured pace, the slow ones among them, and slow exchanges on busy hosts.
 
-    Where most ranks wait for a processor (`busy`), times of exchanges say nothing.
+    If most ranks wait for a processor (`busy`), times of exchanges mean nothing.
     """
 
     reports: tuple[tuple[str, RankReport], ...]
-    named: tuple[Behind, ...]
+    named: tuple[Straggler, ...]
     busy: bool
-    inconclusive: tuple[Behind, ...]
+    inconclusive: tuple[Straggler, ...]
 
 
 def paces_of(reports: Iterable[tuple[str, RankReport]]) -> Paces:
-    """Who falls behind among these ranks, each with its node; nobody where they have no majority."""
+    """The pace of these ranks, each with its node; none is slow if there is no majority."""
     timed = [(node, report) for node, report in reports if len(report.windows) >= 2]
-    if len(timed) < FEWEST:
+    if len(timed) < MIN_RANKS:
         return Paces(tuple(timed), (), False, ())
-    busy = statistics.median(_waited(report) for _, report in timed) > BUSY
-    slow = _behind(timed, computing, "computes", lambda report: ON_GPU if "cuda" in report.device else ON_CPU)
-    exchanging = _behind(timed, _exchanging, "exchanges", lambda report: EXCHANGING, least_s=EXCHANGE_S)
-    crowded = [] if busy else [Behind(n, r.rank, 0.0, "waits") for n, r in timed if _waited(r) > CROWDED]
+    busy = statistics.median(_waited(report) for _, report in timed) > BUSY_SHARE
+    slow = _stragglers(timed, computing, "computes", lambda report: ON_GPU if "cuda" in report.device else ON_CPU)
+    exchanging = _stragglers(timed, _exchanging, "exchanges", lambda report: EXCHANGING, least_s=EXCHANGE_S)
+    crowded = [] if busy else [Straggler(n, r.rank, 0.0, "waits") for n, r in timed if _waited(r) > CROWDED_SHARE]
     known = {item.rank for item in slow}
     others = (item for item in (*crowded, *(() if busy else exchanging)) if item.rank not in known)
     return Paces(tuple(timed), (*slow, *others), busy, tuple(exchanging) if busy else ())
@@ -76,34 +76,34 @@ def paces_of(reports: Iterable[tuple[str, RankReport]]) -> Paces:
     "straggler",
     plan=plan_smoke,
     probes=(run_rank,),
-    cost="times eight pieces of work of some ten milliseconds and eight exchanges, twice; about a second",
+    cost="times eight pieces of work of about ten milliseconds and eight exchanges, twice; about a second",
     when="smoke",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=("intelligent-machine-learning/dlrover#678", "intelligent-machine-learning/dlrover#735"),
 )
-@drillable("delay")
+@may_fail_by_injection("delay")
 def straggler(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """No rank computes or exchanges far more slowly than the others.
+    """No rank computes or communicates far more slowly than the others.
 
-    What it checks: before and after the training steps every rank times work that needs nobody else, less what it
-    waited for a processor that others used, and exchanges with a partner, another one each time. A rank is named that
-    is out of line in both windows: against the median of all ranks and its deviation (MAD). The work is the same for
-    all, so that a larger batch or shard makes nobody slow here; what the job's files and data say of that is told.
+    What it checks: before and after the training steps every rank times local work, less the wait for a processor that
+    others used, and exchanges with changing partners. A rank is named if it is an outlier in both windows: compared
+    with the median of all ranks and its deviation (MAD). The work is the same for all, so a larger batch or shard makes
+    no rank slow here; findings mention unequal work in the job's files and data.
 
     Why it matters: all ranks wait for the slowest at every step. A node that is half as fast makes the whole job half
-    as fast, and every rank's step takes equally long, so that none stands out.
+    as fast, and since every rank's step takes equally long, none stands out.
 
     Example: rank 5 on node-f takes 3.1 times as long as the median rank for the same work; a control group held it
     back for 62 % of the time.
 
     Fix: compare clocks, power limits, cooling and limits of processors on the named node with another.
 
-    Known limits: a short test of one size; three ranks or more. Where most ranks wait for a processor,
-    exchanges are inconclusive.
+    Known limits: a short test of one size; three ranks or more. If most ranks wait for a processor, exchanges are
+    inconclusive.
 
     Evidence: intelligent-machine-learning/dlrover#678, intelligent-machine-learning/dlrover#735 (two rounds with
-    changed partners); NVIDIA's resiliency extension (score against the best rank).
+    changed partners); NVIDIA's resiliency extension (score compared with the best rank).
     """
     run = run_of(job, facts)
     early = incomplete(job, fleet, run)
@@ -112,8 +112,8 @@ def straggler(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         return
     paces = paces_of(run.reports)
     reports, found = paces.reports, paces.named
-    if len(reports) < FEWEST:
-        yield not_applicable("pace of the ranks", f"{len(reports)} ranks have no majority to fall behind")
+    if len(reports) < MIN_RANKS:
+        yield not_applicable("pace of the ranks", f"{len(reports)} ranks are too few for a comparison")
         return
     if paces.inconclusive:
         waits = statistics.median(_waited(report) for _, report in reports)
@@ -134,7 +134,7 @@ def straggler(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def computing(window: Window) -> float | None:
-    """Seconds of one piece of work that needs nobody else, the median of those of this window."""
+    """The median time, in seconds, of one piece of local work in this window."""
     return statistics.median(window.compute_s) if window.compute_s else None
 
 
@@ -143,25 +143,25 @@ def _exchanging(window: Window) -> float | None:
 
 
 def _waited(report: RankReport) -> float:
-    """The smaller share of its windows that the rank had no processor for, because others used it."""
+    """The share of time that the rank waited for a processor that others used; the smaller of its windows."""
     return min((w.waited or 0.0) - (w.held_back or 0.0) for w in report.windows)
 
 
-def _behind(
+def _stragglers(
     reports: list[tuple[str, RankReport]],
     pace: Callable[[Window], float | None],
-    what: str,
+    cause: str,
     factor: Callable[[RankReport], float],
     *,
     least_s: float = 0.0,
-) -> list[Behind]:
-    """The ranks whose pace is out of line in every window."""
+) -> list[Straggler]:
+    """The ranks whose pace is an outlier in every window."""
     times: dict[int, list[float]] = {}
     odd: dict[int, int] = {}
     windows = min(len(report.windows) for _, report in reports)
     for index in range(windows):
         known = {r.rank: value for _, r in reports if (value := pace(r.windows[index])) is not None}
-        if len(known) < FEWEST:
+        if len(known) < MIN_RANKS:
             return []
         middle = statistics.median(known.values())
         deviation = 1.4826 * statistics.median(abs(value - middle) for value in known.values())
@@ -174,33 +174,31 @@ def _behind(
                 odd[report.rank] = odd.get(report.rank, 0) + 1
                 times.setdefault(report.rank, []).append(value / middle)
     return [
-        Behind(node, report.rank, min(times[report.rank]), what)
+        Straggler(node, report.rank, min(times[report.rank]), cause)
         for node, report in reports
         if odd.get(report.rank, 0) == windows
     ]
 
 
-def _finding(node: str, items: list[Behind], by_rank: Mapping[int, RankReport], uneven: tuple[str, ...]) -> Verdict:
+def _finding(node: str, items: list[Straggler], by_rank: Mapping[int, RankReport], uneven: tuple[str, ...]) -> Verdict:
     first = items[0]
     ranks = ("rank " if len(items) == 1 else "ranks ") + fold(str(item.rank) for item in items)
     report = by_rank[first.rank]
     held = min(window.held_back or 0.0 for window in report.windows)
     waited = _waited(report)
-    if first.what == "waits":
-        said = (
-            f"had no processor for {waited:.0%} of the time in both windows, unlike most others: other programs use it"
-        )
-    elif first.what == "exchanges":
+    if first.cause == "waits":
+        cause = f"waited for a processor for {waited:.0%} of the time in both windows, unlike most others"
+    elif first.cause == "exchanges":
         partners = fold(str(window.partner) for window in report.windows)
-        said = f"took {first.times:.1f} times as long as the median rank to exchange with others (ranks {partners})"
+        cause = f"took {first.factor:.1f} times as long as the median rank to exchange with others (ranks {partners})"
     else:
-        said = f"took {first.times:.1f} times as long as the median rank for the same work, in both windows"
-    if held > HELD_BACK:
-        said += f"; a control group's quota held it back for {held:.0%} of the time"
+        cause = f"took {first.factor:.1f} times as long as the median rank for the same work, in both windows"
+    if held > THROTTLED_SHARE:
+        cause += f"; a control group's quota held it back for {held:.0%} of the time"
     paces = ", ".join(f"{(computing(window) or 0.0) * 1e3:.3g} ms" for window in report.windows)
     return failed(
         f"{ranks} on {node}",
-        f"{ranks} on {node} {said}; every step of the job would wait for it"
+        f"{ranks} on {node} {cause}; every step of the job would wait for it"
         + (f". It is not what makes the job's own work unequal: {'; '.join(uneven)}" if uneven else ""),
         at=Evidence(
             FACT,

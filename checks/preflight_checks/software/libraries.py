@@ -1,18 +1,20 @@
-"""Whether libraries and settings files are found the same way on every node."""
+"""Checks that library paths agree between nodes, and that settings files are well formed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
-from preflight.outcome import Confidence, Evidence, Severity
-from preflight.recording import Facts, Fleet
-from preflight.request import Request
-from preflight_checks.context.surroundings import requests, set_by_job, surroundings, unseen_bare
-from preflight_checks.demands import fold, gpu_claims, unseen
-from preflight_checks.majority import split
+from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.job import Job
+from preflight.model.recording import Facts, Fleet
+from preflight.model.requests import Request
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight_checks.comparison import split
+from preflight_checks.context.node_environment import observed_environments, requests, set_by_job, unseen_bare
+from preflight_checks.planning import missing_facts
 from preflight_checks.probes.environment import environment
+from preflight_checks.requirements.backends import gpu_claims
+from preflight_checks.requirements.hosts import fold
 
 _PATHS = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH")
 
@@ -38,25 +40,25 @@ def library_paths_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
 
     What it checks: the three variables where the ranks run, folder by folder.
 
-    Why it matters: they decide which NCCL, CUDA and Python modules are loaded, before everything that is installed. A
-    node with another order loads another library under the same name.
+    Why it matters: they determine which NCCL, CUDA and Python modules are loaded, ahead of anything installed. A node
+    with another order loads another library of the same name.
 
     Example: node3 has /usr/local/cuda-11.8/lib64 before the others' /usr/local/cuda/lib64.
 
-    Fix: set the variables in the job's script, or mend the profile of the odd node.
+    Fix: set the variables in the job's script, or fix the profile of the odd node.
 
-    Known limits: what /etc/ld.so.conf adds is not seen; the order of equal folders is told, and so is one that is
-    missing on the node.
+    Known limits: folders of /etc/ld.so.conf are not seen; a different order, and folders missing on the node, are
+    reported.
 
     Evidence: NVIDIA/nccl#286, PaddlePaddle/Paddle#23922, PaddlePaddle/Paddle#26954.
     """
     if len(fleet.nodes) < 2 or not job.launches:
         yield not_applicable("library paths", "the job has one node, or starts no ranks")
         return
-    yield from unseen(facts, environment, "library paths")
-    seen = surroundings(facts)
+    yield from missing_facts(facts, environment, "library paths")
+    seen = observed_environments(facts)
     if seen is None:
-        yield unknown("library paths", "fewer than two nodes told their environment")
+        yield unknown("library paths", "the environment of fewer than two nodes is known")
         return
     wrong = False
     for name in _PATHS:
@@ -77,7 +79,7 @@ def library_paths_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
             f"{seen.where}, {name} differs on {fold(found.odd)}: {'; '.join(parts) or 'another order'}",
             at=Evidence("environment", value or "not set", found.common or "not set", f"printenv {name}", node),
             nodes=tuple(found.odd),
-            remedy=f"Set {name} in the job's script, or mend it in the profile of {fold(found.odd)}.",
+            remedy=f"Set {name} in the job's script, or fix it in the profile of {fold(found.odd)}.",
         )
     missing = split({node: ":".join(value.missing_folders) for node, value in seen.by_node.items()})
     if not wrong and missing is not None and missing.odd:
@@ -88,7 +90,7 @@ def library_paths_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
         yield failed(
             f"folders of LD_LIBRARY_PATH on {fold(where)}",
             f"LD_LIBRARY_PATH names {fold(absent.split(':'), 3)}, which {'is' if absent.count(':') == 0 else 'are'} "
-            f"missing on {fold(where)} and there on the other nodes",
+            f"missing on {fold(where)} and present on the other nodes",
             at=Evidence("library path", "no such folder", "a folder", f"ls -d {absent.split(':')[0]}", where[0]),
             nodes=where,
             remedy=f"Install or mount {absent.split(':')[0]} on {fold(where)}.",
@@ -121,26 +123,26 @@ def _plan_settings(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     ),
 )
 def settings_file_misread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The files of settings that NCCL and DeepSpeed read hold nothing that these cannot read.
+    """The settings files of NCCL and DeepSpeed contain only lines that these can parse.
 
     What it checks: each line of /etc/nccl.conf, ~/.nccl.conf or $NCCL_CONF_FILE, read as NCCL does, and of DeepSpeed's
     .deepspeed_env; and whether the files can be read at all.
 
-    Why it matters: NCCL trims nothing and says nothing. `NCCL_DEBUG = INFO` sets a variable whose name ends in a blank,
-    which nobody looks up. DeepSpeed's launcher ends with a traceback at a line without an equals sign.
+    Why it matters: NCCL trims nothing and reports nothing. `NCCL_DEBUG = INFO` sets a variable whose name ends in a
+    blank, which nothing reads. DeepSpeed's launcher ends with a traceback at a line without an equals sign.
 
     Example: `NCCL_IB_HCA = mlx5_0` in /etc/nccl.conf.
 
-    Fix: write `NAME=value` with no blanks.
+    Fix: write `NAME=value` with no spaces.
 
     Known limits: values are not judged here.
 
     Evidence: NCCL's documentation of its configuration files, and src/misc/param.cc.
     """
     if not _reads_settings(job):
-        yield not_applicable("settings files", "nothing in the job reads them, as far as its files tell")
+        yield not_applicable("settings files", "nothing in the job's files reads them")
         return
-    # Both looks read the same files; one of them is enough.
+    # Both observations read the same files; one is enough.
     yield from unseen_bare(facts, "settings files")
     wrong: dict[tuple[str, str], list[str]] = {}
     looked = set()
@@ -155,9 +157,9 @@ def settings_file_misread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
         yield failed(
             f"{path}: {line}",
             f"{path} on {fold(nodes)}: {line}",
-            at=Evidence("settings file", line, "NAME=value, with no blanks", f"cat -A {path}", nodes[0]),
+            at=Evidence("settings file", line, "NAME=value, with no spaces", f"cat -A {path}", nodes[0]),
             nodes=nodes,
-            remedy=f"Write `NAME=value` with no blanks around the sign in {path}, or let this user read it.",
+            remedy=f"Write `NAME=value` with no spaces around the equals sign in {path}, or let this user read it.",
         )
     if looked and not wrong:
         yield passed(f"settings files on {len(looked)} nodes")

@@ -1,26 +1,28 @@
-"""Whether driver, CUDA runtime and frameworks fit each other, on each node and between nodes."""
+"""Checks that driver, CUDA runtime and frameworks fit together, on each node and between nodes."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
 
-from preflight.job import Claim, Job
-from preflight.judgement import Verdict, check, command, failed, not_applicable, passed, unknown
-from preflight.outcome import Command, Confidence, Evidence, Severity
-from preflight.recording import Facts, Fleet, Observed, Unavailable
-from preflight.request import Request, probe_name
-from preflight_checks.demands import fold, gpu_claims, unseen
-from preflight_checks.gpus.gpus import plan_gpus
-from preflight_checks.majority import split
+from preflight.model.findings import Command, Confidence, Evidence, Severity
+from preflight.model.job import Claim, Job
+from preflight.model.recording import Facts, Fleet, Observed, Unavailable
+from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
+from preflight_checks.comparison import split
+from preflight_checks.data_tables import table
+from preflight_checks.gpus.presence import plan_gpus, runs_without_gpus
+from preflight_checks.planning import all_of, has_launches, missing_facts, on_every_node, several_nodes
 from preflight_checks.probes.gpus import gpus
 from preflight_checks.probes.packages import Packages, packages
 from preflight_checks.probes.stack import stack
-from preflight_checks.software.software import build_of, numbers, plan_stack
-from preflight_checks.tables import table
+from preflight_checks.requirements.backends import gpu_claims
+from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements.version_numbers import minor_of, short_version, version_of
+from preflight_checks.software.frameworks import build_of, plan_stack
 
-#: Of these a different major or minor version ends in a protocol error or a hang between ranks.
-WIRE_LEVEL = ("torch", "paddlepaddle", "nccl", "horovod", "ray")
+#: Packages whose major or minor version must agree: a difference ends in a protocol error or a hang.
+PROTOCOL_PACKAGES = ("torch", "paddlepaddle", "nccl", "horovod", "ray")
 
 
 @functools.cache
@@ -30,10 +32,9 @@ def minimum_drivers() -> dict[str, str]:
 
 
 def minimum_driver(cuda: str) -> str | None:
-    """The oldest driver for a CUDA runtime such as `12.8`; None when the table does not know it."""
+    """The oldest driver for a CUDA runtime such as `12.8`; None if the table does not list it."""
     table = minimum_drivers()
-    major, _, rest = cuda.partition(".")
-    return table.get(f"{major}.{rest.split('.')[0]}") or table.get(major)
+    return table.get(short_version(cuda)) or table.get(str(version_of(cuda).major))
 
 
 @check(
@@ -41,7 +42,7 @@ def minimum_driver(cuda: str) -> str | None:
     "driver-too-old",
     plan=plan_stack,
     probes=(stack, gpus),
-    cost="reads files of the installed framework and loads libcuda in the ranks' interpreter; asks NVML",
+    cost="reads files of the installed framework and loads libcuda in the ranks' interpreter; queries NVML",
     severity=Severity.ERROR,
     evidence=(
         "pytorch/pytorch#920",
@@ -54,8 +55,8 @@ def minimum_driver(cuda: str) -> str | None:
 def driver_too_old(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The driver of every node is new enough for the CUDA runtime of the ranks' framework.
 
-    What it checks: the driver NVML reports against the CUDA version the installed torch (or paddle, tensorflow) was
-    built for, by NVIDIA's table with minor-version compatibility. Where the ranks load a newer user-space driver
+    What it checks: the driver NVML reports compared with the CUDA version the installed torch (or paddle, tensorflow)
+    was built for, by NVIDIA's table with minor-version compatibility. Where the ranks load a newer user-space driver
     (NVIDIA's forward-compatibility package), its version counts, on GPUs that it supports.
 
     Why it matters: on the node with the old driver no GPU can be used; with NCCL this showed as a hang.
@@ -64,16 +65,19 @@ def driver_too_old(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Fix: update the driver, install a build for an older CUDA, or use NVIDIA's forward-compatibility package.
 
-    Known limits: the CUDA version that nvidia-smi shows is the newest the driver supports and says nothing of what is
-    installed; it is not used here. Which branches of the kernel's driver a compatibility package works with is not
-    looked up. AMD's drivers are not compared with ROCm.
+    Known limits: the CUDA version that nvidia-smi shows is the newest that the driver supports, not the installed one,
+    and is not used. The driver branches that a compatibility package supports are not checked. AMD's drivers are not
+    compared with ROCm.
 
     Evidence: pytorch/pytorch#920, NVIDIA/nccl#447, gpustack/gpustack#1254, zai-org/ChatGLM3#100; NVIDIA's guide to
     CUDA compatibility.
     """
     claims = gpu_claims(job)
     if not claims:
-        yield not_applicable("driver", "nothing in the job asks for GPUs")
+        yield not_applicable("driver", "nothing in the job requests GPUs")
+        return
+    if runs_without_gpus(job, facts):
+        yield not_applicable("driver", "no node has a GPU, and the job falls back to another backend")
         return
     old: dict[tuple[str, str, str], list[str]] = {}
     without_gpus: dict[tuple[str, str], list[str]] = {}
@@ -81,29 +85,30 @@ def driver_too_old(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     for seen in facts.each(gpus):
         node = seen.node
         if isinstance(seen.fact, Unavailable):
-            yield unknown(node, f"its driver is not known: {seen.fact.reason}", required=True)
+            yield unknown(node, f"its driver is not known: {seen.fact.reason}", nodes=(node,), required=True)
             continue
         cards = seen.fact.value
         software = facts.of(stack, node)
         if not isinstance(software, Observed):
             required = software.kind != "context"
-            yield unknown(node, f"the ranks' framework is not known: {software.reason}", required=required)
+            reason = f"the ranks' framework is not known: {software.reason}"
+            yield unknown(node, reason, nodes=(node,), required=required)
             continue
         build = build_of(job, software.value)
         if build is None:
             reason = f"neither torch, paddle nor tensorflow is installed for {software.value.executable}"
-            yield unknown(node, reason, required=True)
+            yield unknown(node, reason, nodes=(node,), required=True)
             continue
         what = f"{build.framework} {build.version}"
         if cards.vendor == "amd":
             if build.hip:
-                yield unknown(node, f"no driver is listed for ROCm {build.hip} of {what}")
+                yield unknown(node, f"no driver is listed for ROCm {build.hip} of {what}", nodes=(node,))
             else:
                 without_gpus.setdefault((what, "ROCm"), []).append(node)
             continue
         driver = cards.driver
         if not driver:
-            yield unknown(node, "blocked by GPU011: its driver does not answer", required=True)
+            yield unknown(node, "blocked by GPU011: its driver does not answer", nodes=(node,), required=True)
             continue
         if not build.cuda:
             without_gpus.setdefault((what, "CUDA"), []).append(node)
@@ -111,19 +116,19 @@ def driver_too_old(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         needed = minimum_driver(build.cuda)
         loaded = software.value.driver.version
         if needed is None:
-            yield unknown(node, f"no driver is listed for CUDA {build.cuda} of {what}")
-        elif numbers(driver) >= numbers(needed):
+            yield unknown(node, f"no driver is listed for CUDA {build.cuda} of {what}", nodes=(node,))
+        elif version_of(driver) >= version_of(needed):
             yield passed(node)
-        elif numbers(loaded) > numbers(driver) and numbers(loaded) >= numbers(needed):
+        elif version_of(loaded) > version_of(driver) and version_of(loaded) >= version_of(needed):
             models = {card.name for card in cards.gpus if card.name}
-            if any(_consumer(model) for model in models):
+            if any(_is_consumer_gpu(model) for model in models):
                 consumer.setdefault((driver, loaded, fold(sorted(models))), []).append(node)
             else:
                 yield passed(node)
         else:
             old.setdefault((driver, what, build.cuda), []).append(node)
     for (what, vendor), nodes in without_gpus.items():
-        yield _without(what, vendor, nodes, facts, claims)
+        yield _missing_build_finding(what, vendor, nodes, facts, claims)
     for (driver, what, cuda), nodes in old.items():
         needed = minimum_driver(cuda) or ""
         yield failed(
@@ -144,24 +149,26 @@ def driver_too_old(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             at=Evidence("libcuda.so.1", loaded, f"driver {driver}, or a data-centre GPU", "nvidia-smi", nodes[0]),
             also=claims,
             nodes=nodes,
-            remedy=f"Take the compat folder out of LD_LIBRARY_PATH and update the driver on {fold(nodes)}.",
+            remedy=f"Remove the compat folder from LD_LIBRARY_PATH and update the driver on {fold(nodes)}.",
         )
 
 
-def _consumer(model: str) -> bool:
+def _is_consumer_gpu(model: str) -> bool:
     return "GeForce" in model or "TITAN" in model
 
 
-def _without(what: str, vendor: str, nodes: list[str], facts: Facts, claims: tuple[Claim, ...]) -> Verdict:
+def _missing_build_finding(
+    build_name: str, vendor: str, nodes: list[str], facts: Facts, claims: tuple[Claim, ...]
+) -> Verdict:
     fact = facts.of(stack, nodes[0])
     executable = fact.value.executable if isinstance(fact, Observed) else "python3"
     return failed(
-        f"{what}: no {vendor}",
-        f"{what} on {fold(nodes)} was built without {vendor}, and the job needs GPUs",
-        at=Evidence("framework", what, f"a build for {vendor}", f"{executable} -m pip list", nodes[0]),
+        f"{build_name}: no {vendor}",
+        f"{build_name} on {fold(nodes)} was built without {vendor}, and the job needs GPUs",
+        at=Evidence("framework", build_name, f"a build for {vendor}", f"{executable} -m pip list", nodes[0]),
         also=claims,
         nodes=nodes,
-        remedy=f"Install a {vendor} build of {what.split()[0]} for {executable}.",
+        remedy=f"Install a {vendor} build of {build_name.split()[0]} for {executable}.",
     )
 
 
@@ -170,7 +177,7 @@ def _without(what: str, vendor: str, nodes: list[str], facts: Facts, claims: tup
     "driver-skew",
     plan=plan_gpus,
     probes=(gpus,),
-    cost="asks NVML; well under a second",
+    cost="queries NVML; well under a second",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=("NVIDIA/nccl#1328", "NVIDIA/nccl#969"),
@@ -184,16 +191,16 @@ def driver_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Example: seven nodes with 550.54.15 and one with 535.129.03.
 
-    Fix: bring the odd node to the version of the others.
+    Fix: install the version of the others on the odd node.
 
     Known limits: most differences are harmless; this is a hint.
 
     Evidence: NVIDIA/nccl#1328, NVIDIA/nccl#969.
     """
     if not gpu_claims(job):
-        yield not_applicable("drivers", "nothing in the job asks for GPUs")
+        yield not_applicable("drivers", "nothing in the job requests GPUs")
         return
-    blind = tuple(unseen(facts, gpus, "drivers"))
+    blind = tuple(missing_facts(facts, gpus, "drivers"))
     yield from blind
     drivers = {node: value.driver for node, value in facts.observed(gpus).items() if value.driver}
     found = split(drivers)
@@ -206,24 +213,18 @@ def driver_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         node, driver = found.first_odd
         yield failed(
             "drivers",
-            f"driver versions differ: {found.spoken}",
+            f"driver versions differ: {found.description}",
             at=Evidence("NVML", driver, found.common, "nvidia-smi", node),
             also=gpu_claims(job),
             nodes=tuple(found.odd),
-            remedy=f"Bring {fold(found.odd)} to driver {found.common}.",
+            remedy=f"Install driver {found.common} on {fold(found.odd)}.",
         )
-
-
-def _plan_frameworks(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    if len(fleet.nodes) > 1 and job.launches:
-        for node in fleet.reached:
-            yield Request(probe_name(packages), node.name, context=True, deadline_s=8.0)
 
 
 @check(
     "VER003",
     "framework-skew",
-    plan=_plan_frameworks,
+    plan=on_every_node(packages, when=all_of(several_nodes, has_launches), context=True, deadline_s=8.0),
     probes=(packages,),
     cost="reads the metadata of installed packages in the ranks' interpreter",
     severity=Severity.ERROR,
@@ -235,7 +236,7 @@ def framework_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     What it checks: versions of torch, paddle, DeepSpeed, NCCL and others where the ranks will run, read
     from package metadata, on every node.
 
-    Why it matters: ranks of different versions speak different protocols; the collective hangs or fails with an
+    Why it matters: ranks of different versions use different protocols; the collective hangs or fails with an
     error about something else.
 
     Example: node3 was re-imaged with torch 2.3 while the others have 2.4.
@@ -250,25 +251,25 @@ def framework_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if len(fleet.nodes) < 2 or not job.launches:
         yield not_applicable("framework versions", "the job has one node, or no launch")
         return
-    yield from unseen(facts, packages, "framework versions")
-    have = facts.observed(packages)
-    if len(have) < 2:
+    yield from missing_facts(facts, packages, "framework versions")
+    observed = facts.observed(packages)
+    if len(observed) < 2:
         return
-    names = sorted({name for value in have.values() for name in value.versions})
+    names = sorted({name for value in observed.values() for name in value.versions})
     differs = False
     for name in (*names, "python"):
-        verdict = _skew(name, have)
+        verdict = _skew_finding(name, observed)
         if verdict is not None:
             differs = True
             yield verdict
     if not differs:
-        yield passed(f"framework versions on {len(have)} nodes")
+        yield passed(f"framework versions on {len(observed)} nodes")
 
 
-def _skew(name: str, have: dict[str, Packages]) -> Verdict | None:
+def _skew_finding(name: str, observed: dict[str, Packages]) -> Verdict | None:
     values = {
         node: value.python if name == "python" else value.versions.get(name, "not installed")
-        for node, value in have.items()
+        for node, value in observed.items()
     }
     found = split(values)
     if found is None or not found.odd:
@@ -276,10 +277,10 @@ def _skew(name: str, have: dict[str, Packages]) -> Verdict | None:
     breaking = {
         node: version
         for node, version in found.odd.items()
-        if name in WIRE_LEVEL and numbers(version)[:2] != numbers(found.common)[:2]
+        if name in PROTOCOL_PACKAGES and minor_of(version) != minor_of(found.common)
     }
     node, version = next(iter((breaking or found.odd).items()))
-    executable = have[node].executable
+    executable = observed[node].executable
     return failed(
         f"{name} versions",
         f"{name} differs between nodes: {fold(f'{n}: {v}' for n, v in found.odd.items())}; "
@@ -287,22 +288,22 @@ def _skew(name: str, have: dict[str, Packages]) -> Verdict | None:
         at=Evidence("packages", f"{name} {version} for {executable}", found.common, f"{executable} -m pip list", node),
         nodes=tuple(found.odd),
         remedy=f"Install {name} {found.common} on {fold(found.odd)}, or run all ranks from one environment.",
-        run=_installing(name, found.common, {node: have[node].executable for node in found.odd}),
+        run=_installing(name, found.common, {node: observed[node].executable for node in found.odd}),
         severity=None if breaking else Severity.WARNING,
         confidence=None if breaking else Confidence.MEDIUM,
     )
 
 
-#: Whose builds for one CUDA are told apart by a suffix, which is the name of their index, too.
+#: Packages whose CUDA builds have a version suffix, which also names their package index.
 _BY_INDEX = ("torch", "torchvision", "torchaudio")
 
 
 def _installing(name: str, version: str, executables: Mapping[str, str]) -> list[Command]:
-    """What installs this version on each node with the interpreter there; nothing where that is no matter of pip."""
+    """The commands that install this version with each node's interpreter; empty if pip cannot install it."""
     _, _, build = version.partition("+")
-    if name == "python" or not version[:1].isdigit() or (build and name not in _BY_INDEX):
+    if name == "python" or not version[:1].isdecimal() or (build and name not in _BY_INDEX):
         return []
-    index = ("--index-url", f"https://download.pytorch.org/whl/{build}") if build else ()
+    index = ("-i", f"https://download.pytorch.org/whl/{build}") if build else ()
     by_executable: dict[str, list[str]] = {}
     for node, executable in executables.items():
         by_executable.setdefault(executable, []).append(node)

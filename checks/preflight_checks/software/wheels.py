@@ -1,28 +1,30 @@
-"""Whether the installed framework fits the GPUs, and gets the libraries it was built for."""
+"""Checks that the installed framework supports the GPUs and loads the libraries it was built for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
-from preflight.lazy.patterns import lazy_pattern
-from preflight.outcome import Confidence, Evidence, Severity
-from preflight.recording import Facts, Fleet, Observed
-from preflight_checks.demands import fold, gpu_claims
-from preflight_checks.majority import split
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.job import Job
+from preflight.model.recording import Facts, Fleet, Observed
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight_checks.comparison import split
+from preflight_checks.data_tables import table
 from preflight_checks.probes.gpus import gpus
-from preflight_checks.probes.libraries import Found
+from preflight_checks.probes.libraries import LibraryLookup
 from preflight_checks.probes.stack import Build, stack
-from preflight_checks.software.software import COST, build_of, numbers, plan_software, plan_stack, seen_software
-from preflight_checks.tables import table
+from preflight_checks.requirements.backends import gpu_claims
+from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements.version_numbers import minor_of, short_version, version_of
+from preflight_checks.software.frameworks import COST, build_of, observed_software, plan_software, plan_stack
 
 _LIST = "python -c 'import torch; print(torch.cuda.get_arch_list())'"
-_NVIDIA = lazy_pattern(r"(sm|compute)_(\d+)(\d)([af]?)")
+_NVIDIA = lazy_pattern(r"(sm|compute)_(\d{1,9})(\d)([af]?)")
 
 
 def architectures_of(build: Build) -> tuple[list[str], bool]:
-    """What the framework holds code for, and whether the wheel itself says so (else the table does)."""
+    """The architectures that the framework has code for, and whether the wheel lists them (else the table does)."""
     if build.architectures is not None:
         return build.architectures, True
     for row in table("architectures")["wheel"]:
@@ -32,9 +34,9 @@ def architectures_of(build: Build) -> tuple[list[str], bool]:
 
 
 def runs_on(architectures: list[str], capability: str) -> str:
-    """How code for these architectures runs on a GPU: `native`, `jit` (from PTX, by the driver) or not at all (empty).
+    """How code for these architectures runs on a GPU: `native`, `jit` (compiled from PTX), or empty if it does not run.
 
-    CUDA's rules: `sm_80` runs on 8.0 and later minor versions of major version 8, `sm_90a` on 9.0 alone, `sm_100f` on
+    CUDA's rules: `sm_80` runs on 8.0 and later minor versions of major version 8, `sm_90a` only on 9.0, `sm_100f` on
     its family; PTX of `compute_80` is compiled for 8.0 and anything later. AMD's code is for one architecture.
     """
     if capability.startswith("gfx"):
@@ -73,43 +75,45 @@ def runs_on(architectures: list[str], capability: str) -> str:
     ),
 )
 def wheel_lacks_gpu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The installed framework holds code for every GPU of its node.
+    """The installed framework has code for every GPU of its node.
 
-    What it checks: the architectures written in the installed wheel (torch, tensorflow) against the compute
+    What it checks: the architectures written in the installed wheel (torch, tensorflow) compared with the compute
     capability of each GPU, by CUDA's rules for binaries and PTX.
 
-    Why it matters: the first kernel ends with "no kernel image is available for execution on the device"; where only
-    PTX fits, the first start compiles for minutes, and on a driver older than the toolkit it fails.
+    Why it matters: the first kernel ends with "no kernel image is available for execution on the device"; if only PTX
+    fits, the first start compiles for minutes, and on a driver older than the toolkit it fails.
 
     Example: torch 2.5 for CUDA 12.4 (up to sm_90) on a node with B200s (compute capability 10.0).
 
     Fix: install a build that lists the architecture, usually one for a newer CUDA.
 
-    Known limits: paddle writes no list; a list that cannot be read is looked up by CUDA version, which makes the
-    finding a warning. Other packages with kernels of their own are not looked at.
+    Known limits: paddle has no list; without a readable list, a table by CUDA version is used, and the finding is a
+    warning. Other packages with GPU kernels are not checked.
 
     Evidence: pytorch/pytorch#167244, pytorch/pytorch#31285, xtreme1-io/xtreme1#73, Comfy-Org/ComfyUI#16438; CUDA's
     programming guide on compute capabilities.
     """
-    have, said = seen_software(job, facts, "the framework's architectures")
-    yield from said
+    observed, verdicts = observed_software(job, facts, "the framework's architectures")
+    yield from verdicts
     if not gpu_claims(job):
         return
-    lacking: dict[tuple[str, str, str, bool], list[str]] = {}
+    missing: dict[tuple[str, str, str, bool], list[str]] = {}
     jit: dict[tuple[str, str, bool], list[str]] = {}
     well = 0
-    for node, software in have.items():
+    for node, software in observed.items():
         cards, build = facts.of(gpus, node), build_of(job, software)
         if not isinstance(cards, Observed) or not cards.value.gpus:
             reason = "blocked by GPU011: its GPUs are not known" if isinstance(cards, Observed) else cards.reason
-            yield unknown(node, reason)
+            yield unknown(node, reason, nodes=(node,))
             continue
         if build is None or not (build.cuda or build.hip):
-            yield unknown(node, "blocked by VER001: no framework that was built for GPUs is installed")
+            yield unknown(node, "blocked by VER001: no framework that was built for GPUs is installed", nodes=(node,))
             continue
         listed, sure = architectures_of(build)
         if not listed:
-            yield unknown(node, f"{build.framework} {build.version} does not say for which GPUs it was built")
+            yield unknown(
+                node, f"{build.framework} {build.version} does not state the GPUs that it was built for", nodes=(node,)
+            )
             continue
         fine = True
         for card in cards.value.gpus:
@@ -119,18 +123,18 @@ def wheel_lacks_gpu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             what = f"{build.framework} {build.version}"
             model = f"{card.name} ({card.compute_capability})"
             if not how:
-                lacking.setdefault((what, model, " ".join(listed), sure), []).append(node)
+                missing.setdefault((what, model, " ".join(listed), sure), []).append(node)
                 fine = False
             elif how == "jit":
-                older = bool(cards.value.cuda_driver) and numbers(cards.value.cuda_driver) < numbers(build.cuda)[:2]
+                older = bool(cards.value.cuda_driver) and minor_of(cards.value.cuda_driver) < minor_of(build.cuda)
                 jit.setdefault((what, model, older), []).append(node)
                 fine = False
         well += fine
-    for (what, model, shown, sure), found in lacking.items():
+    for (what, model, shown, sure), found in missing.items():
         nodes = tuple(dict.fromkeys(found))
         yield failed(
             f"{what} on {model}",
-            f"{what} on {fold(nodes)} holds no code for {model}: it was built for {shown}",
+            f"{what} on {fold(nodes)} has no code for {model}: it was built for {shown}",
             at=Evidence("architectures", shown, model, _LIST, nodes[0]),
             also=gpu_claims(job),
             nodes=nodes,
@@ -141,9 +145,9 @@ def wheel_lacks_gpu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     for (what, model, older), found in jit.items():
         nodes = tuple(dict.fromkeys(found))
         why = (
-            "and the driver is older than the toolkit that wrote it: it cannot compile it"
+            "and the driver is older than the toolkit that generated it, so it cannot compile it"
             if older
-            else "which is compiled anew at the first start, for minutes"
+            else "which the driver compiles at the first start, taking minutes"
         )
         yield failed(
             f"{what} on {model}: PTX",
@@ -178,27 +182,27 @@ def cudnn_mismatch(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The cuDNN that the loader finds first is the one the framework was built for, or a later minor version.
 
     What it checks: which file the dynamic loader takes for cuDNN (RPATH, LD_LIBRARY_PATH, RUNPATH, cache, in its own
-    order) when the framework asks for it, its version against the one the framework pins, and whether the parts that
-    cuDNN opens by name come from the same folder.
+    order) when the framework requests it, its version compared with the one the framework pins, and whether the parts
+    that cuDNN opens by name come from the same folder.
 
     Why it matters: an older cuDNN on LD_LIBRARY_PATH hides the framework's own; it fails at the first convolution
     or attention with a message about versions, or with CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH.
 
-    Example: a module system puts cuDNN 8.2 in front of a torch that brings 8.7 along.
+    Example: a module system puts cuDNN 8.2 ahead of a torch that bundles 8.7.
 
-    Fix: take the folder out of LD_LIBRARY_PATH in the job script, or install a matching version.
+    Fix: remove the folder from LD_LIBRARY_PATH in the job script, or install a matching version.
 
     Known limits: tensorflow opens cuDNN by name while it runs, which is not followed.
 
     Evidence: PaddlePaddle/Paddle#23922, PaddlePaddle/Paddle#26954, PaddlePaddle/Paddle#46381,
     pytorch/pytorch#80637, bmaltais/kohya_ss#1096.
     """
-    have, said = seen_software(job, facts, "cuDNN")
-    yield from said
+    observed, verdicts = observed_software(job, facts, "cuDNN")
+    yield from verdicts
     wrong: dict[tuple[str, str, str, str, bool], list[str]] = {}
     parts: dict[tuple[str, str, str, str], list[str]] = {}
     well, without = 0, 0
-    for node, software in have.items():
+    for node, software in observed.items():
         build = build_of(job, software)
         found = _library(build, "cudnn")
         if build is None or found is None or not found.path:
@@ -206,12 +210,12 @@ def cudnn_mismatch(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             continue
         wanted, sure = _built_for(build, "cudnn")
         if not found.version or not wanted:
-            why = found.problem or f"it is not known for which cuDNN {build.framework} {build.version} was built"
-            yield unknown(f"cuDNN on {node}", why)
+            reason = found.problem or f"unknown cuDNN for {build.framework} {build.version} was built"
+            yield unknown(f"cuDNN on {node}", reason, nodes=(node,))
             continue
         part = next((item for item in build.libraries if item.name.startswith("libcudnn_")), None)
-        have_numbers, want_numbers = numbers(found.version)[:2], numbers(wanted)[:2]
-        if part is not None and numbers(part.version)[:2] != have_numbers:
+        have_numbers, want_numbers = minor_of(found.version), minor_of(wanted)
+        if part is not None and minor_of(part.version) != have_numbers:
             parts.setdefault((found.path, found.version, part.path, part.version), []).append(node)
         elif have_numbers[0] != want_numbers[0] or (sure and have_numbers < want_numbers):
             other_major = have_numbers[0] != want_numbers[0]
@@ -221,29 +225,29 @@ def cudnn_mismatch(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     for (path, via, version, wanted, other_major), nodes in wrong.items():
         yield failed(
             f"cuDNN {version}",
-            f"the loader takes cuDNN {version} from {path} (by {via}) on {fold(nodes)}, and the framework was built "
+            f"the loader finds cuDNN {version} from {path} (by {via}) on {fold(nodes)}, and the framework was built "
             f"for {wanted}",
             at=Evidence("libcudnn.so", f"{version} at {path}", f"{wanted} or later", "ldconfig -p", nodes[0]),
             also=gpu_claims(job),
             nodes=nodes,
-            remedy=_take_out(path, via, nodes),
+            remedy=_removal_remedy(path, via, nodes),
             severity=None if other_major else Severity.WARNING,
         )
     for (path, version, part_path, part_version), nodes in parts.items():
         yield failed(
             f"cuDNN parts {part_version}",
-            f"the loader takes cuDNN {version} from {path} and its parts {part_version or 'of another version'} from "
+            f"the loader finds cuDNN {version} from {path} and its parts {part_version or 'of another version'} from "
             f"{part_path} on {fold(nodes)}",
             at=Evidence("libcudnn_ops.so", part_path, f"a part of {version}", "echo $LD_LIBRARY_PATH", nodes[0]),
             also=gpu_claims(job),
             nodes=nodes,
-            remedy=_take_out(part_path, "LD_LIBRARY_PATH", nodes),
-            severity=Severity.WARNING if numbers(part_version)[:1] == numbers(version)[:1] else None,
+            remedy=_removal_remedy(part_path, "LD_LIBRARY_PATH", nodes),
+            severity=Severity.WARNING if version_of(part_version).major == version_of(version).major else None,
         )
     if well:
         yield passed(f"cuDNN on {well} nodes")
-    elif without and not said:
-        yield not_applicable("cuDNN", "no framework that loads it by itself is installed")
+    elif without and not verdicts:
+        yield not_applicable("cuDNN", "no installed framework loads it")
 
 
 @check(
@@ -258,90 +262,93 @@ def cudnn_mismatch(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 def nccl_library_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The NCCL that the loader finds first has one version on all nodes, and is the one the framework was built for.
 
-    What it checks: which file the dynamic loader takes for NCCL when the framework asks for it, and its version.
+    What it checks: which file the dynamic loader takes for NCCL when the framework requests it, and its version.
 
     Why it matters: ranks with different versions of NCCL hang or fail when they connect; package metadata does not
-    show it where a system's library stands in front of the wheel's.
+    show it if a system library precedes the wheel's.
 
     Example: node3 has libnccl2 2.18 from its distribution on LD_LIBRARY_PATH, the others use torch's own 2.26.
 
-    Fix: take the folder out of LD_LIBRARY_PATH, or install one version everywhere.
+    Fix: remove the folder from LD_LIBRARY_PATH, or install one version everywhere.
 
     Known limits: a NCCL that is linked into the framework itself is not seen; VER003 compares the frameworks.
 
     Evidence: NVIDIA/nccl#286, NVIDIA/nccl#1328, NVIDIA/nccl#969.
     """
-    have, said = seen_software(job, facts, "NCCL's library")
-    yield from said
-    taken: dict[str, tuple[Found, str, bool]] = {}
-    for node, software in have.items():
+    observed, verdicts = observed_software(job, facts, "NCCL's library")
+    yield from verdicts
+    used: dict[str, tuple[LibraryLookup, str, bool]] = {}
+    for node, software in observed.items():
         build = build_of(job, software)
         found = _library(build, "nccl")
         if build is None or found is None or not found.path:
             continue
         if not found.version:
-            yield unknown(f"NCCL's library on {node}", found.problem or f"{found.path} does not say its version")
+            yield unknown(
+                f"NCCL's library on {node}", found.problem or f"{found.path} does not report its version", nodes=(node,)
+            )
             continue
-        taken[node] = (found, *_built_for(build, "nccl"))
-    divided = split({node: found.version for node, (found, _, _) in taken.items()})
+        used[node] = (found, *_built_for(build, "nccl"))
+    divided = split({node: found.version for node, (found, _, _) in used.items()})
     if divided is None:
-        if have and not said:
-            yield not_applicable("NCCL's library", "no framework that loads it from a file is installed")
+        if observed and not verdicts:
+            yield not_applicable("NCCL's library", "no installed framework loads it from a file")
         return
     if divided.odd:
-        breaking = {n: v for n, v in divided.odd.items() if numbers(v)[:2] != numbers(divided.common)[:2]}
+        breaking = {n: v for n, v in divided.odd.items() if minor_of(v) != minor_of(divided.common)}
         node, version = next(iter((breaking or divided.odd).items()))
-        found = taken[node][0]
+        found = used[node][0]
         yield failed(
             "NCCL's library",
-            f"the loader takes different versions of NCCL: {divided.spoken} (on {node} {found.path}, by {found.via})",
+            f"the loader finds different versions of NCCL: {divided.description} "
+            f"(on {node} {found.path}, by {found.via})",
             at=Evidence("libnccl.so", f"{version} at {found.path}", divided.common, "ldconfig -p", node),
             also=gpu_claims(job),
             nodes=tuple(divided.odd),
-            remedy=_take_out(found.path, found.via, list(divided.odd)),
+            remedy=_removal_remedy(found.path, found.via, list(divided.odd)),
             severity=None if breaking else Severity.WARNING,
             confidence=None if breaking else Confidence.MEDIUM,
         )
         return
-    pinned = {n: (found, wanted) for n, (found, wanted, sure) in taken.items() if sure}
-    older = {n: found for n, (found, wanted) in pinned.items() if numbers(found.version)[:2] < numbers(wanted)[:2]}
+    pinned = {n: (found, wanted) for n, (found, wanted, sure) in used.items() if sure}
+    older = {n: found for n, (found, wanted) in pinned.items() if minor_of(found.version) < minor_of(wanted)}
     if older:
         node, found = next(iter(older.items()))
-        wanted = taken[node][1]
+        wanted = used[node][1]
         yield failed(
             "NCCL's library: older",
-            f"the loader takes NCCL {found.version} from {found.path} (by {found.via}) on {fold(older)}, and the "
+            f"the loader finds NCCL {found.version} from {found.path} (by {found.via}) on {fold(older)}, and the "
             f"framework was built for {wanted}",
             at=Evidence("libnccl.so", f"{found.version} at {found.path}", wanted, "ldconfig -p", node),
             also=gpu_claims(job),
             nodes=tuple(older),
-            remedy=_take_out(found.path, found.via, list(older)),
+            remedy=_removal_remedy(found.path, found.via, list(older)),
             severity=Severity.WARNING,
             confidence=Confidence.MEDIUM,
         )
     else:
-        yield passed(f"NCCL {divided.common} on {len(taken)} nodes")
+        yield passed(f"NCCL {divided.common} on {len(used)} nodes")
 
 
-def _library(build: Build | None, short: str) -> Found | None:
+def _library(build: Build | None, short: str) -> LibraryLookup | None:
     return next((item for item in build.libraries if item.name.startswith(f"lib{short}.so")), None) if build else None
 
 
 def _built_for(build: Build, short: str) -> tuple[str, bool]:
-    """The version the framework was built for and whether it says so itself; else what the table has for its release,
+    """The version that the framework was built for, and whether it states it; else the table's value for its release,
     which may be another build (conda's, a vendor's) than the one that is installed."""
-    said: str = getattr(build, short)
-    if said:
-        return said, True
-    release = ".".join(build.version.split("+")[0].split(".")[:2])
+    verdicts: str = getattr(build, short)
+    if verdicts:
+        return verdicts, True
+    release = short_version(build.version)
     for row in table("wheels")["wheel"]:
         if (row["framework"], row["version"], row.get("cuda")) == (build.framework, release, build.cuda):
             return str(row.get(short, "")), False
     return "", False
 
 
-def _take_out(path: str, via: str, nodes: list[str]) -> str:
+def _removal_remedy(path: str, via: str, nodes: list[str]) -> str:
     folder = path.rpartition("/")[0]
     if via == "LD_LIBRARY_PATH":
-        return f"Take {folder} out of LD_LIBRARY_PATH for the ranks on {fold(nodes)}."
-    return f"Remove or update what is installed in {folder} on {fold(nodes)}, or install the framework's own version."
+        return f"Remove {folder} from LD_LIBRARY_PATH for the ranks on {fold(nodes)}."
+    return f"Remove or update the library in {folder} on {fold(nodes)}, or install the framework's own version."

@@ -1,1 +1,1 @@
-"""Data, checkpoints and the file systems they lie on."""
+"""Data, checkpoints and their file systems."""

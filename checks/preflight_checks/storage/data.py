@@ -1,25 +1,25 @@
-"""Whether the job's data is there, and the same, on every node."""
+"""Checks that the job's data exists and is the same on every node."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
-from preflight.outcome import Confidence, Evidence, Severity
-from preflight.recording import Facts, Fleet
-from preflight_checks.demands import fold
-from preflight_checks.majority import split
+from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.job import Job
+from preflight.model.recording import Facts, Fleet
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight_checks.comparison import split
 from preflight_checks.probes.mounts import SHARED
 from preflight_checks.probes.paths import PathState, path_state
+from preflight_checks.requirements.hosts import fold
 from preflight_checks.storage.paths import Wanted, plan_paths, states_of, wanted_paths
 
 _WORDS = {
     "missing": "does not exist",
     "denied": "may not be read",
-    "dangling": "is a link to nothing",
-    "stale": "lies on a mount whose server no longer knows it",
-    "other": "cannot be looked at",
+    "dangling": "is a dangling link",
+    "stale": "is on a mount with a stale file handle",
+    "other": "cannot be accessed",
 }
 
 
@@ -37,42 +37,42 @@ def data_path_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
 
     What it checks: each known data path, from the ranks' working directory, in the job context.
 
-    Why it matters: the node without the data fails after the others have joined, and they wait for it; or it
-    builds an index of its own, and ranks read different samples.
+    Why it matters: the node without the data fails after the others have joined, and they wait for it; or it builds
+    its own index, and ranks read different samples.
 
     Example: /data/train is mounted on three nodes; on node3 the mount failed at boot.
 
     Fix: mount or copy the data there.
 
-    Known limits: paths that only run time knows are not looked at; existing is not proof of intact content.
+    Known limits: paths that are only known at run time are not checked, nor is the content.
 
     Evidence: NVIDIA/Megatron-LM#1355, NVIDIA/Megatron-LM#907, hiyouga/LlamaFactory#3065.
     """
     wanted = wanted_paths(job)
     if not wanted:
-        yield not_applicable("data paths", "the files spell no data path")
+        yield not_applicable("data paths", "the files name no data path")
     for item in wanted:
-        have, missing = states_of(facts, item.path)
+        observed, missing = states_of(facts, item.path)
         for reason in dict.fromkeys(fact.reason for fact in missing.values()):
             nodes = [node for node, fact in missing.items() if fact.reason == reason]
             required = all(missing[node].kind != "context" for node in nodes)
-            yield unknown(f"{item.path} on {fold(nodes)}", reason, required=required)
-        yield from _judge_existence(item, have)
+            yield unknown(f"{item.path} on {fold(nodes)}", reason, nodes=nodes, required=required)
+        yield from _judge_existence(item, observed)
 
 
-def _judge_existence(item: Wanted, have: dict[str, PathState]) -> Iterator[Verdict]:
-    absent = {node: state for node, state in have.items() if state.problem}
-    present = {node: state for node, state in have.items() if not state.problem}
+def _judge_existence(item: Wanted, observed: dict[str, PathState]) -> Iterator[Verdict]:
+    absent = {node: state for node, state in observed.items() if state.problem}
+    present = {node: state for node, state in observed.items() if not state.problem}
     for problem in sorted({state.problem for state in absent.values()}):
         group = {node: state for node, state in absent.items() if state.problem == problem}
         node, state = next(iter(group.items()))
-        # A relative name that exists nowhere may be the name of a data set on some hub.
+        # A relative name that exists nowhere may be a data set on a hub.
         doubtful = not present and not item.path.startswith(("/", "./", "../", "~", "$"))
-        where = "any node" if not present and len(group) == len(have) > 1 else fold(group)
+        where = "any node" if not present and len(group) == len(observed) > 1 else fold(group)
         yield failed(
             f"{item.path}: {problem}",
             f"{item.path} {_WORDS.get(problem, problem)} on {where}"
-            + (f", but is there on {fold(present, 4)}" if present else "")
+            + (f", but exists on {fold(present, 4)}" if present else "")
             + (f" ({state.resolved}: {state.detail})" if state.detail else ""),
             at=Evidence(
                 "data path",
@@ -88,7 +88,7 @@ def _judge_existence(item: Wanted, have: dict[str, PathState]) -> Iterator[Verdi
             confidence=Confidence.MEDIUM if doubtful else None,
         )
     kinds = split({node: state.kind for node, state in present.items()})
-    systems = split({node: _where(state) for node, state in present.items() if state.file_system})
+    systems = split({node: _comparable_file_system(state) for node, state in present.items() if state.file_system})
     if kinds is not None and kinds.odd:
         node, kind = next(iter(kinds.odd.items()))
         yield failed(
@@ -101,15 +101,15 @@ def _judge_existence(item: Wanted, have: dict[str, PathState]) -> Iterator[Verdi
         )
     elif systems is not None and systems.odd:
         node = next(iter(systems.odd))
-        system, usual = _spoken(present[node]), _spoken(present[systems.agreeing[0]])
+        system, usual = _describe(present[node]), _describe(present[systems.agreeing[0]])
         yield failed(
             f"{item.path}: file system",
-            f"{item.path} lies on {system} on {fold(systems.odd)}, but on {usual} on "
+            f"{item.path} is on {system} on {fold(systems.odd)}, but on {usual} on "
             f"{fold(systems.agreeing, 4)}: a mount may be missing",
             at=Evidence("data path", system, usual, f"findmnt -T {present[node].resolved}", node),
             also=item.claims,
             nodes=tuple(systems.odd),
-            remedy=f"See whether {item.path} is mounted on {fold(systems.odd)}.",
+            remedy=f"Check whether {item.path} is mounted on {fold(systems.odd)}.",
             severity=Severity.WARNING,
             confidence=Confidence.MEDIUM,
         )
@@ -131,64 +131,63 @@ def shard_list_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
 
     What it checks: names and sizes of the files of each data path, compared between nodes.
 
-    Why it matters: a rank with fewer files runs fewer steps and the others wait for it for ever, or ranks train
-    on different data without a word.
+    Why it matters: a rank with fewer files runs fewer steps and the others wait for it forever, or ranks silently
+    train on different data.
 
     Example: part-00017 is missing on node3 and truncated on node1.
 
     Fix: copy the shard again.
 
-    Known limits: contents are compared by DAT013; above 50000 files the rest is left out, and where listing takes more
-    than 2 s nothing is compared. Nodes whose lists have
-    little in common are taken to hold shards of their own, with a warning.
+    Known limits: contents are compared by DAT013; only the first 50000 files are compared, and none if listing takes
+    more than 2 s. Nodes whose lists have little in common are assumed to hold their own shards, with a warning.
 
     Evidence: NVIDIA/Megatron-LM#1355, EleutherAI/gpt-neox#919, PaddlePaddle/Paddle#18956.
     """
     wanted = list(wanted_paths(job))
     if not wanted:
-        yield not_applicable("data files", "the files spell no data path")
+        yield not_applicable("data files", "the files name no data path")
     for item in wanted:
-        have = {
+        observed = {
             node: state for node, state in states_of(facts, item.path)[0].items() if not state.problem and state.kind
         }
-        if not have:
-            yield unknown(f"files of {item.path}", "it was seen on no node (see DAT011)")
+        if not observed:
+            yield unknown(f"files of {item.path}", "it was found on no node (see DAT011)")
             continue
-        hurried = [node for node, state in have.items() if state.hurried]
+        hurried = [node for node, state in observed.items() if state.hurried]
         if hurried:
             yield unknown(f"files of {item.path} on {fold(hurried)}", "there are more than can be listed in 2 s")
-        wrong = list(_judge_shards(item, have))
+        wrong = list(_judge_shards(item, observed))
         yield from wrong
-        if not wrong and len(hurried) < len(have):
-            yield passed(f"files of {item.path} on {len(have)} nodes")
+        if not wrong and len(hurried) < len(observed):
+            yield passed(f"files of {item.path} on {len(observed)} nodes")
 
 
-def _where(state: PathState) -> tuple[str, str]:
-    """The file system as far as it must be the same: which local one it is does not matter, nor a server's name."""
+def _comparable_file_system(state: PathState) -> tuple[str, str]:
+    """The part of a file system that must agree; the kind of local disk and the server's name do not matter."""
     return (state.file_system, state.source.rpartition(":")[2]) if state.file_system in SHARED else ("", "")
 
 
-def _spoken(state: PathState) -> str:
+def _describe(state: PathState) -> str:
     """`lustre (/scratch)`, `ext4`."""
-    export = _where(state)[1]
+    export = _comparable_file_system(state)[1]
     return f"{state.file_system} ({export})" if export else state.file_system
 
 
-def _judge_shards(item: Wanted, have: dict[str, PathState]) -> Iterator[Verdict]:
-    unreadable = {node: state for node, state in have.items() if state.unreadable}
-    gone: dict[tuple[str, ...], list[str]] = {}
-    for node, state in have.items():
+def _judge_shards(item: Wanted, observed: dict[str, PathState]) -> Iterator[Verdict]:
+    unreadable = {node: state for node, state in observed.items() if state.unreadable}
+    missing: dict[tuple[str, ...], list[str]] = {}
+    for node, state in observed.items():
         if state.absent:
-            gone.setdefault(tuple(state.absent), []).append(node)
-    for names, nodes in gone.items():
+            missing.setdefault(tuple(state.absent), []).append(node)
+    for names, nodes in missing.items():
         many = len(names) > 1
         yield failed(
             f"{item.path}: named files absent",
-            f"{item.path} names {fold(names, 4)}, which {'are' if many else 'is'} not there on {fold(nodes)}",
+            f"{item.path} names {fold(names, 4)}, which {'do' if many else 'does'} not exist on {fold(nodes)}",
             at=Evidence("data files", f"without {fold(names, 4)}", "every named file", f"ls {names[0]}", nodes[0]),
             also=item.claims,
             nodes=tuple(nodes),
-            remedy=f"Copy {fold(names, 4)} to {fold(nodes)}, or take {'them' if many else 'it'} off {item.path}.",
+            remedy=f"Copy {fold(names, 4)} to {fold(nodes)}, or remove {'them' if many else 'it'} from {item.path}.",
         )
     if unreadable:
         node, state = next(iter(unreadable.items()))
@@ -198,12 +197,14 @@ def _judge_shards(item: Wanted, have: dict[str, PathState]) -> Iterator[Verdict]
             at=Evidence("data files", fold(state.unreadable, 4), "readable files", f"ls -l {state.resolved}", node),
             also=item.claims,
             nodes=tuple(unreadable),
-            remedy=f"Mend the links and permissions below {item.path} on {fold(unreadable)}.",
+            remedy=f"Fix the links and permissions below {item.path} on {fold(unreadable)}.",
         )
     empty = [
-        node for node, state in have.items() if state.kind == "directory" and not state.listed and not state.unreadable
+        node
+        for node, state in observed.items()
+        if state.kind == "directory" and not state.listed and not state.unreadable
     ]
-    if empty and len(empty) < len(have):
+    if empty and len(empty) < len(observed):
         yield failed(
             f"{item.path}: empty",
             f"{item.path} is empty on {fold(empty)}, and holds files on the other nodes: a mount may be missing",
@@ -212,8 +213,10 @@ def _judge_shards(item: Wanted, have: dict[str, PathState]) -> Iterator[Verdict]
             nodes=empty,
             remedy=f"Mount or copy the data on {fold(empty)}.",
         )
-    told = {node for nodes in gone.values() for node in nodes}
-    filled = {n: state for n, state in have.items() if n not in empty and n not in told and not state.hurried}
+    missing_nodes = {node for nodes in missing.values() for node in nodes}
+    filled = {
+        n: state for n, state in observed.items() if n not in empty and n not in missing_nodes and not state.hurried
+    }
     digests = split({node: state.digest for node, state in filled.items()})
     if digests is None or not digests.odd:
         return
@@ -232,7 +235,7 @@ def _difference(
     absent = sorted(theirs.keys() - mine.keys() - set(state.unreadable))
     surplus = sorted(mine.keys() - theirs.keys())
     resized = sorted(name for name in mine.keys() & theirs.keys() if mine[name] != theirs[name])
-    alike = len(mine.keys() & theirs.keys()) * 2 >= max(1, len(theirs))
+    is_similar = len(mine.keys() & theirs.keys()) * 2 >= max(1, len(theirs))
     parts = []
     if absent:
         parts.append(f"{fold(absent, 4)} {'is' if len(absent) == 1 else 'are'} missing")
@@ -242,7 +245,7 @@ def _difference(
     if surplus:
         parts.append(f"{fold(surplus, 4)} {'is' if len(surplus) == 1 else 'are'} only there")
     if not parts and state.unreadable:
-        # What cannot be read is all that lacks, and was told already.
+        # Only unreadable files are missing, and those are reported already.
         return None
     what = "; ".join(parts) or f"{state.listed} files against {reference.listed}"
     return failed(
@@ -252,10 +255,10 @@ def _difference(
         also=item.claims,
         nodes=(node,),
         remedy=f"Copy {fold([*absent, *resized], 4) or 'the data'} to {node} again."
-        if alike
-        else f"If every node is to hold all of {item.path}, copy it to {node}; own shards per node are fine.",
-        severity=None if alike else Severity.WARNING,
-        confidence=None if alike else Confidence.MEDIUM,
+        if is_similar
+        else f"If every node should hold all of {item.path}, copy it to {node}; separate shards per node are fine.",
+        severity=None if is_similar else Severity.WARNING,
+        confidence=None if is_similar else Confidence.MEDIUM,
     )
 
 

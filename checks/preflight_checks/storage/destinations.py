@@ -1,35 +1,33 @@
-"""Where the job writes its checkpoints, what was seen there, and how large they will be."""
+"""The folders where the job writes checkpoints, their state on each node, and the size of a checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from preflight.job import Claim, Job, Known, Launch, Scope
-from preflight.lazy.dataclasses import dataclass
-from preflight.recording import Facts, Fleet, Observed, Unavailable
-from preflight.request import Request, probe_name
-from preflight_checks.demands import known_int, scopes
+from preflight.analysis.model_size import is_megatron, model_parameters, shape_of, uses_less_memory
+from preflight.model.job import Claim, Job, Known, Launch, Scope
+from preflight.model.recording import Facts, Fleet, Observed, Unavailable
+from preflight.model.requests import Request, probe_name
 from preflight_checks.probes.folders import FolderState, folder_state
 from preflight_checks.probes.mounts import SHARED
+from preflight_checks.requirements.claims import known_int, scopes
 from preflight_checks.storage.paths import on_a_node
-from preflight_rules.sizes.memory import lighter
-from preflight_rules.sizes.parallel_sizes import is_megatron
-from preflight_rules.sizes.transformer import model_parameters, shape_of
 
 #: Bytes of a parameter in a checkpoint: its 16-bit weight, and with Adam in mixed precision the 32-bit master weight,
 #: momentum and variance (Rajbhandari et al., ZeRO, arXiv 1910.02054, section 3.1).
 WEIGHT, STATES = 2, 12
 #: Hugging Face's trainer without DeepSpeed keeps the two moments in the weights' own format, at least 16 bits each.
 MOMENTS = 4
-#: What a job is told to leave out of its checkpoints.
+#: Options that leave parts out of a checkpoint.
 _WEIGHTS_ONLY = ("--no-save-optim", "--save_only_model", "--save-only-model")
-#: Of whose shapes the size of a checkpoint is known: they save in mixed precision with Adam unless told otherwise.
+#: Launchers whose checkpoint size is known from the model's shape: by default they save mixed precision with Adam.
 _SHAPES = ("arguments", "gpt-neox")
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A folder that checkpoints go to, and who says so. `sharded`: every rank writes its own part there."""
+    """A folder for checkpoints, with the claims that name it. `sharded`: every rank writes its own part there."""
 
     path: str
     scope: Scope
@@ -38,7 +36,7 @@ class Destination:
 
 
 def destinations(job: Job) -> tuple[Destination, ...]:
-    """The folders that the job's launches write checkpoints to, each once."""
+    """The folders that the job's launches write checkpoints to, without duplicates."""
     found: dict[str, Destination] = {}
     for scope in scopes(job):
         for claim in job.setting("checkpoint_path", scope):
@@ -49,7 +47,7 @@ def destinations(job: Job) -> tuple[Destination, ...]:
 
 
 def _sharding(job: Job, scope: Scope) -> tuple[Claim, ...]:
-    """The claims by which every rank writes a part of its own: ZeRO, a distributed optimizer, sharded FSDP."""
+    """The claims that make every rank write its own part: ZeRO, a distributed optimizer, sharded FSDP."""
     claims: list[Claim] = []
     if (known_int(job, "zero_stage", scope) or 0) >= 1:
         claims.extend(job.setting("zero_stage", scope))
@@ -63,7 +61,7 @@ def _sharding(job: Job, scope: Scope) -> tuple[Claim, ...]:
 
 
 def plan_destinations(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """Ask every node about every destination."""
+    """Request the state of every destination from every node."""
     for item in destinations(job):
         for node in fleet.reached:
             params = {"path": item.path, "quota": True}
@@ -71,46 +69,46 @@ def plan_destinations(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]
 
 
 def folders_of(facts: Facts, path: str) -> tuple[dict[str, FolderState], dict[str, Unavailable]]:
-    """What was seen of one folder by node, and why nothing was seen."""
-    have: dict[str, FolderState] = {}
+    """The state of one folder by node, and the reasons where it is unknown."""
+    observed: dict[str, FolderState] = {}
     missing: dict[str, Unavailable] = {}
     for seen in facts.each(folder_state):
         if seen.params.get("path") != path:
             continue
         if isinstance(seen.fact, Observed):
-            have[seen.node] = seen.fact.value
+            observed[seen.node] = seen.fact.value
         else:
             missing[seen.node] = seen.fact
-    return have, missing
+    return observed, missing
 
 
 def is_shared(state: FolderState) -> bool:
-    """Whether what one node writes there is seen by the others."""
+    """Whether other nodes see what one node writes there."""
     return state.file_system in SHARED
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSize:
-    """What one checkpoint takes at least, how many are kept (None: nothing says it), and who says so."""
+    """The least size of one checkpoint, how many are kept (None if unknown), and the claims for both."""
 
     each_bytes: int
-    kept: int | None
+    kept_count: int | None
     parameters: int
     claims: tuple[Claim, ...]
     states: bool
 
 
 def checkpoint_size(job: Job, scope: Scope) -> CheckpointSize | None:
-    """The least that a checkpoint takes, by the model's shape or name; None where they are not known for certain."""
+    """The least size of a checkpoint, by the model's shape or name; None if they are not certain."""
     launch = next((launch for launch in job.launches if launch.scope == scope), None)
     sized = _parameters(job, scope, launch)
     if sized is None:
         return None
     parameters, claims, per_state = sized
-    if lighter(launch):
+    if uses_less_memory(launch):
         # An adapter may be all that is saved.
         return None
-    weights_only = _has(launch, _WEIGHTS_ONLY)
+    weights_only = _has_option(launch, _WEIGHTS_ONLY)
     each = parameters * (WEIGHT + (0 if weights_only else per_state))
     kept, more = _kept(job, scope)
     return CheckpointSize(each, kept, parameters, (*claims, *more), not weights_only)
@@ -129,13 +127,13 @@ def _parameters(job: Job, scope: Scope, launch: Launch | None) -> tuple[int, tup
     return named[0], (named[1],), STATES if job.setting("zero_stage", scope) else MOMENTS
 
 
-def _has(launch: Launch | None, options: tuple[str, ...]) -> bool:
+def _has_option(launch: Launch | None, options: tuple[str, ...]) -> bool:
     words = launch.arguments if launch is not None else ()
     return any(word is not None and word.partition("=")[0] in options for word in words)
 
 
 def _kept(job: Job, scope: Scope) -> tuple[int | None, tuple[Claim, ...]]:
-    """How many checkpoints there will be at once; a new one is written before the oldest goes."""
+    """The number of checkpoints that exist at once; a new one is written before the oldest is deleted."""
     kept = known_int(job, "checkpoints_kept", scope)
     if kept is not None and kept > 0:
         return kept + 1, job.setting("checkpoints_kept", scope)

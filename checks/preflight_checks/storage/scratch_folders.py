@@ -1,23 +1,24 @@
-"""Whether libraries can write where they write without being asked, and find there what they may not fetch."""
+"""Checks temporary folders, caches, and cached models for offline use."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Claim, Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed
-from preflight.lazy.patterns import lazy_pattern
-from preflight.outcome import Confidence, Evidence, Severity
-from preflight.recording import Facts, Fleet, Observed, Unavailable
-from preflight.request import Request, probe_name
-from preflight_checks.demands import fold, gpu_claims, unseen
-from preflight_checks.majority import split
-from preflight_checks.per_node import MIB, size
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.job import Claim, Job
+from preflight.model.recording import Facts, Fleet, Observed, Unavailable
+from preflight.model.requests import Request, probe_name
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed
+from preflight_checks.comparison import MIB, size, split
+from preflight_checks.planning import has_launches, missing_facts, on_every_node
 from preflight_checks.probes.scratch import HubModel, Scratch, hub_model, scratch, usable
+from preflight_checks.requirements.backends import gpu_claims
+from preflight_checks.requirements.hosts import fold
 from preflight_checks.storage.destinations import is_shared
 
-#: A compiler's scratch, a log and a socket need more; below, the first of them fails.
-LITTLE = 100 * MIB
+#: Temporary files of compilers, logs and sockets need more free space than this.
+MIN_FREE_BYTES = 100 * MIB
 #: `meta-llama/Llama-2-7b-hf`, and neither a path nor an address.
 _ON_THE_HUB = lazy_pattern(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")
 _WORDS = {
@@ -27,77 +28,73 @@ _WORDS = {
 }
 
 
-def _plan_temporary(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    for node in fleet.reached:
-        if job.launches:
-            yield Request(probe_name(scratch), node.name, {"what": "temporary"}, context=True)
-
-
-def _seen(facts: Facts, what: str) -> tuple[dict[str, Scratch], dict[str, Unavailable]]:
-    have: dict[str, Scratch] = {}
+def _observed_folders(facts: Facts, kind: str) -> tuple[dict[str, Scratch], dict[str, Unavailable]]:
+    observed: dict[str, Scratch] = {}
     missing: dict[str, Unavailable] = {}
     for seen in facts.each(scratch):
-        if seen.params.get("what") != what:
+        if seen.params.get("what") != kind:
             continue
         if isinstance(seen.fact, Observed):
-            have[seen.node] = seen.fact.value
+            observed[seen.node] = seen.fact.value
         else:
             missing[seen.node] = seen.fact
-    return have, missing
+    return observed, missing
 
 
 @check(
     "DSK001",
     "temporary-folder-unusable",
-    plan=_plan_temporary,
+    plan=on_every_node(scratch, params={"what": "temporary"}, when=has_launches, context=True),
     probes=(scratch,),
-    cost="looks at the folder for temporary files and its room; nothing is written",
+    cost="reads state and free space of the folder for temporary files; nothing is written",
     severity=Severity.ERROR,
     evidence=("huggingface/open-r1#488", "NVIDIA/pix2pixHD#67", "pytorch/pytorch#171411"),
 )
 def temporary_folder(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Every node has a folder for temporary files that takes them.
+    """Every node has a writable folder for temporary files.
 
-    What it checks: the folder that TMPDIR, TEMP or TMP names inside the job context, else /tmp: there, writable, not
-    full. Where it is of no use, the others that Python tries; if none is left, that is an error. Less than 100 MiB, and
-    with GPUs a mount that runs no programs, are warnings.
+    What it checks: the folder that TMPDIR, TEMP or TMP names inside the job context, else /tmp: it must exist, be
+    writable and not full. If it is unusable, the others that Python tries are checked; if none is usable, that is an
+    error. Less than 100 MiB, and with GPUs a mount that runs no programs, are warnings.
 
     Why it matters: torch does not import without one ("No usable temporary directory found"); torchrun keeps its logs
-    there, and compilers load from there what they built.
+    there, and compiled kernels are loaded from there.
 
     Example: /tmp of node4 was filled by core dumps.
 
-    Fix: remove what earlier runs left in it, or set TMPDIR to a folder with room.
+    Fix: remove leftovers of earlier runs from it, or set TMPDIR to a folder with space.
 
-    Known limits: how much is needed depends on what is compiled and logged.
+    Known limits: the space that is needed depends on what is compiled and logged.
 
     Evidence: huggingface/open-r1#488, NVIDIA/pix2pixHD#67, pytorch/pytorch#171411.
     """
-    have, missing = _seen(facts, "temporary")
-    yield from unseen(facts, scratch, "folders for temporary files") if missing else ()
+    observed, missing = _observed_folders(facts, "temporary")
+    yield from missing_facts(facts, scratch, "folders for temporary files") if missing else ()
     if not job.launches:
         yield not_applicable("temporary files", "the files start nothing on the nodes")
         return
     compiles = bool(gpu_claims(job))
-    told: dict[tuple[str, bool], list[str]] = {}
-    for node, value in have.items():
+    groups: dict[tuple[str, bool], list[str]] = {}
+    for node, value in observed.items():
         fault = _temporary_fault(value, compiles=compiles)
         if fault:
-            told.setdefault((fault, not usable(value.folder) and not value.instead), []).append(node)
-    for (fault, certain), nodes in told.items():
-        path = have[nodes[0]].folder.resolved
+            groups.setdefault((fault, not usable(value.folder) and not value.instead), []).append(node)
+    for (fault, certain), nodes in groups.items():
+        path = observed[nodes[0]].folder.resolved
         yield failed(
             f"temporary files: {fault}",
             f"temporary files: {fault} on {fold(nodes)}"
-            + (", and no other folder that Python tries is of use" if certain else ""),
-            at=Evidence("folder for temporary files", fault, "room for files", f"df -h {path}; df -i {path}", nodes[0]),
+            + (", and no other folder that Python tries is usable" if certain else ""),
+            at=Evidence(
+                "folder for temporary files", fault, "free space for files", f"df -h {path}; df -i {path}", nodes[0]
+            ),
             nodes=tuple(nodes),
-            remedy=f"Remove what earlier runs left in {path} on {fold(nodes)}, or set TMPDIR to a folder with room.",
+            remedy=f"Remove old files from {path} on {fold(nodes)}, or set TMPDIR to a folder with free space.",
             severity=None if certain else Severity.WARNING,
             confidence=None if certain else Confidence.MEDIUM,
         )
-    if have and not told:
-        yield passed(f"temporary files on {len(have)} nodes")
+    if observed and not groups:
+        yield passed(f"temporary files on {len(observed)} nodes")
 
 
 def _temporary_fault(value: Scratch, *, compiles: bool) -> str:
@@ -105,25 +102,25 @@ def _temporary_fault(value: Scratch, *, compiles: bool) -> str:
     state = value.folder
     if fault:
         return fault
-    if state.free_bytes is not None and state.total_bytes and state.free_bytes < LITTLE:
-        return f"{state.resolved} has less than {size(LITTLE)} left"
+    if state.free_bytes is not None and state.total_bytes and state.free_bytes < MIN_FREE_BYTES:
+        return f"{state.resolved} has less than {size(MIN_FREE_BYTES)} left"
     if state.no_programs and compiles:
         return f"{state.resolved} is mounted noexec, and compiled kernels are loaded from there"
     return ""
 
 
 def _fault(value: Scratch) -> str:
-    """What keeps files from being written there; empty when nothing does."""
+    """What prevents writing there, in words; empty if nothing does."""
     state = value.folder
     named = state.resolved + (f" (from {value.variable})" if value.variable else "")
     if state.problem:
         return f"{named}: {state.detail or state.problem}"
     if not state.exists and (value.what in ("temporary", "home") or not state.writable):
-        return f"{named} is not there" + ("" if state.writable else f" and may not be made in {state.nearest}")
+        return f"{named} does not exist" + ("" if state.writable else f" and may not be created in {state.nearest}")
     if state.read_only:
         return f"{named} is mounted read-only"
     if not state.writable:
-        return f"{named} may not be written by the job's user"
+        return f"{named} is not writable for the job's user"
     if state.total_bytes and (state.free_bytes or 0) < MIB:
         return f"{named} is full"
     return f"{named} has no inodes left" if state.inodes_free == 0 else ""
@@ -136,7 +133,7 @@ def _plan_home(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 
 def _kinds(job: Job) -> tuple[str, ...]:
-    """Folders that this job's libraries write to: compilers only where there are GPUs to compile for."""
+    """Kinds of folders that this job's libraries write to; compilers do so only with GPUs."""
     if not job.launches:
         return ()
     return ("home", "triton", "extensions") if gpu_claims(job) else ("home",)
@@ -147,20 +144,20 @@ def _kinds(job: Job) -> tuple[str, ...]:
     "cache-folder-unusable",
     plan=_plan_home,
     probes=(scratch,),
-    cost="looks at the home directory and, with GPUs, at the caches of Triton and torch; nothing is written",
+    cost="reads the home directory and, with GPUs, the caches of Triton and torch; nothing is written",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=("PrimeIntellect-ai/prime-rl#2305", "triton-lang/triton#11512", "deepspeedai/DeepSpeed#5323"),
 )
 def cache_folder(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The home directory and the caches of compilers take files, and ranks of different nodes do not share one cache.
+    """The home directory and compiler caches are writable, and nodes do not share one cache.
 
     What it checks: HOME inside the job context; with GPUs also where Triton (TRITON_CACHE_DIR) and torch
-    (TORCH_EXTENSIONS_DIR) keep what they compiled. Not there, not writable or full is a warning; on a file system that
-    several nodes share it is information.
+    (TORCH_EXTENSIONS_DIR) keep what they compiled. A missing, read-only or full folder is a warning; one on a shared
+    file system is information.
 
     Why it matters: the first step compiles kernels and cannot keep them. In one cache on NFS the ranks of different
-    nodes replace each other's files: "Stale file handle" ends one rank, and the others wait for it until they time out.
+    nodes replace each other's files: "Stale file handle" ends one rank, and the others wait until they time out.
 
     Example: HOME is /nonexistent, because the container runs under a user that its image does not know.
 
@@ -174,11 +171,13 @@ def cache_folder(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if not kinds:
         yield not_applicable("caches", "the files start nothing on the nodes")
         return
-    yield from unseen(facts, scratch, "caches") if any(_seen(facts, what)[1] for what in kinds) else ()
+    yield from (
+        missing_facts(facts, scratch, "caches") if any(_observed_folders(facts, what)[1] for what in kinds) else ()
+    )
     for what in kinds:
-        have = _seen(facts, what)[0]
+        observed = _observed_folders(facts, what)[0]
         faults: dict[str, list[str]] = {}
-        for node, value in have.items():
+        for node, value in observed.items():
             if fault := _fault(value):
                 faults.setdefault(fault, []).append(node)
         for fault, nodes in faults.items():
@@ -186,31 +185,36 @@ def cache_folder(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
                 f"{what}: {fault}",
                 f"{_WORDS[what]}: {fault} on {fold(nodes)}",
                 at=Evidence(
-                    _WORDS[what], fault, "a folder that takes files", f"df -h {have[nodes[0]].folder.nearest}", nodes[0]
+                    _WORDS[what], fault, "a writable folder", f"df -h {observed[nodes[0]].folder.nearest}", nodes[0]
                 ),
                 nodes=tuple(nodes),
-                remedy=f"Set {_variable(what)} to a folder with room that the job's user may write on {fold(nodes)}.",
+                remedy=f"Set {_variable(what)} to a folder with free space that the job's user may write on "
+                f"{fold(nodes)}.",
             )
-        shared = [node for node, value in have.items() if what == "triton" and is_shared(value.folder)]
+        shared = [node for node, value in observed.items() if what == "triton" and is_shared(value.folder)]
         if len(shared) > 1 and not faults:
-            state = have[shared[0]].folder
+            state = observed[shared[0]].folder
             yield failed(
                 f"{what}: shared",
-                f"{_WORDS[what]} lies on {state.file_system} ({state.resolved}), where ranks of all nodes write it at "
-                "the same time",
+                f"{_WORDS[what]} is on {state.file_system} ({state.resolved}), where ranks of all nodes write at the "
+                "same time",
                 at=Evidence(
-                    _WORDS[what], state.file_system, "a disk of each node", f"findmnt -T {state.nearest}", shared[0]
+                    _WORDS[what],
+                    state.file_system,
+                    "a local disk of each node",
+                    f"findmnt -T {state.nearest}",
+                    shared[0],
                 ),
                 nodes=tuple(shared),
                 remedy="export TRITON_CACHE_DIR=/tmp/triton-$USER-$SLURM_JOB_ID in the job script.",
                 severity=Severity.INFO,
             )
-        if have and not faults and len(shared) < 2:
-            yield passed(f"{_WORDS[what]} on {len(have)} nodes")
+        if observed and not faults and len(shared) < 2:
+            yield passed(f"{_WORDS[what]} on {len(observed)} nodes")
 
 
-def _variable(what: str) -> str:
-    return {"home": "HOME", "triton": "TRITON_CACHE_DIR"}.get(what, "TORCH_EXTENSIONS_DIR")
+def _variable(kind: str) -> str:
+    return {"home": "HOME", "triton": "TRITON_CACHE_DIR"}.get(kind, "TORCH_EXTENSIONS_DIR")
 
 
 def _models(job: Job) -> dict[str, tuple[Claim, ...]]:
@@ -239,9 +243,9 @@ def _plan_models(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     evidence=("huggingface/optimum-neuron#535", "Stability-AI/stablediffusion#412"),
 )
 def offline_model(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Where nothing may be fetched, the model that the job names is in the cache of every node.
+    """In offline mode, the model that the job names is in the cache of every node.
 
-    What it checks: with HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE set inside the job context, whether the cache holds a
+    What it checks: with HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE set inside the job context, whether the cache has a
     snapshot of each model named `owner/name`; in any case, whether all nodes hold the same revision of it.
 
     Why it matters: the ranks of the node without it end with "cannot find the requested files in the local cache", and
@@ -251,8 +255,7 @@ def offline_model(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Fix: `huggingface-cli download owner/name` with HF_HOME on a file system that all nodes share.
 
-    Known limits: whether all files of a snapshot are there is not known; a path given instead of a name is looked at by
-    DAT011.
+    Known limits: whether all files of a snapshot are there is not known; DAT011 checks a path given instead of a name.
 
     Evidence: huggingface/optimum-neuron#535, Stability-AI/stablediffusion#412.
     """
@@ -260,39 +263,39 @@ def offline_model(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if not models:
         yield not_applicable("models", "the files name no model of the hub")
         return
-    yield from unseen(facts, hub_model, "models")
+    yield from missing_facts(facts, hub_model, "models")
     for model, claims in models.items():
-        have: dict[str, HubModel] = {}
+        observed: dict[str, HubModel] = {}
         for seen in facts.each(hub_model):
             if seen.params.get("model") != model or not isinstance(seen.fact, Observed):
                 continue
             if not seen.fact.value.local:
-                have[seen.node] = seen.fact.value
-        lacking = [node for node, value in have.items() if value.offline and not value.revisions]
-        if lacking:
-            value = have[lacking[0]]
+                observed[seen.node] = seen.fact.value
+        missing = [node for node, value in observed.items() if value.offline and not value.revisions]
+        if missing:
+            value = observed[missing[0]]
             yield failed(
                 f"{model}: missing",
-                f"{model} is not in the cache on {fold(lacking)}, and {value.variable} forbids to fetch it",
+                f"{model} is not in the cache on {fold(missing)}, and {value.variable} forbids downloading it",
                 at=Evidence(
-                    "model", f"no snapshot below {value.folder}", "a snapshot", f"ls {value.folder}", lacking[0]
+                    "model", f"no snapshot below {value.folder}", "a snapshot", f"ls {value.folder}", missing[0]
                 ),
                 also=claims,
-                nodes=tuple(lacking),
-                remedy=f"`huggingface-cli download {model}` with the HF_HOME of the job on {fold(lacking)}.",
+                nodes=tuple(missing),
+                remedy=f"`huggingface-cli download {model}` with the HF_HOME of the job on {fold(missing)}.",
             )
-        revisions = split({node: value.main for node, value in have.items() if value.main and value.revisions})
+        revisions = split({node: value.main for node, value in observed.items() if value.main and value.revisions})
         if revisions is not None and revisions.odd:
             node, revision = revisions.first_odd
             yield failed(
                 f"{model}: revision",
-                f"{fold(revisions.odd)} would load another revision of {model} than {fold(revisions.agreeing, 4)}",
-                at=Evidence("revision", revision, revisions.common, f"cat {have[node].folder}/refs/main", node),
+                f"{fold(revisions.odd)} would load a different revision of {model} from {fold(revisions.agreeing, 4)}",
+                at=Evidence("revision", revision, revisions.common, f"cat {observed[node].folder}/refs/main", node),
                 also=claims,
                 nodes=tuple(revisions.odd),
-                remedy=f"Name the revision in the job, or fetch {model} anew on {fold(revisions.odd)}.",
+                remedy=f"Name the revision in the job, or fetch {model} again on {fold(revisions.odd)}.",
                 severity=Severity.WARNING,
                 confidence=Confidence.MEDIUM,
             )
-        elif have and not lacking:
-            yield passed(f"{model} on {len(have)} nodes")
+        elif observed and not missing:
+            yield passed(f"{model} on {len(observed)} nodes")

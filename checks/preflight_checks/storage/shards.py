@@ -1,26 +1,27 @@
-"""Whether there are data files enough for all ranks, and none of them gets much more than another."""
+"""Checks that there are enough data files for all ranks, of about equal size."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from preflight.job import Claim, Job, Known
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
-from preflight.outcome import Confidence, Evidence, Severity
-from preflight.recording import Facts, Fleet
-from preflight_checks.demands import fold, largest, stand_ins
-from preflight_checks.per_node import size, workers_of_rank, world_of
+from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.job import Claim, Job, Known
+from preflight.model.recording import Facts, Fleet
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight_checks.comparison import size, workers_of_rank, world_of
 from preflight_checks.probes.paths import PathState, path_state
+from preflight_checks.requirements.claims import largest
+from preflight_checks.requirements.hosts import fold, nodes_share_machine
 from preflight_checks.storage.paths import Wanted, plan_paths, states_of, wanted_paths
 
-#: Files that readers hand out whole: a rank reads a file or does not.
+#: Files that readers assign as a whole: a file is read by one rank.
 _WHOLE_FILES = (".tar", ".tar.gz", ".tgz")
-#: A rank with so many times the bytes of another runs that many times as many steps, or the other repeats.
+#: A rank with this many times the bytes of another runs as many times the steps, or the other repeats data.
 SKEW = 2.0
-#: Nodes that hold shards of their own come out uneven by this much at the end of an epoch.
+#: Nodes with their own shards finish an epoch unevenly above this difference.
 NODE_SKEW = 1.25
-#: Beside the shards there are lists, indexes and licences; with less than this part of the files they do not count.
-_MOST = 0.5
+#: Shards must be at least this share of all files, which include lists, indexes and licenses.
+_MIN_SHARD_SHARE = 0.5
 
 
 @check(
@@ -33,11 +34,11 @@ _MOST = 0.5
     evidence=("PaddlePaddle/Paddle#18956", "PaddlePaddle/Paddle#18641", "webdataset/webdataset#188"),
 )
 def too_few_data_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Every rank gets a data file, and no rank much more than another.
+    """Every rank gets a data file, and no rank gets much more data than another.
 
-    What it checks: where files are handed out whole (tar files of webdataset, a file list that the script divides over
-    trainers), how many there are on each node against the ranks, and with loader workers against those; how many bytes
-    the luckiest rank gets against the poorest; and, where nodes hold files of their own, how many bytes each has.
+    What it checks: if files are assigned as a whole (tar files of webdataset, a file list that the script divides over
+    trainers), their number on each node compared with the ranks and loader workers; the most and the least bytes of a
+    rank; and, if nodes have their own files, the bytes of each node.
 
     Why it matters: a rank without a file ends its epoch at once, and the others wait for it in the next collective.
 
@@ -45,26 +46,26 @@ def too_few_data_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
 
     Fix: more and smaller files, or a reader that repeats or splits them.
 
-    Known limits: that a list is divided is known for Paddle's data sets only, where it is an error; tar files may be
-    sampled with replacement, so fewer than ranks are a warning. The order in which files are handed out is taken to be
-    that of their names.
+    Known limits: only Paddle's data sets are known to divide a list, where too few files are an error; tar files may
+    be sampled with replacement, so too few are a warning. Files are assumed to be assigned in the order of their
+    names.
 
     Evidence: PaddlePaddle/Paddle#18956, PaddlePaddle/Paddle#18641, webdataset/webdataset#188.
     """
-    wanted = [item for item in wanted_paths(job) if not item.alike]
+    wanted = [item for item in wanted_paths(job) if not item.same_for_all]
     divided = [claim for claim in job.about("dataset_files_shared") if claim.value == Known(True)]
     world, claims = largest(job, "ps_workers") or world_of(job, fleet)
-    if not wanted or world < 2 or _repeats(job):
-        yield not_applicable("data files for ranks", "the files spell no data path, or one rank reads all of it")
+    if not wanted or world < 2 or _draws_with_replacement(job):
+        yield not_applicable("data files for ranks", "the files name no data path, or one rank reads all of it")
         return
     for item in wanted:
-        have = {node: state for node, state in states_of(facts, item.path)[0].items() if not state.problem}
-        have = {node: state for node, state in have.items() if not state.hurried}
-        whole = {node: state for node, state in have.items() if divided or _are_whole(state)}
-        if not have:
+        observed = {node: state for node, state in states_of(facts, item.path)[0].items() if not state.problem}
+        observed = {node: state for node, state in observed.items() if not state.hurried}
+        whole = {node: state for node, state in observed.items() if divided or _are_complete(state)}
+        if not observed:
             yield unknown(f"data files of {item.path}", "its files could be listed on no node (see DAT011)")
             continue
-        own = _own(have) if not stand_ins(fleet) else {}
+        own = _own_bytes(observed) if not nodes_share_machine(fleet) else {}
         found = [
             *_too_few(item, whole, world, claims, divided, workers_of_rank(job)[0]),
             *_uneven_nodes(item, own),
@@ -73,25 +74,27 @@ def too_few_data_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
             found.extend(_uneven_ranks(item, whole, world, claims))
         yield from found
         if not found:
-            yield passed(f"data files of {item.path} on {len(have)} nodes")
+            yield passed(f"data files of {item.path} on {len(observed)} nodes")
 
 
-def _repeats(job: Job) -> bool:
-    """Whether a launch says that shards are drawn with replacement."""
+def _draws_with_replacement(job: Job) -> bool:
+    """Whether a launch draws shards with replacement."""
     words = [word.lower() for launch in job.launches for word in launch.arguments if word is not None]
     return any("resampl" in word for word in words)
 
 
-def _are_whole(state: PathState) -> bool:
-    """Whether most of what is there are files that are read by one rank each."""
+def _are_complete(state: PathState) -> bool:
+    """Whether most of the files are read by one rank each."""
     if state.kind not in ("directory", "pattern", "list") or not state.entries:
         return False
     tars = sum(entry.name.endswith(_WHOLE_FILES) for entry in state.entries)
-    return tars >= max(1.0, _MOST * len(state.entries))
+    return tars >= max(1.0, _MIN_SHARD_SHARE * len(state.entries))
 
 
 def _shards(state: PathState) -> dict[str, int]:
-    """The files that are handed out, by name: tar files where there are any, else all but the list itself."""
+    """The files that are assigned to ranks, by name: tar files if there are any, otherwise all files except the list
+    itself.
+    """
     named = {entry.name: entry.size_bytes for entry in state.entries}
     tars = {name: size_bytes for name, size_bytes in named.items() if name.endswith(_WHOLE_FILES)}
     return tars or {name: size_bytes for name, size_bytes in named.items() if not name.endswith(".list")}
@@ -118,7 +121,7 @@ def _too_few(
             at=Evidence("data files", str(short[node]), f"at least {needed}", f"ls {item.path} | wc -l", node),
             also=(*item.claims, *claims, *divided[:1]),
             nodes=tuple(short),
-            remedy=f"Cut the data into at least {needed} files, or start fewer ranks and loader workers.",
+            remedy=f"Split the data into at least {needed} files, or start fewer ranks and loader workers.",
             severity=None if certain else Severity.WARNING if needed == world else Severity.INFO,
             confidence=None if certain else Confidence.MEDIUM,
         )
@@ -138,27 +141,27 @@ def _uneven_ranks(
         rich, poor = shares.index(max(shares)), shares.index(min(shares))
         yield failed(
             f"{item.path}: skew",
-            f"of {item.path}, rank {rich} gets {size(max(shares))} and rank {poor} {size(min(shares))}: the epoch ends "
-            "for one long before the other",
+            f"of {item.path}, rank {rich} gets {size(max(shares))} and rank {poor} {size(min(shares))}: the epoch "
+            "ends much earlier for one of them",
             at=Evidence("bytes of a rank", f"{size(min(shares))} to {size(max(shares))}", "about the same", "", node),
             also=(*item.claims, *claims),
             nodes=tuple(whole),
-            remedy="Cut the data into files of one size, or let the reader stop all ranks together.",
+            remedy="Split the data into files of equal size, or make the reader stop all ranks together.",
             severity=Severity.WARNING,
             confidence=Confidence.MEDIUM,
         )
         return
 
 
-def _own(have: Mapping[str, PathState]) -> dict[str, int]:
-    """Bytes on each node, where the nodes hold files of their own; empty where they hold the same ones."""
-    names = {node: {entry.name for entry in state.entries} for node, state in have.items() if state.entries}
+def _own_bytes(observed: Mapping[str, PathState]) -> dict[str, int]:
+    """Bytes on each node, if the nodes have their own files; empty if they have the same files."""
+    names = {node: {entry.name for entry in state.entries} for node, state in observed.items() if state.entries}
     if len(names) < 2:
         return {}
     first, *others = names.values()
     if any(len(first & other) * 2 >= min(len(first), len(other)) for other in others):
         return {}
-    return {node: have[node].size_bytes for node in names}
+    return {node: observed[node].size_bytes for node in names}
 
 
 def _uneven_nodes(item: Wanted, own: Mapping[str, int]) -> Iterator[Verdict]:
@@ -168,11 +171,11 @@ def _uneven_nodes(item: Wanted, own: Mapping[str, int]) -> Iterator[Verdict]:
     rich = max(own, key=lambda name: own[name])
     yield failed(
         f"{item.path}: nodes",
-        f"nodes hold files of their own below {item.path}: {size(own[poor])} on {poor} and {size(own[rich])} on {rich}",
+        f"nodes have their own files below {item.path}: {size(own[poor])} on {poor} and {size(own[rich])} on {rich}",
         at=Evidence("bytes of a node", size(own[poor]), size(own[rich]), f"du -sh {item.path}", poor),
         also=item.claims,
         nodes=(poor,),
-        remedy="Spread the files evenly, or let the reader stop all ranks together.",
+        remedy="Distribute the files evenly, or make the reader stop all ranks together.",
         severity=Severity.WARNING,
         confidence=Confidence.MEDIUM,
     )

@@ -1,9 +1,10 @@
-"""What Acme's cluster asks of training jobs. Naming things here costs nothing; they are imported when needed."""
+"""Requirements of Acme's cluster for training jobs. Items are listed by name, so that each is imported only when
+needed.
+"""
 
-RULES = ("acme_preflight.caches:cache_on_home_folder",)
-#: We have no checks of our own, and show something of what those of others observed.
-CHECKS = ()
-EXHIBITS = ("acme_preflight.racks:racks",)
-REPORTERS = ("acme_preflight.csv:CsvReporter",)
-#: What the areas of our rules are about, for the last lines of a report.
-AREAS = {"ACM": "Acme's cluster"}
+from preflight.plugin import Pack
+
+RULES = Pack(items=("acme_preflight.caches:cache_on_home_folder",), areas={"ACM": "Acme's cluster"})
+#: A chart of facts that other packs' checks observed; this pack has no checks of its own.
+CHECKS = Pack(charts=("acme_preflight.racks:racks",))
+REPORTERS = Pack(items=("acme_preflight.csv:CsvReporter",))

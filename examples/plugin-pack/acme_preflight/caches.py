@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Job, Unresolved
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.outcome import Severity
+from preflight.plugin import Job, Severity, Unresolved, Verdict, failed, not_applicable, passed, rule, unknown
 
 CACHES = ("HF_HOME", "HF_DATASETS_CACHE", "TORCH_HOME", "TRITON_CACHE_DIR", "XDG_CACHE_HOME")
 
@@ -18,13 +16,13 @@ CACHES = ("HF_HOME", "HF_DATASETS_CACHE", "TORCH_HOME", "TRITON_CACHE_DIR", "XDG
     evidence=("https://wiki.example.org/training/storage",),
 )
 def cache_on_home_folder(job: Job) -> Iterator[Verdict]:
-    """A cache of the ranks lies in a home folder.
+    """A cache of the ranks is in a home folder.
 
     What it checks:
         The folders of Hugging Face's, torch's and Triton's caches, as the job's files set them, are not below /home.
 
     Why it matters:
-        Home folders lie on one small server. A few hundred ranks that open their caches there stop everybody's work.
+        Home folders are on one small server. A few hundred ranks that open their caches there block it for all users.
 
     Example:
         `export HF_HOME=/home/anna/.cache`.
@@ -33,16 +31,16 @@ def cache_on_home_folder(job: Job) -> Iterator[Verdict]:
         Use /scratch.
 
     Known limits:
-        A cache that no file names lies in a home folder, too, and is not seen.
+        A cache that no file sets is in a home folder, too, and is not reported.
 
     Evidence:
         Acme's wiki, page on storage.
     """
-    met = False
+    applicable = False
     for launch in job.launches:
         for name in CACHES:
             for claim in job.setting(f"env.{name}", launch.scope):
-                met = True
+                applicable = True
                 folders = [str(folder) for folder in claim.alternatives]
                 if isinstance(claim.value, Unresolved):
                     yield unknown(launch.id, f"{name} depends on {claim.value.why}", at=claim)
@@ -55,5 +53,5 @@ def cache_on_home_folder(job: Job) -> Iterator[Verdict]:
                     )
                 else:
                     yield passed(launch.id)
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no cache is placed")

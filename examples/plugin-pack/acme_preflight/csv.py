@@ -1,13 +1,13 @@
-"""The findings as comma-separated values, a line each."""
+"""The findings as comma-separated values, one line each."""
 
 from __future__ import annotations
 
 import csv
 import io
 
-from preflight.report import Report
+from preflight._util.sanitize import clean
+from preflight.engine.report import Report
 from preflight.reporters.base import Style
-from preflight.reporters.clean import clean
 
 
 class CsvReporter:
@@ -16,7 +16,7 @@ class CsvReporter:
     name = "csv"
 
     def render(self, report: Report, style: Style) -> bytes:
-        """A heading, then severity, id, place and message of each finding; `style` has no influence."""
+        """A heading, then severity, id, location and message of each finding; `style` is ignored."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(("severity", "id", "path", "line", "message"))

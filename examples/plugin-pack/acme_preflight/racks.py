@@ -1,4 +1,4 @@
-"""Which rack each node of a job stands in, as its name says: `r12n03`."""
+"""The rack of each node of a job, from the node's name: `r12n03`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from preflight.exhibit import Cell, Column, Row, Table
-from preflight.job import Job
-from preflight.recording import Facts, Fleet
+from preflight.plugin import Cell, Column, Facts, Fleet, Job, Row, Table
 
 _NAME = re.compile(r"(r\d+)n\d+")
 
 
 def racks(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Table]:
-    """A row a node with its rack; marked is a node that stands in another one than most."""
+    """One row per node with its rack; a node in a different rack than most is marked."""
     found = {node.name: match[1] for node in fleet.nodes if (match := _NAME.match(node.name))}
     if not found:
         return
@@ -22,7 +20,7 @@ def racks(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Table]:
     rows = tuple(
         Row(node.name, (Cell(found[node.name], odd=found[node.name] != usual),))
         if node.name in found
-        else Row(node.name, (Cell(None, why="its name says no rack"),))
+        else Row(node.name, (Cell(None, why="its name contains no rack"),))
         for node in fleet.nodes
     )
     note = f"Which of {len(set(found.values()))} racks {len(found)} of {len(fleet.nodes)} nodes stand in."

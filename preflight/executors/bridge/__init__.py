@@ -1,7 +1,7 @@
-"""Clusters that are reached through a client library: the library lives in a process of its own, the bridge.
+"""Clusters that are reached through a client library, which runs in a separate process: the bridge.
 
-A client library brings threads, signal handlers and waits without end, and may have to run under another Python
-than preflight's own (Ray demands the cluster's). In a process beside the head none of that can hold the head up: it
-is spoken to in frames, has deadlines, and can be killed. `mux` and the sides run there and keep to Python 3.8 and
-the standard library, but for the client library itself; `head` is this end of it.
+A client library brings threads, signal handlers and endless waits, and may need a Python other than preflight's own
+(Ray requires the cluster's). In a separate process none of that can block the head: calls have deadlines, and the
+process can be killed. `mux` and the `*_side` modules run there and use Python 3.8, the standard library and the client
+library; `head` is the head's end.
 """

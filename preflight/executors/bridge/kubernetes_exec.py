@@ -10,15 +10,15 @@ import select
 import threading
 from typing import Any, Dict, Optional, Tuple
 
-from preflight.executors.bridge.kubernetes_words import json_object
+from preflight.executors.bridge.kubernetes_errors import json_object
 from preflight.executors.bridge.mux import Stream
 
 STDIN, STDOUT, STDERR, STATUS, CLOSE_SIGNAL = 0, 1, 2, 3, 255
 _V5 = "v5.channel.k8s.io"
-#: A message is at most so long; API servers take megabytes, and proxies in front of them often less.
+#: Largest message; API servers accept megabytes, proxies in front of them often less.
 _MESSAGE_BYTES = 256 * 1024
-_WORDS_BYTES = 8192
-#: How long a program may take to leave once its standard input is closed.
+_STDERR_BYTES = 8192
+#: How long a program may take to exit after its standard input is closed.
 _LEAVE_S = 1.0
 
 
@@ -26,19 +26,19 @@ class ExecStream(Stream):
     """One program in a container."""
 
     def __init__(self, sock: Any) -> None:
-        """Take over a websocket whose handshake is done (websocket-client's `WebSocket`)."""
+        """Take over a websocket after its handshake (websocket-client's `WebSocket`)."""
         self._sock = sock
         self._sock.settimeout(20.0)
         # TLS connections must not be read and written at the same time.
-        self._using = threading.Lock()
-        self._words = b""
+        self._socket_lock = threading.Lock()
+        self._stderr = b""
         self._status: Dict[str, Any] = {}
         self._problem = ""
         self._closed = False
         self._ended = False
 
     def read(self) -> bytes:
-        """The next bytes of standard output; empty when the program or the connection ended."""
+        """Return the next bytes of standard output; empty once the program or the connection ended."""
         while not self._ended:
             message = self._message()
             if message is None:
@@ -47,14 +47,14 @@ class ExecStream(Stream):
             if channel == bytes([STDOUT]) and data:
                 return data
             if channel == bytes([STDERR]):
-                self._words = (self._words + data)[-_WORDS_BYTES:]
+                self._stderr = (self._stderr + data)[-_STDERR_BYTES:]
             elif channel == bytes([STATUS]):
                 self._status = json_object(data)
                 return b""
         return b""
 
     def _message(self) -> Optional[bytes]:
-        """The next message; empty where there was none for the stream, None at the end."""
+        """Return the next message; empty if there was none for the stream, None at the end."""
         from websocket import ABNF, WebSocketException
 
         try:
@@ -66,7 +66,7 @@ class ExecStream(Stream):
                 poll.register(inner, select.POLLIN)
                 if not poll.poll(1000):
                     return b""
-            with self._using:
+            with self._socket_lock:
                 kind, frame = self._sock.recv_data_frame(True)
         except (WebSocketException, OSError, ValueError, AttributeError) as error:
             self._problem = self._problem or ("" if self._closed else str(error))
@@ -80,24 +80,24 @@ class ExecStream(Stream):
         from websocket import ABNF
 
         for start in range(0, len(data), _MESSAGE_BYTES):
-            with self._using:
+            with self._socket_lock:
                 self._sock.send(bytes([STDIN]) + data[start : start + _MESSAGE_BYTES], opcode=ABNF.OPCODE_BINARY)
 
-    def ending(self) -> Tuple[Optional[int], str]:
-        """The exit code that the container runtime told, and the end of standard error."""
-        words = self._words.decode("utf-8", "replace").strip()
+    def exit_state(self) -> Tuple[Optional[int], str]:
+        """Return the exit code from the container runtime, and the end of standard error."""
+        words = self._stderr.decode("utf-8", "replace").strip()
         if not self._status:
             return None, "\n".join(filter(None, (words, self._problem)))
         if self._status.get("status") == "Success":
             return 0, words
         causes = (self._status.get("details") or {}).get("causes") or []
         codes = [cause.get("message", "") for cause in causes if cause.get("reason") == "ExitCode"]
-        if codes and str(codes[0]).isdigit():
+        if codes and str(codes[0]).isdecimal():
             return int(codes[0]), words
         return None, "\n".join(filter(None, (words, str(self._status.get("message", "")))))
 
     def close(self) -> None:
-        """Close standard input where the server can, and the connection soon after; the program gets to know either."""
+        """Close standard input if the server can, and the connection soon after; the program notices either."""
         if self._closed:
             return
         self._closed = True
@@ -105,18 +105,18 @@ class ExecStream(Stream):
             from websocket import ABNF
 
             try:
-                with self._using:
+                with self._socket_lock:
                     self._sock.send(bytes([CLOSE_SIGNAL, STDIN]), opcode=ABNF.OPCODE_BINARY)
-                # `read` goes on until the program has said how it ended.
-                timer = threading.Timer(_LEAVE_S, self._cut)
+                # `read` continues until the program's exit code arrives.
+                timer = threading.Timer(_LEAVE_S, self._disconnect)
                 timer.daemon = True
                 timer.start()
                 return
             except Exception:
                 pass
-        self._cut()
+        self._disconnect()
 
-    def _cut(self) -> None:
+    def _disconnect(self) -> None:
         self._ended = True
         try:
             self._sock.shutdown()

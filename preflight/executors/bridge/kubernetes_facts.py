@@ -1,10 +1,10 @@
-"""What matters of a pod and of a node, from the API's own JSON, and why nothing can be started in a pod."""
+"""Extracts the relevant data of pods and nodes from the API's JSON, and why a pod cannot start a program."""
 
 from __future__ import annotations
 
 from typing import Any, Dict, Optional, Tuple
 
-#: Reasons of waiting containers that do not pass by themselves (kubernetes/kubelet, pkg/kubelet/images/types.go and
+#: Waiting reasons that do not resolve by themselves (kubernetes/kubelet, pkg/kubelet/images/types.go and
 #: container/sync_result.go).
 _STUCK = frozenset(
     (
@@ -15,7 +15,7 @@ _STUCK = frozenset(
 
 
 def pod_facts(pod: Dict[str, Any]) -> Dict[str, Any]:
-    """What matters of a pod, from the API's own JSON."""
+    """Return the relevant data of a pod from the API's JSON."""
     metadata, spec, status = pod.get("metadata") or {}, pod.get("spec") or {}, pod.get("status") or {}
     states = {each.get("name"): each for each in status.get("containerStatuses") or []}
     labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
@@ -50,7 +50,7 @@ def pod_facts(pod: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def main_container(pod: Dict[str, Any]) -> str:
-    """The container that asks for devices, else the first."""
+    """Return the container that requests devices, else the first."""
     devices = (each for each in pod["containers"] if any("/" in key for key in each["requests"]))
     return str(next(devices, pod["containers"][0])["name"])
 
@@ -63,7 +63,7 @@ def _role(labels: Dict[str, str]) -> str:
 
 
 def _index(labels: Dict[str, str], notes: Dict[str, str]) -> Optional[int]:
-    """A pod's place in its job, by whoever counts."""
+    """Return a pod's index in its job, as set by its controller."""
     for key in (
         "batch.kubernetes.io/job-completion-index",
         "training.kubeflow.org/replica-index",
@@ -71,14 +71,14 @@ def _index(labels: Dict[str, str], notes: Dict[str, str]) -> Optional[int]:
         "leaderworkerset.sigs.k8s.io/worker-index",
         "apps.kubernetes.io/pod-index",
     ):
-        said = labels.get(key) or notes.get(key)
-        if said is not None and str(said).isdigit():
-            return int(said)
+        value = labels.get(key) or notes.get(key)
+        if value is not None and str(value).isdecimal():
+            return int(value)
     return None
 
 
 def node_facts(node: Dict[str, Any]) -> Dict[str, Any]:
-    """What matters of a node, from the API's own JSON."""
+    """Return the relevant data of a node from the API's JSON."""
     metadata, spec, status = node.get("metadata") or {}, node.get("spec") or {}, node.get("status") or {}
     conditions = {each.get("type"): each for each in status.get("conditions") or []}
     return {
@@ -94,16 +94,16 @@ def node_facts(node: Dict[str, Any]) -> Dict[str, Any]:
     }
 
 
-def why_not_running(pod: Dict[str, Any], container: str) -> Optional[Tuple[str, str, bool]]:
-    """Why nothing can be started in this container: (kind, words, whether waiting is of no use); None when it can."""
+def startup_problem(pod: Dict[str, Any], container: str) -> Optional[Tuple[str, str, bool]]:
+    """Return why nothing can be started in this container (kind, message, whether waiting is useless), or None."""
     if pod["deleted"]:
         return "unreachable", "the pod is being deleted", True
     names = [each["name"] for each in pod["containers"]]
     if container and container not in names:
         return "missing", "the pod has no container %r; it has %s" % (container, ", ".join(names)), True
     if pod["phase"] in ("Succeeded", "Failed"):
-        said = " ".join(filter(None, (pod["reason"], pod["message"]))) or _ended(pod)
-        return "unreachable", "the pod has ended (%s)%s" % (pod["phase"], ": " + said if said else ""), True
+        value = " ".join(filter(None, (pod["reason"], pod["message"]))) or _ended(pod)
+        return "unreachable", "the pod has ended (%s)%s" % (pod["phase"], ": " + value if value else ""), True
     chosen = next(each for each in pod["containers"] if each["name"] == (container or main_container(pod)))
     waiting = chosen["state"].get("waiting") or {}
     if waiting.get("reason") in _STUCK:
@@ -120,8 +120,8 @@ def why_not_running(pod: Dict[str, Any], container: str) -> Optional[Tuple[str, 
             words = "the pod is Pending: %s: %s" % (condition["reason"] or "not scheduled", condition["message"])
             return "blocked", words, False
     on = " on %s" % pod["node"] if pod["node"] else ""
-    said = waiting.get("reason") or pod["reason"] or "no reason is given"
-    return "timeout", "the pod is %s%s: %s" % (pod["phase"], on, said), False
+    value = waiting.get("reason") or pod["reason"] or "no reason given"
+    return "timeout", "the pod is %s%s: %s" % (pod["phase"], on, value), False
 
 
 def _ended(pod: Dict[str, Any]) -> str:

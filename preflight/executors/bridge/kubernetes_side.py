@@ -1,4 +1,4 @@
-"""The official Kubernetes client in a bridge: pods are found, made and deleted, and programs started in them."""
+"""The Kubernetes client in a bridge: finds, creates and deletes pods, and starts programs in them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import time
 from typing import Any, Dict, List, Optional, Tuple
 
 from preflight.executors.bridge import mux
+from preflight.executors.bridge.kubernetes_errors import explain_api_error, explain_connection_error, explain_exec_error
 from preflight.executors.bridge.kubernetes_exec import ExecStream
-from preflight.executors.bridge.kubernetes_facts import main_container, node_facts, pod_facts, why_not_running
-from preflight.executors.bridge.kubernetes_words import api_trouble, connection_trouble, exec_trouble
-from preflight.executors.bridge.mux import Side, Stream, Trouble
+from preflight.executors.bridge.kubernetes_facts import main_container, node_facts, pod_facts, startup_problem
+from preflight.executors.bridge.mux import BridgeError, Side, Stream
 
-#: For one call to the API server: (to connect, to answer).
+#: Time limits of one call to the API server: (connect, answer).
 _REQUEST_S = (3.0, 8.0)
 _PAGE = 500
-#: Of the pods of a whole cluster.
-_MOST_PAGES = 20
-#: Between two looks at a pod that is not running yet.
-_LOOK_S = 0.4
-#: What says which job a pod belongs to, by the controllers' own code.
+#: The maximum number of pages of a list of all pods of a cluster.
+_MAX_PAGES = 20
+#: Time between two polls of a pod that is not running yet.
+_POLL_S = 0.4
+#: Labels that give a pod's job, from the controllers' code.
 JOB_LABELS = (
     "batch.kubernetes.io/job-name",
     "job-name",
@@ -30,7 +30,7 @@ JOB_LABELS = (
     "leaderworkerset.sigs.k8s.io/name",
     "ray.io/cluster",
 )
-#: Owners of pods that are jobs; others make services and notebooks.
+#: Kinds of owners that are jobs; others make services and notebooks.
 _JOB_KINDS = ("Job", "PyTorchJob", "MPIJob", "TFJob", "PaddleJob", "XGBoostJob", "JAXJob", "LeaderWorkerSet", "JobSet")
 
 
@@ -40,19 +40,19 @@ def main(bundle: bytes, fd_in: int, fd_out: int) -> None:
 
 
 class KubernetesSide(Side):
-    """One cluster, as one kubeconfig context or the pod we run in reaches it."""
+    """One cluster, as reached through a kubeconfig context or from the pod we run in."""
 
     def __init__(self) -> None:
         self._client: Any = None
         self._configuration: Any = None
-        self._made: List[Tuple[str, str]] = []
+        self._created_jobs: List[Tuple[str, str]] = []
 
     def do_connect(self, kubeconfig: str, context: str) -> Dict[str, Any]:
-        """Read the configuration; nothing is asked of the API server yet."""
+        """Read the configuration; nothing is requested from the API server yet."""
         try:
             import kubernetes
         except ImportError as error:
-            raise Trouble(
+            raise BridgeError(
                 "missing",
                 "the Kubernetes client cannot be imported (%s); pip install 'preflight-train[kubernetes]'" % error,
             )
@@ -70,8 +70,8 @@ class KubernetesSide(Side):
             else:
                 kubernetes.config.load_incluster_config(client_configuration=configuration)
                 namespace, where = _own_namespace() or namespace, "the pod it runs in"
-        except Exception as error:  # Of a file that anybody may have edited, its reader says all kinds of things.
-            raise Trouble(
+        except Exception as error:  # The client's reader of configuration files raises many kinds of errors.
+            raise BridgeError(
                 "missing",
                 "no cluster is configured here (%s); name a file with --on-option kubeconfig=FILE, or run this where "
                 "`kubectl get pods` works" % (str(error) or type(error).__name__),
@@ -83,7 +83,7 @@ class KubernetesSide(Side):
         return {"namespace": namespace, "server": configuration.host, "where": where}
 
     def do_pods(self, namespace: str, selector: str, job: str, all_namespaces: bool = False) -> List[Dict[str, Any]]:
-        """The pods that a label selector finds, or that belong to a job; without either all of the namespace."""
+        """Return the pods that match a label selector or belong to a job; without either, all of the namespace."""
         api = self._core()
         found: List[Any] = []
         going_on = None
@@ -94,9 +94,9 @@ class KubernetesSide(Side):
             if going_on:
                 options["_continue"] = going_on
             if all_namespaces:
-                page = self._asked("list pods of all namespaces", api.list_pod_for_all_namespaces, **options)
+                page = self._call("list pods of all namespaces", api.list_pod_for_all_namespaces, **options)
             else:
-                page = self._asked("list pods in %s" % namespace, api.list_namespaced_pod, namespace, **options)
+                page = self._call("list pods in %s" % namespace, api.list_namespaced_pod, namespace, **options)
             found.extend(page.get("items") or [])
             going_on = (page.get("metadata") or {}).get("continue")
             if not going_on:
@@ -104,14 +104,14 @@ class KubernetesSide(Side):
         return [pod_facts(pod) for pod in found if not job or _belongs(pod, job)]
 
     def do_own(self, namespace: str) -> List[str]:
-        """The names of jobs that the pod we run in belongs to, by its labels and owners; none outside of a pod."""
+        """Return the names of the jobs that our own pod belongs to; none outside a pod."""
         name = os.environ.get("HOSTNAME", "")
         if not name or not _own_namespace():
             return []
         read = self._core().read_namespaced_pod
         try:
-            pod = self._asked("read its own pod", read, name, namespace, _request_timeout=_REQUEST_S)
-        except Trouble:
+            pod = self._call("read its own pod", read, name, namespace, _request_timeout=_REQUEST_S)
+        except BridgeError:
             return []
         metadata = pod.get("metadata") or {}
         labels, owners = metadata.get("labels") or {}, metadata.get("ownerReferences") or []
@@ -119,29 +119,29 @@ class KubernetesSide(Side):
         return list(dict.fromkeys([*names, *(owner["name"] for owner in owners if owner.get("kind") in _JOB_KINDS)]))
 
     def do_job(self, namespace: str, name: str) -> Optional[Dict[str, Any]]:
-        """The Job of that name; None where there is none."""
+        """Return the Job of that name, or None."""
         try:
-            job = self._asked(
+            job = self._call(
                 "read the Job %s" % name,
                 self._batch().read_namespaced_job,
                 name,
                 namespace,
                 _request_timeout=_REQUEST_S,
             )
-        except Trouble as trouble:
+        except BridgeError as trouble:
             if trouble.kind in ("missing", "denied"):
                 return None
             raise
         return job
 
     def do_taken(self) -> List[Tuple[str, Dict[str, str]]]:
-        """What the containers of all pods that have a node and have not ended request, each with the node."""
+        """Return what the containers of all running pods request, each with its node."""
         api = self._core()
         found: List[Tuple[str, Dict[str, str]]] = []
         options: Dict[str, Any] = {"limit": _PAGE, "_request_timeout": _REQUEST_S}
         options["field_selector"] = "status.phase!=Succeeded,status.phase!=Failed,spec.nodeName!="
-        for _ in range(_MOST_PAGES):
-            page = self._asked("list pods of all namespaces", api.list_pod_for_all_namespaces, **options)
+        for _ in range(_MAX_PAGES):
+            page = self._call("list pods of all namespaces", api.list_pod_for_all_namespaces, **options)
             for pod in page.get("items") or []:
                 spec = pod.get("spec") or {}
                 for container in spec.get("containers") or []:
@@ -152,24 +152,24 @@ class KubernetesSide(Side):
             if not going_on:
                 return found
             options["_continue"] = going_on
-        raise Trouble(
-            "timeout", "the cluster runs more than %d pods, which are not all looked at" % (_PAGE * _MOST_PAGES)
+        raise BridgeError(
+            "timeout", "the cluster runs more than %d pods, more than preflight lists" % (_PAGE * _MAX_PAGES)
         )
 
     def do_nodes(self) -> List[Dict[str, Any]]:
-        """Every node of the cluster: what it can give, its labels, taints and conditions."""
-        page = self._asked("list nodes", self._core().list_node, limit=5000, _request_timeout=_REQUEST_S)
+        """Return every node of the cluster: resources, labels, taints and conditions."""
+        page = self._call("list nodes", self._core().list_node, limit=5000, _request_timeout=_REQUEST_S)
         return [node_facts(node) for node in page.get("items") or []]
 
     def do_create(self, namespace: str, job: Dict[str, Any]) -> str:
-        """Make a Job, which is deleted when this bridge ends."""
+        """Create a Job, which is deleted when this bridge ends."""
         owner = self._own_pod(namespace)
         if owner is not None:
             job["metadata"]["ownerReferences"] = [owner]
         name = job["metadata"]["name"]
-        # Remembered first: an answer that never came does not mean that nothing was made.
-        self._made.append((namespace, name))
-        made = self._asked(
+        # Recorded first: the Job may exist even if the answer is lost.
+        self._created_jobs.append((namespace, name))
+        made = self._call(
             "create the Job %s in %s" % (name, namespace),
             self._batch().create_namespaced_job,
             namespace,
@@ -181,28 +181,28 @@ class KubernetesSide(Side):
     def start(
         self, namespace: str, pod: str, job: str, index: int, container: str, command: List[str], deadline_s: float
     ) -> Stream:
-        """Start `command` in a container of a pod (or of the pod with this index of a job), once that runs."""
+        """Start `command` in a container of a pod (or of the pod with this index of a job) once it runs."""
         until = time.monotonic() + deadline_s
         while True:
             facts = self._find(namespace, pod, job, index)
             what = pod or "the pod of index %d of %s" % (index, job)
             if facts is not None:
-                problem = why_not_running(facts, container)
+                problem = startup_problem(facts, container)
                 if problem is None:
                     break
-                kind, said, final = problem
+                kind, message, final = problem
             else:
-                # The job controller makes another pod, or has not come round to this one.
-                kind, said, final = "missing", "there is no such pod", bool(pod)
-            if final or time.monotonic() + _LOOK_S >= until:
+                # The job controller makes another pod, or has not made this one yet.
+                kind, message, final = "missing", "the pod does not exist", bool(pod)
+            if final or time.monotonic() + _POLL_S >= until:
                 waited = "" if final else " (waited %.0f s)" % deadline_s
-                raise Trouble(kind, "%s: %s%s" % (facts["name"] if facts else what, said, waited))
-            time.sleep(_LOOK_S)
+                raise BridgeError(kind, "%s: %s%s" % (facts["name"] if facts else what, message, waited))
+            time.sleep(_POLL_S)
         return self._exec(facts, container, command, max(1.0, until - time.monotonic()))
 
     def close(self) -> None:
-        """Delete what was made here."""
-        made, self._made = self._made, []
+        """Delete everything that was created here."""
+        made, self._created_jobs = self._created_jobs, []
         for namespace, name in made:
             body = self._client.client.V1DeleteOptions(propagation_policy="Background", grace_period_seconds=0)
             for tried in range(3):
@@ -216,14 +216,14 @@ class KubernetesSide(Side):
     def _find(self, namespace: str, pod: str, job: str, index: int) -> Optional[Dict[str, Any]]:
         if pod:
             try:
-                found = self._asked(
+                found = self._call(
                     "read the pod %s" % pod,
                     self._core().read_namespaced_pod,
                     pod,
                     namespace,
                     _request_timeout=_REQUEST_S,
                 )
-            except Trouble as trouble:
+            except BridgeError as trouble:
                 if trouble.kind == "missing":
                     return None
                 raise
@@ -237,7 +237,7 @@ class KubernetesSide(Side):
         import websocket
         from kubernetes.stream import stream
 
-        # For the handshake; it holds for every websocket of this process, which all want the same.
+        # For the handshake. The setting applies to every websocket of this process.
         websocket.setdefaulttimeout(deadline_s)
         name, namespace = facts["name"], facts["namespace"]
         try:
@@ -254,23 +254,23 @@ class KubernetesSide(Side):
                 _preload_content=False,
             )
         except Exception as error:
-            raise exec_trouble(name, str(getattr(error, "reason", "") or error), deadline_s)
+            raise explain_exec_error(name, str(getattr(error, "reason", "") or error), deadline_s)
         return ExecStream(opened.sock)
 
     def _own_pod(self, namespace: str) -> Optional[Dict[str, Any]]:
-        """A reference to the pod we run in, so that what we make goes when it goes."""
+        """Return an owner reference to our own pod, so that created objects are deleted with it."""
         if _own_namespace() != namespace:
             return None
         try:
             name = os.environ.get("HOSTNAME", "")
-            pod = self._asked(
+            pod = self._call(
                 "read its own pod",
                 self._core().read_namespaced_pod,
                 name,
                 namespace,
                 _request_timeout=(1.0, 2.0),
             )
-        except Trouble:
+        except BridgeError:
             return None
         return {"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
 
@@ -281,10 +281,10 @@ class KubernetesSide(Side):
     def _batch(self) -> Any:
         return self._client.client.BatchV1Api(self._client.client.ApiClient(self._configuration))
 
-    def _asked(self, to: str, function: Any, *arguments: Any, **options: Any) -> Dict[str, Any]:
-        """The JSON that a call of the client is answered with. Raises Trouble that says what the API server said.
+    def _call(self, to: str, function: Any, *arguments: Any, **options: Any) -> Dict[str, Any]:
+        """Return the JSON answer to a call of the client. Raises BridgeError with the API server's message.
 
-        The client's own objects refuse what a newer or an odd server sends, and take longer to make than to fetch.
+        The client's own objects reject what a newer or unusual server sends, and take longer to build than to fetch.
         """
         from kubernetes.client.rest import ApiException
         from urllib3.exceptions import HTTPError
@@ -294,20 +294,20 @@ class KubernetesSide(Side):
         except ApiException as error:
             # Older clients leave the body as it came.
             body = error.body or error.reason or ""
-            raise api_trouble(
+            raise explain_api_error(
                 to, int(error.status or 0), body.decode("utf-8", "replace") if isinstance(body, bytes) else body
             )
         except HTTPError as error:
-            raise connection_trouble(to, self._configuration.host, str(error))
+            raise explain_connection_error(to, self._configuration.host, str(error))
         except ValueError as error:
-            # Newer clients look at what they are to send, by the schema of their own version.
-            raise Trouble("blocked", "the Kubernetes client refuses to %s: %s" % (to, " ".join(str(error).split())))
+            # Newer clients check what they send by the schema of their own version.
+            raise BridgeError("blocked", "the Kubernetes client could not %s: %s" % (to, " ".join(str(error).split())))
         try:
             found = json.loads(answer.data)
         except ValueError as error:
-            raise Trouble("crashed", "what the API server answered to %s is no JSON: %s" % (to, error))
+            raise BridgeError("crashed", "the answer of the API server is not JSON (request: %s): %s" % (to, error))
         if not isinstance(found, dict):
-            raise Trouble("crashed", "what the API server answered to %s is no object" % to)
+            raise BridgeError("crashed", "the answer of the API server is not a JSON object (request: %s)" % to)
         return found
 
 

@@ -1,7 +1,7 @@
 """The bridge's own end: frames on two descriptors, calls answered by threads, and many byte streams at once.
 
-A frame is a length, a kind, the number of a call or stream, and the payload. Nothing waits for anything else: each
-call has a thread, each stream one that reads and one that writes.
+A frame is a length, a kind, the number of a call or stream, and the payload. Nothing blocks anything else: each call
+has a thread, each stream a reader and a writer thread.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ CALL, DATA, CLOSE = 1, 2, 3
 #: Bridge to head: the answer to a call; DATA; a stream ended, and how.
 ANSWER, END = 4, 5
 HEADER = struct.Struct(">IBI")
-#: Bytes that wait for one stream which does not take them; a node bundle is far smaller.
-MOST_WAITING_BYTES = 64 * 1024 * 1024
-#: How long the bridge may take to leave when the head is gone: whatever it made has to be deleted first.
-LEAVE_S = 8
-#: How long of that the streams may take to close.
+#: Unsent bytes of one stream; a node bundle is far smaller.
+MAX_WAITING_BYTES = 64 * 1024 * 1024
+#: Time for the bridge to exit after the head is gone, including the deletion of created objects.
+SHUTDOWN_S = 8
+#: The part of this time for closing streams.
 CLOSE_S = 1.5
 
 
-class Trouble(Exception):
-    """Something the head should tell the user; `kind` is one of `preflight.node.wire.UNAVAILABLE_KINDS`."""
+class BridgeError(Exception):
+    """A problem to report to the user; `kind` is one of `preflight.agent.wire.UNAVAILABLE_KINDS`."""
 
     def __init__(self, kind: str, message: str, detail: str = "") -> None:
         super().__init__(message)
@@ -41,18 +41,20 @@ class Trouble(Exception):
 
 
 class Stream:
-    """Bytes to and from a process on a node; what a side opens. Each method may block, and is called by one thread."""
+    """A byte stream to and from a process on a node, opened by a side. Each method may block, and is called by one
+    thread.
+    """
 
     def read(self) -> bytes:
-        """The next bytes of its standard output; empty at the end."""
+        """Return the next bytes of its standard output; empty at the end."""
         raise NotImplementedError
 
     def write(self, data: bytes) -> None:
-        """Write all of `data` to its standard input. Raises OSError or Trouble when it is gone."""
+        """Write all of `data` to its standard input. Raises OSError or BridgeError if it is gone."""
         raise NotImplementedError
 
-    def ending(self) -> Tuple[Optional[int], str]:
-        """After the end: the process's exit code, if known, and the end of what it or the transport said."""
+    def exit_state(self) -> Tuple[Optional[int], str]:
+        """Return, after the end, the process's exit code, if known, and the end of standard error."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -61,40 +63,45 @@ class Stream:
 
 
 class Side:
-    """What a client library can do.
+    """Base class for a client library.
 
-    Subclasses have a method `do_NAME(**parameters)` for each call there is, which returns JSON, and one `start` that
-    starts a process on a node and returns its Stream; all raise Trouble.
+    Subclasses have a method `do_NAME(**parameters)` for each call, which returns JSON, and a method `start` that
+    starts a process on a node and returns its Stream; all raise BridgeError.
     """
 
     start: Callable[..., Stream]
 
     def close(self) -> None:
-        """Take back whatever was made. Called once, at the end, however that came."""
+        """Delete the objects that this side created. Called once at the end, however the run ended."""
 
 
 def serve(side: Side, fd_in: int, fd_out: int) -> None:
-    """Answer the head until it closes its end or a signal tells to leave; then close the side. Never returns."""
-    use_own_path()
+    """Answer the head until it closes its end or a signal arrives; then close the side. Never returns."""
+    restore_module_path()
     mux = _Mux(side, fd_out)
 
-    # In a thread, because the main one may be in the middle of anything.
-    signal.signal(signal.SIGTERM, lambda *_: _thread(mux.leave))
+    # In a thread, because the main thread may be busy.
+    signal.signal(signal.SIGTERM, lambda *_: _thread(mux.shut_down))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        for kind, number, payload in frames(fd_in):
+        for kind, number, payload in read_frames(fd_in):
             mux.take(kind, number, payload)
     except (OSError, ValueError, struct.error):
         traceback.print_exc()
-    mux.leave()
+    mux.shut_down()
 
 
-def use_own_path() -> None:
-    """Find what the user installed for themselves, as an interpreter does that is not isolated; nothing relative."""
+def restore_module_path() -> None:
+    """Restore the user's module path, which an isolated interpreter ignores.
+
+    Relative paths and the working directory, which is often the job's tree, are left out.
+    """
     import site
 
+    here = os.path.realpath(os.getcwd())
     for path in os.environ.get("PYTHONPATH", "").split(os.pathsep):
-        if os.path.isabs(path) and path not in sys.path:
+        inside = os.path.commonpath((here, os.path.realpath(path))) == here and here != os.sep
+        if os.path.isabs(path) and not inside and path not in sys.path:
             sys.path.append(path)
     try:
         own = site.getusersitepackages()
@@ -105,25 +112,25 @@ def use_own_path() -> None:
         pass
 
 
-def frames(fd: int) -> Iterator[Tuple[int, int, bytes]]:
-    """Every frame that arrives on `fd`, until its end."""
+def read_frames(fd: int) -> Iterator[Tuple[int, int, bytes]]:
+    """Yield every frame that arrives on `fd`, until its end."""
     while True:
-        header = _exactly(fd, HEADER.size)
+        header = _read_exactly(fd, HEADER.size)
         if header is None:
             return
         length, kind, number = HEADER.unpack(header)
-        payload = _exactly(fd, length)
+        payload = _read_exactly(fd, length)
         if payload is None:
             return
         yield kind, number, payload
 
 
 def frame(kind: int, number: int, payload: bytes) -> bytes:
-    """One frame as bytes."""
+    """Return one frame as bytes."""
     return HEADER.pack(len(payload), kind, number) + payload
 
 
-def _exactly(fd: int, size: int) -> Optional[bytes]:
+def _read_exactly(fd: int, size: int) -> Optional[bytes]:
     parts = []
     while size:
         part = os.read(fd, min(size, 1 << 20))
@@ -139,14 +146,14 @@ class _Mux:
         self._side = side
         self._fd_out = fd_out
         self._sending = threading.Lock()
-        self._leaving = threading.Lock()
-        self._streams: Dict[int, _Pumped] = {}
+        self._shutting_down = threading.Lock()
+        self._streams: Dict[int, _StreamThreads] = {}
         #: Streams that the head gave up before they were open.
-        self._given_up: Set[int] = set()
+        self._abandoned: Set[int] = set()
         self._opening = threading.Lock()
 
     def take(self, kind: int, number: int, payload: bytes) -> None:
-        """Act on a frame of the head's without waiting for anything."""
+        """Handle a frame of the head without waiting."""
         if kind == CALL:
             _thread(self._call, number, json.loads(payload.decode("utf-8")))
         elif kind == DATA and number in self._streams:
@@ -155,12 +162,12 @@ class _Mux:
             with self._opening:
                 stream = self._streams.get(number)
                 if stream is None:
-                    self._given_up.add(number)
+                    self._abandoned.add(number)
             if stream is not None:
                 stream.put(None)
 
     def send(self, kind: int, number: int, payload: bytes) -> None:
-        """Send a frame to the head; when that is gone, the reading end of this process hears of it too."""
+        """Send a frame to the head; if the head is gone, this process's reading end notices too."""
         data = memoryview(frame(kind, number, payload))
         try:
             with self._sending:
@@ -176,18 +183,18 @@ class _Mux:
                 self._open(number, parameters)
                 return
             answer: Dict[str, Any] = {"value": getattr(self._side, "do_" + name)(**parameters)}
-        except Trouble as trouble:
+        except BridgeError as trouble:
             answer = {"kind": trouble.kind, "message": trouble.message, "detail": trouble.detail}
         except BaseException as error:
-            said = "%s: %s" % (type(error).__name__, str(error) or "no more is said")
-            answer = {"kind": "crashed", "message": said, "detail": traceback.format_exc()[-4000:]}
+            message = "%s: %s" % (type(error).__name__, str(error) or "no message")
+            answer = {"kind": "crashed", "message": message, "detail": traceback.format_exc()[-4000:]}
         self._answer(number, answer)
 
     def _open(self, number: int, parameters: Dict[str, Any]) -> None:
-        stream = _Pumped(self, number, self._side.start(**parameters))
+        stream = _StreamThreads(self, number, self._side.start(**parameters))
         with self._opening:
             self._streams[number] = stream
-            wanted = number not in self._given_up
+            wanted = number not in self._abandoned
         if not wanted:
             stream.close()
             return
@@ -197,16 +204,16 @@ class _Mux:
     def _answer(self, number: int, answer: Dict[str, Any]) -> None:
         self.send(ANSWER, number, json.dumps(answer).encode("utf-8"))
 
-    def leave(self) -> None:
-        """Close the side and end this process; a side that cannot be closed in time is left to its own leases."""
-        if not self._leaving.acquire(blocking=False):
-            # The thread that leaves already will end the process, and with it this one.
-            threading.Event().wait(LEAVE_S)
+    def shut_down(self) -> None:
+        """Close the side and end this process; if closing takes too long, the leases of created objects end them."""
+        if not self._shutting_down.acquire(blocking=False):
+            # The thread that is already leaving will end the process, and with it this thread.
+            threading.Event().wait(SHUTDOWN_S)
             return
-        timer = threading.Timer(LEAVE_S, os._exit, (1,))
+        timer = threading.Timer(SHUTDOWN_S, os._exit, (1,))
         timer.daemon = True
         timer.start()
-        # All at once: one that hangs must keep neither the others nor the side from being closed.
+        # All at once, so that a hanging one does not delay the others or the side.
         closing = [_thread(stream.close) for stream in list(self._streams.values())]
         until = time.monotonic() + CLOSE_S
         for thread in closing:
@@ -219,8 +226,8 @@ class _Mux:
         os._exit(0)
 
 
-class _Pumped:
-    """A stream with the two threads that carry its bytes."""
+class _StreamThreads:
+    """A stream with the two threads that transfer its bytes."""
 
     def __init__(self, mux: _Mux, number: int, stream: Stream) -> None:
         self._mux = mux
@@ -228,21 +235,21 @@ class _Pumped:
         self._stream = stream
         self._waiting: queue.Queue[Optional[bytes]] = queue.Queue()
         self._bytes = 0
-        self._said = ""
+        self._last_message = ""
 
     def start(self) -> None:
-        """Begin to carry."""
+        """Start the threads."""
         _thread(self._read)
         _thread(self._write)
 
     def put(self, data: Optional[bytes]) -> None:
-        """Have `data` written, or (None) the stream closed after what was put before."""
+        """Queue `data` for writing, or (None) close the stream after all queued data."""
         if data is None:
             self._waiting.put(None)
             return
         self._bytes += len(data)
-        if self._bytes > MOST_WAITING_BYTES:
-            self._said = "it took none of the %d bytes that were sent to it" % self._bytes
+        if self._bytes > MAX_WAITING_BYTES:
+            self._last_message = "it read none of the %d bytes that were sent to it" % self._bytes
             self._waiting.put(None)
             self.close()
         else:
@@ -261,7 +268,7 @@ class _Pumped:
             try:
                 self._stream.write(data)
             except BaseException as error:
-                self._said = self._said or str(error)
+                self._last_message = self._last_message or str(error)
                 break
             self._bytes -= len(data)
         self._stream.close()
@@ -274,12 +281,12 @@ class _Pumped:
                 if not data:
                     break
                 self._mux.send(DATA, self._number, data)
-            code, words = self._stream.ending()
+            code, words = self._stream.exit_state()
         except BaseException as error:
             words = "%s: %s" % (type(error).__name__, error)
         self._stream.close()
         self._waiting.put(None)
-        words = "\n".join(filter(None, (words, self._said)))
+        words = "\n".join(filter(None, (words, self._last_message)))
         self._mux.send(END, self._number, json.dumps({"code": code, "words": words}).encode("utf-8"))
 
 

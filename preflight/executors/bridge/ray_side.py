@@ -1,6 +1,6 @@
 """Ray in a bridge: the nodes of a running cluster, and programs started by an actor that is pinned to one of them.
 
-The actor asks for no CPU and no GPU, so that it finds room in a full cluster. It dies with this process, which is its
+The actor requests no CPU and no GPU, so that it finds room in a full cluster. It dies with this process, which is its
 driver; the program below it then reads the end of its standard input.
 """
 
@@ -13,16 +13,16 @@ import time
 from typing import Any, Dict, List, Optional, Tuple
 
 from preflight.executors.bridge import mux
-from preflight.executors.bridge.mux import Side, Stream, Trouble
+from preflight.executors.bridge.mux import BridgeError, Side, Stream
 
-#: How long one call of an actor waits for something to read; another one follows.
+#: How long one call of an actor waits for data; another one follows.
 _READ_S = 2.0
-#: For a first look whether anything listens at the cluster's address.
-_REACH_S = 3.0
-#: After which a node that answers no call of its actor is given up; the calls themselves take milliseconds.
+#: Time to find out whether anything listens at the cluster's address.
+_CONNECT_TIMEOUT_S = 3.0
+#: A node that answers no call of its actor for this long is given up; the calls themselves take milliseconds.
 _LOST_S = 15.0
-#: `NodeDeathInfo.Reason` of ray/src/ray/protobuf/common.proto: those that nobody wanted.
-_UNWANTED = ("UNSPECIFIED", "UNEXPECTED_TERMINATION", "AUTOSCALER_DRAIN_PREEMPTED")
+#: `NodeDeathInfo.Reason` of ray/src/ray/protobuf/common.proto: the unintended ones.
+_UNINTENDED_DEATHS = ("UNSPECIFIED", "UNEXPECTED_TERMINATION", "AUTOSCALER_DRAIN_PREEMPTED")
 
 
 def main(bundle: bytes, fd_in: int, fd_out: int) -> None:
@@ -42,12 +42,12 @@ class RaySide(Side):
         try:
             import ray
         except ImportError as error:
-            raise Trouble(
+            raise BridgeError(
                 "missing",
                 "Ray cannot be imported by %s (%s); pip install 'preflight-train[ray]', or name the Python that the "
                 "cluster runs with: --on-option interpreter=PATH" % (sys.executable, error),
             )
-        _reach(address)
+        _check_reachable(address)
         try:
             ray.init(address=address, namespace="preflight", log_to_driver=False, logging_level="ERROR")
         except BaseException as error:
@@ -57,12 +57,12 @@ class RaySide(Side):
         return {"ray": ray.__version__, "python": "%d.%d.%d" % sys.version_info[:3]}
 
     def do_nodes(self) -> List[Dict[str, Any]]:
-        """Every node that the cluster has or had: what it announced, what of that is free, and how it ended."""
+        """Return every current or former node of the cluster: its resources, the free ones, and how it ended."""
         free = self._free()
         return [node_facts(node, free.get(node.get("NodeID", ""))) for node in self._ray.nodes()]
 
     def do_waiting(self) -> List[Dict[str, Any]]:
-        """Placement groups that wait for resources: their name, strategy and bundles."""
+        """Return placement groups that wait for resources: their name, strategy and bundles."""
         from ray.util.placement_group import placement_group_table
 
         table = placement_group_table()
@@ -110,7 +110,7 @@ class RaySide(Side):
         return RayStream(self._ray, actor)
 
     def close(self) -> None:
-        """Stop being a driver: every actor of ours ends."""
+        """Stop being a driver, which ends all our actors."""
         if self._ray is not None:
             self._ray.shutdown()
 
@@ -125,7 +125,7 @@ class RayStream(Stream):
         self._problem = ""
 
     def read(self) -> bytes:
-        """The next bytes of its standard output; empty at the end, or when the actor is lost."""
+        """Return the next bytes of its standard output; empty at the end, or when the actor is lost."""
         while not self._closed:
             try:
                 data = self._ray.get(self._actor.read.remote(_READ_S), timeout=_READ_S + _LOST_S)
@@ -142,18 +142,18 @@ class RayStream(Stream):
         """Write to its standard input."""
         self._ray.get(self._actor.write.remote(data), timeout=_LOST_S)
 
-    def ending(self) -> Tuple[Optional[int], str]:
-        """How it ended, and what it said on standard error."""
+    def exit_state(self) -> Tuple[Optional[int], str]:
+        """Return its exit code, and its standard error."""
         if self._problem:
             return None, self._problem
         try:
-            code, words = self._ray.get(self._actor.ending.remote(), timeout=3.0)
+            code, words = self._ray.get(self._actor.exit_state.remote(), timeout=3.0)
         except Exception as error:
             return None, last_line(str(error))
         return code, words
 
     def close(self) -> None:
-        """Close its standard input, wait a moment for it to leave, and end the actor."""
+        """Close its standard input, wait briefly for it to exit, and end the actor."""
         if self._closed:
             return
         self._closed = True
@@ -168,7 +168,9 @@ class RayStream(Stream):
 
 
 def _actor_class() -> Any:
-    """What runs on the nodes; made in a function, so that it travels by value: nothing of ours is installed there."""
+    """The actor's class, created in a function so that it is sent by value, because nothing of ours is installed on the
+    nodes.
+    """
 
     class PreflightAgent:
         def __init__(self, arguments: List[str]) -> None:
@@ -179,7 +181,7 @@ def _actor_class() -> Any:
             import threading
 
             environment = dict(os.environ)
-            # Ray sets these for a worker without CPUs and GPUs; ranks will have what the node has.
+            # Ray sets these for a worker without CPUs and GPUs; ranks will have the node's own.
             raylet: Dict[str, str] = {}
             try:
                 with open("/proc/%d/environ" % os.getppid(), "rb") as file:
@@ -227,7 +229,7 @@ def _actor_class() -> Any:
             self._process.stdin.write(data)
             self._process.stdin.flush()
 
-        def ending(self) -> Tuple[Optional[int], str]:
+        def exit_state(self) -> Tuple[Optional[int], str]:
             import subprocess
 
             try:
@@ -250,7 +252,7 @@ def _actor_class() -> Any:
 
 
 def node_facts(node: Dict[str, Any], free: Optional[Dict[str, float]]) -> Dict[str, Any]:
-    """What matters of a node, from `ray.nodes()`."""
+    """Return the relevant data of a node from `ray.nodes()`."""
     resources = {str(key): float(amount) for key, amount in (node.get("Resources") or {}).items()}
     reason = node.get("DeathReason")
     return {
@@ -265,7 +267,7 @@ def node_facts(node: Dict[str, Any], free: Optional[Dict[str, float]]) -> Dict[s
         "free": None if free is None else {str(k): float(v) for k, v in free.items() if not str(k).startswith("node:")},
         "labels": {str(key): str(value) for key, value in (node.get("Labels") or {}).items()},
         "death": str(node.get("DeathReasonMessage") or ""),
-        "unwanted": reason is None or _death_name(reason) in _UNWANTED,
+        "unwanted": reason is None or _death_name(reason) in _UNINTENDED_DEATHS,
     }
 
 
@@ -274,25 +276,30 @@ def _death_name(reason: Any) -> str:
     return names.get(reason, "") if isinstance(reason, int) else str(reason)
 
 
-def _reach(address: str) -> None:
-    """See that something listens there, because Ray itself tries for as long as it is let. Raises Trouble."""
+def _check_reachable(address: str) -> None:
+    """Check that something listens at the address, because Ray itself retries until its own limit.
+
+    Raises BridgeError.
+    """
     host, colon, port = address.replace("ray://", "").rpartition(":")
-    if not colon or not port.isdigit():
+    if not colon or not port.isdecimal():
         return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), _REACH_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S).close()
     except socket.gaierror as error:
-        raise Trouble("unreachable", "%s, the address of the Ray cluster, does not resolve here: %s" % (host, error))
+        raise BridgeError(
+            "unreachable", "%s, the address of the Ray cluster, does not resolve here: %s" % (host, error)
+        )
     except OSError as error:
         kind = "timeout" if isinstance(error, socket.timeout) else "unreachable"
         words = "nothing answers at %s, the address of the Ray cluster: %s; does `ray status --address %s` work here?"
-        raise Trouble(kind, words % (address, error.strerror or error, address))
+        raise BridgeError(kind, words % (address, error.strerror or error, address))
 
 
-def connecting(address: str, said: str, version: str) -> Trouble:
-    """Why one could not become a driver, from what Ray said of it."""
-    if "Version mismatch" in said or re.search(r"version.*mismatch", said, re.IGNORECASE):
-        versions = re.findall(r"Ray: (\S+)\s+Python: (\S+)", said)
+def connecting(address: str, message: str, version: str) -> BridgeError:
+    """Explain why this process could not become a driver, from Ray's message."""
+    if "Version mismatch" in message or re.search(r"version.*mismatch", message, re.IGNORECASE):
+        versions = re.findall(r"Ray: (\S+)\s+Python: (\S+)", message)
         if len(versions) >= 2:
             (ray, python), (own_ray, own_python) = versions[:2]
             words = "the cluster runs Ray %s with Python %s, and %s has Ray %s with Python %s" % (
@@ -303,48 +310,55 @@ def connecting(address: str, said: str, version: str) -> Trouble:
                 own_python,
             )
         else:
-            words = "Ray or Python here differ from the cluster's: %s" % last_line(said)
-        return Trouble(
-            "blocked", words + "; name a Python like the cluster's: --on-option interpreter=PATH", said[-4000:]
+            words = "the version of Ray or Python here differs from the cluster's: %s" % last_line(message)
+        return BridgeError(
+            "blocked", words + "; name a Python like the cluster's: --on-option interpreter=PATH", message[-4000:]
         )
-    if re.search(r"InvalidAuthToken|Authentication|UNAUTHENTICATED|auth(?:entication)? token", said):
-        words = "the cluster at %s wants a token, or another one: %s; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN" % (
-            address,
-            last_line(said),
+    if re.search(r"InvalidAuthToken|Authentication|UNAUTHENTICATED|auth(?:entication)? token", message):
+        words = (
+            "the cluster at %s rejects the token, or requires one: %s; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+            % (
+                address,
+                last_line(message),
+            )
         )
-        return Trouble("denied", words, said[-4000:])
-    if "Could not find any running Ray instance" in said or "ConnectionError" in said:
+        return BridgeError("denied", words, message[-4000:])
+    if "Could not find any running Ray instance" in message or "ConnectionError" in message:
         words = "no Ray cluster is found at %s: %s; does `ray status --address %s` work here?" % (
             address,
-            last_line(said),
+            last_line(message),
             address,
         )
-        return Trouble("unreachable", words, said[-4000:])
-    if re.search(r"Can't find a `?node_ip_address|no raylet|This node has an IP address", said):
+        return BridgeError("unreachable", words, message[-4000:])
+    if re.search(r"Can't find a `?node_ip_address|no raylet|This node has an IP address", message):
         words = (
-            "this machine is no node of the cluster at %s, and only such ones can be its drivers; name the server of "
+            "this machine is not a node of the cluster at %s, which its drivers must be; name the server of "
             "Ray Client instead: --on-option address=ray://HEAD:10001" % address
         )
-        return Trouble("unreachable", words, said[-4000:])
-    return Trouble(
-        "unreachable", "Ray %s could not connect to %s: %s" % (version, address, last_line(said)), said[-4000:]
+        return BridgeError("unreachable", words, message[-4000:])
+    return BridgeError(
+        "unreachable", "Ray %s could not connect to %s: %s" % (version, address, last_line(message)), message[-4000:]
     )
 
 
-def starting(error: BaseException, deadline_s: float) -> Trouble:
-    """Why an actor did not start, from the exception that Ray raised for it."""
-    name, said = type(error).__name__, str(error)
+def starting(error: BaseException, deadline_s: float) -> BridgeError:
+    """Explain why an actor did not start, from Ray's exception."""
+    name, message = type(error).__name__, str(error)
     if name == "GetTimeoutError":
-        words = "Ray started no worker there within %.0f s; an overloaded node, or one full of workers, does this"
-        return Trouble("timeout", words % deadline_s, said[-2000:])
-    if name in ("ActorUnschedulableError", "TaskUnschedulableError") or "node affinity" in said.lower():
-        return Trouble("unreachable", "Ray does not know the node any more: %s" % last_line(said), said[-2000:])
+        words = "Ray started no worker there within %.0f s; the node may be overloaded or full of workers"
+        return BridgeError("timeout", words % deadline_s, message[-2000:])
+    if name in ("ActorUnschedulableError", "TaskUnschedulableError") or "node affinity" in message.lower():
+        return BridgeError(
+            "unreachable", "Ray does not know the node any more: %s" % last_line(message), message[-2000:]
+        )
     if name == "RuntimeEnvSetupError":
-        return Trouble("crashed", "the runtime environment could not be made there: %s" % last_line(said), said[-2000:])
-    return Trouble("unreachable", "Ray could not start a worker there: %s" % last_line(said), said[-2000:])
+        return BridgeError(
+            "crashed", "the runtime environment could not be made there: %s" % last_line(message), message[-2000:]
+        )
+    return BridgeError("unreachable", "Ray could not start a worker there: %s" % last_line(message), message[-2000:])
 
 
-def last_line(said: str) -> str:
-    """The last line that says something."""
-    lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", said).splitlines() if line.strip()]
-    return lines[-1][:400] if lines else "nothing is said"
+def last_line(message: str) -> str:
+    """Return the last non-empty line."""
+    lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", message).splitlines() if line.strip()]
+    return lines[-1][:400] if lines else "no message"

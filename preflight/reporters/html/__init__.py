@@ -1,19 +1,19 @@
-"""The report as one page for a browser: a single file, no network, readable without scripts."""
+"""The report as one HTML page: a single file that needs no network and is readable without scripts."""
 
 from __future__ import annotations
 
-from preflight.report import Report
+from preflight.engine.report import Report
 from preflight.reporters.base import Style
 
 
 class HtmlReporter:
-    """What a person opens, keeps, sends to a colleague or prints."""
+    """Renders a page to open, keep, send to a colleague or print."""
 
     name = "html"
 
     def render(self, report: Report, style: Style) -> bytes:
-        """The page in UTF-8; `style` has no influence."""
-        # Here, so that whoever asks for another format loads no template engine.
+        """Render the page in UTF-8; `style` is ignored."""
+        # Imported here so that other formats do not load the template engine.
         from preflight.reporters.html.page import page_of
         from preflight.reporters.html.write import written
 

@@ -1,4 +1,6 @@
-"""From a report to the page: every section in the order in which somebody with a job to submit needs it."""
+"""Builds the page from the report, with its sections in the order in which a person needs them before submitting a
+job.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +8,31 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from preflight.hosts import hosts_of
-from preflight.report import Report
-from preflight.reporters.clean import fold_nodes
-from preflight.reporters.grouping import count
-from preflight.reporters.html.coverage import coverage_view
+from preflight._util.sanitize import fold_nodes
+from preflight.engine.node_status import hosts_of
+from preflight.engine.report import Report
+from preflight.reporters.html.coverage_section import coverage_view
 from preflight.reporters.html.drawing.draw import drawings_of
-from preflight.reporters.html.drawing.numbers import told
-from preflight.reporters.html.findings import by_rule, finding_view
-from preflight.reporters.html.nodes import EXHIBIT, nodes_view
+from preflight.reporters.html.drawing.numbers import format_number
+from preflight.reporters.html.finding_section import by_rule, finding_view
+from preflight.reporters.html.node_section import NODE_CHART, nodes_view
 from preflight.reporters.html.verdict import first_steps, verdict_view
 from preflight.reporters.html.view import Fact, FindingView, Page, Section, Stage
+from preflight.reporters.text.groups import count
 
-#: From so many findings on, they are counted by rule first.
+#: From this many findings on, a table counts them by rule first.
 _MANY_FINDINGS = 12
 _SEVERITIES = ("error", "warning", "info")
 
 
 def page_of(report: Report) -> Page:
-    """The page of a report. Pure: the same report gives the same page."""
+    """Build the page of a report. Pure: the same report gives the same page."""
     verdict = verdict_view(report)
     steps, more_steps = first_steps(report)
     findings = _numbered(tuple(finding_view(finding) for finding in report.findings))
     nodes = nodes_view(report)
     of_nodes = nodes is not None
-    drawings = drawings_of([e for e in report.exhibits if not (of_nodes and e.id == EXHIBIT)])
+    drawings = drawings_of([e for e in report.charts if not (of_nodes and e.id == NODE_CHART)])
     job = _job(report)
     sections = [Section("findings", "Findings", str(len(findings)))]
     if nodes is not None:
@@ -41,7 +43,7 @@ def page_of(report: Report) -> Page:
         sections.append(Section("suppressed", "Suppressed", str(len(report.suppressed))))
     sections.append(Section("run", "This run", ""))
     return Page(
-        title=f"{verdict.word}: {job}",
+        title=f"{verdict.word}: {_faulty_job(report) or job}",
         job=job,
         verdict=verdict,
         about=tuple(_about(report)),
@@ -55,9 +57,11 @@ def page_of(report: Report) -> Page:
         coverage=coverage_view(report),
         suppressed=_numbered(tuple(finding_view(finding) for finding in report.suppressed), "suppressed-"),
         notes=tuple(_notes(report)),
-        files=tuple(Fact(file.path, f"{file.kind}, {told(file.size_bytes, 'bytes')}") for file in report.inputs),
+        files=tuple(
+            Fact(file.path, f"{file.kind}, {format_number(file.size_bytes, 'bytes')}") for file in report.inputs
+        ),
         stages=tuple(
-            Stage(stage.name, told(stage.finished_s - stage.started_s, "s"), stage.skipped)
+            Stage(stage.name, format_number(stage.finished_s - stage.started_s, "s"), stage.skipped)
             for stage in report.run.stages
         ),
         tool=f"{report.tool.name} {report.tool.version}",
@@ -66,7 +70,7 @@ def page_of(report: Report) -> Page:
 
 
 def _numbered(findings: Sequence[FindingView], before: str = "") -> tuple[FindingView, ...]:
-    """The same with anchors that are all different: one line may stand twice in a file, and be wrong twice."""
+    """Make all anchors unique: a file may contain the same faulty line twice."""
     seen: Counter[str] = Counter()
     found = []
     for finding in findings:
@@ -87,10 +91,19 @@ def _job(report: Report) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {count(len(names) - 1, 'other job')}"
 
 
+def _faulty_job(report: Report) -> str:
+    """The job with the worst finding, if it is one of several: a tab or a list of files shows only the title."""
+    first = next((place.path for finding in report.findings for place in finding.locations[:1]), "")
+    names = [job.name for job in report.jobs if any(file.path == first for file in job.files)]
+    if not names or len(report.jobs) < 2:
+        return ""
+    return f"{names[0]} and {count(len(report.jobs) - 1, 'other job')}"
+
+
 def _about(report: Report) -> list[Fact]:
-    """What was looked at, over which way and when: below the verdict, so that nobody reads another job's report."""
+    """Return what was checked, how and when, so that the page is not mistaken for the report of another job."""
     run = report.run
-    found = [Fact("Job", _job(report)), Fact("Asked for", f"preflight {run.verb}")]
+    found = [Fact("Job", _job(report)), Fact("Options", f"preflight {run.verb}")]
     if report.nodes:
         answered = tuple(record.node.name for record in report.nodes if not record.problem)
         silent = tuple(record.node.name for record in report.nodes if record.problem)
@@ -111,18 +124,18 @@ def _about(report: Report) -> list[Fact]:
 
 
 def _notes(report: Report) -> list[str]:
-    """What a reader should know of the grounds of the verdict."""
+    """Return what a reader should know about the basis of the verdict."""
     found = list(report.run.origin.notes) if report.run.origin is not None else []
     if report.inputs and not report.findings and not any(job.launches for job in report.jobs):
         found.append(
-            "No launch was recognised in these files, so there was little to judge; name the script that starts the "
-            "ranks (torchrun, srun, mpirun, deepspeed, accelerate ...) with them."
+            "These files contain no known launch command, so there was little to check; add the script that starts the "
+            "ranks (torchrun, srun, mpirun, deepspeed, accelerate ...)."
         )
     faulty = {place.path for finding in report.findings for place in finding.locations}
     for job in report.jobs:
         if job.probable and any(file.path in faulty for file in job.files):
             found.append(
-                f"{job.name} were taken for one job by guess, so what is wrong between them counts as a warning; name "
-                "the files together to have them judged as one job."
+                f"{job.name} were combined into one job by a guess, so contradictions between them are warnings; pass "
+                "the files together to check them as one job."
             )
     return found

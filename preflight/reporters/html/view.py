@@ -1,19 +1,19 @@
-"""What the page shows, in the words it shows it in: the only thing that templates read.
+"""View models of the page: everything that templates read, in the words to show.
 
-Everything here is plain text, unescaped: escaping is the templates' work, and theirs alone.
+All values are plain, unescaped text; templates do the escaping.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from preflight.lazy.dataclasses import dataclass
-from preflight.reporters.html.drawing.view import Drawing, TableView
+from preflight.reporters.html.drawing.shapes import Drawing, TableView
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A name and what stands beside it. `folded` are names in short form that a search has to find one by one."""
+    """A name and its value. `folded` are names in folded form that search expands."""
 
     name: str
     value: str
@@ -22,22 +22,22 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class VerdictView:
-    """The answer: `kind` chooses colour and sign, `word` is the answer, `sentence` what it means, `counts` of what."""
+    """The verdict: `kind` selects colour and sign, `word` and `sentence` give it, `counts` are its numbers."""
 
     kind: str
     word: str
     sentence: str
     counts: str
-    #: What a reader must know before believing the verdict: a drill, an interruption.
+    #: What a reader must know before trusting the verdict: an injected fault, an interruption.
     warnings: tuple[str, ...] = ()
-    #: What a no-go saved, and where each number of that comes from.
-    saved: str = ""
-    saved_whence: tuple[str, ...] = ()
+    #: The cost that a no-go avoided, and the source of each number.
+    avoided: str = ""
+    avoided_sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CommandView:
-    """A line to paste, and on which nodes; without any where the reader sits."""
+    """A command to paste, and the nodes to run it on; no nodes means the reader's own machine."""
 
     line: str
     where: str = ""
@@ -45,21 +45,21 @@ class CommandView:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing to do. `target` is the anchor of the finding behind it, if there is one."""
+    """One thing to do. `target` is the anchor of its finding, if there is one."""
 
     title: str
     text: str = ""
     commands: tuple[CommandView, ...] = ()
     target: str = ""
-    #: So many further findings of the same rule.
-    alike: int = 0
-    #: File and line, if there are such.
+    #: Number of further findings of the same rule.
+    same_count: int = 0
+    #: File and line, if known.
     where: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line of a file, cut into what stands before, in and behind the marked part."""
+    """A line of a file, split into the text before, inside and after the mark."""
 
     path: str
     line: int
@@ -71,13 +71,13 @@ class Place:
 
     @property
     def has_text(self) -> bool:
-        """Whether there is a line to show."""
+        """Return whether there is a line to show."""
         return bool(self.before or self.marked or self.after)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What was seen, where, what was expected instead, and a command to see it oneself."""
+class ObservationView:
+    """What was observed, where, what was expected instead, and a command that shows it."""
 
     observed: str
     node: str = ""
@@ -87,7 +87,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A line as it is and as a fix would leave it; only the pieces where the whole line is not known."""
+    """A line before and after a fix; only the edited pieces if the whole line is unknown."""
 
     where: str
     before: str
@@ -98,7 +98,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class FixView:
-    """What `--fix` would do."""
+    """What `--fix` would change."""
 
     description: str
     changes: tuple[Change, ...]
@@ -107,7 +107,7 @@ class FixView:
 
 @dataclass(frozen=True, slots=True)
 class FindingView:
-    """One fault. `anchor` is stable between runs, `sides` are places that belong next to each other."""
+    """One finding. `anchor` is stable between runs; `sides` are locations that belong together."""
 
     anchor: str
     id: str
@@ -119,7 +119,7 @@ class FindingView:
     nodes: str
     node_count: int
     sides: tuple[Place, ...]
-    seen: tuple[Seen, ...]
+    seen: tuple[ObservationView, ...]
     remedy: str
     commands: tuple[CommandView, ...]
     fix: FixView | None
@@ -130,7 +130,7 @@ class FindingView:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of a list: what, of whom, why, and where in a file."""
+    """An entry of a list: what, its subject, the reason, and the location in a file."""
 
     what: str
     subject: str = ""
@@ -141,7 +141,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Entries under one heading; `open` where a reader should not have to ask for them, `bulk` if not even on paper."""
+    """Entries under one heading; `open` groups are expanded at first, `bulk` ones are not printed on paper."""
 
     title: str
     entries: tuple[Entry, ...]
@@ -152,7 +152,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage of the run: how long it took, or why it did not take place."""
+    """A stage of the run: how long it took, or why it did not run."""
 
     name: str
     took: str
@@ -161,7 +161,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class CoverageView:
-    """What was looked at and what was not."""
+    """What was checked and what was not."""
 
     passed: int
     failed: int
@@ -172,8 +172,8 @@ class CoverageView:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """A way to start without some nodes: a command, or words about an option."""
+class Start:
+    """A way to start without some nodes: a command, or text about an option."""
 
     text: str
     is_command: bool
@@ -181,11 +181,11 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class NodesView:
-    """The nodes: who is fit, what to do without those who are not, and a table of all of them."""
+    """The nodes: which are fit, how to start without the others, and a table of all of them."""
 
     table: TableView
     summary: tuple[Fact, ...]
-    ways: tuple[Way, ...]
+    starts: tuple[Start, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +206,11 @@ class Page:
     verdict: VerdictView
     about: tuple[Fact, ...]
     steps: tuple[Step, ...]
-    #: Of further findings that no step names.
+    #: Number of findings that no step mentions.
     more_steps: int
     findings: tuple[FindingView, ...]
     severities: tuple[tuple[str, int], ...]
-    #: How often each rule found something, where there is much.
+    #: Number of findings per rule, if there are many.
     by_rule: TableView | None
     nodes: NodesView | None
     drawings: tuple[tuple[str, Sequence[Drawing]], ...]

@@ -1,12 +1,12 @@
-"""Compose files: services with their environment, their command, and what their containers are given."""
+"""Compose files: services with their environment, their command, and the resources of their containers."""
 
 from __future__ import annotations
 
 import posixpath
 import re
 
-from preflight.job import WHOLE_JOB, Scope
-from preflight.lazy.patterns import lazy_pattern
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job import WHOLE_JOB, Scope
 from preflight.sources.base import Reading, SourceFile, Tree
 
 _NAME = lazy_pattern(r"(?:.*[-_.])?(?:docker-)?compose(?:[-_.].*)?\.ya?ml", re.IGNORECASE)
@@ -20,11 +20,11 @@ class ComposeSource:
     roles = ()
 
     def recognises(self, file: SourceFile) -> bool:
-        """Whether it is called so and has services."""
+        """Whether it has the name of a Compose file, and services."""
         return _NAME.fullmatch(posixpath.basename(file.path)) is not None and bool(_SERVICES.search(file.text))
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State what each service is given and runs."""
+        """State the resources and the command of each service."""
         from preflight.sources.containers.services import read_services
 
         return read_services(file, tree)

@@ -1,16 +1,21 @@
-"""Dockerfiles: what their last stage puts into the environment, and what the image runs."""
+"""Dockerfiles: the environment of their last stage, and the command of the image."""
 
 from __future__ import annotations
 
 import posixpath
 import re
 
-from preflight.job import WHOLE_JOB, Scope
-from preflight.lazy.patterns import lazy_pattern
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job import WHOLE_JOB, Scope
 from preflight.sources.base import Reading, SourceFile, Tree
 
 _NAME = lazy_pattern(r"(?:.*\.)?(?:dockerfile|containerfile)|(?:dockerfile|containerfile)(?:[._-].*)?", re.IGNORECASE)
 _FROM = lazy_pattern(r"^[ \t]*FROM[ \t]+\S", re.IGNORECASE | re.MULTILINE)
+
+
+def is_container_file(path: str) -> bool:
+    """Whether a file has the name of a Dockerfile or Containerfile."""
+    return _NAME.fullmatch(posixpath.basename(path)) is not None
 
 
 class DockerfileSource:
@@ -20,9 +25,8 @@ class DockerfileSource:
     roles = ()
 
     def recognises(self, file: SourceFile) -> bool:
-        """Whether it is called so and begins a stage."""
-        name = posixpath.basename(file.path)
-        return _NAME.fullmatch(name) is not None and _FROM.search(file.text) is not None
+        """Whether its name is that of a Dockerfile, and it begins a stage."""
+        return is_container_file(file.path) and _FROM.search(file.text) is not None
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
         """State the variables of the last stage, and the launch that the image runs."""

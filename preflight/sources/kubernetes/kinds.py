@@ -8,24 +8,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from preflight.job import Known, Unresolved, Value, as_int, lift
-from preflight.lazy.dataclasses import dataclass
-from preflight.sources.structured import Kind, Member, Node, value_of
+from preflight.model.job import Known, Unresolved, Value, as_int, lift
+from preflight.sources.formats.structured import Kind, Member, Node, value_of
+from preflight.sources.kubernetes.wrapped import WORKFLOW_KINDS, workflow_spec
 
-#: Kinds that exist to train; any other one is a job only where a container of it holds a launch line.
+#: Kinds that exist to train; any other kind is a job only if one of its containers has a launch line.
 TRAINING_KINDS = frozenset(
     (
         *("PyTorchJob", "MPIJob", "PaddleJob", "TFJob", "XGBoostJob", "JAXJob", "MXJob", "MXNetJob", "TrainJob"),
         *("TrainingRuntime", "ClusterTrainingRuntime", "RayCluster", "RayJob", "RayService"),
+        # DLRover's and TorchElastic's, EDL's, and that of Amazon SageMaker HyperPod.
+        *("ElasticJob", "TrainingJob", "HyperPodPyTorchJob"),
     )
 )
-GENERIC_KINDS = frozenset(("Job", "CronJob", "Pod", "Deployment", "StatefulSet", "JobSet", "LeaderWorkerSet"))
-#: Objects that hold no pods and still say something about a job.
-ASIDE_KINDS = frozenset(
-    ("PodGroup", "ConfigMap", "PersistentVolumeClaim", "ResourceQuota", "NetworkPolicy", "Queue", "ClusterQueue")
+GENERIC_KINDS = (
+    frozenset(("Job", "CronJob", "Pod", "Deployment", "StatefulSet", "JobSet", "LeaderWorkerSet")) | WORKFLOW_KINDS
 )
+#: Objects without pods that make claims about a job.
+ASIDE_KINDS = frozenset(
+    (
+        *("PodGroup", "ConfigMap", "PersistentVolumeClaim", "ResourceQuota", "NetworkPolicy", "Queue", "ClusterQueue"),
+        *("CiliumNetworkPolicy", "CiliumClusterwideNetworkPolicy"),
+        "ComputeDomain",
+    )
+)
+#: Those that bind the pods of a job from a file of their own, by its namespace or a volume's name.
+BINDING_KINDS = frozenset(("PersistentVolumeClaim", "ResourceQuota", "NetworkPolicy", "CiliumNetworkPolicy"))
 RAY_KINDS = frozenset(("RayCluster", "RayJob", "RayService"))
 _SERVER_ROLES = frozenset(("ps", "pserver", "server", "parameterserver", "scheduler", "tracker", "evaluator"))
 _RUNTIMES = ("TrainingRuntime", "ClusterTrainingRuntime")
@@ -33,7 +43,9 @@ _RUNTIMES = ("TrainingRuntime", "ClusterTrainingRuntime")
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """One group of equal pods. `member` is where their number stands; `trains`: its pods hold training ranks."""
+    """One group of equal pods. `member` is where their number is set; `trains`: whether its pods contain training
+    ranks.
+    """
 
     name: str
     replicas: Value
@@ -59,17 +71,17 @@ class Workload:
     head: Member
     root: Node
     roles: tuple[Role, ...] = ()
-    #: Where the ranks of each pod are counted (`nprocPerNode`, `slotsPerWorker`, `numProcPerNode`).
+    #: Where the ranks of each pod are set (`nprocPerNode`, `slotsPerWorker`, `numProcPerNode`).
     processes: Member | None = None
-    #: Where the number of nodes is said apart from the roles (`numNodes`).
+    #: Where the number of nodes is set separately from the roles (`numNodes`).
     nodes: Member | None = None
-    #: How many pods must be there before any of them starts, and what else makes them one gang.
+    #: How many pods must exist before any of them starts, and the other settings that make them a gang.
     gang_min: Member | None = None
     gang: Member | None = None
     #: Bounds of an elastic job.
     min_nodes: Member | None = None
     max_nodes: Member | None = None
-    #: What makes some pods wait for others, and how many are created first.
+    #: Settings that make some pods wait for others, and how many pods are created first.
     order: Member | None = None
     first: Value | None = None
     plugins: Member | None = None
@@ -82,12 +94,12 @@ class Workload:
 
     @property
     def counts_gang(self) -> bool:
-        """Whether it is a job of Volcano that says how many of its pods must be there, whatever they run."""
+        """Whether it is a Volcano job that sets how many of its pods must exist, whatever they run."""
         return self.group == "batch.volcano.sh" and self.gang_min is not None
 
     @property
     def spec(self) -> Node:
-        """The object's specification; an empty one where it has none."""
+        """The object's specification; empty if it has none."""
         return self.root.at("spec") or _NOTHING
 
 
@@ -95,20 +107,8 @@ _NOTHING = Node(Kind.OBJECT, 0, 0)
 _ONE = Known(1)
 
 
-def objects(root: Node) -> Iterator[Node]:
-    """The objects of a document, those of a `List` one by one."""
-    if root.kind is not Kind.OBJECT:
-        return
-    items = root.at("items")
-    if items is not None and items.kind is Kind.ARRAY and root.text("kind").endswith("List"):
-        for item in items.items:
-            yield from objects(item)
-    else:
-        yield root
-
-
 def workload_of(root: Node) -> Workload | None:
-    """The workload an object is; None for one of another kind."""
+    """The object as a workload; None for an object of another kind."""
     head = root.member("kind")
     kind, version = root.text("kind"), root.text("apiVersion")
     if head is None or (kind not in TRAINING_KINDS and kind not in GENERIC_KINDS):
@@ -118,44 +118,115 @@ def workload_of(root: Node) -> Workload | None:
     reader = _READERS.get((kind, found.group)) or _READERS.get((kind, ""))
     if reader is not None:
         return reader(found, spec)
-    replica_specs = next((m for m in spec.in_force if re.fullmatch(r"\w+[rR]eplicaSpecs", m.key)), None)
+    replica_specs = next((m for m in spec.in_force if re.fullmatch(r"\w+ReplicaSpecs|replicaSpecs", m.key)), None)
     if replica_specs is not None:
         return _with_roles(found, replica_specs.node)
     return found
 
 
-def _with_roles(found: Workload, specs: Node) -> Workload:
-    """Kubeflow's jobs, and kubedl's: one entry for each role."""
+def _with_roles(workload: Workload, specs: Node) -> Workload:
+    """Jobs of Kubeflow and kubedl, which have one entry for each role."""
     roles = [
-        _role(member.key, member.node, trains=not (member.key == "Launcher" or member.key.lower() in _SERVER_ROLES))
-        for member in specs.in_force
-        if member.node.kind is Kind.OBJECT
+        _role(name, node, trains=not (name == "Launcher" or name.lower() in _SERVER_ROLES))
+        for name, node in _entries(specs)
+        if node.kind is Kind.OBJECT
     ]
-    spec = found.spec
+    spec = workload.spec
     processes = spec.member("nprocPerNode") or spec.member("elasticPolicy", "nProcPerNode")
     processes = processes or spec.member("slotsPerWorker")
-    order, first = _order(found, roles)
+    order, first = _order(workload, roles)
     return replace(
-        found,
+        workload,
         order=order,
         first=first,
         roles=tuple(roles),
         processes=processes,
         gang_min=spec.member("runPolicy", "schedulingPolicy", "minAvailable"),
-        min_nodes=spec.member("elasticPolicy", "minReplicas"),
-        max_nodes=spec.member("elasticPolicy", "maxReplicas"),
+        min_nodes=spec.member("elasticPolicy", "minReplicas") or spec.member("minReplicas"),
+        max_nodes=spec.member("elasticPolicy", "maxReplicas") or spec.member("maxReplicas"),
     )
+
+
+def _entries(specs: Node) -> Iterator[tuple[str, Node]]:
+    """Roles by name: the entries of a mapping, or a list whose items have names (HyperPodPyTorchJob)."""
+    for member in specs.in_force:
+        yield member.key, member.node
+    for number, item in enumerate(specs.items):
+        yield item.text("name") or f"role {number}", item
+
+
+def _mpi_alpha(workload: Workload, spec: Node) -> Workload:
+    """MPIJob v1alpha1: one template for launcher and workers; the number of workers follows from a number of GPUs."""
+    specs = spec.at("mpiReplicaSpecs")
+    if specs is not None:
+        return _with_roles(workload, specs)
+    template = spec.at("template") or _NOTHING
+    counted = spec.member("replicas")
+    count = _count(counted)
+    total = spec.member("gpus") or spec.member("processingUnits")
+    each = spec.member("gpusPerNode") or spec.member("processingUnitsPerNode")
+    if counted is None and total is not None:
+        # The operator's default is 8 GPUs per node; fewer than that stay on one node.
+        share = _count(each) if each is not None else Known(8)
+        count = lift(lambda a, b: max(1, -(-int(str(a)) // int(str(b)))), _count(total), share)
+    roles = (Role("Launcher", Known(1), None, template, False), Role("Worker", count, counted or total, template))
+    return replace(workload, roles=roles, processes=spec.member("slotsPerWorker"))
+
+
+def _edl(workload: Workload, spec: Node) -> Workload:
+    """EDL's TrainingJob (paddlepaddle.org/v1): trainers and parameter servers with a range of instances each."""
+    roles = []
+    for name, trains in (("pserver", False), ("trainer", True), ("master", False)):
+        part = spec.at(name)
+        if part is None or part.kind is not Kind.OBJECT:
+            continue
+        least, most = part.member("min-instance"), part.member("max-instance")
+        count = _count(least or most)
+        if least is not None and most is not None and _count(most) != count:
+            count = Unresolved(f"between {least.node.value} and {most.node.value} instances, as many as fit")
+        roles.append(
+            Role(name, count, least or most, _pod_of(_with_members(part, {"image": spec.member("image")})), trains)
+        )
+    return replace(workload, roles=tuple(roles), entrypoint=spec.member("trainer", "entrypoint"))
+
+
+def _pod_of(container: Node) -> Node:
+    """A pod template around one container."""
+    start, end = container.start, container.end
+    listed = Node(Kind.ARRAY, start, end, items=(container,))
+    pod = Node(Kind.OBJECT, start, end, members=(Member("containers", start, end, listed),))
+    return Node(Kind.OBJECT, start, end, members=(Member("spec", start, end, pod),))
+
+
+def _with_members(part: Node, added: dict[str, Member | None]) -> Node:
+    members = (*part.in_force, *(member for member in added.values() if member is not None))
+    return Node(Kind.OBJECT, part.start, part.end, members=members)
+
+
+def _workflow(workload: Workload, spec: Node) -> Workload:
+    """An Argo Workflow: each template with a container is a pod; the resources that it creates are separate objects."""
+    inner = workflow_spec(workload.root)
+    templates = inner.at("templates") if inner is not None else None
+    roles = []
+    for number, template in enumerate(templates.items if templates is not None else ()):
+        container = template.at("container") or template.at("script")
+        if container is not None and container.kind is Kind.OBJECT:
+            name = template.text("name") or f"template {number}"
+            roles.append(Role(name, Known(1), None, _pod_of(container)))
+    return replace(workload, roles=tuple(roles))
 
 
 #: The role on which the others depend in kubedl 0.5 (controllers' defaults with DAG scheduling).
 _FIRST = {"PyTorchJob": "Master", "TFJob": "PS", "MPIJob": "Worker"}
 
 
-def _order(found: Workload, roles: list[Role]) -> tuple[Member | None, Value | None]:
-    """kubedl creates the role that the others depend on first; mpi-operator may be told to create the launcher last."""
-    if found.group == "training.kubedl.io" and found.kind in _FIRST:
-        return next(((role.member, role.replicas) for role in roles if role.name == _FIRST[found.kind]), (None, None))
-    policy = found.spec.member("launcherCreationPolicy")
+def _order(workload: Workload, roles: list[Role]) -> tuple[Member | None, Value | None]:
+    """kubedl creates the role that the others depend on first; mpi-operator can be set to create the launcher last."""
+    if workload.group == "training.kubedl.io" and workload.kind in _FIRST:
+        return next(
+            ((role.member, role.replicas) for role in roles if role.name == _FIRST[workload.kind]), (None, None)
+        )
+    policy = workload.spec.member("launcherCreationPolicy")
     if policy is not None and policy.node.value == "WaitForWorkersReady":
         return policy, next((role.replicas for role in roles if role.name == "Worker"), None)
     return None, None
@@ -176,16 +247,16 @@ def _sum(counts: Iterable[Value]) -> Value:
     return lift(lambda *each: sum(int(str(item)) for item in each), *counts)
 
 
-def _paddleflow(found: Workload, spec: Node) -> Workload:
+def _paddleflow(workload: Workload, spec: Node) -> Workload:
     roles = [
         _role(name, node, trains=name != "ps")
         for name in ("ps", "worker", "heter")
         if (node := spec.at(name)) is not None
     ]
-    return replace(found, roles=tuple(roles), gang_min=spec.member("schedulingPolicy", "minAvailable"))
+    return replace(workload, roles=tuple(roles), gang_min=spec.member("schedulingPolicy", "minAvailable"))
 
 
-def _volcano(found: Workload, spec: Node) -> Workload:
+def _volcano(workload: Workload, spec: Node) -> Workload:
     tasks = spec.at("tasks")
     pairs = [
         (_role(task.text("name") or f"task {number}", task), task)
@@ -196,22 +267,22 @@ def _volcano(found: Workload, spec: Node) -> Workload:
     waiting = {role.name: m for role, task in pairs if (m := task.member("dependsOn")) is not None}
     first = _sum(role.replicas for role in roles if role.name not in waiting) if waiting else None
     return replace(
-        found,
+        workload,
         roles=tuple(roles),
         order=next(iter(waiting.values()), None),
         first=first,
         gang_min=spec.member("minAvailable"),
-        gang=found.head,
+        gang=workload.head,
         plugins=spec.member("plugins"),
     )
 
 
-def _batch(found: Workload, spec: Node) -> Workload:
-    """A plain Job: as many pods at a time as `parallelism` says."""
-    inner = spec.at("jobTemplate", "spec") if found.kind == "CronJob" else spec
+def _batch(workload: Workload, spec: Node) -> Workload:
+    """A plain Job: `parallelism` is the number of pods at a time."""
+    inner = spec.at("jobTemplate", "spec") if workload.kind == "CronJob" else spec
     if inner is None:
-        return found
-    return replace(found, roles=(_job_role("", inner),))
+        return workload
+    return replace(workload, roles=(_job_role("", inner),))
 
 
 def _job_role(name: str, spec: Node, times: Value = _ONE) -> Role:
@@ -220,11 +291,11 @@ def _job_role(name: str, spec: Node, times: Value = _ONE) -> Role:
     return Role(name, count, member, spec.at("template") or _NOTHING)
 
 
-def _jobset(found: Workload, spec: Node) -> Workload:
-    return replace(found, roles=tuple(_replicated(spec)))
+def _jobset(workload: Workload, spec: Node) -> Workload:
+    return replace(workload, roles=tuple(_replicated_jobs(spec)))
 
 
-def _replicated(spec: Node) -> Iterator[Role]:
+def _replicated_jobs(spec: Node) -> Iterator[Role]:
     jobs = spec.at("replicatedJobs")
     for number, job in enumerate(jobs.items if jobs is not None else ()):
         template = job.at("template", "spec")
@@ -238,26 +309,22 @@ def _prepares(name: str) -> bool:
     return re.search(r"initializer|launcher|^(?:dataset|model)-", name) is not None
 
 
-def _runtime(found: Workload, spec: Node) -> Workload:
-    """A training runtime is a JobSet with a policy; the job that names it says how many nodes."""
+def _runtime(workload: Workload, spec: Node) -> Workload:
+    """A training runtime is a JobSet with a policy; the job that refers to it sets the number of nodes."""
     policy = spec.at("mlPolicy") or _NOTHING
     processes = policy.member("torch", "numProcPerNode") or policy.member("mpi", "numProcPerNode")
-    roles = tuple(_replicated(spec.at("template", "spec") or _NOTHING))
+    roles = tuple(_replicated_jobs(spec.at("template", "spec") or _NOTHING))
     gang = spec.member("podGroupPolicy")
-    return replace(found, roles=roles, processes=processes, nodes=policy.member("numNodes"), gang=gang)
+    return replace(workload, roles=roles, processes=processes, nodes=policy.member("numNodes"), gang=gang)
 
 
-def _train_job(found: Workload, spec: Node) -> Workload:
+def _train_job(workload: Workload, spec: Node) -> Workload:
     trainer = spec.at("trainer") or _NOTHING
-    container = Node(Kind.ARRAY, trainer.start, trainer.end, items=(_as_container(trainer),))
-    pod = Node(
-        Kind.OBJECT, trainer.start, trainer.end, members=(Member("containers", trainer.start, trainer.end, container),)
-    )
-    template = Node(Kind.OBJECT, trainer.start, trainer.end, members=(Member("spec", trainer.start, trainer.end, pod),))
+    template = _pod_of(_as_container(trainer))
     nodes = trainer.member("numNodes")
-    count = _count(nodes) if nodes is not None else Unresolved("the training runtime says how many nodes")
+    count = _count(nodes) if nodes is not None else Unresolved("the training runtime sets the number of nodes")
     role = Role("trainer", count, nodes, template)
-    return replace(found, roles=(role,), processes=trainer.member("numProcPerNode"), nodes=nodes)
+    return replace(workload, roles=(role,), processes=trainer.member("numProcPerNode"), nodes=nodes)
 
 
 def _as_container(trainer: Node) -> Node:
@@ -269,11 +336,11 @@ def _as_container(trainer: Node) -> Node:
     return Node(Kind.OBJECT, trainer.start, trainer.end, members=members)
 
 
-def _ray(found: Workload, spec: Node) -> Workload:
+def _ray(workload: Workload, spec: Node) -> Workload:
     cluster = spec
-    if found.kind == "RayJob":
+    if workload.kind == "RayJob":
         cluster = spec.at("rayClusterSpec") or _NOTHING
-    elif found.kind == "RayService":
+    elif workload.kind == "RayService":
         cluster = spec.at("rayClusterConfig") or spec.at("rayClusterSpec") or _NOTHING
     roles = []
     head = cluster.member("headGroupSpec")
@@ -287,10 +354,10 @@ def _ray(found: Workload, spec: Node) -> Workload:
         count = lift(lambda a, b: int(str(a)) * int(str(b)), _count(member, 0), _count(group.member("numOfHosts")))
         template = group.at("template") or _NOTHING
         roles.append(Role(name, count, member, template, True, group.member("rayStartParams")))
-    return replace(found, roles=tuple(roles), entrypoint=spec.member("entrypoint"))
+    return replace(workload, roles=tuple(roles), entrypoint=spec.member("entrypoint"))
 
 
-def _leader_worker(found: Workload, spec: Node) -> Workload:
+def _leader_worker(workload: Workload, spec: Node) -> Workload:
     template = spec.at("leaderWorkerTemplate") or _NOTHING
     member = template.member("size")
     size = _count(member)
@@ -301,20 +368,24 @@ def _leader_worker(found: Workload, spec: Node) -> Workload:
         size = lift(lambda number: int(str(number)) - 1, size)
     if worker is not None:
         roles.append(Role("worker", size, member, worker))
-    return replace(found, roles=tuple(roles))
+    return replace(workload, roles=tuple(roles))
 
 
-def _replicas(found: Workload, spec: Node) -> Workload:
-    return replace(found, roles=(_role("", spec),))
+def _replicas(workload: Workload, spec: Node) -> Workload:
+    return replace(workload, roles=(_role("", spec),))
 
 
-def _pod(found: Workload, spec: Node) -> Workload:
-    return replace(found, roles=(Role("", Known(1), None, found.root),))
+def _pod(workload: Workload, spec: Node) -> Workload:
+    return replace(workload, roles=(Role("", Known(1), None, workload.root),))
 
 
 _READERS: dict[tuple[str, str], Callable[[Workload, Node], Workload]] = {
     ("PaddleJob", "batch.paddlepaddle.org"): _paddleflow,
     ("Job", "batch.volcano.sh"): _volcano,
+    ("CronJob", "batch.volcano.sh"): lambda found, spec: _volcano(found, spec.at("jobTemplate", "spec") or _NOTHING),
+    ("MPIJob", "kubeflow.org"): _mpi_alpha,
+    ("TrainingJob", ""): _edl,
+    **{(kind, ""): _workflow for kind in WORKFLOW_KINDS},
     ("Job", ""): _batch,
     ("CronJob", ""): _batch,
     ("JobSet", ""): _jobset,

@@ -1,4 +1,4 @@
-"""What each operator puts into the environment of its pods, as far as a command line may depend on it.
+"""The variables that each operator sets in its pods, as far as command lines may use them.
 
 Read from kubeflow training-operator (pkg/controller.v1/{pytorch,paddlepaddle}/envvar.go, elastic.go; 1.5 to 1.9),
 trainer (pkg/runtime/framework/plugins/torch/torch.go; 2.1), paddle-operator (controllers/paddlejob_helper.go; 0.4),
@@ -8,23 +8,23 @@ LeaderWorkerSet (0.6).
 
 from __future__ import annotations
 
-from preflight.job import Known, Unresolved, Value, as_int, lift
+from preflight.model.job import Known, Unresolved, Value, as_int, lift
+from preflight.sources.formats.structured import Member, value_of
 from preflight.sources.kubernetes.kinds import Role, Workload
-from preflight.sources.shell.document import Place
+from preflight.sources.shell.shell_document import Place
 from preflight.sources.shell.state import Kind, Slot
-from preflight.sources.shell.text import hole, literal
-from preflight.sources.structured import Member, value_of
+from preflight.sources.shell.words import hole, literal
 
 _TORCH_PORT = "23456"
 _TRAINER_PORT = "29400"
 _PADDLE_PORT = "36543"
-_HELD_BY_OPERATOR = "the operator sets it in each pod"
+_SET_BY_OPERATOR = "the operator sets it in each pod"
 
 
-def injected(workload: Workload, role: Role, place: Place) -> dict[str, Slot]:
-    """The variables a role's containers find set by the operator.
+def injected_variables(workload: Workload, role: Role, place: Place) -> dict[str, Slot]:
+    """The variables that the operator sets in a role's containers.
 
-    Their place is the member they come from, where there is one, else `place`, that of the object's kind.
+    Their location is the member they come from, if there is one, otherwise `place`, that of the object's kind.
     """
     values: dict[str, str | None] = {}
     total = pods(workload)
@@ -39,6 +39,12 @@ def injected(workload: Workload, role: Role, place: Place) -> dict[str, Slot]:
         values = _volcano(workload, total)
     elif workload.kind == "LeaderWorkerSet":
         values = {"LWS_LEADER_ADDRESS": None, "LWS_GROUP_SIZE": _text(total), "LWS_WORKER_INDEX": None}
+    elif workload.kind == "ElasticJob" and workload.group.startswith("elastic.iml"):
+        number = _text(total)
+        values = dict.fromkeys(("NODE_RANK", "NODE_ID", "WORKER_RANK", "WORKER_ID", "RANK", "DLROVER_MASTER_ADDR"))
+        values |= {"NODE_NUM": number, "WORKER_NUM": number, "WORLD_SIZE": number}
+    elif workload.kind == "TrainingJob":
+        values = _edl(workload)
     elif workload.kind == "JobSet" or _is_indexed(workload):
         # The controller adds it to the containers' own list, so `$(JOB_COMPLETION_INDEX)` is replaced, too.
         values = {"JOB_COMPLETION_INDEX": None}
@@ -52,23 +58,23 @@ def injected(workload: Workload, role: Role, place: Place) -> dict[str, Slot]:
 
 
 def pods(workload: Workload) -> Value:
-    """How many pods hold ranks, over all training roles; what a job says of its nodes comes first."""
+    """How many pods contain ranks, over all training roles; the node count of the job comes first."""
     if workload.nodes is not None:
         return as_int(value_of(workload.nodes.node))
     if workload.kind == "TrainJob":
-        return Unresolved("the training runtime says how many nodes")
+        return Unresolved("the training runtime sets the number of nodes")
     counts = [role.replicas for role in workload.roles if role.trains]
     return lift(lambda *each: sum(int(str(item)) for item in each), *counts) if counts else Unresolved("no role")
 
 
 def _is_indexed(workload: Workload) -> bool:
-    """Whether it is a Job whose pods are numbered, or may be: a template may say so."""
+    """Whether it is a Job whose pods are numbered, or may be, if a template decides it."""
     mode = workload.spec.member("completionMode")
     return workload.kind == "Job" and mode is not None and mode.node.value != "NonIndexed"
 
 
 def _slot(value: str | None, name: str, place: Place) -> Slot:
-    text = hole(_HELD_BY_OPERATOR, place, f"${name}") if value is None else literal(value, place, value)
+    text = hole(_SET_BY_OPERATOR, place, f"${name}") if value is None else literal(value, place, value)
     return Slot(Kind.TEXT, place, text, exported=True)
 
 
@@ -97,7 +103,7 @@ def _torch(workload: Workload, total: Value, processes: str | None) -> dict[str,
         span = f"{least}:{most}" if least and most else None
         found: dict[str, str | None] = {"PET_NNODES": span, "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": None}
         return {**found, "PET_NPROC_PER_NODE": processes, "RANK": None, "WORLD_SIZE": None, "MASTER_ADDR": None}
-    # Up to 1.6 the world size counts pods; later it counts the processes that nprocPerNode asks for.
+    # Up to 1.6 the world size counts pods; later it counts the processes of nprocPerNode.
     world = _text(total) if processes in (None, "1") else None
     found = {"MASTER_ADDR": None, "MASTER_PORT": _TORCH_PORT, "WORLD_SIZE": world, "RANK": None}
     if workload.group == "kubeflow.org" and ("Master" in names or "Worker" in names):
@@ -128,10 +134,25 @@ def _paddleflow(workload: Workload, role: Role) -> dict[str, str | None]:
     if "ps" in counts:
         found["PADDLE_PSERVERS_IP_PORT_LIST"] = None
     else:
-        # A collective job's role has no list of servers beside it, and is none of a parameter-server job.
+        # A role of a collective job has no list of servers, and is not part of a parameter-server job.
         found.pop("TRAINING_ROLE")
-        # The launcher takes the nodes from PADDLE_TRAINERS, a list of them; as many as there are workers.
+        # The launcher takes the nodes from PADDLE_TRAINERS, a list with one entry for each worker.
         found["PADDLE_NNODES"] = counts.get("worker")
+    return found
+
+
+def _edl(workload: Workload) -> dict[str, str | None]:
+    """The variables that `paddle_k8s` sets in the pods of EDL's TrainingJob (PaddleCloud, docker/paddle_k8s)."""
+    counts = {role.name: _text(role.replicas) for role in workload.roles}
+    names = (
+        "PADDLE_PSERVERS",
+        "PADDLE_TRAINER_ID",
+        "PADDLE_CURRENT_IP",
+        "PADDLE_INIT_TRAINER_ID",
+        "PADDLE_INIT_PSERVERS",
+    )
+    found: dict[str, str | None] = dict.fromkeys(names)
+    found |= {"PADDLE_TRAINERS": counts.get("trainer"), "PADDLE_INIT_NUM_GRADIENT_SERVERS": counts.get("trainer")}
     return found
 
 
@@ -140,7 +161,10 @@ def _volcano(workload: Workload, total: Value) -> dict[str, str | None]:
     names = {member.key for member in plugins.node.in_force} if plugins is not None else set()
     found: dict[str, str | None] = {}
     if "pytorch" in names:
-        found.update({"MASTER_ADDR": None, "MASTER_PORT": _TORCH_PORT, "WORLD_SIZE": _text(total), "RANK": None})
+        port = _plugin_option(plugins, "pytorch", "--port") or _TORCH_PORT
+        found.update({"MASTER_ADDR": None, "MASTER_PORT": port, "WORLD_SIZE": _text(total), "RANK": None})
+    if "mpi" in names:
+        found["MPI_HOST"] = None
     if "env" in names or "svc" in names:
         found.update({"VC_TASK_INDEX": None, "VK_TASK_INDEX": None})
     if "svc" in names:
@@ -148,3 +172,15 @@ def _volcano(workload: Workload, total: Value) -> dict[str, str | None]:
             key = role.name.upper().replace("-", "_")
             found.update({f"VC_{key}_HOSTS": None, f"VC_{key}_NUM": _text(role.replicas)})
     return found
+
+
+def _plugin_option(plugins: Member | None, plugin: str, option: str) -> str | None:
+    """An option among the arguments of a plugin of Volcano (`pytorch: ["--port=23456"]`)."""
+    listed = plugins.node.at(plugin) if plugins is not None else None
+    words = [str(item.value) for item in (listed.items if listed is not None else ())]
+    for number, word in enumerate(words):
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+        if word == option and number + 1 < len(words):
+            return words[number + 1]
+    return None

@@ -1,4 +1,4 @@
-"""From the objects of one file to claims: each job object with its roles, its launches, and what belongs to it."""
+"""Claims from the objects of one file: each job with its roles, its launches, and the objects that belong to it."""
 
 from __future__ import annotations
 
@@ -6,168 +6,273 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from preflight.job import Claim, Known, Launch, Places, Scope, Strength, Unresolved, Value, as_int, lift
-from preflight.lazy.patterns import lazy_pattern
+from preflight._util.budget import note_skipped, truncate
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job import Claim, Known, Launch, Places, Scope, Strength, Unresolved, Value, as_int, lift
 from preflight.sources.base import Command, Reading, SourceFile, Tree
-from preflight.sources.kubernetes.asides import state_aside
-from preflight.sources.kubernetes.commands import Containers
-from preflight.sources.kubernetes.kinds import ASIDE_KINDS, RAY_KINDS, Role, Workload, objects, workload_of
-from preflight.sources.kubernetes.operators import injected, pods
-from preflight.sources.kubernetes.pods import containers_of, gpus_of, state_labels, state_pods
-from preflight.sources.launchers.reading import read_commands
+from preflight.sources.formats.composed import places_of
+from preflight.sources.formats.structured import Member, Node, NodeClaims, value_of
+from preflight.sources.kubernetes.admission import admission
+from preflight.sources.kubernetes.container_commands import Containers
+from preflight.sources.kubernetes.kinds import ASIDE_KINDS, BINDING_KINDS, RAY_KINDS, Role, Workload, workload_of
+from preflight.sources.kubernetes.operators import injected_variables, pods
+from preflight.sources.kubernetes.pods import GPU_RESOURCE, containers_of, gpus_of, state_labels, state_pods
+from preflight.sources.kubernetes.queues import state_queue
+from preflight.sources.kubernetes.related_objects import state_related_object
+from preflight.sources.kubernetes.resource_claims import state_claims
+from preflight.sources.kubernetes.training_runtime import with_runtime
+from preflight.sources.kubernetes.wrapped import objects
+from preflight.sources.launchers.launch_lines import read_commands
+from preflight.sources.launchers.option_parser import text_of
+from preflight.sources.launchers.python_program import is_python, python_program
 from preflight.sources.shell.state import Slot
-from preflight.sources.structured import Node, NodeStating, value_of
 
 #: Kinds whose pods together are the nodes of one job, whatever their containers run.
-_ONE_GROUP = frozenset(("PyTorchJob", "PaddleJob", "MPIJob", "TrainJob", "JAXJob", "LeaderWorkerSet"))
-#: Kinds whose pods start ranks even where only the image knows how.
-_IMAGE_STARTS = frozenset(("PyTorchJob", "PaddleJob", "JAXJob", "TrainJob"))
-#: Variables that the pods of a job must agree about, or that their operator sets.
-_SHARED = lazy_pattern(
+_SINGLE_JOB_KINDS = frozenset(
+    ("PyTorchJob", "PaddleJob", "MPIJob", "TrainJob", "JAXJob", "LeaderWorkerSet", "HyperPodPyTorchJob", "ElasticJob")
+)
+#: Kinds whose pods start ranks even if only the image determines how.
+_IMAGE_LAUNCH_KINDS = frozenset(
+    (
+        *("PyTorchJob", "PaddleJob", "JAXJob", "TrainJob", "TFJob", "XGBoostJob", "TrainingJob"),
+        *("HyperPodPyTorchJob", "RayCluster", "RayJob"),
+    )
+)
+#: Kinds whose operator describes the job as one process in each pod (TF_CONFIG, NUM_PROCESSES, WORLD_SIZE).
+_ONE_PROCESS_KINDS = frozenset(("JAXJob", "TFJob", "XGBoostJob"))
+_TPU = lazy_pattern(r"google\.com/tpu")
+#: Kinds with trainers and parameter servers, both counted by the object.
+_SERVER_KINDS = frozenset(("PaddleJob", "TrainingJob", "TFJob"))
+#: Variables that must agree among the pods of a job, or that their operator sets.
+_SHARED_VARIABLES = lazy_pattern(
     r"(?:NCCL|GLOO|UCX|FI|OMPI|TORCH|RCCL|HOROVOD|PADDLE|PET)_|MASTER_|WORLD_SIZE$|RANK$|OMP_NUM_THREADS$"
 )
-#: Objects of one file that are looked at, and launches of one file that are read.
-_MOST_OBJECTS = 500
-_MOST_LAUNCHES = 100
+#: Objects of one file that are examined, and launches of one file that are read.
+_MAX_OBJECTS = 500
+_MAX_LAUNCHES = 100
 
 
-#: What a pod asks for is what a node of the launch has.
-_OF_A_NODE = {"pod_gpus": "gpus_per_node", "pod_memory_mib": "memory_per_node_mib", "gpu_type": "gpu_type"}
+#: Claims about a pod's requests that hold for each node of the launch.
+_NODE_QUANTITIES = {"pod_gpus": "gpus_per_node", "pod_memory_mib": "memory_per_node_mib", "gpu_type": "gpu_type"}
 
 
 class Manifest:
-    """One file of manifests while it is read."""
+    """Reads one file of manifests."""
 
-    def __init__(self, file: SourceFile, tree: Tree, roots: Sequence[Node]) -> None:
+    def __init__(
+        self,
+        file: SourceFile,
+        tree: Tree,
+        roots: Sequence[Node],
+        own_end: int | None = None,
+        unsound: frozenset[int] = frozenset(),
+    ) -> None:
         self.file = file
-        self.objects = [item for root in roots for item in objects(root)][:_MOST_OBJECTS]
+        #: Where documents begin that are read only in part, and by the start of each workload its id.
+        self._unsound = unsound
+        self._workloads: dict[int, str] = {}
+        found = [item for root in roots for item in objects(root, file.text)]
+        self.all_objects = truncate(found, _MAX_OBJECTS, "objects")
+        end = len(file.text) if own_end is None else own_end
+        self.objects = [item for item in self.all_objects if item.start < end]
         self.reading = Reading()
         self.commands: list[Command] = []
         self._tree = tree
-        self._stating = NodeStating(file, "kubernetes", strength=Strength.SCHEDULER)
+        self._stating = NodeClaims(file, "kubernetes", strength=Strength.SCHEDULER)
+        self._stating.places = places_of(file)
         maps = {
             item.text("metadata", "name"): data
-            for item in self.objects
+            for item in self.all_objects
             if item.text("kind") == "ConfigMap" and (data := item.at("data")) is not None
         }
         self._containers = Containers(file, tree, maps)
-        #: The roles of the object at hand that start ranks themselves.
+        #: The roles of the current object that start ranks themselves.
         self._starting: set[str] = set()
-        #: The object at hand, and where its claims begin.
+        #: Ids of objects: a template may write several at one location.
+        self._ids: dict[str, int] = {}
+        #: The current object, and where its claims begin.
         self._object, self._first = "", 0
+        #: The program that is submitted to a cluster of Ray.
+        self._program = ""
+        self._runs_python = False
 
     @property
     def places(self) -> Places:
-        """Where the characters of the file stand."""
+        """Converts offsets of the file to locations."""
         return self._stating.places
 
     def read(self) -> None:
-        """Read every object; what they claim is then in `reading`."""
+        """Read every object; their claims are then in `reading`."""
         for root in self.objects:
-            workload = workload_of(root)
-            if workload is not None and len(self.reading.launches) < _MOST_LAUNCHES:
+            workload = self._join(workload_of(root))
+            if workload is not None and len(self.reading.launches) >= _MAX_LAUNCHES:
+                note_skipped(f"only the first {_MAX_LAUNCHES} launches were read")
+                break
+            if workload is not None:
                 self._workload(workload)
             elif root.text("kind") in ASIDE_KINDS:
                 self._aside(root)
+        self._read_bound()
+        self._state_admission()
         self.reading = replace(self.reading, claims=(*self._stating.claims, *self.reading.claims))
 
-    def _id_of(self, workload: Workload) -> str:
-        return f"{self.file.path}:{self.places.line(workload.head.key_start)}"
+    def _read_bound(self) -> None:
+        """State the claims of objects of other files that bind the pods of this file's namespaces."""
+        namespaces = {root.text("metadata", "namespace") for root in self.objects if root.start in self._workloads}
+        own = {root.start for root in self.objects}
+        for root in self.all_objects:
+            bound = root.text("kind") in BINDING_KINDS and root.text("metadata", "namespace") in namespaces
+            if bound and root.start not in own:
+                self._aside(root)
+
+    def _state_admission(self) -> None:
+        """State the faults for which the API server rejects each object whose schema is known."""
+        for root in self.objects:
+            outcome = admission(root) if root.start not in self._unsound else None
+            head = root.member("kind")
+            if outcome is None or head is None:
+                continue
+            scope = Scope(launch=self._workloads.get(root.start, ""))
+            self._stating.add("manifest_schema", Known(outcome.release), head, scope=scope)
+            for refusal in outcome.refusals:
+                known = Known((refusal.problem, refusal.remedy, ", ".join(refusal.accepted_by), refusal.refused_by))
+                self._state_refusal(known, refusal.start, refusal.end, scope)
+            for start, end in outcome.open_values[:1]:
+                self._state_refusal(Unresolved("what fills in its placeholder"), start, end, scope)
+
+    def _state_refusal(self, value: Value, start: int, end: int, scope: Scope) -> None:
+        span = self.places.span(start, end)
+        spelling = " ".join(self.file.text[start:end].split())[:120]
+        self._stating.claims.append(
+            Claim("manifest_refused", value, span, spelling, "kubernetes", scope, Strength.SCHEDULER)
+        )
+
+    def _join(self, workload: Workload | None) -> Workload | None:
+        """The workload, completed by an object that it names."""
+        if workload is None or workload.kind != "TrainJob":
+            return workload
+        reference = workload.spec.at("runtimeRef")
+        name = reference.text("name") if reference is not None else ""
+        kind = (reference.text("kind") if reference is not None else "") or "ClusterTrainingRuntime"
+        for item in self.all_objects:
+            if name and item.text("kind") == kind and item.text("metadata", "name") == name:
+                runtime = workload_of(item)
+                return workload if runtime is None else with_runtime(workload, runtime)
+        return workload
+
+    def _id_of(self, head: Member) -> str:
+        """`path:line` of an object, followed by `#2` for a second one at the same location."""
+        span = self.places.span(head.key_start, head.key_end)
+        name = f"{span.path}:{span.line}"
+        self._ids[name] = self._ids.get(name, 0) + 1
+        return name if self._ids[name] == 1 else f"{name}#{self._ids[name]}"
 
     def _aside(self, root: Node) -> None:
-        """What objects without pods say about the pods of others."""
+        """State the claims that an object without pods makes about the pods of others."""
         head = root.member("kind")
         if head is not None:
-            state_aside(self._stating, root, head, f"{self.file.path}:{self.places.line(head.key_start)}")
+            state_related_object(self._stating, root, head, self._id_of(head))
 
     def _workload(self, workload: Workload) -> None:
         self._containers.unexpanded.clear()
         self._starting.clear()
+        self._program = ""
+        self._runs_python = False
         launches = self._launches(workload)
-        if not workload.is_training and not launches and not workload.counts_gang:
+        hidden = not launches and self._runs_python
+        if not workload.is_training and not launches and not workload.counts_gang and not hidden:
             return
-        scope = Scope(launch=self._id_of(workload))
+        scope = Scope(launch=self._id_of(workload.head))
         self._object, self._first = scope.launch, len(self._stating.claims)
+        self._workloads[workload.root.start] = scope.launch
         self._state_object(workload, scope)
         for role in workload.roles:
-            state_pods(self._stating, role, _in_role(scope, role))
-            self._stating.claims.extend(self._variables(role, _in_role(scope, role), _SHARED))
+            state_pods(self._stating, role, _role_scope(scope, role))
+            state_claims(self._stating, role, self.all_objects, _role_scope(scope, role))
+            self._stating.claims.extend(self._variables(role, _role_scope(scope, role), _SHARED_VARIABLES))
         self._state_unexpanded(scope)
         found = [launch for _, _, reading in launches for launch in reading.launches]
         for role, container, reading in launches:
             for launch in reading.launches:
-                within = _in_role(scope, role)
-                self._stating.say("workload_launch", Known(launch.id), workload.head, scope=within)
+                within = _role_scope(scope, role)
+                self._stating.add("workload_launch", Known(launch.id), workload.head, scope=within)
                 self._state_launch(workload, role, launch.scope, reading, container)
             self._add(reading)
-        if not found and workload.kind in _IMAGE_STARTS and workload.roles:
+        if not found and workload.roles and (workload.kind in _IMAGE_LAUNCH_KINDS or hidden):
             self._state_image(workload, scope)
 
     def _state_unexpanded(self, scope: Scope) -> None:
         for name, place in self._containers.unexpanded:
             span = place.span
             text = self.file.text[place.start : place.end]
-            value: Value = Known(name) if name else Unresolved(f"{text}, which something may fill in")
+            value: Value = Known(name) if name else Unresolved(f"{text}, which may be a placeholder")
             self._stating.claims.append(
                 Claim("unexpanded_variable", value, span, text, "kubernetes", scope, Strength.SCHEDULER)
             )
 
     def _add(self, reading: Reading) -> None:
         mine = self.reading
+        written = {item.path: item for item in (*mine.written, *reading.written)}
         self.reading = replace(
             mine,
             claims=(*mine.claims, *reading.claims),
             launches=(*mine.launches, *reading.launches),
             references=(*mine.references, *reading.references),
             notes=(*mine.notes, *reading.notes),
+            written=tuple(written.values()),
         )
 
     def _state_object(self, workload: Workload, scope: Scope) -> None:
-        stating = self._stating
-        stating.say("workload", Known(f"{workload.group}/{workload.kind}"), workload.head, scope=scope)
-        stating.given("namespace", workload.root.member("metadata", "namespace"), scope=scope)
-        stating.given("workload_name", workload.root.member("metadata", "name"), scope=scope)
-        state_labels(stating, workload.root, scope)
-        stating.given("gang_min", workload.gang_min, as_int, scope=scope)
+        node_claims = self._stating
+        node_claims.add("workload", Known(f"{workload.group}/{workload.kind}"), workload.head, scope=scope)
+        node_claims.add_member("namespace", workload.root.member("metadata", "namespace"), scope=scope)
+        node_claims.add_member("workload_name", workload.root.member("metadata", "name"), scope=scope)
+        state_labels(node_claims, workload.root, scope)
+        state_queue(node_claims, workload.root, self.all_objects, scope)
+        node_claims.add_member("gang_min", workload.gang_min, as_int, scope=scope)
         if workload.gang is not None:
-            stating.say("gang", Known(f"{workload.kind}"), workload.gang, scope=scope)
+            node_claims.add("gang", Known(f"{workload.kind}"), workload.gang, scope=scope)
         if workload.gang_min is not None and workload.gang is None:
-            stating.say("gang", Known("minAvailable"), workload.gang_min, scope=scope)
+            node_claims.add("gang", Known("minAvailable"), workload.gang_min, scope=scope)
         if workload.order is not None and workload.first is not None:
-            stating.say("pods_started_first", workload.first, workload.order, scope=scope)
+            node_claims.add("pods_started_first", workload.first, workload.order, scope=scope)
         spec = workload.spec
         if workload.kind == "MPIJob":
-            stating.given("slots_per_worker", workload.processes, as_int, scope=scope)
+            node_claims.add_member("slots_per_worker", workload.processes, as_int, scope=scope)
             own = spec.member("runLauncherAsWorker")
             if own is not None and own.node.value is not False:
-                stating.given("launcher_trains", own, scope=scope)
+                node_claims.add_member("launcher_trains", own, scope=scope)
         if workload.kind == "Job" and workload.group == "batch":
             mode = spec.member("completionMode")
             value = value_of(mode.node) if mode is not None else Known("NonIndexed")
-            stating.say("completion_mode", value, mode or workload.head, scope=scope)
+            node_claims.add("completion_mode", value, mode or workload.head, scope=scope)
         for name in ("backoffLimit", "maxRetry"):
-            stating.given("backoff_limit", spec.member(name) or spec.member("runPolicy", name), as_int, scope=scope)
+            node_claims.add_member(
+                "backoff_limit", spec.member(name) or spec.member("runPolicy", name), as_int, scope=scope
+            )
 
     def _launches(self, workload: Workload) -> list[tuple[Role, Node, Reading]]:
-        """The launch lines of every role, equal ones of a second role left out."""
+        """The launch lines of every role, without those that a second role repeats."""
         found: list[tuple[Role, Node, Reading]] = []
         seen: set[tuple[object, ...]] = set()
         place = self._containers.place(workload.head.node)
         for role in workload.roles:
             if role.pod is None:
                 continue
-            given = injected(workload, role, place)
+            given = injected_variables(workload, role, place)
             for container in containers_of(role.pod):
                 environment = self._containers.environment(container, given)
-                script = self._containers.script(container, environment)
-                if script is None:
+                found_script = self._containers.script(role.pod, container, environment)
+                if found_script is None:
                     continue
+                script, tree = found_script
                 self.commands.extend(script.commands)
-                reading = read_commands(script.commands, {}, self._tree, batch=False)
+                reading = read_commands(script.commands, {}, tree, batch=False)
                 reading = replace(
                     reading,
                     claims=tuple(claim for claim in reading.claims if not _is_injected(claim, given)),
                     references=(*script.references, *reading.references),
+                    written=script.written,
                 )
                 if reading.launches:
                     self._starting.add(role.name)
@@ -175,47 +280,57 @@ class Manifest:
                 if reading.launches and key not in seen:
                     seen.add(key)
                     found.append((role, container, reading))
+                elif not reading.launches and _is_accelerated_set(workload):
+                    self._program = self._program or next(_programs(script.commands), "")
+                    self._runs_python |= any(_is_program(command) for command in script.commands)
+                    self._add(Reading(references=reading.references, written=reading.written))
                 elif workload.is_training and not reading.launches:
-                    # A program with no launcher around it is no launch, and its script still belongs to the job.
-                    self._add(Reading(references=reading.references))
+                    # A program without a launcher is not a launch, but its script still belongs to the job.
+                    self._add(Reading(references=reading.references, written=reading.written))
         found.extend(self._entrypoint(workload))
         return found
 
     def _entrypoint(self, workload: Workload) -> Iterator[tuple[Role, Node, Reading]]:
-        """What a RayJob submits to its cluster."""
-        head = next((role for role in workload.roles if role.name == "head"), None)
+        """The command that a RayJob submits to its cluster."""
+        head = next((role for role in workload.roles if role.name in ("head", "trainer")), None)
         if workload.entrypoint is None or head is None:
             return
-        script = self._containers.line(workload.entrypoint.node, {})
+        given = injected_variables(workload, head, self._containers.place(workload.head.node))
+        script = self._containers.line(workload.entrypoint.node, given)
         self.commands.extend(script.commands)
         reading = read_commands(script.commands, {}, self._tree, batch=False)
         reading = replace(reading, references=(*script.references, *reading.references))
         if reading.launches:
             yield head, workload.entrypoint.node, reading
         else:
+            self._program = next(_programs(script.commands), "")
             self._add(Reading(references=reading.references))
 
     def _state_launch(
         self, workload: Workload, role: Role, scope: Scope, reading: Reading, container: Node | None = None
     ) -> None:
-        """What the pods give to a launch line: nodes, GPUs, time."""
+        """State the nodes, GPUs and time that the pods give a launch line."""
         nodes = self._nodes(workload, role, reading, scope)
         if nodes is not None:
             self._state_nodes(workload, role, nodes, scope)
         holder = role
         if workload.kind == "MPIJob" and not role.trains:
             holder = next((other for other in workload.roles if other.trains), role)
+        if workload.kind in _SERVER_KINDS and _has_servers(workload):
+            self._state_servers(workload, scope)
         self._state_gpus(holder, scope, container if holder is role else None)
         self._state_limit(workload, scope)
 
     def _nodes(self, workload: Workload, role: Role, reading: Reading, scope: Scope) -> Value | None:
-        if workload.kind in _ONE_GROUP and not _has_servers(workload):
+        if workload.kind in _SINGLE_JOB_KINDS and not _has_servers(workload):
             if workload.min_nodes is not None or workload.max_nodes is not None:
                 return None
             return pods(workload)
-        told = [c for c in reading.claims if c.quantity == "nodes" and c.scope == scope]
-        # Several pods that each train alone are no group: only what was told of several nodes is compared.
-        if not told or all(c.strength is Strength.DEFAULT or c.alternatives == (1,) for c in told):
+        if workload.nodes is not None and role.trains:
+            return pods(workload)
+        stated = [c for c in reading.claims if c.quantity == "nodes" and c.scope == scope]
+        # Several pods that each train alone are not a group: only claims about several nodes are compared.
+        if not stated or all(c.strength is Strength.DEFAULT or c.alternatives == (1,) for c in stated):
             return None
         if workload.kind in RAY_KINDS or workload.kind in ("Deployment", "Pod"):
             return None
@@ -223,49 +338,71 @@ class Manifest:
         return lift(lambda *each: sum(int(str(item)) for item in each), *started)
 
     def _state_nodes(self, workload: Workload, role: Role, nodes: Value, scope: Scope) -> None:
-        """How many nodes there are; of several roles all of their counts are quoted."""
+        """State the number of nodes; with several roles, all of their counts are quoted."""
         counted = [other.member for other in workload.roles if other.trains and other.member is not None]
-        claim = self._stating.say("nodes", nodes, workload.nodes or role.member or workload.head, scope=scope)
+        claim = self._stating.add("nodes", nodes, workload.nodes or role.member or workload.head, scope=scope)
         if workload.nodes is None and len(counted) > 1:
             spelling = " + ".join(self._stating.spelling(member) for member in counted[:4])
             self._stating.claims[-1] = replace(claim, spelling=spelling)
 
-    def _state_gpus(self, role: Role, scope: Scope, container: Node | None) -> None:
-        """What the pods of the role were said to have, as what each node of the launch has.
+    def _state_servers(self, workload: Workload, scope: Scope) -> None:
+        """State how many trainers and servers there are; the operator passes both lists to every pod."""
+        for quantity, chosen in (
+            ("ps_workers", [role for role in workload.roles if role.trains]),
+            ("ps_servers", [role for role in workload.roles if role.name.lower() in ("ps", "pserver")]),
+        ):
+            if chosen:
+                count = lift(lambda *each: sum(int(str(n)) for n in each), *(role.replicas for role in chosen))
+                self._stating.add(quantity, count, chosen[0].member or workload.head, scope=scope)
 
-        Of a pod's GPUs a launch can use those of its own container.
+    def _state_gpus(self, role: Role, scope: Scope, container: Node | None) -> None:
+        """State the devices of the role's pods as those of each node of the launch.
+
+        A launch can use only the GPUs of its own container, not all of the pod's.
         """
         of_role = Scope(launch=self._object, role=role.name)
         own = [claim for claim in self._stating.claims[self._first :] if claim.scope == of_role]
         for claim in own:
-            quantity = _OF_A_NODE.get(claim.quantity)
+            quantity = _NODE_QUANTITIES.get(claim.quantity)
             if quantity == "gpus_per_node" and container is not None:
-                there = gpus_of(container)
-                if there is not None:
-                    self._stating.say("gpus_per_node", *there, scope=scope)
+                gpus = gpus_of(container)
+                if gpus is not None:
+                    self._stating.add("gpus_per_node", *gpus, scope=scope)
             elif quantity is not None:
                 self._stating.claims.append(replace(claim, quantity=quantity, scope=scope))
 
     def _state_limit(self, workload: Workload, scope: Scope) -> None:
         spec = workload.spec
         limit = spec.member("activeDeadlineSeconds") or spec.member("runPolicy", "activeDeadlineSeconds")
-        self._stating.given("time_limit_s", limit, as_int, scope=scope)
+        self._stating.add_member("time_limit_s", limit, as_int, scope=scope)
 
     def _state_image(self, workload: Workload, scope: Scope) -> None:
-        """Ranks that the image starts by itself: a launch at the object's own line."""
+        """State the launch of ranks that the image itself starts, at the object's own line."""
         role = next((role for role in workload.roles if role.trains), workload.roles[0])
         head = workload.head
-        launch = Launch(scope.launch, "image", self.places.span(head.key_start, head.node.end))
+        launcher = "ray" if workload.kind in RAY_KINDS else "image"
+        span = self.places.span(head.key_start, head.node.end)
+        launch = Launch(scope.launch, launcher, span, program=self._program)
         self._state_launch(workload, role, scope, Reading())
         if workload.processes is not None and workload.kind != "MPIJob":
             value = value_of(workload.processes.node)
-            known = lift(_whole, value)
-            self._stating.say("processes_per_node", known, workload.processes, scope=scope)
+            known = lift(_whole_number, value)
+            self._stating.add("processes_per_node", known, workload.processes, scope=scope)
+        elif workload.kind in _ONE_PROCESS_KINDS and not _has_servers(workload):
+            self._stating.add("processes_per_node", Known(1), head, scope=scope, strength=Strength.DEFAULT)
+        if workload.kind == "JobSet" or _is_tpu_slice(workload):
+            self._state_nodes(workload, role, pods(workload), scope)
+            if _holds(role, _TPU):
+                # JAX starts one process on each host, which has all of its chips.
+                self._stating.add("processes_per_node", Known(1), head, scope=scope, strength=Strength.DEFAULT)
+        if workload.kind in RAY_KINDS:
+            count = lift(lambda *each: sum(int(str(n)) for n in each), *(item.replicas for item in workload.roles))
+            self._stating.add("nodes", count, role.member or head, scope=scope)
         self._stating.claims.extend(self._variables(role, scope))
         self.reading = replace(self.reading, launches=(*self.reading.launches, launch))
 
     def _variables(self, role: Role, scope: Scope, wanted: re.Pattern[str] | None = None) -> Iterator[Claim]:
-        """The variables somebody wrote into the manifest, as the image's ranks will see them."""
+        """The variables written in the manifest, as the image's ranks will see them."""
         if role.pod is None:
             return
         for container in containers_of(role.pod):
@@ -278,8 +415,8 @@ class Manifest:
                 )
 
 
-def _whole(item: object) -> int:
-    if isinstance(item, str) and not item.isdigit():
+def _whole_number(item: object) -> int:
+    if isinstance(item, str) and not item.isdecimal():
         raise ValueError(f"{item}: as many processes as the node has devices")
     return int(str(item))
 
@@ -288,11 +425,50 @@ def _has_servers(workload: Workload) -> bool:
     return any(not role.trains and role.name != "Launcher" for role in workload.roles)
 
 
-def _in_role(scope: Scope, role: Role) -> Scope:
+def _is_accelerated_set(workload: Workload) -> bool:
+    """Whether it is a JobSet of several pods with accelerators or a TPU slice: a Python program in them forms the
+    group by itself.
+    """
+    if _is_tpu_slice(workload):
+        return True
+    trained = [role for role in workload.roles if role.trains and (_holds(role, GPU_RESOURCE) or _holds(role, _TPU))]
+    return workload.kind == "JobSet" and bool(trained) and pods(workload) != Known(1)
+
+
+def _is_tpu_slice(workload: Workload) -> bool:
+    """Whether it is an Indexed Job whose pods are the hosts of a TPU slice. A plain Job with TPUs is one host."""
+    indexed = workload.kind == "Job" and workload.spec.text("completionMode") == "Indexed"
+    return indexed and any(_holds(role, _TPU) for role in workload.roles)
+
+
+def _holds(role: Role, resource: re.Pattern[str]) -> bool:
+    """Whether a container of the role's pods has such a resource."""
+    if role.pod is None:
+        return False
+    limits = (container.at("resources", "limits") for container in containers_of(role.pod))
+    return any(resource.fullmatch(m.key) for found in limits if found is not None for m in found.in_force)
+
+
+def _role_scope(scope: Scope, role: Role) -> Scope:
     return replace(scope, role=role.name)
 
 
 def _is_injected(claim: Claim, given: Mapping[str, Slot]) -> bool:
-    """Whether this only repeats a variable that nobody wrote, but the operator will set."""
+    """Whether this only repeats a variable that the operator sets and the manifest does not contain."""
     slot = given.get(claim.quantity.removeprefix("env.")) if claim.quantity.startswith("env.") else None
     return slot is not None and claim.span == slot.place.span
+
+
+def _is_program(command: Command) -> bool:
+    program = python_program(command.words) if is_python(command.words) else None
+    return program is not None and text_of(program.words[0]) not in ("pip", "venv")
+
+
+def _programs(commands: Sequence[Command]) -> Iterator[str]:
+    """The scripts that Python runs, as they are named."""
+    for command in commands:
+        program = python_program(command.words) if is_python(command.words) else None
+        if program is not None and program.words and not program.module:
+            name = text_of(program.words[0])
+            if name:
+                yield name

@@ -1,27 +1,27 @@
-"""`accelerate launch`: one agent on each machine, or DeepSpeed's own launcher where that is asked for.
+"""`accelerate launch`: one agent on each machine, or DeepSpeed's own launcher when that is requested.
 
-Options are generated (preflight/tables). Source of precedence, and of what is done with them:
-accelerate/commands/launch.py (`_validate_launch_command`) and utils/launch.py of accelerate 1.15. An option wins over
-the configuration file, and that over the default; no variable gives a default. `--num_processes` counts over all
-machines: each machine starts `num_processes // num_machines`. Without `--config_file` the file in the user's cache may
-say anything, so what the line does not say is not known; only one machine is taken by default, which findings say.
+The options are generated (preflight/sources/tables). Sources of precedence and meaning: accelerate/commands/launch.py
+(`_validate_launch_command`) and utils/launch.py of accelerate 1.15. An option overrides the configuration file, which
+overrides the default; no variable sets a default. `--num_processes` counts the processes of all machines: each machine
+starts `num_processes // num_machines`. Without `--config_file`, the file in the user's cache may set anything, so
+settings missing on the line are unknown; only `--num_machines` is assumed to be 1, and findings say so.
 """
 
 from __future__ import annotations
 
-from preflight.job import Known, Reference, Relation, Strength, as_int
-from preflight.sources import fsdp
-from preflight.sources.accelerate_config import EACH_MACHINE, ROLE, free_port, starts_by_deepspeed
+from preflight.model.job import Known, Reference, Relation, Strength, Unresolved, as_int, is_whole_number
 from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree
-from preflight.sources.launchers.options import Scanned, generated, scan, text_of, texts
+from preflight.sources.configs import fsdp
+from preflight.sources.configs.accelerate_config import EACH_MACHINE, ROLE, free_port, starts_by_deepspeed
+from preflight.sources.formats.open import document_of
+from preflight.sources.launchers.claim_builder import ClaimBuilder, as_text, state_choices, state_unknown
+from preflight.sources.launchers.option_parser import ScannedLine, generated_table, scan, text_of, texts
 from preflight.sources.launchers.paths import paths_of, relative
-from preflight.sources.launchers.starting import started
-from preflight.sources.launchers.stating import Stating, as_text, state_choices, state_unknown
-from preflight.sources.structured import document_of
-from preflight.tables.accelerate_launch import ACCELERATE_LAUNCH
+from preflight.sources.launchers.started_program import read_program
+from preflight.sources.tables.accelerate_launch import ACCELERATE_LAUNCH
 
-_OPTIONS = generated(ACCELERATE_LAUNCH, abbreviations=False)
-#: What starts one agent for each task.
+_OPTIONS = generated_table(ACCELERATE_LAUNCH, abbreviations=False)
+#: Wrappers that start one agent per task.
 _PER_TASK = ("srun", "mpirun", "mpiexec")
 _PARALLEL = {
     "megatron_lm_tp_degree": "tensor_parallel_size",
@@ -34,7 +34,7 @@ _PARALLEL = {
 
 
 class AccelerateReader:
-    """Reads the line of `accelerate launch`; the other subcommands start nothing."""
+    """Reads `accelerate launch`; the other subcommands launch nothing."""
 
     name: str = "accelerate"
     names: tuple[str, ...] = (
@@ -45,7 +45,7 @@ class AccelerateReader:
     )
 
     def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """State machines, processes, meeting place, precision and sections of the line; refer to its files."""
+        """State machines, processes, rendezvous and precision of the line, and refer to its files."""
         words = line.words[1:]
         if not line.words[0].spelling.strip("\"'").endswith("launch"):
             if not words or text_of(words[0]) != "launch":
@@ -54,93 +54,103 @@ class AccelerateReader:
         scanned = scan(words, _OPTIONS)
         if scanned.last("help") is not None:
             return Reading()
-        program = started(
+        program = read_program(
             line,
-            "deepspeed" if _by_deepspeed(scanned, line, tree) else self.name,
+            "deepspeed" if _starts_deepspeed(scanned, line, tree) else self.name,
             scanned.rest,
             tree,
             module=scanned.last("module") is not None,
             python=scanned.last("no_python") is None,
         )
-        stating = Stating(self.name, line.scope, line.command.condition)
-        _state_size(stating, scanned, line)
-        _state_meeting(stating, scanned, line)
-        _state_training(stating, scanned)
+        builder = ClaimBuilder(self.name, line.scope, line.command.condition)
+        _state_size(builder, scanned, line)
+        _state_rendezvous(builder, scanned, line)
+        _state_training(builder, scanned)
         if program.launch.launcher == self.name:
-            state_unknown(stating, scanned)
-            state_choices(stating, scanned, ACCELERATE_LAUNCH)
-        inner = Stating("deepspeed", line.scope, line.command.condition)
-        inner.given("zero_stage", scanned.last("zero_stage"), as_int)
-        inner.given("gradient_accumulation_steps", scanned.last("gradient_accumulation_steps"), as_int)
+            state_unknown(builder, scanned)
+            state_choices(builder, scanned, ACCELERATE_LAUNCH)
+        inner = ClaimBuilder("deepspeed", line.scope, line.command.condition)
+        inner.add_setting("zero_stage", scanned.last("zero_stage"), as_int)
+        inner.add_setting("gradient_accumulation_steps", scanned.last("gradient_accumulation_steps"), as_int)
         return Reading(
-            claims=(*stating.claims, *inner.claims, *program.claims),
+            claims=(*builder.claims, *inner.claims, *program.claims),
             launches=(program.launch,),
-            references=(*_files(scanned, line, tree), *program.references),
+            references=(*_references(scanned, line, tree), *program.references),
         )
 
 
-def _state_size(stating: Stating, scanned: Scanned, line: LaunchLine) -> None:
+def _state_size(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLine) -> None:
     processes = scanned.last("num_processes")
-    stating.given("world_size", processes, as_int)
+    builder.add_setting("world_size", processes, as_int)
     machines = scanned.last("num_machines")
-    stating.given("nodes", machines, as_int, relation=Relation.REQUIRES)
+    builder.add_setting("nodes", machines, as_int, relation=Relation.REQUIRES)
     if machines is None and scanned.last("config_file") is None and not scanned.incomplete:
         word = line.words[0]
         spelling = f"{word.spelling} (without --num_machines)"
-        stating.say("nodes", Known(1), word.span, spelling, strength=Strength.DEFAULT, relation=Relation.REQUIRES)
-    stating.given("node_rank", scanned.last("machine_rank"), as_int)
-    stating.given("max_restarts", scanned.last("max_restarts"), as_int)
+        builder.add("nodes", Known(1), word.span, spelling, strength=Strength.DEFAULT, relation=Relation.REQUIRES)
+        if processes is None and all(scanned.last(name) is None for name in ("gpu_ids", "cpu")):
+            spelling = f"{word.spelling} (without --num_processes)"
+            unknown = Unresolved("the GPUs of the host, unless the user's own default configuration sets a number")
+            builder.add("processes_per_node", unknown, word.span, spelling, strength=Strength.DEFAULT)
+    builder.add_setting("node_rank", scanned.last("machine_rank"), as_int)
+    builder.add_setting("max_restarts", scanned.last("max_restarts"), as_int)
     alone = processes is not None and texts(processes.value) == ("1",)
     if not alone and any(wrapper in _PER_TASK for wrapper in line.wrappers):
         word = line.words[0]
         spelling = f"{word.spelling} (is started once on each machine and starts the ranks itself)"
-        stating.say("tasks_per_node", Known(1), word.span, spelling, relation=Relation.REQUIRES)
+        builder.add("tasks_per_node", Known(1), word.span, spelling, relation=Relation.REQUIRES)
     devices = scanned.last("gpu_ids")
     if devices is not None and texts(devices.value) != ("all",):
-        stating.given("env.CUDA_VISIBLE_DEVICES", devices, as_text)
+        builder.add_setting("env.CUDA_VISIBLE_DEVICES", devices, as_text)
 
 
-def _state_meeting(stating: Stating, scanned: Scanned, line: LaunchLine) -> None:
-    stating.given("master_addr", scanned.last("main_process_ip"), as_text)
-    stating.given("master_port", scanned.last("main_process_port"), free_port)
+def _state_rendezvous(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLine) -> None:
+    builder.add_setting("master_addr", scanned.last("main_process_ip"), as_text)
+    builder.add_setting("master_port", scanned.last("main_process_port"), free_port)
     backend = scanned.last("rdzv_backend")
     if backend is not None:
-        stating.given("rendezvous_backend", backend, as_text)
+        builder.add_setting("rendezvous_backend", backend, as_text)
     elif not scanned.incomplete:
-        # What a configuration says of it is never looked at.
+        # accelerate never reads this setting from its configuration file.
         word = line.words[0]
         spelling = f"{word.spelling} (without --rdzv_backend)"
-        stating.say("rendezvous_backend", Known("static"), word.span, spelling, strength=Strength.DEFAULT)
+        builder.add("rendezvous_backend", Known("static"), word.span, spelling, strength=Strength.DEFAULT)
     if (
         not scanned.incomplete
         and scanned.last("machine_rank") is None
-        and _told(scanned, "rdzv_backend") in ("", "static")
+        and _single_text(scanned, "rdzv_backend") in ("", "static")
     ):
         word = line.words[0]
         spelling = f"{word.spelling} (without --machine_rank)"
-        stating.say("node_rank", Known(0), word.span, spelling, strength=Strength.DEFAULT)
+        builder.add("node_rank", Known(0), word.span, spelling, strength=Strength.DEFAULT)
 
 
-def _state_training(stating: Stating, scanned: Scanned) -> None:
-    stating.given("mixed_precision", scanned.last("mixed_precision"), as_text)
-    stating.given("multinode_launcher", scanned.last("deepspeed_multinode_launcher"), as_text)
-    for flag, kind in (("use_deepspeed", "DEEPSPEED"), ("use_fsdp", "FSDP"), ("multi_gpu", "MULTI_GPU")):
-        _given_as(stating, scanned, flag, kind)
+def _state_training(builder: ClaimBuilder, scanned: ScannedLine) -> None:
+    builder.add_setting("mixed_precision", scanned.last("mixed_precision"), as_text)
+    builder.add_setting("multinode_launcher", scanned.last("deepspeed_multinode_launcher"), as_text)
+    for flag, kind in (
+        ("use_deepspeed", "DEEPSPEED"),
+        ("use_fsdp", "FSDP"),
+        ("multi_gpu", "MULTI_GPU"),
+        ("tpu", "XLA"),
+        ("cpu", "CPU"),
+    ):
+        _state_distributed_type(builder, scanned, flag, kind)
     for given in scanned.given:
         quantity = fsdp.quantity_of(given.dest) if given.dest.startswith("fsdp_") else _PARALLEL.get(given.dest)
         if quantity is not None and given is scanned.last(given.dest):
-            stating.given(quantity, given, fsdp.reading_of(quantity) if quantity.startswith("fsdp_") else as_int)
+            builder.add_setting(quantity, given, fsdp.reading_of(quantity) if quantity.startswith("fsdp_") else as_int)
 
 
-def _given_as(stating: Stating, scanned: Scanned, flag: str, kind: str) -> None:
-    stating.given("distributed_type", scanned.last(flag), lambda _: Known(kind))
+def _state_distributed_type(builder: ClaimBuilder, scanned: ScannedLine, flag: str, kind: str) -> None:
+    builder.add_setting("distributed_type", scanned.last(flag), lambda _: Known(kind))
 
 
-def _by_deepspeed(scanned: Scanned, line: LaunchLine, tree: Tree) -> bool:
-    """Whether `deepspeed` is started, which reaches the other machines itself."""
-    machines, launcher = _told(scanned, "num_machines"), _told(scanned, "deepspeed_multinode_launcher")
+def _starts_deepspeed(scanned: ScannedLine, line: LaunchLine, tree: Tree) -> bool:
+    """Whether accelerate starts the `deepspeed` launcher, which reaches the other machines itself."""
+    machines, launcher = _single_text(scanned, "num_machines"), _single_text(scanned, "deepspeed_multinode_launcher")
     if scanned.last("use_deepspeed") is not None:
-        return machines.isdigit() and int(machines) > 1 and launcher not in EACH_MACHINE
+        return is_whole_number(machines) and int(machines) > 1 and launcher not in EACH_MACHINE
     for target in _configurations(scanned, line, tree):
         file = tree.read(target)
         root = document_of(file).root if isinstance(file, SourceFile) else None
@@ -149,20 +159,20 @@ def _by_deepspeed(scanned: Scanned, line: LaunchLine, tree: Tree) -> bool:
     return False
 
 
-def _told(scanned: Scanned, dest: str) -> str:
-    """What the line says of an option; empty where it says nothing that is known."""
+def _single_text(scanned: ScannedLine, dest: str) -> str:
+    """The value that the line gives an option; empty if it gives none or an unknown one."""
     given = scanned.last(dest)
     found = texts(given.value) if given is not None else ()
     return found[0] if len(found) == 1 else ""
 
 
-def _configurations(scanned: Scanned, line: LaunchLine, tree: Tree) -> tuple[str, ...]:
+def _configurations(scanned: ScannedLine, line: LaunchLine, tree: Tree) -> tuple[str, ...]:
     given = scanned.last("config_file")
     found = (relative(path, line, tree) for path in paths_of(given.value, given.parts)) if given is not None else ()
     return tuple(target for target in found if target is not None)
 
 
-def _files(scanned: Scanned, line: LaunchLine, tree: Tree) -> tuple[Reference, ...]:
+def _references(scanned: ScannedLine, line: LaunchLine, tree: Tree) -> tuple[Reference, ...]:
     found = []
     for dest, role in (("config_file", ROLE), ("deepspeed_config_file", "config"), ("deepspeed_hostfile", "hostfile")):
         given = scanned.last(dest)

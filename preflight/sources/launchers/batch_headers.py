@@ -1,20 +1,21 @@
-"""Batch headers other than Slurm's: `#PBS`, `#BSUB`, `#$`, `#COBALT`, `# flux:`.
+"""Batch headers of schedulers other than Slurm: `#PBS`, `#BSUB`, `#$`, `#COBALT`, `# flux:`.
 
-Their options come out under the names of Slurm's, so that one reader states what a header claims. Sources: qsub(1B) of
-OpenPBS 23 and Torque 6, bsub(1) of LSF 10.1, qsub(1) of Grid Engine 8, qsub(1) of Cobalt, flux-batch(1).
+Their options are converted to the names of Slurm's, so that one reader states the claims of every header. Sources:
+qsub(1B) of OpenPBS 23 and Torque 6, bsub(1) of LSF 10.1, qsub(1) of Grid Engine 8, qsub(1) of Cobalt, flux-batch(1).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from preflight.job import Known, Span, Unresolved, Value
-from preflight.job.span import LONGEST_SNIPPET
-from preflight.lazy.dataclasses import dataclass
-from preflight.lazy.patterns import lazy_pattern
+from preflight._util.budget import note_skipped, spend
+from preflight._util.lazy_regex import lazy_pattern
+from preflight._util.spans import MAX_SNIPPET_LENGTH
+from preflight.model.job import Known, Span, Unresolved, Value, is_whole_number
 from preflight.sources.base import SourceFile
-from preflight.sources.launchers.slurm import Asked
+from preflight.sources.launchers.slurm import BatchOption
 
 _LINE = lazy_pattern(
     r"^(?:(?P<pbs>#PBS)|(?P<lsf>#BSUB)|(?P<sge>#\$)|(?P<cobalt>#COBALT)|(?P<flux>#\s?flux:))"
@@ -22,30 +23,37 @@ _LINE = lazy_pattern(
 )
 #: Options with their value: `-l select=2`, `-R "span[ptile=4]"`, `--nodes=4`, `-N4` (flux).
 _OPTION = lazy_pattern(r"""(?P<name>--?[A-Za-z_]+)(?:[= \t]*(?P<value>"[^"]*"|'[^']*'|[^\s"'-][^\s"']*|))""")
-_MOST_LINES = 400
-_BLANK = lazy_pattern(r"\{\{|\$\{?\w|<\w+>|\{ ?\w+ ?\}")
-#: More GPUs than this in one chunk and it is a node of its own.
+#: Directives of one script; comments and blank lines between them do not count.
+_MAX_LINES = 400
+_DIRECTIVE = lazy_pattern(r"^#(?:PBS|BSUB|\$|COBALT|\s?flux:)[ \t]", re.MULTILINE)
+_PLACEHOLDER = lazy_pattern(r"\{\{|\$\{?\w|<\w+>|\{ ?\w+ ?\}")
+#: A chunk with at least this many GPUs is taken to be a whole node.
 _WHOLE_NODE = 4
 
 
-@dataclass(frozen=True, slots=True)
-class BatchHeader:
-    """What the header of a script asks for. `scheduler` is also the source of its claims."""
+class BatchHeader(NamedTuple):
+    """The header of a script. `scheduler` is also the source of its claims; `options` has its options by name."""
 
     scheduler: str
-    asked: dict[str, Asked]
+    options: dict[str, BatchOption]
 
 
 def batch_header(file: SourceFile) -> BatchHeader | None:
-    """The header of a script for another scheduler than Slurm; None where it has none."""
-    if not re.search(r"^#(?:PBS|BSUB|\$|COBALT|\s?flux:)[ \t]", file.text[:20000], re.MULTILINE):
+    """Parse the header of a script for a scheduler other than Slurm; None if it has none."""
+    if not _DIRECTIVE.search(file.text):
         return None
-    asked: dict[str, Asked] = {}
+    options: dict[str, BatchOption] = {}
     scheduler = ""
-    for number, raw in enumerate(file.text[:20000].splitlines()[:_MOST_LINES], start=1):
-        match = _LINE.match(raw)
+    read = 0
+    for number, raw in enumerate(file.text.split("\n"), start=1):
+        match = _LINE.match(raw.rstrip("\r")) if raw.startswith("#") else None
         if match is None:
             continue
+        read += 1
+        if read > _MAX_LINES:
+            note_skipped(f"directives for the scheduler after the first {_MAX_LINES} were not read")
+            break
+        spend()
         name = next(key for key in ("pbs", "lsf", "sge", "cobalt", "flux") if match[key])
         if scheduler and name != scheduler:
             continue
@@ -53,42 +61,48 @@ def batch_header(file: SourceFile) -> BatchHeader | None:
         for option in _OPTION.finditer(match["options"].rstrip()):
             start = match.start("options") + option.start()
             stop = match.start("options") + option.end()
-            span = Span(file.path, number, start + 1, number, stop + 1, raw[:LONGEST_SNIPPET])
+            span = Span(file.path, number, start + 1, number, stop + 1, raw[:MAX_SNIPPET_LENGTH])
             value = (option["value"] or "").strip("\"'")
-            for dest, text in _READ[scheduler](option["name"], value):
+            for dest, text in _PARSERS[scheduler](option["name"], value):
                 found: Value = Known(text)
-                if _BLANK.search(value):
-                    found = Unresolved(f"{value} is filled in before the script is submitted")
+                if _PLACEHOLDER.search(value):
+                    found = Unresolved(f"{value} is replaced before the script is submitted")
                 elif not text:
-                    found = Unresolved("the header does not tell")
-                asked[dest] = Asked(dest, found, span, option[0].strip())
+                    found = Unresolved("the header does not determine it")
+                options[dest] = BatchOption(dest, found, span, option[0].strip())
     if not scheduler:
         return None
-    _settle(asked, scheduler)
-    return BatchHeader(scheduler, asked)
+    _combine_options(options, scheduler)
+    return BatchHeader(scheduler, options)
 
 
-def _settle(asked: dict[str, Asked], scheduler: str) -> None:
-    """What follows from two options together, and what does not."""
-    chunks, place = asked.pop("chunks", None), asked.pop("place", None)
+def _combine_options(options: dict[str, BatchOption], scheduler: str) -> None:
+    """Derive what two options together determine, and drop what one alone does not determine."""
+    chunks, place = options.pop("chunks", None), options.pop("place", None)
     if chunks is not None:
         scattered = place is not None and isinstance(place.value, Known) and "scatter" in str(place.value.value)
-        gpus = asked.get("gpus_per_node")
-        whole = gpus is not None and isinstance(gpus.value, Known) and int(str(gpus.value.value)) >= _WHOLE_NODE
-        one = chunks.value == Known("1")
-        value = chunks.value if scattered or whole or one else Unresolved("several chunks may share a host")
-        asked["nodes"] = Asked("nodes", value, chunks.span, chunks.spelling)
-        if not (scattered or whole or one):
-            asked.pop("gpus_per_node", None)
-    slots, each = asked.pop("slots", None), asked.pop("ptile", None)
-    if slots is not None and each is not None:
-        # Without ptile a job on one host is often started as if nobody counted its slots.
-        asked["mpi_slots"] = Asked("mpi_slots", slots.value, slots.span, slots.spelling)
-    if scheduler == "lsf" and "nodes" not in asked and slots is not None and each is not None:
-        total, tile = slots.value, each.value
+        gpus = options.get("gpus_per_node")
+        is_whole_node = gpus is not None and isinstance(gpus.value, Known) and int(str(gpus.value.value)) >= _WHOLE_NODE
+        single_chunk = chunks.value == Known("1")
+        value = (
+            chunks.value
+            if scattered or is_whole_node or single_chunk
+            else Unresolved("several chunks may share a host")
+        )
+        options["nodes"] = BatchOption("nodes", value, chunks.span, chunks.spelling)
+        if not (scattered or is_whole_node or single_chunk):
+            options.pop("gpus_per_node", None)
+    slots, slots_per_host = options.pop("slots", None), options.pop("ptile", None)
+    if slots is not None and slots_per_host is not None:
+        # Without ptile, jobs on one host often start more processes than they have slots.
+        options["mpi_slots"] = BatchOption("mpi_slots", slots.value, slots.span, slots.spelling)
+    if scheduler == "lsf" and "nodes" not in options and slots is not None and slots_per_host is not None:
+        total, tile = slots.value, slots_per_host.value
         if isinstance(total, Known) and isinstance(tile, Known):
             count, rest = divmod(int(str(total.value)), max(int(str(tile.value)), 1))
-            asked["nodes"] = Asked("nodes", Known(str(count + bool(rest))), each.span, each.spelling)
+            options["nodes"] = BatchOption(
+                "nodes", Known(str(count + bool(rest))), slots_per_host.span, slots_per_host.spelling
+            )
 
 
 def _pbs(name: str, value: str) -> Iterator[tuple[str, str]]:
@@ -99,50 +113,53 @@ def _pbs(name: str, value: str) -> Iterator[tuple[str, str]]:
     for item in value.split(","):
         key, _, given = item.strip().partition("=")
         if key == "select":
-            yield from _select(given)
+            yield from _pbs_select(given)
         elif key == "nodes":
-            yield from _torque(given)
+            yield from _torque_nodes(given)
         elif key == "walltime":
             yield "time", given
         elif key == "place":
             yield "place", given
 
 
-def _select(given: str) -> Iterator[tuple[str, str]]:
-    """`2:ncpus=64:ngpus=4:mpiprocs=4:mem=200gb`, several kinds of chunk joined by `+`."""
-    kinds = [kind.split(":") for kind in given.split("+")]
+def _pbs_select(value: str) -> Iterator[tuple[str, str]]:
+    """Parse `2:ncpus=64:ngpus=4:mpiprocs=4:mem=200gb`; several kinds of chunk are joined by `+`."""
+    kinds = [kind.split(":") for kind in value.split("+")]
     counts = ["1" if "=" in kind[0] else kind[0] for kind in kinds]
-    known = all(count.isdigit() and len(count) < 7 for count in counts)
+    known = all(is_whole_number(count) and len(count) < 7 for count in counts)
     yield "chunks", str(sum(int(count) for count in counts)) if known else ""
     resources = [dict(part.split("=", 1) for part in kind if "=" in part) for kind in kinds]
-    each = [resource.get("mpiprocs", "") for resource in resources]
-    if known and all(number.isdigit() and len(number) < 7 for number in each):
-        yield "mpi_slots", str(sum(int(count) * int(number) for count, number in zip(counts, each, strict=True)))
+    slots_per_host = [resource.get("mpiprocs", "") for resource in resources]
+    if known and all(is_whole_number(number) and len(number) < 7 for number in slots_per_host):
+        yield (
+            "mpi_slots",
+            str(sum(int(count) * int(number) for count, number in zip(counts, slots_per_host, strict=True))),
+        )
     for key, dest in (("ngpus", "gpus_per_node"), ("mem", "mem")):
         found = {resource.get(key, "") for resource in resources}
-        if len(found) == 1 and (text := found.pop()) and (key == "mem" or text.isdigit()):
+        if len(found) == 1 and (text := found.pop()) and (key == "mem" or is_whole_number(text)):
             yield dest, text
 
 
-def _torque(given: str) -> Iterator[tuple[str, str]]:
-    """`4:ppn=8:gpus=2`, or names of hosts."""
-    if "+" in given:
+def _torque_nodes(value: str) -> Iterator[tuple[str, str]]:
+    """Parse `4:ppn=8:gpus=2`; a list of host names yields nothing."""
+    if "+" in value:
         return
-    first, *rest = given.split(":")
-    if first.isdigit() and len(first) < 7:
+    first, *rest = value.split(":")
+    if is_whole_number(first) and len(first) < 7:
         yield "nodes", first
         for part in rest:
             key, _, number = part.partition("=")
-            if key == "gpus" and number.isdigit():
+            if key == "gpus" and is_whole_number(number):
                 yield "gpus_per_node", number
-            elif key == "ppn" and number.isdigit() and len(number) < 7:
+            elif key == "ppn" and is_whole_number(number) and len(number) < 7:
                 yield "mpi_slots", str(int(first) * int(number))
 
 
 def _lsf(name: str, value: str) -> Iterator[tuple[str, str]]:
-    if name == "-nnodes" and value.isdigit():
+    if name == "-nnodes" and is_whole_number(value):
         yield "nodes", value
-    elif name == "-n" and value.split(",")[0].isdigit():
+    elif name == "-n" and is_whole_number(value.split(",")[0]):
         yield "slots", value.split(",")[0]
     elif name == "-R" and (tile := re.search(r"span\[[^\]]*ptile=(\d{1,6})", value)):
         yield "ptile", tile[1]
@@ -169,7 +186,7 @@ def _sge(name: str, value: str) -> Iterator[tuple[str, str]]:
 
 
 def _cobalt(name: str, value: str) -> Iterator[tuple[str, str]]:
-    if name in ("-n", "--nodecount") and value.isdigit():
+    if name in ("-n", "--nodecount") and is_whole_number(value):
         yield "nodes", value
     elif name in ("-t", "--time"):
         yield "time", value
@@ -178,7 +195,7 @@ def _cobalt(name: str, value: str) -> Iterator[tuple[str, str]]:
 
 
 def _flux(name: str, value: str) -> Iterator[tuple[str, str]]:
-    if name in ("-N", "--nodes") and value.isdigit():
+    if name in ("-N", "--nodes") and is_whole_number(value):
         yield "nodes", value
     elif name in ("-q", "--queue"):
         yield "partition", value
@@ -186,4 +203,4 @@ def _flux(name: str, value: str) -> Iterator[tuple[str, str]]:
         yield "time", value.rstrip("m").partition(".")[0]
 
 
-_READ = {"pbs": _pbs, "lsf": _lsf, "sge": _sge, "cobalt": _cobalt, "flux": _flux}
+_PARSERS = {"pbs": _pbs, "lsf": _lsf, "sge": _sge, "cobalt": _cobalt, "flux": _flux}

@@ -1,19 +1,27 @@
-"""`composer`, the launcher of MosaicML's Composer: every node runs it, with what is shared in options or variables.
+"""`composer`, the launcher of MosaicML's Composer: it runs on every node; options or variables set what the nodes
+share.
 
-The options are generated (preflight/tables). Source of defaults and precedence: composer/cli/launcher.py. An option
-wins over the variable of its name (NODE_RANK, MASTER_ADDR ...).
+The options are generated (preflight/sources/tables). Source of defaults and precedence: composer/cli/launcher.py. An
+option overrides the variable of its name (NODE_RANK, MASTER_ADDR, ...).
 """
 
 from __future__ import annotations
 
-from preflight.job import Known, Plain, Relation, Strength, Value, as_int, lift
+from preflight.model.job import Known, Plain, Relation, Strength, Value, as_int, lift
 from preflight.sources.base import LaunchLine, Reading, Tree
-from preflight.sources.launchers.options import Scanned, generated, scan
-from preflight.sources.launchers.starting import started
-from preflight.sources.launchers.stating import Said, Stating, as_text, said, said_by, state_unknown
-from preflight.tables.composer import COMPOSER
+from preflight.sources.launchers.claim_builder import (
+    ClaimBuilder,
+    Setting,
+    as_text,
+    option_setting,
+    state_unknown,
+    variable_setting,
+)
+from preflight.sources.launchers.option_parser import ScannedLine, generated_table, scan
+from preflight.sources.launchers.started_program import read_program
+from preflight.sources.tables.composer import COMPOSER
 
-_OPTIONS = generated(COMPOSER)
+_OPTIONS = generated_table(COMPOSER)
 _VARIABLES = {
     "nproc": "LOCAL_WORLD_SIZE",
     "world_size": "WORLD_SIZE",
@@ -25,18 +33,18 @@ _VARIABLES = {
 
 
 class ComposerReader:
-    """Reads the line of composer."""
+    """Reads the command line of composer."""
 
     name: str = "composer"
     names: tuple[str, ...] = ("composer", "-m composer.cli.launcher", "-m composer")
 
     def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """State processes, world size, rank of the node and the store's place."""
+        """State processes, world size, node rank and the address of the store."""
         scanned = scan(line.words[1:], _OPTIONS)
         if scanned.last("help", "version") is not None:
             return Reading()
-        stating = Stating(self.name, line.scope, line.command.condition)
-        program = started(
+        builder = ClaimBuilder(self.name, line.scope, line.command.condition)
+        program = read_program(
             line,
             self.name,
             scanned.rest,
@@ -44,42 +52,42 @@ class ComposerReader:
             module=scanned.last("module_mode") is not None,
             python=scanned.last("command_mode") is None,
         )
-        found = {dest: _in_force(dest, scanned, line) for dest in _VARIABLES}
-        stating.given("processes_per_node", found["nproc"], as_int)
-        stating.given("node_rank", found["node_rank"], as_int)
-        stating.given("base_rank", found["base_rank"], as_int)
-        stating.given("master_addr", found["master_addr"], as_text)
-        stating.given("master_port", found["master_port"], as_int)
-        _state_world(stating, found["world_size"], found["nproc"], line, hidden=scanned.incomplete)
-        state_unknown(stating, scanned)
+        found = {dest: _setting_in_force(dest, scanned, line) for dest in _VARIABLES}
+        builder.add_setting("processes_per_node", found["nproc"], as_int)
+        builder.add_setting("node_rank", found["node_rank"], as_int)
+        builder.add_setting("base_rank", found["base_rank"], as_int)
+        builder.add_setting("master_addr", found["master_addr"], as_text)
+        builder.add_setting("master_port", found["master_port"], as_int)
+        _state_world(builder, found["world_size"], found["nproc"], line, hidden=scanned.incomplete)
+        state_unknown(builder, scanned)
         return Reading(
-            claims=(*stating.claims, *program.claims), launches=(program.launch,), references=program.references
+            claims=(*builder.claims, *program.claims), launches=(program.launch,), references=program.references
         )
 
 
-def _in_force(dest: str, scanned: Scanned, line: LaunchLine) -> Said | None:
-    return said(scanned.last(dest)) or said_by(line.command.environment.get(_VARIABLES[dest]))
+def _setting_in_force(dest: str, scanned: ScannedLine, line: LaunchLine) -> Setting | None:
+    return option_setting(scanned.last(dest)) or variable_setting(line.command.environment.get(_VARIABLES[dest]))
 
 
 def _state_world(
-    stating: Stating, world: Said | None, processes: Said | None, line: LaunchLine, *, hidden: bool
+    builder: ClaimBuilder, world: Setting | None, processes: Setting | None, line: LaunchLine, *, hidden: bool
 ) -> None:
-    """All ranks, and the nodes they make; one node where nothing says more."""
+    """State the world size and the number of nodes it needs; one node when it is not set."""
     if world is None:
         if not hidden:
             word = line.words[0]
             spelling = f"{word.spelling} (without --world_size)"
-            stating.say("nodes", Known(1), word.span, spelling, strength=Strength.DEFAULT, relation=Relation.REQUIRES)
+            builder.add("nodes", Known(1), word.span, spelling, strength=Strength.DEFAULT, relation=Relation.REQUIRES)
         return
     total = as_int(world.value)
-    stating.given("world_size", world, lambda _: total, relation=Relation.REQUIRES)
+    builder.add_setting("world_size", world, lambda _: total, relation=Relation.REQUIRES)
     if processes is not None:
-        each: Value = as_int(processes.value)
-        stating.given("nodes", world, lambda _: lift(_quotient, total, each), relation=Relation.REQUIRES)
+        group_size: Value = as_int(processes.value)
+        builder.add_setting("nodes", world, lambda _: lift(_quotient, total, group_size), relation=Relation.REQUIRES)
 
 
-def _quotient(total: Plain, each: Plain) -> Plain:
-    whole, rest = divmod(int(str(total)), int(str(each)))
-    if rest or not whole:
-        raise ValueError(f"{total} ranks do not come in groups of {each}")
-    return whole
+def _quotient(total: Plain, group_size: Plain) -> Plain:
+    groups, rest = divmod(int(str(total)), int(str(group_size)))
+    if rest or not groups:
+        raise ValueError(f"{total} ranks cannot be divided into groups of {group_size}")
+    return groups

@@ -1,7 +1,7 @@
-"""What `docker run` and `podman run` give to the container they start: GPUs, shared memory, network, devices.
+"""The resources that `docker run`, `podman run` and Apptainer give a container: GPUs, shared memory, network, devices.
 
-Options: Docker 27 `docker run` reference; Podman 5 manual; Apptainer 1.3 user guide. A container that runs a launch
-line is spoken of in the scope of that launch, any other one in a scope of its own.
+Options: Docker 27 `docker run` reference; Podman 5 manual; Apptainer 1.3 user guide. Claims about a container that runs
+a launch line have the scope of that launch; any other container has its own scope.
 """
 
 from __future__ import annotations
@@ -9,49 +9,57 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from preflight.job import Claim, Known, Plain, Scope, Span, Strength, Unresolved, Value, lift
-from preflight.lazy.patterns import lazy_pattern
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job import Claim, Known, Plain, Scope, Span, Strength, Unresolved, Value, is_whole_number, lift
+from preflight.model.job.symbols import Symbol
 from preflight.sources.base import Command, Word
-from preflight.sources.launchers.options import Given, Scanned, head, text_of
-from preflight.sources.launchers.stating import Stating
-from preflight.sources.launchers.wrappers import Wrapper, peel, program_name
+from preflight.sources.launchers.claim_builder import ClaimBuilder
+from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, known_prefix, text_of
+from preflight.sources.launchers.wrappers import Wrapper, program_name, strip_wrappers
 
-#: They share the host's network, memory and devices, but the driver's libraries only on demand.
-_SHARING = frozenset(("apptainer", "singularity"))
+#: Engines that share the host's network, memory and devices, but the driver's libraries only on request.
+_HPC_ENGINES = frozenset(("apptainer", "singularity"))
 _NV_VARIABLES = ("APPTAINER_NV", "SINGULARITY_NV", "APPTAINER_NVCCLI", "APPTAINER_ROCM")
-ENGINES = frozenset(("docker", "podman", "nvidia-docker")) | _SHARING
-#: Devices that bring accelerators without `--gpus`: NVIDIA by hand or by CDI, ROCm, Habana.
+ENGINES = frozenset(("docker", "podman", "nvidia-docker")) | _HPC_ENGINES
+#: Devices that provide accelerators without `--gpus`: NVIDIA device files or CDI, ROCm, Habana.
 _GPU_DEVICE = lazy_pattern(r"/dev/nvidia|nvidia\.com/gpu|amd\.com/gpu|/dev/kfd|/dev/dri|/dev/accel|/dev/davinci")
 _SHM_MOUNT = lazy_pattern(r"(?:^|[:=,])/dev/shm(?=$|[:,/])|^/dev:/dev")
-_SIZE = lazy_pattern(r"([0-9]*\.?[0-9]+)\s*([bkmgt]?)(?:i?b)?", re.IGNORECASE)
+_SIZE = lazy_pattern(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([bkmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 1 / 1024**2, "b": 1 / 1024**2, "k": 1 / 1024, "m": 1.0, "g": 1024.0, "t": 1024.0**2}
-_MOST_WORDS = 12
-_LONGEST_COMMAND = 1000
+_UNKNOWN_OPTIONS = Unresolved(Symbol.CONTAINER_OPTIONS.value)
+_UNKNOWN_DEVICES = Unresolved("devices that are known only at run time")
+_MAX_WORDS = 12
+_MAX_COMMAND_LENGTH = 1000
 
 
 def container_starts(command: Command) -> Iterator[Wrapper]:
-    """The containers a command starts, outermost first; those of the commands around it come first."""
-    for wrapper in peel(command).wrappers:
-        if wrapper.name in ENGINES and wrapper.image is not None and _is_run(wrapper):
+    """Yield the containers that a command starts, outermost first, after those of the commands around it."""
+    for wrapper in strip_wrappers(command).wrappers:
+        if wrapper.name in ENGINES and wrapper.image is not None and _starts_container(wrapper):
             yield wrapper
 
 
-def _is_run(wrapper: Wrapper) -> bool:
-    """`run` and not `exec`: only a new container is given anything."""
+def _starts_container(wrapper: Wrapper) -> bool:
+    """Whether this is `run`, not `exec` in a running container: only a new container gets resources."""
     words = wrapper.command.words
     at = next((index for index, word in enumerate(words) if word.span == wrapper.word.span), None)
     if at is None:
         return False
-    allowed = ("run", "exec") if wrapper.name in _SHARING else ("run", "create")
+    allowed = ("run", "exec") if wrapper.name in _HPC_ENGINES else ("run", "create")
     return any(text_of(word) in allowed for word in words[at + 1 : at + 6])
 
 
 def state_containers(commands: Sequence[Command], launches: Mapping[Span, Sequence[Scope]]) -> tuple[Claim, ...]:
-    """State what every container is given; `launches`: the scopes of the launches inside, by the engine's word."""
+    """State the resources of every container.
+
+    Args:
+        commands: the commands of a script.
+        launches: the scopes of the launches inside a container, by the location of the engine's word.
+    """
     claims: list[Claim] = []
     seen: set[Span] = set()
     for command in commands:
-        if program_name(command.words) in _NEVER or not _names_engine(command):
+        if program_name(command.words) in _ONLY_MENTIONS or not _names_engine(command):
             continue
         for wrapper in container_starts(command):
             if wrapper.word.span in seen:
@@ -59,9 +67,9 @@ def state_containers(commands: Sequence[Command], launches: Mapping[Span, Sequen
             seen.add(wrapper.word.span)
             own = Scope(launch=f"{wrapper.word.span.path}:{wrapper.word.span.line}")
             for scope in launches.get(wrapper.word.span, (own,)):
-                stating = Stating("container", scope, command.condition)
-                _state(stating, wrapper, command)
-                claims.extend(stating.claims)
+                builder = ClaimBuilder("container", scope, command.condition)
+                _state_container(builder, wrapper, command)
+                claims.extend(builder.claims)
     return tuple(claims)
 
 
@@ -70,121 +78,131 @@ def _names_engine(command: Command) -> bool:
     return not ENGINES.isdisjoint(names)
 
 
-_NEVER = frozenset(("echo", "printf", "which", "type"))
+_ONLY_MENTIONS = frozenset(("echo", "printf", "which", "type"))
 
 
-def _state(stating: Stating, wrapper: Wrapper, command: Command) -> None:
+def _state_container(builder: ClaimBuilder, wrapper: Wrapper, command: Command) -> None:
     image = wrapper.image
     assert image is not None
     given = wrapper.scanned
-    verb = "exec" if wrapper.name in _SHARING else "run"
-    spelling = f"{wrapper.word.spelling} {verb} ... {image.spelling}"
-    stating.say("container_run", image.value, wrapper.word.span, spelling)
-    words = _behind(wrapper, command)
+    subcommand = "exec" if wrapper.name in _HPC_ENGINES else "run"
+    spelling = f"{wrapper.word.spelling} {subcommand} ... {image.spelling}"
+    builder.add("container_run", image.value, wrapper.word.span, spelling)
+    words = _container_words(wrapper, command)
     if words:
-        stating.say("container_command", _joined(words), words[0].span, " ".join(w.spelling for w in words))
-    if wrapper.name in _SHARING:
-        _state_sharing(stating, wrapper)
+        builder.add("container_command", _joined_text(words), words[0].span, " ".join(w.spelling for w in words))
+    if wrapper.name in _HPC_ENGINES:
+        _state_hpc_container(builder, wrapper)
         return
-    _state_gpus(stating, wrapper)
-    _state_shm(stating, given)
-    stating.given("container_network", given.last("network"))
+    _state_gpus(builder, wrapper)
+    _state_shm(builder, given)
+    builder.add_setting("container_network", given.last("network"))
     for ulimit in given.every("ulimit"):
-        if head_of(ulimit).startswith("memlock"):
-            stating.given("container_memlock", ulimit)
+        if known_text(ulimit).startswith("memlock"):
+            builder.add_setting("container_memlock", ulimit)
     if given.last("privileged") is not None:
-        stating.given("pod_capability", given.last("privileged"), lambda _: Known("privileged"))
+        builder.add_setting("pod_capability", given.last("privileged"), lambda _: Known("privileged"))
     for added in given.every("cap_add"):
-        stating.given("pod_capability", added)
+        builder.add_setting("pod_capability", added)
     for device in given.every("device"):
-        if "/dev/infiniband" in head_of(device):
-            stating.given("host_path", device)
+        if "/dev/infiniband" in known_text(device):
+            builder.add_setting("host_path", device)
+    for volume in given.every("volume"):
+        if "/dev/infiniband" in known_text(volume):
+            builder.add_setting("host_path", volume)
     if given.incomplete:
-        # `docker run $OPTIONS image`: what was not seen may be among them.
-        stating.say("container_gpus", Unresolved("options from outside"), wrapper.word.span, spelling)
-        stating.say("shm_mib", Unresolved("options from outside"), wrapper.word.span, spelling)
-        stating.say("container_network", Unresolved("options from outside"), wrapper.word.span, spelling)
+        builder.add("host_path", _UNKNOWN_OPTIONS, wrapper.word.span, spelling)
+        # `docker run $OPTIONS image`: the variable may hold any option that is missing on the line.
+        if not any(claim.quantity == "container_gpus" for claim in builder.claims):
+            builder.add("container_gpus", _UNKNOWN_OPTIONS, wrapper.word.span, spelling)
+        builder.add("shm_mib", _UNKNOWN_OPTIONS, wrapper.word.span, spelling)
+        builder.add("container_network", _UNKNOWN_OPTIONS, wrapper.word.span, spelling)
 
 
-def _state_sharing(stating: Stating, wrapper: Wrapper) -> None:
+def _state_hpc_container(builder: ClaimBuilder, wrapper: Wrapper) -> None:
     given, word = wrapper.scanned, wrapper.word
-    stating.given("container_gpus", given.last("nv"), lambda _: Known("nv"))
+    builder.add_setting("container_gpus", given.last("nv"), lambda _: Known("nv"))
     for name in _NV_VARIABLES:
         variable = wrapper.command.environment.get(name)
         if variable is not None:
-            stating.say("container_gpus", variable.value, variable.span, variable.spelling)
+            builder.add("container_gpus", variable.value, variable.span, variable.spelling)
     if given.incomplete:
-        stating.say("container_gpus", Unresolved("options from outside"), word.span, word.spelling)
-    stating.say("container_network", Known("host"), word.span, word.spelling)
-    stating.say("shm_mib", Unresolved("the /dev/shm of the host"), word.span, word.spelling)
+        builder.add("container_gpus", _UNKNOWN_OPTIONS, word.span, word.spelling)
+    builder.add("container_network", Known("host"), word.span, word.spelling)
+    builder.add("shm_mib", Unresolved("the /dev/shm of the host"), word.span, word.spelling)
 
 
-def head_of(given: Given) -> str:
-    """What is known of an option's value."""
+def known_text(given: GivenOption) -> str:
+    """The known value of an option, or an empty string."""
     return str(given.value.value) if isinstance(given.value, Known) else ""
 
 
-def _state_gpus(stating: Stating, wrapper: Wrapper) -> None:
+def _state_gpus(builder: ClaimBuilder, wrapper: Wrapper) -> None:
     given = wrapper.scanned
     option = given.last("gpus")
     if option is not None:
-        stating.given("container_gpus", option)
+        builder.add_setting("container_gpus", option)
         count = lift(_gpu_count, option.value)
         if not isinstance(count, Unresolved):
-            stating.given("gpus_per_node", option, lambda _: count, strength=Strength.SCHEDULER)
+            builder.add_setting("gpus_per_node", option, lambda _: count, strength=Strength.SCHEDULER)
         return
     runtime = given.last("runtime")
-    devices = [each for each in given.every("device") if _GPU_DEVICE.search(head_of(each))]
-    mounts = [each for each in given.every("volume") if _GPU_DEVICE.search(head_of(each))]
-    if runtime is not None and head_of(runtime) != "runc":
-        stating.given("container_gpus", runtime)
+    devices = [option for option in given.every("device") if _GPU_DEVICE.search(known_text(option))]
+    mounts = [option for option in given.every("volume") if _GPU_DEVICE.search(known_text(option))]
+    if runtime is not None and known_text(runtime) != "runc":
+        builder.add_setting("container_gpus", runtime)
     elif devices or mounts:
-        stating.given("container_gpus", (devices or mounts)[0])
+        builder.add_setting("container_gpus", (devices or mounts)[0])
     elif given.last("privileged") is not None:
-        stating.given("container_gpus", given.last("privileged"), lambda _: Known("privileged"))
+        builder.add_setting("container_gpus", given.last("privileged"), lambda _: Known("privileged"))
     elif wrapper.word.spelling.strip("\"'").endswith("nvidia-docker"):
-        stating.say("container_gpus", Known("nvidia-docker"), wrapper.word.span, wrapper.word.spelling)
-    elif any(isinstance(each.value, Unresolved) for each in (*given.every("device"), *given.every("hooks"))):
-        stating.say("container_gpus", Unresolved("devices from outside"), wrapper.word.span, wrapper.word.spelling)
+        builder.add("container_gpus", Known("nvidia-docker"), wrapper.word.span, wrapper.word.spelling)
+    elif any(isinstance(option.value, Unresolved) for option in (*given.every("device"), *given.every("hooks"))):
+        builder.add(
+            "container_gpus",
+            _UNKNOWN_DEVICES,
+            wrapper.word.span,
+            wrapper.word.spelling,
+        )
 
 
 def _gpu_count(item: Plain) -> Plain:
-    """`4`, `"device=0,1"`, `device=2`; `all` is as many as there are."""
+    """The number of GPUs in `4`, `"device=0,1"` or `device=2`; ValueError for `all`."""
     text = str(item).strip("\"'")
-    if text.isdigit():
+    if is_whole_number(text):
         return int(text)
     if text.startswith("device="):
         return len([part for part in text.removeprefix("device=").strip("\"'").split(",") if part])
     raise ValueError(f"{text}: as many as the host has")
 
 
-def _state_shm(stating: Stating, given: Scanned) -> None:
+def _state_shm(builder: ClaimBuilder, given: ScannedLine) -> None:
     size, ipc = given.last("shm_size"), given.last("ipc")
     if size is not None:
-        stating.given("shm_mib", size, lambda value: lift(mebibytes, value))
-    if ipc is not None and head_of(ipc) not in ("private", "none", "shareable"):
-        stating.given("shm_mib", ipc, lambda _: Unresolved("the /dev/shm of the host, or of another container"))
+        builder.add_setting("shm_mib", size, lambda value: lift(mebibytes, value))
+    if ipc is not None and known_text(ipc) not in ("private", "none", "shareable"):
+        builder.add_setting("shm_mib", ipc, lambda _: Unresolved("the /dev/shm of the host, or of another container"))
     for mount in (*given.every("volume"), *given.every("tmpfs")):
-        if _SHM_MOUNT.search(head_of(mount)) or (isinstance(mount.value, Unresolved) and "shm" in mount.spelling):
-            stating.given("shm_mib", mount, lambda _: Unresolved("a volume mounted there"))
+        if _SHM_MOUNT.search(known_text(mount)) or (isinstance(mount.value, Unresolved) and "shm" in mount.spelling):
+            builder.add_setting("shm_mib", mount, lambda _: Unresolved("a volume mounted there"))
 
 
 def mebibytes(item: Plain) -> Plain:
-    """`8g`, `512m`, `1gb`, a number of bytes. Raises ValueError for what is no size."""
+    """Convert `8g`, `512m`, `1gb` or a number of bytes to MiB; ValueError for anything else."""
     match = _SIZE.fullmatch(str(item).strip())
     if match is None:
-        raise ValueError(f"{item!r} is no size")
+        raise ValueError(f"{item!r} is not a size")
     return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
-def _behind(wrapper: Wrapper, command: Command) -> tuple[Word, ...]:
-    """The words behind the image."""
+def _container_words(wrapper: Wrapper, command: Command) -> tuple[Word, ...]:
+    """The words after the image."""
     words = wrapper.command.words
     for index, word in enumerate(words):
         if wrapper.image is not None and word.span == wrapper.image.span:
-            return tuple(words[index + 1 :][:_MOST_WORDS])
+            return tuple(words[index + 1 :][:_MAX_WORDS])
     return ()
 
 
-def _joined(words: Sequence[Word]) -> Value:
-    return Known(" ".join(text_of(word) or head(word) or "?" for word in words)[:_LONGEST_COMMAND])
+def _joined_text(words: Sequence[Word]) -> Value:
+    return Known(" ".join(text_of(word) or known_prefix(word) or "?" for word in words)[:_MAX_COMMAND_LENGTH])

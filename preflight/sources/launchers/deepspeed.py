@@ -1,15 +1,15 @@
 """The `deepspeed` launcher: it reads a hostfile and reaches the other nodes itself (pdsh by default).
 
-The options are generated (preflight/tables). Source of defaults: deepspeed/launcher/runner.py. It ignores
-MASTER_ADDR and MASTER_PORT of the environment; without `--master_addr` it asks the first host of the hostfile for its
-address.
+The options are generated (preflight/sources/tables). Source of defaults: deepspeed/launcher/runner.py. It ignores
+MASTER_ADDR and MASTER_PORT in the environment; without `--master_addr` it uses the address of the first host of the
+hostfile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import (
+from preflight.model.job import (
     Known,
     Plain,
     Reference,
@@ -22,19 +22,25 @@ from preflight.job import (
     lift,
 )
 from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree
-from preflight.sources.launchers.options import Given, Scanned, generated, scan, texts
+from preflight.sources.launchers.claim_builder import (
+    ClaimBuilder,
+    as_text,
+    state_all_gpus,
+    state_choices,
+    state_unknown,
+)
+from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, generated_table, scan, texts
 from preflight.sources.launchers.paths import paths_of, relative
-from preflight.sources.launchers.starting import started
-from preflight.sources.launchers.stating import Stating, as_text, state_choices, state_unknown
-from preflight.tables.deepspeed_runner import DEEPSPEED_RUNNER
+from preflight.sources.launchers.started_program import read_program
+from preflight.sources.tables.deepspeed_runner import DEEPSPEED_RUNNER
 
 _DEFAULT_PORT = 29500
-#: The last two are of DeeperSpeed, the fork that gpt-neox is started with.
-_OPTIONS = generated(DEEPSPEED_RUNNER, valued={"comment": "--comment", "account": "--account"})
+#: The last two belong to DeeperSpeed, the fork that gpt-neox uses.
+_OPTIONS = generated_table(DEEPSPEED_RUNNER, valued={"comment": "--comment", "account": "--account"})
 
 
 class DeepSpeedReader:
-    """Reads the line of the deepspeed launcher."""
+    """Reads the command line of the deepspeed launcher."""
 
     name: str = "deepspeed"
     names: tuple[str, ...] = (
@@ -46,12 +52,12 @@ class DeepSpeedReader:
     )
 
     def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """State hosts, counts, the store's place, and refer to the hostfile and the configuration."""
+        """State hosts, counts and the address of the store; refer to the hostfile and the configuration."""
         scanned = scan(line.words[1:], _OPTIONS)
         if scanned.last("help") is not None:
             return Reading()
-        stating = Stating(self.name, line.scope, line.command.condition)
-        program = started(
+        builder = ClaimBuilder(self.name, line.scope, line.command.condition)
+        program = read_program(
             line,
             self.name,
             scanned.rest,
@@ -59,50 +65,68 @@ class DeepSpeedReader:
             module=scanned.last("module") is not None,
             python=scanned.last("no_python") is None,
         )
-        state_unknown(stating, scanned)
-        state_choices(stating, scanned, DEEPSPEED_RUNNER)
-        _state_counts(stating, scanned)
-        stating.given("master_addr", scanned.last("master_addr"), as_text)
+        state_unknown(builder, scanned)
+        state_choices(builder, scanned, DEEPSPEED_RUNNER)
+        _state_counts(builder, scanned)
+        builder.add_setting("master_addr", scanned.last("master_addr"), as_text)
         port = scanned.last("master_port")
         if port is not None:
-            stating.given("master_port", port, as_int)
+            builder.add_setting("master_port", port, as_int)
         elif not scanned.incomplete:
             word = line.words[0]
             spelling = f"{word.spelling} (without --master_port)"
-            stating.say("master_port", Known(_DEFAULT_PORT), word.span, spelling, strength=Strength.DEFAULT)
-        stating.given("node_rank", scanned.last("node_rank"), as_int)
-        stating.given("multinode_launcher", scanned.last("launcher"), as_text)
-        stating.given("each_node_itself", scanned.last("no_ssh"), lambda _: Known(True))
+            builder.add("master_port", Known(_DEFAULT_PORT), word.span, spelling, strength=Strength.DEFAULT)
+        builder.add_setting("node_rank", scanned.last("node_rank"), as_int)
+        _state_defaults(builder, scanned, line)
+        builder.add_setting("multinode_launcher", scanned.last("launcher"), as_text)
+        builder.add_setting("each_node_itself", scanned.last("no_ssh"), lambda _: Known(True))
         return Reading(
-            claims=(*stating.claims, *program.claims),
+            claims=(*builder.claims, *program.claims),
             launches=(program.launch,),
             references=(*_hostfile(scanned, line, tree), *_environment(line, tree), *program.references),
         )
 
 
-def _state_counts(stating: Stating, scanned: Scanned) -> None:
+def _state_defaults(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLine) -> None:
+    """State the defaults of missing options: one machine, and `--local_rank` for each process."""
+    if scanned.incomplete:
+        return
+    word = line.words[0]
+    if all(scanned.last(option) is None for option in ("hostfile", "include", "num_nodes", "no_ssh", "force_multi")):
+        # /job/hostfile would be read, which exists only on machines that were prepared for it.
+        spelling = f"{word.spelling} (without --hostfile)"
+        builder.add("starts_here", Known(True), word.span, spelling, strength=Strength.DEFAULT)
+        gpus = scanned.last("num_gpus")
+        if (gpus is None or _is_default(gpus)) and scanned.last("exclude") is None:
+            state_all_gpus(builder, word, "--num_gpus")
+    if scanned.last("no_local_rank") is None:
+        spelling = f"{word.spelling} (without --no_local_rank)"
+        builder.add("rank_argument", Known("--local_rank={local_rank}"), word.span, spelling, strength=Strength.DEFAULT)
+
+
+def _state_counts(builder: ClaimBuilder, scanned: ScannedLine) -> None:
     nodes = scanned.last("num_nodes")
     if nodes is not None and not _is_default(nodes):
-        # The first N hosts of the hostfile: deepspeed decides, whatever else was allocated.
-        stating.given("nodes", nodes, as_int, strength=Strength.SCHEDULER)
-        stating.given("nodes", nodes, as_int, relation=Relation.AT_LEAST)
-    stating.given("min_nodes", scanned.last("min_elastic_nodes"), as_int)
+        # deepspeed takes the first N hosts of the hostfile, whatever the allocation is.
+        builder.add_setting("nodes", nodes, as_int, strength=Strength.SCHEDULER)
+        builder.add_setting("nodes", nodes, as_int, relation=Relation.AT_LEAST)
+    builder.add_setting("min_nodes", scanned.last("min_elastic_nodes"), as_int)
     gpus = scanned.last("num_gpus")
     if gpus is not None and not _is_default(gpus):
-        stating.given("processes_per_node", gpus, as_int)
+        builder.add_setting("processes_per_node", gpus, as_int)
     for option in ("include", "exclude"):
-        stating.given(f"{option}d_slots", scanned.last(option), lambda value: lift(_entries, value))
+        builder.add_setting(f"{option}d_slots", scanned.last(option), lambda value: lift(_entries, value))
     include = scanned.last("include")
     if include is None or texts(include.value) == ("",):
         return
-    stating.given("hosts", include, lambda value: lift(_included_hosts, value))
-    stating.given("nodes", include, lambda value: lift(lambda item: len(_included_hosts(item)), value))
+    builder.add_setting("hosts", include, lambda value: lift(_included_hosts, value))
+    builder.add_setting("nodes", include, lambda value: lift(lambda item: len(_included_hosts(item)), value))
     if any(":" in text for text in texts(include.value)):
-        stating.given("processes_per_node", include, _included_slots)
+        builder.add_setting("processes_per_node", include, _included_slots)
 
 
-def _is_default(given: Given) -> bool:
-    """-1 stands for "not given"."""
+def _is_default(given: GivenOption) -> bool:
+    """Whether the value is -1, which means "not given"."""
     return texts(given.value) == ("-1",)
 
 
@@ -115,7 +139,7 @@ def _included_hosts(item: Plain) -> tuple[str, ...]:
 
 
 def _included_slots(value: Value) -> Value:
-    """`worker-0:0,1@worker-1:0,1`: the number of slots when it is the same on every host."""
+    """The number of slots in `worker-0:0,1@worker-1:0,1`, when it is the same on every host."""
     found = []
     for item in alternatives(value):
         counts = {
@@ -128,13 +152,13 @@ def _included_slots(value: Value) -> Value:
 
 
 def _environment(line: LaunchLine, tree: Tree) -> Iterator[Reference]:
-    """`.deepspeed_env` beside the launch: deepspeed exports what it holds on every node."""
+    """Refer to `.deepspeed_env` beside the launch: deepspeed exports its variables on every node."""
     target = relative(".deepspeed_env", line, tree)
     if target is not None and isinstance(tree.read(target), SourceFile):
         yield Reference(target, "environment", line.words[0].span, line.scope)
 
 
-def _hostfile(scanned: Scanned, line: LaunchLine, tree: Tree) -> Iterator[Reference]:
+def _hostfile(scanned: ScannedLine, line: LaunchLine, tree: Tree) -> Iterator[Reference]:
     given = scanned.last("hostfile")
     for path in paths_of(given.value, given.parts) if given is not None else ():
         target = relative(path, line, tree)

@@ -1,22 +1,24 @@
-"""What the arguments of training programs say of the model: its shape, pipeline, and checkpoints.
+"""Claims about the model from a training program's arguments: its shape, pipeline and checkpoints.
 
-Options of Megatron-LM (megatron/training/arguments.py, core_r0.12, and Megatron-DeepSpeed) and of those who name a
-published model. Number formats and what else Hugging Face's trainer takes are read in `trainer_arguments`.
+Options of Megatron-LM (megatron/training/arguments.py, core_r0.12, and Megatron-DeepSpeed) and of programs that name a
+published model. Number formats and other options of Hugging Face's trainer are in `trainer_arguments`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from preflight.job import Claim, Known, as_int, lift
+from preflight.model.job import Claim, Known, as_int, lift
 from preflight.sources.base import LaunchLine, Word
-from preflight.sources.launchers.options import Given, scan, table
-from preflight.sources.launchers.stating import Stating, as_text
+from preflight.sources.launchers.claim_builder import ClaimBuilder, as_text
+from preflight.sources.launchers.option_parser import GivenOption, scan, table
 
 _NUMBERS = {
     "num_layers": "--num-layers",
+    "vocabulary_size": "--vocab-size",
     "hidden_size": "--hidden-size",
     "ffn_hidden_size": "--ffn-hidden-size",
+    "expert_ffn_hidden_size": "--moe-ffn-hidden-size",
     "attention_heads": "--num-attention-heads",
     "query_groups": "--num-query-groups --num-key-value-heads",
     "sequence_length": "--seq-length",
@@ -29,6 +31,7 @@ _NUMBERS = {
 _VALUED = {
     **_NUMBERS,
     "recompute": "--recompute-granularity",
+    "expert_layers": "--moe-layer-freq",
     "fp8_format": "--fp8-format",
     "fp16_loss_scale": "--loss-scale",
     "model_name": "--model_name --model --pretrained_model_name_or_path"
@@ -53,24 +56,26 @@ _OPTIONS = table(
 
 
 def model_claims(line: LaunchLine, words: Sequence[Word]) -> tuple[Claim, ...]:
-    """The claims of a program's arguments about its model, in the launch's scope."""
-    stating = Stating("arguments", line.scope, line.command.condition)
+    """The claims of a program's arguments about its model, in the scope of the launch."""
+    builder = ClaimBuilder("arguments", line.scope, line.command.condition)
     scanned = scan(words, _OPTIONS)
     for quantity in _NUMBERS:
-        stating.given(quantity, scanned.last(quantity), as_int)
-    for quantity in ("fp8_format", "model_name"):
-        stating.given(quantity, scanned.last(quantity), as_text)
-    stating.given("fp16_loss_scale", scanned.last("fp16_loss_scale"), lambda v: lift(lambda i: float(str(i)), v))
+        builder.add_setting(quantity, scanned.last(quantity), as_int)
+    for quantity in ("expert_layers", "fp8_format", "model_name"):
+        builder.add_setting(quantity, scanned.last(quantity), as_text)
+    builder.add_setting("fp16_loss_scale", scanned.last("fp16_loss_scale"), lambda v: lift(lambda i: float(str(i)), v))
     for quantity in _FLAGS:
-        stating.given(quantity, scanned.last(quantity))
-    _recompute(stating, scanned.last("recompute"), scanned.last("recomputes"), scanned.last("checkpoints"))
-    return tuple(stating.claims)
+        builder.add_setting(quantity, scanned.last(quantity))
+    _recompute(builder, scanned.last("recompute"), scanned.last("recomputes"), scanned.last("checkpoints"))
+    return tuple(builder.claims)
 
 
-def _recompute(stating: Stating, granularity: Given | None, selective: Given | None, full: Given | None) -> None:
+def _recompute(
+    builder: ClaimBuilder, granularity: GivenOption | None, selective: GivenOption | None, full: GivenOption | None
+) -> None:
     if granularity is not None:
-        stating.given("recompute", granularity, as_text)
+        builder.add_setting("recompute", granularity, as_text)
     elif full is not None:
-        stating.given("recompute", full, lambda _: Known("full"))
+        builder.add_setting("recompute", full, lambda _: Known("full"))
     elif selective is not None:
-        stating.given("recompute", selective, lambda _: Known("selective"))
+        builder.add_setting("recompute", selective, lambda _: Known("selective"))

@@ -1,4 +1,4 @@
-"""mpirun, mpiexec and horovodrun: how many copies they start, and where.
+"""mpirun, mpiexec and horovodrun: how many processes they start, and on which hosts.
 
 Options: Open MPI 4.1 and 5.0 `mpirun(1)`, MPICH 4 / Intel MPI `mpiexec.hydra`; those of horovodrun are generated.
 """
@@ -7,21 +7,33 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from preflight.job import Known, Plain, Reference, Strength, Unresolved, Value, as_int, lift
-from preflight.lazy.patterns import lazy_pattern
-from preflight.sources.base import LaunchLine, Tree, Word
-from preflight.sources.launchers.options import Given, Option, Scanned, Table, generated, table, text_of, texts
+from preflight._util.budget import truncate
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job import Known, Plain, Reference, Strength, Unresolved, Value, as_int, lift
+from preflight.sources.base import LaunchLine, Reading, Tree, Word
+from preflight.sources.launchers.claim_builder import ClaimBuilder, as_text
+from preflight.sources.launchers.option_parser import (
+    GivenOption,
+    Option,
+    ScannedLine,
+    Table,
+    generated_table,
+    table,
+    text_of,
+    texts,
+)
 from preflight.sources.launchers.paths import paths_of, relative
-from preflight.sources.launchers.stating import Stating, as_text
-from preflight.tables.horovodrun import HOROVODRUN
+from preflight.sources.launchers.slurm import HARMLESS
+from preflight.sources.launchers.started_program import read_program
+from preflight.sources.tables.horovodrun import HOROVODRUN
 
-#: A list of hosts is shown as far as this with each of its slots.
-_LONGEST_LIST = 300
-#: Slots of more hosts than this are not stated one by one.
-_MOST_HOSTS = 256
+#: Characters of a host list that are repeated in the claim about each host.
+_MAX_LIST_LENGTH = 300
+#: Hosts of a list whose slots are stated.
+_MAX_HOSTS = 256
 
 #: Options of two words: a parameter of Open MPI, a variable of MPICH and Intel MPI.
 _PARAMETERS = ("-mca", "--mca", "-gmca", "--gmca", "--prtemca", "--pmixmca")
@@ -62,13 +74,13 @@ MPI = Table(
     abbreviations=False,
     single_dash=True,
 )
-HOROVOD = generated(
+HOROVOD = generated_table(
     HOROVODRUN,
     renamed={"num_proc": "np", "hosts": "host", "min_num_proc": "min_np", "max_num_proc": "max_np"},
     abbreviations=False,
     single_dash=True,
 )
-#: Options that only one family of MPI has, and programs that belong to it.
+#: Options of only one family of MPI; `_PROGRAMS` has the programs of each.
 _OPEN_MPI = lazy_pattern(
     r"--?(?:g?mca|prtemca|pmixmca|x|allow-run-as-root|npernode|pernode|tag-output|report-bindings|oversubscribe)\b"
 )
@@ -84,31 +96,107 @@ _PROGRAMS = {
 }
 
 
-def state(stating: Stating, scanned: Scanned, word: Word, line: LaunchLine, tree: Tree) -> Iterator[Reference]:
-    """State tasks, hosts and slots, and what Open MPI's parameters set; yields the hostfile's reference."""
-    _state_program(stating, scanned, word)
-    # Who starts the tasks decides, whatever the allocation would hold.
-    stating.given("tasks", scanned.last("np"), as_int, strength=Strength.SCHEDULER)
-    stating.given(
+def app_contexts(words: Sequence[Word]) -> list[tuple[Word, ...]]:
+    """Split `-np 1 a : -np 2 b` into the words of each program."""
+    contexts: list[tuple[Word, ...]] = [()]
+    for word in words:
+        if text_of(word) == ":":
+            contexts.append(())
+        else:
+            contexts[-1] = (*contexts[-1], word)
+    return [context for context in contexts if context] or [()]
+
+
+def merged_contexts(contexts: Sequence[ScannedLine]) -> ScannedLine:
+    """The line that starts all programs of one mpirun, which are one world: the first program, with all processes.
+
+    Hosts are those of all programs. A variable to which `-x` gives different values for different programs is not
+    known.
+    """
+    first, *others = contexts
+    if not others:
+        return first
+    given = [option for option in first.given if option.dest not in ("np", "host")]
+    counts, hosts = ([line.last(dest) for line in contexts] for dest in ("np", "host"))
+    count = counts[0] or next((option for option in counts if option is not None), None)
+    if count is not None:
+        values = [as_int(option.value) if option is not None else Unresolved("`-np` of a program") for option in counts]
+        shown = " : ".join(option.spelling for option in counts if option is not None)
+        given.append(count._replace(value=lift(_sum, *values), spelling=shown, parts=()))
+    host = next((option for option in hosts if option is not None), None)
+    if host is not None:
+        names = [option.value if option is not None else Unresolved("hosts of a program") for option in hosts]
+        shown = " : ".join(option.spelling for option in hosts if option is not None)
+        given.append(host._replace(value=lift(_joined, *names), spelling=shown, parts=()))
+    exports = [{option.value for option in line.given if option.dest in ("export", "variable")} for line in contexts]
+    same = set.intersection(*exports)
+    merged = [
+        option if option.dest not in ("export", "variable") or option.value in same else _unlike(option)
+        for option in given
+    ]
+    incomplete = any(line.incomplete for line in contexts)
+    return ScannedLine(tuple(merged), first.rest, incomplete, first.unknown)
+
+
+def _sum(*items: Plain) -> Plain:
+    return sum(int(str(item)) for item in items)
+
+
+def _joined(*items: Plain) -> Plain:
+    return ",".join(map(str, items))
+
+
+def _unlike(option: GivenOption) -> GivenOption:
+    """A variable that the programs of one mpirun do not share: its name is known, its value is not."""
+    value = Unresolved("another value, or none, for another program of this mpirun")
+    name = re.match(r"\w+", str(option.value.value)) if isinstance(option.value, Known) else None
+    return option._replace(value=value, parts=(Known(f"{name[0]}="), value) if name is not None else ())
+
+
+def state(builder: ClaimBuilder, scanned: ScannedLine, word: Word, line: LaunchLine, tree: Tree) -> Iterator[Reference]:
+    """State tasks, hosts and slots, and what Open MPI's parameters set; yield the reference to the hostfile."""
+    _state_program(builder, scanned, word)
+    # The program that starts the tasks decides their number, whatever the allocation is.
+    builder.add_setting("tasks", scanned.last("np"), as_int, strength=Strength.SCHEDULER)
+    if (
+        builder.source == "mpirun"
+        and not scanned.incomplete
+        and not any(
+            scanned.last(name) is not None for name in ("np", "per_node", "host", "hostfile", "map_by", "spread")
+        )
+    ):
+        spelling = f"{word.spelling} (without -np: one task for each slot)"
+        value = Unresolved("the slots of the allocation, or the cores of the host")
+        builder.add("tasks", value, word.span, spelling, strength=Strength.DEFAULT)
+    builder.add_setting(
         "tasks_per_node",
         scanned.last("per_node"),
         lambda value: as_int(lift(_first_number, value)),
         strength=Strength.SCHEDULER,
     )
-    stating.given("mpi_mapping", scanned.last("map_by", "oversubscribe", "spread"), lambda value: lift(str, value))
+    on_each = scanned.last("per_node")
+    mapped = scanned.last("map_by")
+    if on_each is None and mapped is not None and not isinstance(lift(_tasks_per_node, mapped.value), Unresolved):
+        on_each = mapped
+        builder.add_setting(
+            "tasks_per_node", mapped, lambda value: lift(_tasks_per_node, value), strength=Strength.SCHEDULER
+        )
+    builder.add_setting(
+        "mpi_mapping", scanned.last("map_by", "oversubscribe", "spread"), lambda value: lift(str, value)
+    )
     hosts = scanned.last("host")
     if hosts is not None:
-        stating.given("hosts", hosts, lambda value: lift(_names, value), strength=Strength.SCHEDULER)
-        stating.given(
+        builder.add_setting("hosts", hosts, lambda value: lift(_names, value), strength=Strength.SCHEDULER)
+        builder.add_setting(
             "nodes",
             hosts,
             lambda value: lift(lambda item: len(_distinct(item)), value),
             strength=Strength.SCHEDULER,
         )
-        if scanned.last("per_node") is None:
-            _state_spread(stating, scanned)
-        _state_slots(stating, hosts)
-    stating.given("working_directory", scanned.last("wdir"))
+        if on_each is None:
+            _state_spread(builder, scanned)
+        _state_slots(builder, hosts)
+    builder.add_setting("working_directory", scanned.last("wdir"))
     given = scanned.last("hostfile")
     if given is None:
         return
@@ -118,86 +206,90 @@ def state(stating: Stating, scanned: Scanned, word: Word, line: LaunchLine, tree
             yield Reference(target, "hostfile", given.span, line.scope)
 
 
-def _state_program(stating: Stating, scanned: Scanned, word: Word) -> None:
-    """Which MPI it is, as far as its options tell, and what concerns the one alone."""
+def _state_program(builder: ClaimBuilder, scanned: ScannedLine, word: Word) -> None:
+    """State which MPI implementation it is, as far as its options show, and the claims that concern only that one."""
     name = _PROGRAMS.get(posixpath.basename(text_of(word) or ""))
     if name is None and any(_OPEN_MPI.match(given.spelling) for given in scanned.given):
         name = "openmpi"
     elif name is None and any(_HYDRA.match(given.spelling) for given in scanned.given):
         name = "mpich"
-    if name is not None and stating.source == "mpirun":
-        stating.say("mpi_implementation", Known(name), word.span, word.spelling)
+    if name is not None and builder.source == "mpirun":
+        builder.add("mpi_implementation", Known(name), word.span, word.spelling)
     if name == "openmpi":
-        stating.say("passed_variables", _passed(scanned), word.span, word.spelling)
+        builder.add("passed_variables", _passed_variables(scanned), word.span, word.spelling)
     mapped = scanned.last("map_by")
-    over = scanned.last("oversubscribe")
+    oversubscribed = scanned.last("oversubscribe")
     if mapped is not None and any("oversubscribe" in text.lower() for text in texts(mapped.value)):
-        over = mapped
-    stating.given("oversubscribe", over, lambda _: Known(True))
-    stating.given("runs_as_root", scanned.last("root"), lambda _: Known(True))
+        oversubscribed = mapped
+    builder.add_setting("oversubscribe", oversubscribed, lambda _: Known(True))
+    builder.add_setting("runs_as_root", scanned.last("root"), lambda _: Known(True))
     for given in scanned.every("mca"):
         for text in texts(given.value):
             parameter, _, value = text.partition(" ")
-            stating.given(f"env.OMPI_MCA_{parameter}", given, _always(value))
+            builder.add_setting(f"env.OMPI_MCA_{parameter}", given, _constant(value))
         named = re.match(r"\S+\s+(\w+)\s", given.spelling)
         if isinstance(given.value, Unresolved) and named is not None:
-            stating.given(f"env.OMPI_MCA_{named[1]}", given)
-    stating.given("min_tasks", scanned.last("min_np"), as_int)
-    stating.given("max_tasks", scanned.last("max_np"), as_int)
-    stating.given("host_discovery", scanned.last("host_discovery_script"), as_text)
+            builder.add_setting(f"env.OMPI_MCA_{named[1]}", given)
+    builder.add_setting("min_tasks", scanned.last("min_np"), as_int)
+    builder.add_setting("max_tasks", scanned.last("max_np"), as_int)
+    builder.add_setting("host_discovery", scanned.last("host_discovery_script"), as_text)
     for controller in ("gloo", "mpi", "jsrun"):
-        stating.given("controller", scanned.last(f"use_{controller}"), _always(controller))
-    # horovodrun hands the list on to both.
-    stating.given("env.NCCL_SOCKET_IFNAME", scanned.last("nics"), as_text)
+        builder.add_setting("controller", scanned.last(f"use_{controller}"), _constant(controller))
+    # horovodrun passes the list to NCCL as well as to Gloo.
+    builder.add_setting("env.NCCL_SOCKET_IFNAME", scanned.last("nics"), as_text)
 
 
-def _passed(scanned: Scanned) -> Value:
-    """The names behind every `-x`."""
+def _passed_variables(scanned: ScannedLine) -> Value:
+    """The variable names after every `-x`."""
     if scanned.incomplete:
-        return Unresolved("further options that are not known here")
+        return Unresolved("further options that are known only at run time")
     names: dict[str, None] = {}
     for given in scanned.every("export"):
         found = texts(given.value)
         if not found:
-            return Unresolved(f"what `{given.spelling}` stands for")
+            return Unresolved(f"the value of `{given.spelling}`")
         names.update(dict.fromkeys(part.partition("=")[0] for text in found for part in text.split(",")))
     return Known(tuple(names))
 
 
-def _always(text: str) -> Callable[[Value], Value]:
+def _constant(text: str) -> Callable[[Value], Value]:
     return lambda _: Known(text)
 
 
-def _state_slots(stating: Stating, hosts: Given) -> None:
-    """`-H a:4,b:4`: how many processes each host takes. What a bare name stands for differs from MPI to MPI."""
+def _state_slots(builder: ClaimBuilder, hosts: GivenOption) -> None:
+    """State the processes per host of `-H a:4,b:4` and `-H a,a,b,b`.
+
+    The meaning of a name that occurs once, without a number, differs between MPI implementations.
+    """
     found = texts(hosts.value)
-    if len(found) != 1 or not all(":" in part for part in found[0].split(",")):
+    names = found[0].split(",") if len(found) == 1 else []
+    if not names or not all(":" in part or names.count(part) > 1 for part in names[:_MAX_HOSTS]):
         return
     counts: dict[str, int] = {}
     try:
-        for name, slots in _pairs(found[0]):
+        for name, slots in _host_slots(found[0]):
             counts[name] = counts.get(name, 0) + slots
     except ValueError:
         return
-    spelling = hosts.spelling if len(hosts.spelling) <= _LONGEST_LIST else f"{hosts.spelling[:_LONGEST_LIST]}…"
-    for name, slots in list(counts.items())[:_MOST_HOSTS]:
-        stating.say("host_slots", Known(slots), hosts.span, spelling, scope=replace(stating.scope, node=name))
+    spelling = hosts.spelling if len(hosts.spelling) <= _MAX_LIST_LENGTH else f"{hosts.spelling[:_MAX_LIST_LENGTH]}…"
+    for name, slots in truncate(list(counts.items()), _MAX_HOSTS, "hosts of a list"):
+        builder.add("host_slots", Known(slots), hosts.span, spelling, scope=replace(builder.scope, node=name))
 
 
-def _state_spread(stating: Stating, scanned: Scanned) -> None:
-    """`-np 8 -H a:4,b:4`: four tasks on each."""
+def _state_spread(builder: ClaimBuilder, scanned: ScannedLine) -> None:
+    """State the tasks per node of `-np 8 -H a:4,b:4`: four on each."""
     hosts, count = scanned.last("host"), scanned.last("np")
     if hosts is None:
         return
     slots = lift(_slots, hosts.value)
-    total: Value = as_int(count.value) if count is not None else lift(_total, hosts.value)
+    total: Value = as_int(count.value) if count is not None else lift(_total_slots, hosts.value)
     if len(texts(slots)) == 1 and len(texts(total)) == 1:
-        each, nodes = int(texts(slots)[0]), len(_distinct(texts(hosts.value)[0]))
-        if each * nodes == int(texts(total)[0]):
-            stating.given("tasks_per_node", hosts, lambda _: slots, strength=Strength.SCHEDULER)
+        per_host, nodes = int(texts(slots)[0]), len(_distinct(texts(hosts.value)[0]))
+        if per_host * nodes == int(texts(total)[0]):
+            builder.add_setting("tasks_per_node", hosts, lambda _: slots, strength=Strength.SCHEDULER)
 
 
-def _pairs(item: Plain) -> list[tuple[str, int]]:
+def _host_slots(item: Plain) -> list[tuple[str, int]]:
     pairs = []
     for part in str(item).split(","):
         name, _, slots = part.strip().partition(":")
@@ -211,21 +303,57 @@ def _names(item: Plain) -> Plain:
 
 
 def _distinct(item: Plain) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for name, _ in _pairs(item)))
+    return tuple(dict.fromkeys(name for name, _ in _host_slots(item)))
 
 
 def _slots(item: Plain) -> Plain:
     counts: dict[str, int] = {}
-    for name, slots in _pairs(item):
+    for name, slots in _host_slots(item):
         counts[name] = counts.get(name, 0) + slots
     if len(set(counts.values())) != 1:
         raise ValueError("a different number of slots on each host")
     return next(iter(counts.values()))
 
 
-def _total(item: Plain) -> Plain:
-    return sum(slots for _, slots in _pairs(item))
+def _total_slots(item: Plain) -> Plain:
+    return sum(slots for _, slots in _host_slots(item))
+
+
+def _tasks_per_node(item: Plain) -> Plain:
+    """The tasks of each node in `ppr:2:node`."""
+    match = re.fullmatch(r"ppr:(\d+):node(?:[:,].*)?", str(item), re.IGNORECASE)
+    if match is None:
+        raise ValueError(f"{item} does not set the number of tasks per node")
+    return int(match[1])
 
 
 def _first_number(item: Plain) -> Plain:
     return str(item).partition(":")[0]
+
+
+#: Interpreters and build tools: the program they run is read elsewhere, or does not train.
+_NOT_READ = frozenset(
+    ("bash", "sh", "zsh", "ksh", "dash", "perl", "make", "cmake", "gdb", "xterm", "conda", "pip", "sudo")
+)
+
+
+def is_program(word: Word) -> bool:
+    """Whether a word names a program that is worth reading if mpirun or srun starts it."""
+    name = posixpath.basename(text_of(word) or "")
+    return bool(name) and name not in _NOT_READ and name not in HARMLESS and not name.startswith("-")
+
+
+class ProgramReader:
+    """Reads any other program that mpirun or srun starts several times: nccl-tests, a compiled trainer."""
+
+    name: str = "mpirun"
+    names: tuple[str, ...] = ()
+
+    def read(self, line: LaunchLine, tree: Tree) -> Reading:
+        """Return the launch; mpirun's own claims are stated with its context."""
+        launcher = next(
+            (name for name in reversed(line.wrappers) if name in ("mpirun", "horovodrun", "srun")), self.name
+        )
+        program = read_program(line, launcher, line.words, tree)
+        references = tuple(r for r in program.references if r.target.endswith((".py", ".sh")))
+        return Reading(claims=program.claims, launches=(program.launch,), references=references)

@@ -1,71 +1,80 @@
-"""Where the value of a word was assigned, for claims made from a word that only names a variable.
+"""Finds where the variable in a claim was assigned.
 
-The line to edit is then not the one that makes the claim: `--nnodes=$NNODES` is right, `NNODES=8` above it is not.
+That is the line to edit, not the one that makes the claim: `--nnodes=$NNODES` is correct, `NNODES=8` above it is wrong.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from preflight.job import Claim, Known, Span, alternatives
-from preflight.lazy.patterns import lazy_pattern
-from preflight.sources.base import Command, Variable
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job import Claim, Known, Span, alternatives
+from preflight.sources.base import Command, Variable, Word
 
-#: `$NAME`, `${NAME}` and `${NAME:-default}`; anything else is computed, and no single place gives the value.
-_NAMED = lazy_pattern(r"\$(?:(\w+)|\{(\w+)(?::?-[^{}$]*)?\})")
+#: `$NAME`, `${NAME}` and `${NAME:-default}`; any other expansion is computed and has no single origin.
+_VARIABLE = lazy_pattern(r"\$(?:(\w+)|\{(\w+)(?::?-[^{}$]*)?\})")
 #: An assignment whose whole value is another variable.
-_ONLY = lazy_pattern(r"\"?\$(?:(\w+)|\{(\w+)\})\"?")
-#: `A=$B`, `B=$C` is followed this far.
-_LONGEST_CHAIN = 5
+_SINGLE_VARIABLE = lazy_pattern(r"\"?\$(?:(\w+)|\{(\w+)\})\"?")
+#: A parameter, alone or as part of `--port=*) PORT=${1#*=}`.
+_PARAMETER = lazy_pattern(r"\"?\$(?:\d|\{\d\})\"?")
+#: Steps followed in `A=$B`, `B=$C`.
+_MAX_CHAIN = 5
 
 
 def with_origins(claims: Iterable[Claim], command: Command) -> tuple[Claim, ...]:
-    """The claims, each one that is made from a single known variable with the place of that assignment."""
+    """Add to each claim made from a single known variable the location of its assignment."""
     variables: dict[str, Variable] = {}
     outer = command.outer
     while outer is not None:
-        variables = {**outer.variables, **variables}
+        variables = {**outer.variables, **outer.positional, **variables}
         outer = outer.outer
     variables.update(command.variables)
-    return tuple(_with_origin(claim, variables) for claim in claims)
+    variables.update(command.positional)
+    arguments = command.outer.words[1:] if command.outer is not None else ()
+    return tuple(_with_origin(claim, variables, arguments) for claim in claims)
 
 
-def _with_origin(claim: Claim, variables: Mapping[str, Variable]) -> Claim:
-    because = tuple(_with_origin(reason, variables) for reason in claim.because)
-    origin = _origin(claim, variables) if "$" in claim.spelling else None
+def _with_origin(claim: Claim, variables: Mapping[str, Variable], arguments: Sequence[Word]) -> Claim:
+    because = tuple(_with_origin(reason, variables, arguments) for reason in claim.because)
+    origin = _origin(claim, variables, arguments) if "$" in claim.spelling else None
     if origin is None and because == claim.because:
         return claim
     return replace(claim, because=because, origin=origin)
 
 
-def _origin(claim: Claim, variables: Mapping[str, Variable]) -> Span | None:
-    found = _NAMED.search(claim.spelling)
+def _origin(claim: Claim, variables: Mapping[str, Variable], arguments: Sequence[Word]) -> Span | None:
+    found = _VARIABLE.search(claim.spelling)
     if found is None or claim.spelling.count("$") != 1:
         return None
     variable = variables.get(found[1] or found[2])
-    # One that branches set has no single place; and what the shell saw last may be another value than the word's.
+    # A variable set in branches has no single origin, and its last value may differ from the one the word used.
     if variable is None or not isinstance(variable.value, Known) or not _comes_from(claim, found, variable):
         return None
-    for _ in range(_LONGEST_CHAIN):
-        only = _ONLY.fullmatch(variable.spelling)
-        before = variables.get(only[1] or only[2]) if only is not None else None
+    for _ in range(_MAX_CHAIN):
+        single = _SINGLE_VARIABLE.fullmatch(variable.spelling)
+        before = variables.get(single[1] or single[2]) if single is not None else None
         if before is None or before.value != variable.value or before.span == variable.span:
             break
         variable = before
+    if _PARAMETER.fullmatch(variable.spelling):
+        # `--port) PORT=$2; shift 2`: the parameters have moved on, but the caller gave the value only once.
+        given = [word for word in arguments if word.value == variable.value]
+        if len(given) == 1 and given[0].span != claim.span:
+            return given[0].span
     return None if variable.span == claim.span else variable.span
 
 
-def _comes_from(claim: Claim, found: re.Match[str], variable: Variable) -> bool:
-    """Whether a claim's values are those of the variable, alone or with what the word has around it."""
+def _comes_from(claim: Claim, match: re.Match[str], variable: Variable) -> bool:
+    """Whether a claim's values are those of the variable, alone or within the rest of the word."""
     given = [str(item) for item in alternatives(variable.value)]
-    said = [",".join(map(str, v)) if isinstance(v, tuple) else str(v) for v in claim.alternatives]
-    if not given or len(given) != len(said):
+    claimed = [",".join(map(str, v)) if isinstance(v, tuple) else str(v) for v in claim.alternatives]
+    if not given or len(given) != len(claimed):
         return False
     bare = claim.spelling.replace('"', "")
-    start, stop = bare.find(found[0]), bare.find(found[0]) + len(found[0])
+    start, stop = bare.find(match[0]), bare.find(match[0]) + len(match[0])
     return all(
         value == text or (bool(text) and text in value and f"{bare[:start]}{text}{bare[stop:]}".endswith(value))
-        for text, value in zip(given, said, strict=True)
+        for text, value in zip(given, claimed, strict=True)
     )

@@ -1,33 +1,46 @@
-"""`python -m paddle.distributed.launch` and `fleetrun`, collective and parameter-server, all generations.
+"""`python -m paddle.distributed.launch` and `fleetrun`: collective and parameter-server mode, all generations.
 
-The options are generated (preflight/tables). Sources of the rest: paddle/distributed/launch/context/args_envs.py and
+The options are generated (preflight/sources/tables). Other sources: paddle/distributed/launch/context/args_envs.py and
 controllers/{collective,ps}.py (PaddlePaddle 3.x), and paddle/distributed/fleet/launch.py (2.0 to 2.2), whose flags 3.x
-still takes in its legacy mode. Unlike elsewhere a variable wins over its option: `set_env_in_args` overwrites the
-parsed options.
+still accepts in its legacy mode. Unlike in other launchers, a variable overrides its option: `set_env_in_args`
+overwrites the parsed options.
 """
 
 from __future__ import annotations
 
-from preflight.job import Known, Plain, Relation, Strength, Unresolved, Value, alternatives, as_int, lift
-from preflight.sources.base import LaunchLine, Reading, Tree
-from preflight.sources.launchers.options import Scanned, generated, scan, texts
-from preflight.sources.launchers.starting import started
-from preflight.sources.launchers.stating import (
-    Said,
-    Stating,
+from typing import NamedTuple
+
+from preflight._util.budget import truncate
+from preflight.model.job import Known, Plain, Relation, Strength, Unresolved, Value, alternatives, as_int, lift
+from preflight.model.job.quantities import SETTING_PREFIX
+from preflight.sources.base import LaunchLine, Reading, Tree, Word
+from preflight.sources.launchers.claim_builder import (
+    ClaimBuilder,
+    Setting,
     as_strings,
     as_text,
     count_of,
     endpoint,
     first_of,
     node_range,
-    said,
-    said_by,
+    option_setting,
+    state_all_gpus,
+    variable_setting,
 )
-from preflight.tables.paddle_fleet_launch import PADDLE_FLEET_LAUNCH
-from preflight.tables.paddle_launch import PADDLE_LAUNCH
+from preflight.sources.launchers.option_parser import (
+    GivenOption,
+    ScannedLine,
+    Table,
+    generated_table,
+    known_prefix,
+    scan,
+    texts,
+)
+from preflight.sources.launchers.started_program import read_program
+from preflight.sources.tables.paddle_fleet_launch import PADDLE_FLEET_LAUNCH
+from preflight.sources.tables.paddle_launch import PADDLE_LAUNCH
 
-_OPTIONS = generated(
+_OPTIONS = generated_table(
     PADDLE_LAUNCH,
     PADDLE_FLEET_LAUNCH,
     renamed={
@@ -69,6 +82,26 @@ _VARIABLES = {
     "start_port": "PADDLE_START_PORT",
     "ips": "PADDLE_IPS",
 }
+#: Variables that override an option (args_envs.py), and those of the node (node.py).
+_OVERRIDING = {variable: dest for dest, variable in _VARIABLES.items()} | {
+    "PADDLE_TRAINER_ID": "rank",
+    "PADDLE_LOG_LEVEL": "log_level",
+    "PADDLE_LOG_OVERWRITE": "log_overwrite",
+    "PADDLE_SORT_IP": "sort_ip",
+    "PADDLE_ELASTIC_LEVEL": "elastic_level",
+    "PADDLE_ELASTIC_TIMEOUT": "elastic_timeout",
+    "PADDLE_GLOO_PORT": "gloo_port",
+    "PORT_RANGE": "port_range",
+    "FLAGS_FIXED_PORT": "fixed_port",
+}
+#: How the launcher of today is started, not an earlier generation by its own name.
+_OF_TODAY = ("paddle.distributed.launch", "paddle.distributed.launch.main", "fleetrun")
+#: What `strtobool` takes for true.
+_TRUE = ("y", "yes", "t", "true", "on", "1")
+#: More words than this are not a launch line.
+_MAX_WORDS = 400
+#: The options of the launcher of today, and of that of 2.0, which takes over at an option that is not one of these.
+_NEW, _FIRST = generated_table(PADDLE_LAUNCH), generated_table(PADDLE_FLEET_LAUNCH)
 _PS_ONLY = (
     "servers",
     "trainers",
@@ -81,7 +114,7 @@ _PS_ONLY = (
 
 
 class PaddleReader:
-    """Reads the line of Paddle's launcher."""
+    """Reads the command line of Paddle's launcher."""
 
     name: str = "paddle"
     names: tuple[str, ...] = (
@@ -93,39 +126,109 @@ class PaddleReader:
     )
 
     def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """State nodes, processes, master or servers and workers, and the program."""
+        """State nodes, processes, the master or servers and workers, and the program."""
         scanned = scan(line.words[1:], _OPTIONS)
         if scanned.last("help") is not None:
             return Reading()
-        stating = Stating(self.name, line.scope, line.command.condition)
-        program = started(line, self.name, scanned.rest, tree)
-        settings = {dest: found for dest in _DESTS if (found := _in_force(dest, scanned, line)) is not None}
+        builder = ClaimBuilder(self.name, line.scope, line.command.condition)
+        program = read_program(line, self.name, scanned.rest, tree)
+        settings = {dest: found for dest in _DESTS if (found := _setting_in_force(dest, scanned, line)) is not None}
         if _is_parameter_server(settings, line):
-            _state_servers(stating, settings, line)
+            _state_servers(builder, settings, line)
         else:
-            _state_collective(stating, settings, line, hidden=scanned.incomplete)
-        stating.given("rendezvous_id", settings.get("job_id"), as_text)
-        stating.given("max_restarts", settings.get("max_restart"), as_int)
-        stating.given("backend", settings.get("backend"), as_text)
+            _state_collective(builder, settings, line, hidden=scanned.incomplete)
+        if line.words[0].spelling.strip("\"'").endswith(_OF_TODAY):
+            _state_settings(builder, line, hidden=scanned.incomplete)
+        builder.add_setting("rendezvous_id", settings.get("job_id"), as_text)
+        builder.add_setting("max_restarts", settings.get("max_restart"), as_int)
+        builder.add_setting("backend", settings.get("backend"), as_text)
         return Reading(
-            claims=(*stating.claims, *program.claims),
+            claims=(*builder.claims, *program.claims),
             launches=(program.launch,),
             references=program.references,
         )
 
 
+def _state_settings(builder: ClaimBuilder, line: LaunchLine, *, hidden: bool) -> None:
+    """State what the launcher itself reads as `setting.paddle_launch.NAME`, as text: each option, or the variable that
+    overrides it; `first` for the option that makes the launcher of 2.0 take over; `taken` for an option that is not
+    known, whose value is then taken for the program.
+    """
+    parsed = _parsed(line, _NEW)
+    first: Word | GivenOption | None = next(iter(parsed.unknown), None) if "master" not in parsed.given else None
+    legacy = parsed.given.get("legacy")
+    if legacy is not None and all(text.lower() in _TRUE for text in texts(legacy.value)):
+        first = legacy
+    given = dict(parsed.given)
+    if first is not None:
+        again = _parsed(line, _FIRST)
+        given, parsed = {**given, **again.given}, again
+    found = {dest: setting for dest, option in given.items() if (setting := option_setting(option)) is not None}
+    environment = line.command.environment
+    for variable, dest in _OVERRIDING.items() if first is None else ():
+        setting = variable_setting(environment.get(variable))
+        if setting is not None:
+            found[dest] = setting
+    for dest, setting in found.items():
+        builder.add_setting(f"{SETTING_PREFIX}paddle_launch.{dest}", setting, lambda value: lift(str, value))
+    if hidden:
+        word = line.words[0]
+        builder.add(f"{SETTING_PREFIX}paddle_launch.(call)", Unresolved("further options"), word.span, word.spelling)
+        return
+    stops: tuple[tuple[str, Word | GivenOption | None], ...] = (("first", first), ("taken", parsed.taken))
+    for dest, item in stops:
+        if item is not None:
+            value = Known(known_prefix(parsed.program) if dest == "taken" and parsed.program is not None else "")
+            builder.add(f"{SETTING_PREFIX}paddle_launch.{dest}", value, item.span, item.spelling)
+
+
+class _Parsed(NamedTuple):
+    """What `parse_known_args` makes of a line: options, those that are not known, and the program.
+
+    `taken` is the unknown option whose value became the program.
+    """
+
+    given: dict[str, GivenOption]
+    unknown: tuple[Word, ...]
+    taken: Word | None
+    program: Word | None
+
+
+def _parsed(line: LaunchLine, known: Table) -> _Parsed:
+    given: dict[str, GivenOption] = {}
+    unknown: list[Word] = []
+    words = truncate(line.words[1:], _MAX_WORDS, "words of a launch line")
+    place, last = 0, None
+    while place < len(words):
+        word, text = words[place], known_prefix(words[place])
+        place += 1
+        name, equals, _ = text.partition("=")
+        if not name.startswith("-"):
+            return _Parsed(given, tuple(unknown), last, word)
+        option = known.find(name)
+        last = None
+        if option is None:
+            unknown.append(word)
+            last = None if equals else word
+            continue
+        scanned = scan(words[place - 1 : place + (0 if equals else 1)], known)
+        given.update({item.dest: item for item in scanned.given})
+        place += 0 if equals else option.takes
+    return _Parsed(given, tuple(unknown), None, None)
+
+
 _DESTS = tuple(dict.fromkeys(option.dest for option in _OPTIONS.options.values()))
 
 
-def _in_force(dest: str, scanned: Scanned, line: LaunchLine) -> Said | None:
+def _setting_in_force(dest: str, scanned: ScannedLine, line: LaunchLine) -> Setting | None:
     environment = line.command.environment
     if dest == "rank" and "PADDLE_TRAINER_ID" in environment:
-        return said_by(environment["PADDLE_TRAINER_ID"])
+        return variable_setting(environment["PADDLE_TRAINER_ID"])
     variable = environment.get(_VARIABLES.get(dest, ""))
-    return said_by(variable) or said(scanned.last(dest))
+    return variable_setting(variable) or option_setting(scanned.last(dest))
 
 
-def _is_parameter_server(settings: dict[str, Said], line: LaunchLine) -> bool:
+def _is_parameter_server(settings: dict[str, Setting], line: LaunchLine) -> bool:
     mode = settings.get("run_mode")
     if mode is not None and texts(mode.value):
         return all(text.startswith("ps") for text in texts(mode.value))
@@ -135,109 +238,118 @@ def _is_parameter_server(settings: dict[str, Said], line: LaunchLine) -> bool:
     return any(dest in settings and texts(settings[dest].value) != ("",) for dest in _PS_ONLY)
 
 
-def _state_collective(stating: Stating, settings: dict[str, Said], line: LaunchLine, *, hidden: bool) -> None:
+def _state_collective(builder: ClaimBuilder, settings: dict[str, Setting], line: LaunchLine, *, hidden: bool) -> None:
     word = line.words[0]
     ips = settings.get("ips")
     nnodes = settings.get("nnodes")
     if ips is not None and "master" not in settings:
-        stating.given("hosts", ips, as_strings)
-        stating.given("nodes", ips, lambda value: count_of(as_strings(value)), relation=Relation.REQUIRES)
+        builder.add_setting("hosts", ips, as_strings)
+        builder.add_setting("nodes", ips, lambda value: count_of(as_strings(value)), relation=Relation.REQUIRES)
     elif nnodes is not None:
         smallest, counts = node_range(nnodes.value)
-        stating.given("nodes", nnodes, lambda _: counts, relation=Relation.REQUIRES)
+        builder.add_setting("nodes", nnodes, lambda _: counts, relation=Relation.REQUIRES)
         if any(":" in text for text in texts(nnodes.value)):
-            stating.given("min_nodes", nnodes, lambda _: smallest)
+            builder.add_setting("min_nodes", nnodes, lambda _: smallest)
     elif not hidden:
         spelling = f"{word.spelling} (without --nnodes)"
-        stating.say("nodes", Known(1), word.span, spelling, strength=Strength.DEFAULT, relation=Relation.REQUIRES)
+        builder.add("nodes", Known(1), word.span, spelling, strength=Strength.DEFAULT, relation=Relation.REQUIRES)
     if "nproc_per_node" in settings:
-        stating.given("processes_per_node", settings["nproc_per_node"], as_int)
-        # Each process is given one of the listed devices; a process beyond the list has none (launch/controllers).
-        stating.given("gpus_per_node", settings.get("devices"), device_count)
+        builder.add_setting("processes_per_node", settings["nproc_per_node"], as_int)
+        # Each process gets one of the listed devices; a process beyond the list gets none (launch/controllers).
+        builder.add_setting("gpus_per_node", settings.get("devices"), device_count)
     elif "devices" in settings:
-        stating.given("processes_per_node", settings["devices"], device_count)
+        builder.add_setting("processes_per_node", settings["devices"], device_count)
+    elif not hidden:
+        # One process for each visible device (launch/context/device.py).
+        visible = variable_setting(line.command.environment.get("CUDA_VISIBLE_DEVICES"))
+        builder.add_setting("processes_per_node", visible, device_count)
+        if visible is None:
+            state_all_gpus(builder, word, "--devices")
+    builder.add_setting("selected_devices", settings.get("devices"), as_strings)
     if any(wrapper in ("srun", "mpirun", "mpiexec") for wrapper in line.wrappers):
         spelling = f"{word.spelling} (is started once on each node and starts the ranks itself)"
-        stating.say("tasks_per_node", Known(1), word.span, spelling, relation=Relation.REQUIRES)
+        builder.add("tasks_per_node", Known(1), word.span, spelling, relation=Relation.REQUIRES)
     rank = _unless_negative(settings.get("rank"))
-    stating.given("node_rank", rank, as_int)
-    state_address(stating, settings.get("host"), ips, numbered=rank is not None)
-    _state_master(stating, settings)
+    builder.add_setting("node_rank", rank, as_int)
+    state_address(builder, settings.get("host"), ips, numbered=rank is not None)
+    _state_master(builder, settings)
 
 
-def state_address(stating: Stating, own: Said | None, ips: Said | None, *, numbered: bool = False) -> None:
-    """The node's own address, and its rank: its place in the list of all nodes."""
-    stating.given("node_address", own, as_text)
-    if own is not None and ips is not None and not numbered:
-        place = lift(_place, as_text(own.value), as_strings(ips.value))
+def state_address(
+    builder: ClaimBuilder, own_address: Setting | None, ips: Setting | None, *, numbered: bool = False
+) -> None:
+    """State the node's own address and, unless `numbered`, its rank: the position of the address in the node list."""
+    builder.add_setting("node_address", own_address, as_text)
+    if own_address is not None and ips is not None and not numbered:
+        place = lift(_index_of, as_text(own_address.value), as_strings(ips.value))
         if not isinstance(place, Unresolved):
-            stating.given("node_rank", own, lambda _: place)
+            builder.add_setting("node_rank", own_address, lambda _: place)
 
 
-def _place(own: Plain, nodes: Plain) -> Plain:
-    if not isinstance(nodes, tuple) or len(nodes) < 2 or own not in nodes:
-        raise ValueError(f"{own} is not in the list of nodes")
-    return nodes.index(own)
+def _index_of(own_address: Plain, nodes: Plain) -> Plain:
+    if not isinstance(nodes, tuple) or len(nodes) < 2 or own_address not in nodes:
+        raise ValueError(f"{own_address} is not in the list of nodes")
+    return nodes.index(own_address)
 
 
-def _state_master(stating: Stating, settings: dict[str, Said]) -> None:
+def _state_master(builder: ClaimBuilder, settings: dict[str, Setting]) -> None:
     master = settings.get("master")
     if master is not None:
-        stating.given("rendezvous_endpoint", master, as_text)
+        builder.add_setting("rendezvous_endpoint", master, as_text)
         scheme = {text.partition("://")[0] for text in texts(master.value) if "://" in text}
-        stating.given("rendezvous_backend", master, lambda _: Known("etcd" if "etcd" in scheme else "http"))
+        builder.add_setting("rendezvous_backend", master, lambda _: Known("etcd" if "etcd" in scheme else "http"))
         host, port = endpoint(lift(lambda item: str(item).rpartition("://")[2], master.value), master.parts)
-        stating.given("master_addr", master, lambda _: host)
+        builder.add_setting("master_addr", master, lambda _: host)
         if port is not None:
-            stating.given("master_port", master, lambda _: port)
+            builder.add_setting("master_port", master, lambda _: port)
         return
     ips = settings.get("ips")
     if ips is not None:
-        stating.given("master_addr", ips, lambda value: lift(first_of, as_strings(value)))
-    stating.given("master_port", settings.get("start_port"), as_int)
+        builder.add_setting("master_addr", ips, lambda value: lift(first_of, as_strings(value)))
+    builder.add_setting("master_port", settings.get("start_port"), as_int)
 
 
-def _state_servers(stating: Stating, settings: dict[str, Said], line: LaunchLine) -> None:
+def _state_servers(builder: ClaimBuilder, settings: dict[str, Setting], line: LaunchLine) -> None:
     first = next((settings[dest] for dest in ("run_mode", *_PS_ONLY) if dest in settings), None)
-    place = first or Said(Known(True), line.words[0].span, line.words[0].spelling, Strength.FLAG)
-    stating.given("ps_mode", place, lambda _: Known(True))
+    place = first or Setting(Known(True), line.words[0].span, line.words[0].spelling, Strength.FLAG)
+    builder.add_setting("ps_mode", place, lambda _: Known(True))
     for listed, counted, endpoints, number in (
         ("servers", "server_num", "ps_server_endpoints", "ps_servers"),
         ("trainers", "trainer_num", "ps_worker_endpoints", "ps_workers"),
     ):
         names = settings.get(listed)
         if names is not None and texts(names.value) != ("",):
-            stating.given(endpoints, names, as_strings)
-            stating.given(number, names, lambda value: count_of(as_strings(value)))
+            builder.add_setting(endpoints, names, as_strings)
+            builder.add_setting(number, names, lambda value: count_of(as_strings(value)))
         count = settings.get(counted)
         if count is not None:
             relation = Relation.SETS if names is None else Relation.REQUIRES
-            stating.given(number, count, lambda value: _per_node(as_int(value), settings), relation=relation)
+            builder.add_setting(number, count, lambda value: _per_node(as_int(value), settings), relation=relation)
     hosts = _hosts_of(settings)
     listed_by = settings.get("servers") or settings.get("trainers")
     if hosts and listed_by is not None:
-        stating.given("hosts", listed_by, lambda _: Known(hosts))
-        stating.given("nodes", listed_by, lambda _: Known(len(hosts)), relation=Relation.REQUIRES)
+        builder.add_setting("hosts", listed_by, lambda _: Known(hosts))
+        builder.add_setting("nodes", listed_by, lambda _: Known(len(hosts)), relation=Relation.REQUIRES)
     elif "nnodes" in settings:
-        stating.given("nodes", settings["nnodes"], lambda value: node_range(value)[1], relation=Relation.REQUIRES)
-    stating.given("node_rank", _unless_negative(settings.get("rank")), as_int)
+        builder.add_setting("nodes", settings["nnodes"], lambda value: node_range(value)[1], relation=Relation.REQUIRES)
+    builder.add_setting("node_rank", _unless_negative(settings.get("rank")), as_int)
     if not hosts and "ips" in settings:
-        stating.given("hosts", settings["ips"], as_strings)
-    stating.given("node_address", settings.get("host"), as_text)
-    stating.given("gloo_http_port", settings.get("http_port") or settings.get("gloo_port"), as_int)
-    _state_master(stating, settings)
+        builder.add_setting("hosts", settings["ips"], as_strings)
+    builder.add_setting("node_address", settings.get("host"), as_text)
+    builder.add_setting("gloo_http_port", settings.get("http_port") or settings.get("gloo_port"), as_int)
+    _state_master(builder, settings)
 
 
-def _per_node(count: Value, settings: dict[str, Said]) -> Value:
-    """`--server_num` counts those of one node; with `--nnodes` there are as many on each."""
+def _per_node(count: Value, settings: dict[str, Setting]) -> Value:
+    """Multiply `--server_num`, a count per node, by the number of nodes."""
     nnodes = settings.get("nnodes")
     if nnodes is None or "servers" in settings:
         return count
     return lift(lambda each, nodes: int(str(each)) * int(str(nodes)), count, node_range(nnodes.value)[1])
 
 
-def _hosts_of(settings: dict[str, Said]) -> tuple[str, ...]:
-    """The hosts of the endpoint lists in first-seen order; empty where one is unknown."""
+def _hosts_of(settings: dict[str, Setting]) -> tuple[str, ...]:
+    """The hosts of the endpoint lists in order of appearance; empty when a list is unknown."""
     found: list[str] = []
     for dest in ("servers", "trainers"):
         setting = settings.get(dest)
@@ -251,19 +363,19 @@ def _hosts_of(settings: dict[str, Said]) -> tuple[str, ...]:
 
 
 def device_count(value: Value) -> Value:
-    """How many devices a list such as `0,1,2` names."""
+    """The number of devices in a list such as `0,1,2`."""
 
     def count(item: Plain) -> Plain:
         names = [part for part in str(item).split(",") if part.strip()]
-        if not names or not all(part.strip().isdigit() for part in names):
-            raise ValueError(f"{item}: no list of device numbers")
+        if not names or not all(part.strip().isdecimal() for part in names):
+            raise ValueError(f"{item} is not a list of device numbers")
         return len(names)
 
     return lift(count, value)
 
 
-def _unless_negative(setting: Said | None) -> Said | None:
-    """-1 stands for "not given": the launcher then numbers nodes by arrival."""
+def _unless_negative(setting: Setting | None) -> Setting | None:
+    """The setting, or None for -1, which means "not given": the launcher then numbers nodes in order of arrival."""
     if setting is None or texts(setting.value) == ("-1",):
         return None
     if isinstance(setting.value, Unresolved) and not setting.spelling:

@@ -1,19 +1,19 @@
-"""What the arguments of training programs say of paths: where checkpoints go and come from, and what ranks read.
+"""Claims about paths from a training program's arguments: where checkpoints are written and read, and input files.
 
-Only spellings that mean the same in every program that was looked at: Megatron-LM (megatron/training/arguments.py,
-core_r0.12), Hugging Face's trainer (`--output_dir`), and what scripts of one's own mostly call it. `--checkpoint_dir`
-and `--ckpt_path` are not among them: half of the programs read there, and half of them write.
+Only options with the same meaning in every known program are read: Megatron-LM (megatron/training/arguments.py,
+core_r0.12), Hugging Face's trainer (`--output_dir`), and the usual names in users' own scripts. `--checkpoint_dir` and
+`--ckpt_path` are not among them: some programs read from it, and others write to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from preflight.job import Claim, Known, as_int
-from preflight.lazy.patterns import lazy_pattern
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job import Claim, Known, as_int
 from preflight.sources.base import LaunchLine, Word
-from preflight.sources.launchers.options import Given, scan, table
-from preflight.sources.launchers.stating import Stating, as_text
+from preflight.sources.launchers.claim_builder import ClaimBuilder, as_text
+from preflight.sources.launchers.option_parser import GivenOption, scan, table, text_of
 
 _OPTIONS = table(
     {
@@ -28,30 +28,63 @@ _OPTIONS = table(
     abbreviations=False,
     interleaved=True,
 )
-#: What surely is a path and not the name of something on a hub, or a word behind a flag.
+#: Values that are certainly paths, not the name of a model on a hub or the word after a flag.
 _IS_PATH = lazy_pattern(r"^(?:/|\./|\.\./|~/|\$)")
 _IS_FILE = lazy_pattern(r"\.(?:json|model|txt|vocab|bpe|tiktoken)$")
 
 
 def path_claims(line: LaunchLine, words: Sequence[Word]) -> tuple[Claim, ...]:
-    """The claims of a program's arguments about its paths, in the launch's scope."""
-    stating = Stating("arguments", line.scope, line.command.condition)
+    """The claims of a program's arguments about its paths, in the scope of the launch."""
+    builder = ClaimBuilder("arguments", line.scope, line.command.condition)
     scanned = scan(words, _OPTIONS)
-    stating.given("checkpoint_path", scanned.last("checkpoint_path"), as_text)
-    stating.given("checkpoints_kept", scanned.last("checkpoints_kept"), as_int)
+    builder.add_setting("checkpoint_path", scanned.last("checkpoint_path"), as_text)
+    builder.add_setting("checkpoints_kept", scanned.last("checkpoints_kept"), as_int)
     resumed = scanned.last("resume_path")
-    # Hugging Face's trainer takes `True` for the last checkpoint of its own output folder.
+    # In Hugging Face's trainer `True` means the last checkpoint of its own output folder.
     if resumed is not None and _text(resumed).lower() not in ("true", "false", "1", "0", "none", "auto"):
-        stating.given("resume_path", resumed, as_text)
+        builder.add_setting("resume_path", resumed, as_text)
     for dest, quantity in (("checkpoint_or_flag", "checkpoint_path"), ("resume_or_flag", "resume_path")):
         given = scanned.last(dest)
         if given is not None and "/" in _text(given):
-            stating.given(quantity, given, as_text)
+            builder.add_setting(quantity, given, as_text)
     for given in scanned.every("input_file"):
         if _IS_PATH.search(_text(given)) or _IS_FILE.search(_text(given)):
-            stating.given("input_file", given, as_text)
-    return tuple(stating.claims)
+            builder.add_setting("input_file", given, as_text)
+    for given in _data_paths(words):
+        builder.add_setting("data_path", given, as_text)
+    return tuple(builder.claims)
 
 
-def _text(given: Given) -> str:
+#: Options whose name contains a word for data, and whose value is certainly a path: `--data /corpus`,
+#: `--train-root=/imagenet/train`.
+_DATA_OPTION = lazy_pattern(
+    r"--(?:[a-z]+[-_.])?(?:data|datasets?|corpus|train|training|valid|val|validation|images?|imagenet|records?|shards?)"
+    r"(?:[-_.]?(?:path|paths|dir|root|file|files|folder|prefix|location|url))?"
+)
+#: Options that are read by their spelling (`script_arguments`), and folders that a program writes.
+_OTHER_OPTION = lazy_pattern(
+    r"--(?:data-path|data_path|train-data|train_data|train-data-path|data_dir|data-dir)$|--.*(?:out|log|save|cache|tmp|result)"
+)
+_MAX_OPTIONS = 200
+
+
+def _data_paths(words: Sequence[Word]) -> Iterator[GivenOption]:
+    """Yield each option that names data by an absolute or relative path."""
+    for index, word in enumerate(words[:_MAX_OPTIONS]):
+        text = text_of(word) or ""
+        name, equals, value = text.partition("=")
+        if _DATA_OPTION.fullmatch(name) is None or _OTHER_OPTION.match(name) is not None:
+            continue
+        if equals:
+            given = GivenOption("data_path", Known(value), word.span, word.spelling)
+        elif index + 1 < len(words):
+            after = words[index + 1]
+            given = GivenOption("data_path", after.value, after.span, f"{name} {after.spelling}")
+        else:
+            continue
+        if _IS_PATH.search(_text(given)) and not _text(given).startswith("$"):
+            yield given
+
+
+def _text(given: GivenOption) -> str:
     return str(given.value.value) if isinstance(given.value, Known) else ""

@@ -1,89 +1,105 @@
-"""`python train.py` itself, where srun, mpirun or exported variables make it a rank of a distributed job.
+"""`python train.py` itself: a rank, if srun, mpirun or exported variables make it one, otherwise a plain program.
 
-The variables of torch's `env://` rendezvous (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCAL_RANK; documentation
-of torch.distributed.init_process_group) and of Paddle's role makers (paddle/distributed/fleet/base/role_maker.py;
-TRAINING_ROLE, PADDLE_TRAINER_ID, PADDLE_PSERVERS_IP_PORT_LIST, POD_IP, PADDLE_PORT ...).
-TF_CONFIG makes it one of TensorFlow's tasks.
+The variables are those of torch's `env://` rendezvous (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCAL_RANK;
+documentation of torch.distributed.init_process_group), of Paddle's role makers
+(paddle/distributed/fleet/base/role_maker.py; TRAINING_ROLE, PADDLE_TRAINER_ID, PADDLE_PSERVERS_IP_PORT_LIST, POD_IP,
+PADDLE_PORT, ...), and TF_CONFIG, which makes it a task of TensorFlow.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 
-from preflight.job import Known, Plain, Relation, Unresolved, Value, as_int, lift
-from preflight.sources.base import LaunchLine, Reading, Tree, Variable
-from preflight.sources.launchers.options import texts
-from preflight.sources.launchers.programs import python_program
-from preflight.sources.launchers.starting import started
-from preflight.sources.launchers.stating import Stating, as_strings, as_text, count_of, endpoint, said_by
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job import Known, Plain, Reference, Relation, Unresolved, Value, as_int, lift
+from preflight.sources.base import Command, LaunchLine, Reading, SourceFile, Tree, Variable
+from preflight.sources.launchers.claim_builder import (
+    ClaimBuilder,
+    as_strings,
+    as_text,
+    count_of,
+    endpoint,
+    variable_setting,
+)
+from preflight.sources.launchers.option_parser import text_of, texts
+from preflight.sources.launchers.paths import module_path, relative
+from preflight.sources.launchers.python_program import is_python, python_program
+from preflight.sources.launchers.started_program import read_program
+from preflight.sources.launchers.wrappers import strip_wrappers
 
-_RANKED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK")
-_PADDLE_RANKED = ("TRAINING_ROLE", "PADDLE_TRAINING_ROLE", "PADDLE_TRAINER_ID")
-_PADDLE_PEERS = (
+_TASK_STARTERS = ("srun", "mpirun", "horovodrun", "jsrun")
+_RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK")
+_PADDLE_RANK_VARIABLES = ("TRAINING_ROLE", "PADDLE_TRAINING_ROLE", "PADDLE_TRAINER_ID")
+_PADDLE_PEER_VARIABLES = (
     "PADDLE_TRAINERS_NUM",
     "PADDLE_TRAINER_ENDPOINTS",
     "PADDLE_PSERVERS_IP_PORT_LIST",
     "PADDLE_MASTER",
     "PADDLE_CURRENT_ENDPOINT",
 )
-#: Any of these makes a process one of Paddle's collective ranks, where it is no server or trainer.
-_PADDLE_COLLECTIVE = ("PADDLE_TRAINER_ID", "PADDLE_TRAINER_ENDPOINTS", "PADDLE_TRAINERS_NUM")
+#: Any of these alone makes a process one of several.
+_MAKE_RANKS = ("TRAINING_ROLE", "PADDLE_TRAINERS_NUM", "TF_CONFIG", "OMPI_COMM_WORLD_SIZE")
+#: Any of these makes a process a rank of Paddle's collective mode, unless it has a parameter-server role.
+_PADDLE_COLLECTIVE_VARIABLES = ("PADDLE_TRAINER_ID", "PADDLE_TRAINER_ENDPOINTS", "PADDLE_TRAINERS_NUM")
 
 
 def has_ranks(environment: Mapping[str, Variable]) -> bool:
-    """Whether these variables tell a process that it is one of several."""
-    if "MASTER_ADDR" in environment and any(name in environment for name in _RANKED):
+    """Whether these variables make a process one of several."""
+    if "MASTER_ADDR" in environment and any(name in environment for name in _RANK_VARIABLES):
         return True
     if "RANK" in environment and "WORLD_SIZE" in environment:
         return True
-    if any(name in environment for name in ("TRAINING_ROLE", "PADDLE_TRAINERS_NUM", "TF_CONFIG")):
+    if any(name in environment for name in _MAKE_RANKS):
         return True
-    return any(name in environment for name in _PADDLE_RANKED) and any(name in environment for name in _PADDLE_PEERS)
+    return any(name in environment for name in _PADDLE_RANK_VARIABLES) and any(
+        name in environment for name in _PADDLE_PEER_VARIABLES
+    )
 
 
 class PythonReader:
-    """Reads `python train.py` in a distributed context; the caller has found that there is one."""
+    """Reads `python train.py` in a distributed context, which the caller has established."""
 
     name: str = "python"
     names: tuple[str, ...] = ("python", "python3")
 
     def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """State what the variables say about rank, world, rendezvous and roles."""
+        """State rank, world size, rendezvous and roles from the variables."""
         found = python_program(line.words)
         if found is None:
             return Reading()
-        launcher = next((w for w in reversed(line.wrappers) if w in ("srun", "mpirun", "horovodrun")), self.name)
-        program = started(line, launcher, found.words, tree, module=found.module)
-        stating = Stating("environment", line.scope, line.command.condition)
+        launcher = next((w for w in reversed(line.wrappers) if w in _TASK_STARTERS), self.name)
+        program = read_program(line, launcher, found.words, tree, module=found.module)
+        builder = ClaimBuilder("environment", line.scope, line.command.condition)
         environment = line.command.environment
         if _is_parameter_server(environment):
-            _state_parameter_server(stating, environment)
-        elif any(name in environment for name in _PADDLE_COLLECTIVE):
-            _state_paddle(stating, environment)
-        _state_torch(stating, environment)
+            _state_parameter_server(builder, environment)
+        elif any(name in environment for name in _PADDLE_COLLECTIVE_VARIABLES):
+            _state_paddle(builder, environment)
+        _state_torch(builder, environment)
         return Reading(
-            claims=(*stating.claims, *program.claims),
+            claims=(*builder.claims, *program.claims),
             launches=(program.launch,),
             references=program.references,
         )
 
 
-def _state_torch(stating: Stating, environment: Mapping[str, Variable]) -> None:
-    say = _Variables(stating, environment)
-    say("MASTER_ADDR", "master_addr", as_text)
-    say("MASTER_PORT", "master_port", as_int)
-    say("WORLD_SIZE", "world_size", as_int, relation=Relation.REQUIRES)
-    say("RANK", "rank", as_int)
-    say("LOCAL_RANK", "local_rank", as_int)
-    say("NODE_RANK", "node_rank", as_int)
+def _state_torch(builder: ClaimBuilder, environment: Mapping[str, Variable]) -> None:
+    add = _Variables(builder, environment)
+    add("MASTER_ADDR", "master_addr", as_text)
+    add("MASTER_PORT", "master_port", as_int)
+    add("WORLD_SIZE", "world_size", as_int, relation=Relation.REQUIRES)
+    add("RANK", "rank", as_int)
+    add("LOCAL_RANK", "local_rank", as_int)
+    add("NODE_RANK", "node_rank", as_int)
 
 
-#: The list of servers, as Paddle's role maker reads it and as the scripts of its 1.x models read it themselves.
+#: The list of servers, as Paddle's role maker reads it and as scripts of its 1.x models read it themselves.
 _SERVER_LISTS = ("PADDLE_PSERVERS_IP_PORT_LIST", "PADDLE_PSERVER_ENDPOINTS")
 
 
 def _first_set(names: tuple[str, ...], environment: Mapping[str, Variable]) -> str:
-    """The first of the names that is set; the first of all when none is."""
+    """The first of the names that is set, or the first of all when none is."""
     return next((name for name in names if name in environment), names[0])
 
 
@@ -91,58 +107,58 @@ def _is_parameter_server(environment: Mapping[str, Variable]) -> bool:
     return any(name in environment for name in ("TRAINING_ROLE", "PADDLE_TRAINING_ROLE", *_SERVER_LISTS))
 
 
-def _state_parameter_server(stating: Stating, environment: Mapping[str, Variable]) -> None:
-    say = _Variables(stating, environment)
+def _state_parameter_server(builder: ClaimBuilder, environment: Mapping[str, Variable]) -> None:
+    add = _Variables(builder, environment)
     role_name = _first_set(("TRAINING_ROLE", "PADDLE_TRAINING_ROLE"), environment)
     servers_name = _first_set(_SERVER_LISTS, environment)
-    say(role_name if role_name in environment else servers_name, "ps_mode", lambda _: Known(True))
-    say(role_name, "ps_role", as_text)
-    say(servers_name, "ps_server_endpoints", as_strings)
-    say(servers_name, "ps_servers", lambda value: count_of(as_strings(value)))
-    say("PADDLE_TRAINER_ENDPOINTS", "ps_worker_endpoints", as_strings)
-    say("PADDLE_TRAINERS_NUM", "ps_workers", as_int)
-    say("PADDLE_MASTER", "rendezvous_endpoint", as_text)
-    say("PADDLE_CURRENT_ENDPOINT", "ps_current_endpoint", as_text)
+    add(role_name if role_name in environment else servers_name, "ps_mode", lambda _: Known(True))
+    add(role_name, "ps_role", as_text)
+    add(servers_name, "ps_server_endpoints", as_strings)
+    add(servers_name, "ps_servers", lambda value: count_of(as_strings(value)))
+    add("PADDLE_TRAINER_ENDPOINTS", "ps_worker_endpoints", as_strings)
+    add("PADDLE_TRAINERS_NUM", "ps_workers", as_int)
+    add("PADDLE_MASTER", "rendezvous_endpoint", as_text)
+    add("PADDLE_CURRENT_ENDPOINT", "ps_current_endpoint", as_text)
     role = environment.get(role_name)
     address, port = environment.get("POD_IP"), environment.get("PADDLE_PORT")
-    # Paddle's role maker reads the two for servers only; a trainer inherits them where one script starts both.
+    # Paddle's role maker reads both for servers only; a trainer inherits them when one script starts both roles.
     is_trainer = role is not None and texts(role.value) == ("TRAINER",)
     own: Value | None = None
     if address is not None and port is not None:
         own = lift(lambda host, number: f"{host}:{number}", address.value, port.value)
         if "PADDLE_CURRENT_ENDPOINT" not in environment and not is_trainer:
-            say("POD_IP", "ps_current_endpoint", lambda _: own or address.value)
+            add("POD_IP", "ps_current_endpoint", lambda _: own or address.value)
     if role is not None and texts(role.value) in (("PSERVER",),):
-        # A server finds its index by looking its own endpoint up in the list.
+        # The index of a server is the position of its own endpoint in the list.
         servers = environment.get(servers_name)
         if own is not None and servers is not None:
             index = lift(_index_of, own, as_strings(servers.value))
             if not isinstance(index, Unresolved):
-                say("POD_IP", "ps_index", lambda _: index)
+                add("POD_IP", "ps_index", lambda _: index)
     else:
-        say("PADDLE_TRAINER_ID", "ps_index", as_int)
+        add("PADDLE_TRAINER_ID", "ps_index", as_int)
 
 
-def _state_paddle(stating: Stating, environment: Mapping[str, Variable]) -> None:
-    say = _Variables(stating, environment)
-    say("PADDLE_TRAINER_ID", "rank", as_int)
-    say("PADDLE_TRAINERS_NUM", "world_size", as_int, relation=Relation.REQUIRES)
-    # The list makes as many ranks as it has entries; the number alone only says how many are waited for.
+def _state_paddle(builder: ClaimBuilder, environment: Mapping[str, Variable]) -> None:
+    add = _Variables(builder, environment)
+    add("PADDLE_TRAINER_ID", "rank", as_int)
+    add("PADDLE_TRAINERS_NUM", "world_size", as_int, relation=Relation.REQUIRES)
+    # The list defines one rank per entry; the number alone says how many ranks each rank waits for.
     relation = Relation.SETS if "PADDLE_TRAINERS_NUM" in environment else Relation.REQUIRES
-    say("PADDLE_TRAINER_ENDPOINTS", "world_size", lambda v: count_of(as_strings(v)), relation=relation)
+    add("PADDLE_TRAINER_ENDPOINTS", "world_size", lambda v: count_of(as_strings(v)), relation=relation)
     if "PADDLE_MASTER" in environment:
         host, port = endpoint(environment["PADDLE_MASTER"].value)
-        say("PADDLE_MASTER", "rendezvous_endpoint", as_text)
-        say("PADDLE_MASTER", "master_addr", lambda _: host)
+        add("PADDLE_MASTER", "rendezvous_endpoint", as_text)
+        add("PADDLE_MASTER", "master_addr", lambda _: host)
         if port is not None:
-            say("PADDLE_MASTER", "master_port", lambda _: port)
+            add("PADDLE_MASTER", "master_port", lambda _: port)
 
 
 class _Variables:
-    """States a quantity from a variable, when there is one."""
+    """States a quantity from a variable, when it is set."""
 
-    def __init__(self, stating: Stating, environment: Mapping[str, Variable]) -> None:
-        self._stating = stating
+    def __init__(self, builder: ClaimBuilder, environment: Mapping[str, Variable]) -> None:
+        self._builder = builder
         self._environment = environment
 
     def __call__(
@@ -153,10 +169,73 @@ class _Variables:
         *,
         relation: Relation = Relation.SETS,
     ) -> None:
-        self._stating.given(quantity, said_by(self._environment.get(name)), convert, relation=relation)
+        self._builder.add_setting(quantity, variable_setting(self._environment.get(name)), convert, relation=relation)
 
 
 def _index_of(own: Plain, servers: Plain) -> Plain:
     if not isinstance(servers, tuple) or own not in servers:
         raise ValueError(f"{own} is not in the list of servers")
     return servers.index(own)
+
+
+_OF_RANKS = lazy_pattern(
+    r"environ\s*\[\s*[\"'](?:LOCAL_RANK|RANK|WORLD_SIZE)[\"']\s*\]|torch\.distributed|paddle\.distributed|DataParallel"
+    r"|init_dist|distributed\.init|SyncBatchNorm"
+)
+#: Words of a plain command that are searched for an option.
+_MAX_OPTIONS = 200
+#: Wrappers that do not change the environment of the script.
+_TRANSPARENT_WRAPPERS = frozenset({"env", "time", "nohup", "nice", "taskset", "numactl", "exec"})
+
+
+_SPAWNS = lazy_pattern(
+    r"\b(?:mp|multiprocessing)\.spawn\s*\("
+    r"|\bimport ray\b[\s\S]*?\bplacement_group\s*\(|\bray\.train\b[\s\S]*?\bScalingConfig\s*\("
+)
+
+
+def spawns_ranks(command: Command, tree: Tree) -> bool:
+    """Whether a command runs a script as one process, and the script's text spawns the ranks or starts them in Ray."""
+    stripped = strip_wrappers(command)
+    if not is_python(stripped.words) or any(wrapper.name not in _TRANSPARENT_WRAPPERS for wrapper in stripped.wrappers):
+        return False
+    found = python_program(stripped.words)
+    if found is None or not found.words:
+        return False
+    name = text_of(found.words[0]) or ""
+    line = LaunchLine(f"{command.span.path}:{command.span.line}", stripped.words, command)
+    path = module_path(name, line, tree) if found.module else relative(name, line, tree)
+    file = tree.read(path) if path is not None and path.endswith(".py") else None
+    return isinstance(file, SourceFile) and _SPAWNS.search(file.text) is not None
+
+
+def plain_program(command: Command, tree: Tree) -> Reading:
+    """State that a script runs as one process, and refer to it, when its text speaks of ranks.
+
+    Most plain python commands prepare data or evaluate, and are ignored.
+    """
+    stripped = strip_wrappers(command)
+    if not is_python(stripped.words) or any(wrapper.name not in _TRANSPARENT_WRAPPERS for wrapper in stripped.wrappers):
+        return Reading()
+    found = python_program(stripped.words)
+    if found is None or found.module or not found.words or command.outer is not None:
+        return Reading()
+    if any(name in command.environment for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")):
+        return Reading()
+    word = found.words[0]
+    line = LaunchLine(f"{command.span.path}:{command.span.line}", stripped.words, command)
+    path = relative(text_of(word) or "", line, tree)
+    file = tree.read(path) if path is not None and path.endswith(".py") else None
+    builder = ClaimBuilder("python", condition=command.condition)
+    for option, following in itertools.pairwise((*found.words[1:_MAX_OPTIONS], None)):
+        # A convention of OpenMMLab's tools and those that were made after them.
+        if option is not None and text_of(option) == "--launcher" and following is not None:
+            builder.add("launcher_option", following.value, following.span, f"--launcher {following.spelling}")
+    if path is None or not isinstance(file, SourceFile) or not _OF_RANKS.search(file.text):
+        return Reading(claims=tuple(builder.claims))
+    first = stripped.words[0]
+    builder.add("plain_program", Known(path), first.span, f"{first.spelling} {word.spelling}")
+    visible = command.environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        builder.add("plain_visible_devices", visible.value, visible.span, visible.spelling)
+    return Reading(claims=tuple(builder.claims), references=(Reference(path, "script", word.span),))

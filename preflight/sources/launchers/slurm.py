@@ -1,16 +1,18 @@
-"""Slurm: what `#SBATCH` lines and the options of `srun` claim, and what they come to for one launch.
+"""Slurm: the claims of `#SBATCH` lines and of `srun` options.
 
-Options as in the manuals of sbatch and srun, Slurm 24.05. `#SBATCH` speaks of the whole job, `srun` of its launch;
-both with the scheduler's strength, so the narrower srun wins. A batch script itself runs on the first node of the
-allocation only, so a launcher with nothing in front of it starts there and nowhere else.
+Options as in the manuals of sbatch and srun, Slurm 24.05. The scope of `#SBATCH` is the whole job, the scope of `srun`
+its launch; both have the scheduler's strength, so srun's narrower scope wins. A batch script itself runs on the first
+node of the allocation only, so a launcher without srun before it starts only there.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
-from preflight.job import (
+from preflight._util.hostlists import expand_hosts
+from preflight.model.job import (
     Claim,
     Known,
     OneOf,
@@ -21,17 +23,16 @@ from preflight.job import (
     Value,
     alternatives,
     as_int,
+    is_whole_number,
     lift,
     one_of,
 )
-from preflight.job.hostlist import expand_hosts
-from preflight.lazy.dataclasses import dataclass
 from preflight.sources.base import Directive
-from preflight.sources.launchers.options import Given, table
-from preflight.sources.launchers.stating import Stating
+from preflight.sources.launchers.claim_builder import ClaimBuilder
+from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, table
 
-#: Longer lists than this are no one's, and could make splitting them slow.
-_LONGEST_LIST = 4000
+#: Longer lists do not occur in practice, and are slow to split.
+_MAX_LIST_LENGTH = 4000
 _VALUED = {
     "nodes": "-N --nodes",
     "ntasks": "-n --ntasks",
@@ -75,10 +76,10 @@ _OTHER_VALUED = (
     " --ntasks-per-socket --power --prefer --priority --profile --prolog"
     " --propagate -q --qos --reservation -s --slurmd-debug --sockets-per-node --switches --task-epilog"
     " --task-prolog --thread-spec -T --threads --threads-per-core --time-min --tmp --tres-bind --tres-per-task"
-    " --uid -W --wait --wckey --x11 -X --wrap --export_env --treewidth --segment"
+    " --uid -W --wait --wckey --x11 -X --wrap --export_env --treewidth --segment --het-group --pack-group"
 )
-#: Their value is optional and only taken behind `=`.
-_OPTIONAL = (
+#: Options whose value is optional and must follow `=`.
+_OPTIONAL_VALUE = (
     "--exclusive",
     "--nice",
     "--propagate",
@@ -97,12 +98,12 @@ _FLAGS = (
 SRUN = table(
     {
         **_VALUED,
-        "other": " ".join(name for name in _OTHER_VALUED.split() if name not in _OPTIONAL and name != "-s"),
+        "other": " ".join(name for name in _OTHER_VALUED.split() if name not in _OPTIONAL_VALUE and name != "-s"),
     },
-    {"flag": " ".join((*_OPTIONAL, _FLAGS)), "kill": "-K --kill-on-bad-exit"},
+    {"flag": " ".join((*_OPTIONAL_VALUE, _FLAGS)), "kill": "-K --kill-on-bad-exit"},
 )
 _DESTS = {spelling: dest for dest, spellings in _VALUED.items() for spelling in spellings.split()}
-#: Programs that say nothing about where training runs when srun or ssh starts them.
+#: Programs that do not train: starting them with srun or ssh does not show where training runs.
 HARMLESS = frozenset(
     [
         "hostname",
@@ -150,9 +151,8 @@ HARMLESS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One option of Slurm with its place, from either spelling."""
+class BatchOption(NamedTuple):
+    """One option of a batch header or of srun, with its location."""
 
     dest: str
     value: Value
@@ -160,50 +160,74 @@ class Asked:
     spelling: str
 
 
-def from_directives(found: Sequence[Directive]) -> dict[str, Asked]:
-    """The options of an `#SBATCH` header; the last of several counts."""
-    asked: dict[str, Asked] = {}
-    for directive in found:
+def from_directives(directives: Sequence[Directive]) -> dict[str, BatchOption]:
+    """The options of an `#SBATCH` header; if one is repeated, the last counts."""
+    options: dict[str, BatchOption] = {}
+    for directive in directives:
         dest = _DESTS.get(directive.option) or _DESTS.get("--" + directive.option.lstrip("-"))
         if dest is not None and directive.value is not None:
             value: Value = Known(directive.value)
-            if is_open(directive.value):
-                value = Unresolved(f"{directive.value} is filled in before the script is submitted")
-            asked[dest] = Asked(dest, value, directive.span, directive.spelling)
-    return asked
+            if has_placeholder(directive.value):
+                value = Unresolved(f"{directive.value} is replaced before the script is submitted")
+            options[dest] = BatchOption(dest, value, directive.span, directive.spelling)
+    return options
 
 
-def is_open(text: str) -> bool:
-    """Whether something in a directive is filled in before sbatch reads it: `{{ nodes }}`, `$NODES`, `<ACCOUNT>`."""
+def has_placeholder(text: str) -> bool:
+    """Whether a directive contains a placeholder that is replaced before submission: `{{ nodes }}`, `$NODES`,
+    `<ACCOUNT>`.
+    """
     return re.search(r"\{\{|\$\{?\w|<[A-Z_]+>", text) is not None
 
 
-def from_options(given: Iterable[Given]) -> dict[str, Asked]:
-    """The options of one srun; the last of several counts."""
-    return {g.dest: Asked(g.dest, g.value, g.span, g.spelling) for g in given if g.dest in _VALUED}
+def merged_steps(steps: Sequence[ScannedLine]) -> ScannedLine:
+    """The line of `srun --het-group=0 -n 1 a : --het-group=1 -n 8 b`, whose programs are one world: the first program,
+    with all tasks.
+    """
+    first, *others = steps
+    if not others:
+        return first
+    given = [option for option in first.given if option.dest not in ("nodes", "ntasks", "ntasks_per_node", "nodelist")]
+    counts = [option for step in steps if (option := step.last("ntasks")) is not None]
+    if counts:
+        unknown = Unresolved("the tasks of one of several programs")
+        values = [as_int(option.value) for option in counts] + [unknown] * (len(steps) - len(counts))
+        shown = " : ".join(option.spelling for option in counts)
+        given.append(counts[0]._replace(value=lift(_sum, *values), spelling=shown, parts=()))
+    incomplete = any(step.incomplete for step in steps)
+    return ScannedLine(tuple(given), first.rest, incomplete, first.unknown)
 
 
-def state(stating: Stating, asked: dict[str, Asked]) -> dict[str, Claim]:
-    """State what the options say; the claims by quantity."""
-    said: dict[str, Claim] = {}
-    for dest, quantity, convert in _PLAIN:
-        option = asked.get(dest)
+def _sum(*items: Plain) -> Plain:
+    return sum(int(str(item)) for item in items)
+
+
+def from_options(options: Iterable[GivenOption]) -> dict[str, BatchOption]:
+    """The options of one srun; if one is repeated, the last counts."""
+    return {g.dest: BatchOption(g.dest, g.value, g.span, g.spelling) for g in options if g.dest in _VALUED}
+
+
+def state(builder: ClaimBuilder, options: dict[str, BatchOption]) -> dict[str, Claim]:
+    """State the claims of the options; returns them by quantity."""
+    claims: dict[str, Claim] = {}
+    for dest, quantity, convert in _SIMPLE_OPTIONS:
+        option = options.get(dest)
         if option is None:
             continue
-        said[quantity] = _say(stating, quantity, option, convert(option.value))
-    if "gres" in asked and "gpus_per_node" not in said:
-        value = lift(_gres, asked["gres"].value)
-        if not isinstance(value, Unresolved) or "no GPU" not in value.why:
-            said["gpus_per_node"] = _say(stating, "gpus_per_node", asked["gres"], value)
-    nodes = asked.get("nodes")
+        claims[quantity] = _add(builder, quantity, option, convert(option.value))
+    if "gres" in options and "gpus_per_node" not in claims:
+        value = lift(_gres, options["gres"].value)
+        if 0 not in alternatives(value):
+            claims["gpus_per_node"] = _add(builder, "gpus_per_node", options["gres"], value)
+    nodes = options.get("nodes")
     if nodes is not None and any("-" in str(item) for item in alternatives(nodes.value)):
-        _say(stating, "min_nodes", nodes, lift(lambda item: int(str(item).partition("-")[0]), nodes.value))
-    if "gpus" in asked and "gpus_per_node" not in said and "nodes" in said:
-        total, count = lift(_gpus, asked["gpus"].value), said["nodes"]
-        per_node = lift(divided, total, count.value)
+        _add(builder, "min_nodes", nodes, lift(lambda item: int(str(item).partition("-")[0]), nodes.value))
+    if "gpus" in options and "gpus_per_node" not in claims and "nodes" in claims:
+        total, count = lift(_gpus, options["gpus"].value), claims["nodes"]
+        per_node = lift(divide_evenly, total, count.value)
         if not isinstance(per_node, Unresolved):
-            option = asked["gpus"]
-            said["gpus_per_node"] = stating.say(
+            option = options["gpus"]
+            claims["gpus_per_node"] = builder.add(
                 "gpus_per_node",
                 per_node,
                 option.span,
@@ -211,54 +235,60 @@ def state(stating: Stating, asked: dict[str, Asked]) -> dict[str, Claim]:
                 strength=Strength.SCHEDULER,
                 because=(count,),
             )
-    _tasks(stating, said)
-    return said
+    _add_derived_tasks(builder, claims)
+    return claims
 
 
-def _say(stating: Stating, quantity: str, option: Asked, value: Value) -> Claim:
-    return stating.say(quantity, value, option.span, option.spelling, strength=Strength.SCHEDULER)
+def _add(builder: ClaimBuilder, quantity: str, option: BatchOption, value: Value) -> Claim:
+    return builder.add(quantity, value, option.span, option.spelling, strength=Strength.SCHEDULER)
 
 
-def _tasks(stating: Stating, said: dict[str, Claim]) -> None:
-    """`--nodes` with `--ntasks` gives tasks a node; Slurm spreads them evenly."""
-    nodes, tasks, each = said.get("nodes"), said.get("tasks"), said.get("tasks_per_node")
+def _add_derived_tasks(builder: ClaimBuilder, claims: dict[str, Claim]) -> None:
+    """Derive tasks per node from `--nodes` and `--ntasks`, or the reverse; Slurm spreads tasks evenly."""
+    nodes, tasks, per_node = claims.get("nodes"), claims.get("tasks"), claims.get("tasks_per_node")
     if nodes is None:
         return
-    if tasks is not None and each is None:
-        if not isinstance(lift(divided, tasks.value, nodes.value), Unresolved):
-            said["tasks_per_node"] = spread(stating, tasks, nodes)
-    elif each is not None and tasks is None and not isinstance(lift(_product, nodes.value, each.value), Unresolved):
-        said["tasks"] = multiplied(stating, nodes, each)
+    if tasks is not None and per_node is None:
+        if not isinstance(lift(divide_evenly, tasks.value, nodes.value), Unresolved):
+            claims["tasks_per_node"] = add_tasks_per_node(builder, tasks, nodes)
+    elif (
+        per_node is not None
+        and tasks is None
+        and not isinstance(lift(_product, nodes.value, per_node.value), Unresolved)
+    ):
+        claims["tasks"] = add_total_tasks(builder, nodes, per_node)
 
 
-def spread(stating: Stating, tasks: Claim, nodes: Claim) -> Claim:
-    """The tasks on each node that follow from all tasks and the number of nodes."""
-    value = lift(divided, tasks.value, nodes.value)
+def add_tasks_per_node(builder: ClaimBuilder, tasks: Claim, nodes: Claim) -> Claim:
+    """State the tasks per node that follow from the number of tasks and the number of nodes."""
+    value = lift(divide_evenly, tasks.value, nodes.value)
     because = (tasks, nodes)
-    return stating.say(
+    return builder.add(
         "tasks_per_node", value, tasks.span, tasks.spelling, strength=Strength.SCHEDULER, because=because
     )
 
 
-def multiplied(stating: Stating, nodes: Claim, each: Claim) -> Claim:
-    """All tasks, as they follow from the number of nodes and the tasks on each."""
-    value = lift(_product, nodes.value, each.value)
-    return stating.say("tasks", value, each.span, each.spelling, strength=Strength.SCHEDULER, because=(nodes, each))
+def add_total_tasks(builder: ClaimBuilder, nodes: Claim, per_node: Claim) -> Claim:
+    """State the number of tasks that follows from the number of nodes and the tasks per node."""
+    value = lift(_product, nodes.value, per_node.value)
+    return builder.add(
+        "tasks", value, per_node.span, per_node.spelling, strength=Strength.SCHEDULER, because=(nodes, per_node)
+    )
 
 
-def _product(nodes: Plain, each: Plain) -> Plain:
-    return int(str(nodes)) * int(str(each))
+def _product(nodes: Plain, per_node: Plain) -> Plain:
+    return int(str(nodes)) * int(str(per_node))
 
 
 def nodes_of(value: Value) -> Value:
-    """`4`, `2-4`, `1k` as node counts."""
+    """The node counts in `4`, `2-4` or `1k`."""
     found: list[Plain] = []
     for item in alternatives(value):
         match = re.fullmatch(r"(\d{1,7})([kKmM]?)(?:-(\d{1,7})([kKmM]?))?", str(item).strip())
         if match is None:
-            return Unresolved(f"{item!r} is no number of nodes")
-        low = _scaled(match[1], match[2])
-        high = _scaled(match[3], match[4]) if match[3] else low
+            return Unresolved(f"{item!r} is not a number of nodes")
+        low = _scale(match[1], match[2])
+        high = _scale(match[3], match[4]) if match[3] else low
         if high - low >= 16:
             return Unresolved(f"any number of nodes from {low} to {high}")
         found.extend(range(low, high + 1) if high >= low else (low,))
@@ -266,21 +296,24 @@ def nodes_of(value: Value) -> Value:
 
 
 def seconds_of(value: Value) -> Value:
-    """Slurm's `minutes`, `minutes:seconds`, `hours:minutes:seconds`, `days-hours[:minutes[:seconds]]` in seconds."""
+    """The seconds in Slurm's time format.
+
+    It is `minutes`, `minutes:seconds`, `hours:minutes:seconds` or `days-hours[:minutes[:seconds]]`.
+    """
     return lift(_seconds, value)
 
 
 def mebibytes_of(value: Value) -> Value:
-    """`64G`, `512` (MiB), `1T` in MiB; `0` stands for all the memory of the node."""
+    """The MiB in `64G`, `512` (MiB) or `1T`; `0`, all the memory of the node, is unresolved."""
     return lift(_mebibytes, value)
 
 
 def hosts_of(value: Value) -> Value:
-    """`node[01-04,07],login1` as the names it stands for."""
+    """The host names in `node[01-04,07],login1`."""
     return lift(lambda item: expand_hosts(str(item)), value)
 
 
-def _scaled(digits: str, unit: str) -> int:
+def _scale(digits: str, unit: str) -> int:
     return int(digits) * {"": 1, "k": 1024, "m": 1024 * 1024}[unit.lower()]
 
 
@@ -290,20 +323,18 @@ def _gpus(item: Plain) -> Plain:
 
 
 def _gres(item: Plain) -> Plain:
-    if len(str(item)) > _LONGEST_LIST:
-        raise ValueError("too long a list of resources")
+    if len(str(item)) > _MAX_LIST_LENGTH:
+        raise ValueError("the list of resources is too long")
     total = 0
     for part in re.split(r",(?![^(]*\))", str(item)):
         pieces = part.split("(")[0].split(":")
         if pieces[0].removeprefix("gres/") == "gpu":
-            total += int(pieces[-1]) if pieces[-1].isdigit() else 1
-    if not total:
-        raise ValueError("no GPU among the generic resources")
+            total += int(pieces[-1]) if is_whole_number(pieces[-1]) else 1
     return total
 
 
-def divided(total: Plain, parts: Plain) -> Plain:
-    """Parts of equal size; raises ValueError where it does not come out even."""
+def divide_evenly(total: Plain, parts: Plain) -> Plain:
+    """The size of each of `parts` equal parts; ValueError if there is a remainder."""
     whole, left = divmod(int(str(total)), int(str(parts)))
     if left or not whole:
         raise ValueError(f"{total} cannot be spread evenly over {parts}")
@@ -314,7 +345,7 @@ def _seconds(item: Plain) -> Plain:
     text = str(item).strip()
     match = re.fullmatch(r"(?:(\d+)-(\d+)(?::(\d+))?(?::(\d+))?)|(\d+)(?::(\d+))?(?::(\d+))?", text)
     if match is None:
-        raise ValueError(f"{text!r} is no time limit")
+        raise ValueError(f"{text!r} is not a time limit")
     if match[1] is not None:
         days, hours, minutes, seconds = (int(match[i] or 0) for i in range(1, 5))
         return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
@@ -323,16 +354,16 @@ def _seconds(item: Plain) -> Plain:
         return (int(first) * 60 + int(second)) * 60 + int(third)
     total = int(first) * 60 + int(second or 0)
     if not total:
-        raise ValueError("0 asks for no time limit")
+        raise ValueError("0 means no time limit")
     return total
 
 
 def _mebibytes(item: Plain) -> Plain:
     match = re.fullmatch(r"(\d+)([KMGTkmgt]?)[bB]?", str(item).strip())
     if match is None:
-        raise ValueError(f"{item!r} is no amount of memory")
+        raise ValueError(f"{item!r} is not an amount of memory")
     if int(match[1]) == 0:
-        raise ValueError("0 asks for all the memory of the node")
+        raise ValueError("0 means all memory of the node")
     kibibytes = int(match[1]) * {"k": 1, "": 1024, "m": 1024, "g": 1024**2, "t": 1024**3}[match[2].lower()]
     return kibibytes // 1024
 
@@ -341,7 +372,7 @@ def _text(value: Value) -> Value:
     return value if isinstance(value, (Unresolved, OneOf)) else lift(str, value)
 
 
-_PLAIN: tuple[tuple[str, str, Callable[[Value], Value]], ...] = (
+_SIMPLE_OPTIONS: tuple[tuple[str, str, Callable[[Value], Value]], ...] = (
     ("nodes", "nodes", nodes_of),
     ("ntasks", "tasks", as_int),
     ("ntasks_per_node", "tasks_per_node", as_int),
@@ -353,4 +384,5 @@ _PLAIN: tuple[tuple[str, str, Callable[[Value], Value]], ...] = (
     ("partition", "partition", _text),
     ("nodelist", "hosts", hosts_of),
     ("chdir", "working_directory", _text),
+    ("gpu_bind", "gpu_bind", _text),
 )

@@ -1,7 +1,7 @@
-"""Single steps of a script: what each srun starts, whether training or not, and who notices that it failed.
+"""Job steps of a script: what each srun starts, training or not, and whether its failure is noticed.
 
-Each step has a scope of its own, named like that of a launch on the same line. All claims of a step stand at its
-`srun`, except those that an option makes.
+Each step has its own scope, with the name of a launch on the same line. The claims of a step are located at its `srun`,
+or at the option that makes them.
 """
 
 from __future__ import annotations
@@ -10,36 +10,36 @@ import posixpath
 import re
 from collections.abc import Mapping, Sequence
 
-from preflight.job import Claim, Known, Relation, Scope, Strength, Unresolved, Value, alternatives, as_int, lift
-from preflight.lazy.patterns import lazy_pattern
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job import Claim, Known, Relation, Scope, Strength, Unresolved, Value, alternatives, as_int, lift
 from preflight.sources.base import Command, Variable
 from preflight.sources.launchers import slurm
-from preflight.sources.launchers.options import joined, text_of
-from preflight.sources.launchers.programs import is_python, python_program
-from preflight.sources.launchers.stating import Stating, said, said_by
-from preflight.sources.launchers.wrappers import Wrapper, peel, program_name
+from preflight.sources.launchers.claim_builder import ClaimBuilder, option_setting, variable_setting
+from preflight.sources.launchers.option_parser import join_spans, text_of
+from preflight.sources.launchers.python_program import is_python, python_program
+from preflight.sources.launchers.wrappers import Wrapper, program_name, strip_wrappers
 
-#: Steps of one script that are claimed.
-_MOST_STEPS = 200
-_LONGEST = 100
-#: Programs that go to the nodes of an allocation by themselves.
-_REACHING = frozenset(
+#: Steps read from one script.
+_MAX_STEPS = 200
+_MAX_SPELLING = 100
+#: Programs that reach the nodes of an allocation by themselves.
+_REMOTE_STARTERS = frozenset(
     (
         *("mpirun", "mpiexec", "mpiexec.hydra", "horovodrun", "deepspeed", "pdsh", "clush", "ssh", "parallel", "ray"),
         *("ibrun", "prun", "jsrun", "flux", "colossalai"),
     )
 )
 _SIGNAL = lazy_pattern(r"(?:SIG)?([A-Z]+[0-9]?)|([0-9]+)")
-_NUMBERED = {"2": "INT", "10": "USR1", "12": "USR2", "15": "TERM", "0": "EXIT", "18": "CONT", "1": "HUP"}
+_SIGNAL_NAMES = {"2": "INT", "10": "USR1", "12": "USR2", "15": "TERM", "0": "EXIT", "18": "CONT", "1": "HUP"}
 
 
-def state_steps(commands: Sequence[Command], header: Mapping[str, slurm.Asked], text: str) -> tuple[Claim, ...]:
-    """The claims about the steps of one script, and about how it waits for them.
+def state_steps(commands: Sequence[Command], header: Mapping[str, slurm.BatchOption], text: str) -> tuple[Claim, ...]:
+    """State the claims about the steps of one script, and about how it waits for them.
 
     Args:
-        commands: as evaluated.
-        header: the script's `#SBATCH` options, empty where it has none.
-        text: the script, for what no command shows (`${PIPESTATUS[0]}`).
+        commands: the evaluated commands.
+        header: the options of the `#SBATCH` header; empty without one.
+        text: the script, for constructs that are in no command (`${PIPESTATUS[0]}`).
     """
     claims: list[Claim] = []
     seen: dict[str, int] = {}
@@ -51,108 +51,125 @@ def state_steps(commands: Sequence[Command], header: Mapping[str, slurm.Asked], 
         if words and words[0] == "set" and "pipefail" in words:
             before = words[words.index("pipefail") - 1]
             pipefail.discard(shell) if before.startswith("+") else pipefail.add(shell)
-        claims.extend(_waiting(command, words))
-        claims.extend(_chores(command, words))
-        srun = next((w for w in peel(command).wrappers if w.name == "srun" and w.command is command), None)
-        if srun is not None and len(seen) < _MOST_STEPS:
+        claims.extend(_wait_claims(command, words))
+        claims.extend(_setup_claims(command, words))
+        srun = next((w for w in strip_wrappers(command).wrappers if w.name == "srun" and w.command is command), None)
+        if srun is not None and len(seen) < _MAX_STEPS:
             key = f"{command.span.path}:{command.span.line}"
             seen[key] = seen.get(key, 0) + 1
             scope = Scope(launch=key if seen[key] == 1 else f"{key}#{seen[key]}")
             hides = not keeps_status and shell not in pipefail
-            claims.extend(_step(command, srun, header, scope, hides=hides))
+            claims.extend(_step_claims(command, srun, header, scope, hides=hides))
     return tuple(dict.fromkeys(claims))
 
 
-def _step(
-    command: Command, srun: Wrapper, header: Mapping[str, slurm.Asked], scope: Scope, *, hides: bool
+def _step_claims(
+    command: Command, srun: Wrapper, header: Mapping[str, slurm.BatchOption], scope: Scope, *, hides: bool
 ) -> tuple[Claim, ...]:
-    stating = Stating("srun", scope, command.condition)
-    words = peel(command).words
-    spelling = " ".join(" ".join(word.spelling.split()) for word in command.words)[:_LONGEST]
-    span = joined(srun.word.span, command.words[-1].span)
+    builder = ClaimBuilder("srun", scope, command.condition)
+    words = strip_wrappers(command).words
+    spelling = " ".join(" ".join(word.spelling.split()) for word in command.words)[:_MAX_SPELLING]
+    span = join_spans(srun.word.span, command.words[-1].span)
 
-    def say(quantity: str, value: Value, shown: str = spelling) -> None:
-        stating.say(quantity, value, span, shown, strength=Strength.SCHEDULER)
+    def add(quantity: str, value: Value, shown: str = spelling) -> None:
+        builder.add(quantity, value, span, shown, strength=Strength.SCHEDULER)
 
-    say("step", _program(command, srun))
+    add("step", _program(command, srun))
     if is_python(words):
         program = python_program(words)
         if program is not None and program.module:
-            say("step_module", program.words[0].value)
-    asked = slurm.from_options(srun.scanned.given)
-    hidden = Unresolved("options of srun that come from outside") if srun.scanned.incomplete else None
-    _sizes(stating, asked, header, hidden)
-    cores = said(srun.scanned.last("cpus_per_task")) or said_by(_variable(command, "SRUN_CPUS_PER_TASK"))
+            add("step_module", program.words[0].value)
+    options = slurm.from_options(srun.scanned.given)
+    unknown_options = Unresolved("options of srun that are known only at run time") if srun.scanned.incomplete else None
+    _state_sizes(builder, options, header, unknown_options)
+    cores = option_setting(srun.scanned.last("cpus_per_task")) or variable_setting(
+        _variable(command, "SRUN_CPUS_PER_TASK")
+    )
     if cores is not None:
-        stating.given("step_cpus_per_task", cores, as_int)
-    elif hidden is not None:
-        say("step_cpus_per_task", hidden)
-    elif "cpus_per_gpu" in asked or "cpu_bind" in asked:
-        option = asked.get("cpus_per_gpu") or asked["cpu_bind"]
-        why = Unresolved(f"{option.spelling} decides about cores")
-        stating.say("step_cpus_per_task", why, option.span, option.spelling, strength=Strength.SCHEDULER)
-    say("step_background", Known(command.background))
+        builder.add_setting("step_cpus_per_task", cores, as_int)
+    elif unknown_options is not None:
+        add("step_cpus_per_task", unknown_options)
+    elif "cpus_per_gpu" in options or "cpu_bind" in options:
+        option = options.get("cpus_per_gpu") or options["cpu_bind"]
+        why = Unresolved(f"{option.spelling} determines the cores")
+        builder.add("step_cpus_per_task", why, option.span, option.spelling, strength=Strength.SCHEDULER)
+    gpus = next((options[name] for name in ("gpus", "gpus_per_node", "gres") if name in options), None)
+    if gpus is not None:
+        shown = str(gpus.value.value) if isinstance(gpus.value, Known) else ""
+        value = Known(shown) if shown else Unresolved("the GPUs of the step are known only at run time")
+        builder.add("step_gpus", value, gpus.span, gpus.spelling, strength=Strength.SCHEDULER)
+    add("step_background", Known(command.background))
     if command.repeated:
-        say("step_repeated", Known(True))
+        add("step_repeated", Known(True))
     if command.pipe:
-        say("step_pipe", Known(posixpath.basename(command.pipe)))
-        say("step_pipe_hides_failure", Known(hides))
-    kills = _kills(command, srun)
-    say("step_kills_on_failure", Known(True) if kills else hidden or Known(False))
-    return tuple(stating.claims)
+        add("step_pipe", Known(posixpath.basename(command.pipe)))
+        add("step_pipe_hides_failure", Known(hides))
+    kills = _kills_on_failure(command, srun)
+    add("step_kills_on_failure", Known(True) if kills else unknown_options or Known(False))
+    return tuple(builder.claims)
 
 
-def _sizes(
-    stating: Stating, asked: Mapping[str, slurm.Asked], header: Mapping[str, slurm.Asked], hidden: Unresolved | None
+def _state_sizes(
+    builder: ClaimBuilder,
+    options: Mapping[str, slurm.BatchOption],
+    header: Mapping[str, slurm.BatchOption],
+    unknown_options: Unresolved | None,
 ) -> None:
-    """Over how many nodes the step runs, and in how many tasks: its own options before those of the header."""
+    """State the nodes and tasks of a step; its own options override the header's."""
     # Fewer tasks than nodes need fewer nodes.
-    if "ntasks" in asked and asked["ntasks"].value in (Known("1"), Known(1)):
-        one = asked["ntasks"]
-        stating.say("step_nodes", Known(1), one.span, one.spelling, strength=Strength.SCHEDULER)
+    if "ntasks" in options and options["ntasks"].value in (Known("1"), Known(1)):
+        task_count = options["ntasks"]
+        builder.add("step_nodes", Known(1), task_count.span, task_count.spelling, strength=Strength.SCHEDULER)
     else:
-        nodes = asked.get("nodes") or header.get("nodes")
+        nodes = options.get("nodes") or header.get("nodes")
         if nodes is not None:
-            value = hidden if hidden is not None and "nodes" not in asked else slurm.nodes_of(nodes.value)
-            stating.say("step_nodes", value, nodes.span, nodes.spelling, strength=Strength.SCHEDULER)
-    _tasks(stating, asked, header, hidden)
+            value = (
+                unknown_options
+                if unknown_options is not None and "nodes" not in options
+                else slurm.nodes_of(nodes.value)
+            )
+            builder.add("step_nodes", value, nodes.span, nodes.spelling, strength=Strength.SCHEDULER)
+    _state_tasks(builder, options, header, unknown_options)
 
 
-def _tasks(
-    stating: Stating, asked: Mapping[str, slurm.Asked], header: Mapping[str, slurm.Asked], hidden: Unresolved | None
+def _state_tasks(
+    builder: ClaimBuilder,
+    options: Mapping[str, slurm.BatchOption],
+    header: Mapping[str, slurm.BatchOption],
+    unknown_options: Unresolved | None,
 ) -> None:
-    """How many tasks the step has in all and on each node, from whichever of the two is given."""
-    tasks = asked.get("ntasks") or (None if {"nodes", "ntasks_per_node"} & set(asked) else header.get("ntasks"))
-    each = asked.get("ntasks_per_node") or header.get("ntasks_per_node")
-    over = asked.get("nodes") or header.get("nodes")
-    nodes: Value = slurm.nodes_of(over.value) if over is not None else Known(1)
+    """State the tasks of a step, in total and per node, from whichever of the two is given."""
+    tasks = options.get("ntasks") or (None if {"nodes", "ntasks_per_node"} & set(options) else header.get("ntasks"))
+    per_node = options.get("ntasks_per_node") or header.get("ntasks_per_node")
+    node_count = options.get("nodes") or header.get("nodes")
+    nodes: Value = slurm.nodes_of(node_count.value) if node_count is not None else Known(1)
     if tasks is not None:
-        said_here, total = tasks, as_int(tasks.value)
+        own_tasks, total = tasks, as_int(tasks.value)
         on_one = lift(lambda a, b: -(-int(str(a)) // int(str(b))), total, nodes)
-    elif each is not None:
-        said_here, on_one = each, as_int(each.value)
+    elif per_node is not None:
+        own_tasks, on_one = per_node, as_int(per_node.value)
         total = lift(lambda a, b: int(str(a)) * int(str(b)), on_one, nodes)
     else:
         return
-    own = "ntasks" in asked or "ntasks_per_node" in asked
+    own = "ntasks" in options or "ntasks_per_node" in options
     for quantity, value in (("step_tasks", total), ("step_tasks_per_node", on_one)):
-        known = value if hidden is None or own else hidden
-        stating.say(quantity, known, said_here.span, said_here.spelling, strength=Strength.SCHEDULER)
+        known = value if unknown_options is None or own else unknown_options
+        builder.add(quantity, known, own_tasks.span, own_tasks.spelling, strength=Strength.SCHEDULER)
 
 
 def _program(command: Command, srun: Wrapper) -> Value:
-    """The plain name of what srun starts; of `bash -c '...'` the first word of the code."""
-    words = peel(command).words
+    """The name of the program that srun starts; for `bash -c '...'`, the first word of the code."""
+    words = strip_wrappers(command).words
     if not words:
-        return Unresolved("a program that cannot be told")
+        return Unresolved("an unknown program")
     name = program_name(words)
     if name in ("bash", "sh") and len(words) > 2 and (text_of(words[1]) or "").startswith("-"):
         inside = (text_of(words[2]) or "").split()
-        return Known(posixpath.basename(inside[0])) if inside else Unresolved("code that comes from outside")
-    return Known(name) if name else Unresolved(f"`{words[0].spelling[:40]}`, which comes from outside")
+        return Known(posixpath.basename(inside[0])) if inside else Unresolved("code that is known only at run time")
+    return Known(name) if name else Unresolved(f"`{words[0].spelling[:40]}`, which is known only at run time")
 
 
-def _kills(command: Command, srun: Wrapper) -> bool:
+def _kills_on_failure(command: Command, srun: Wrapper) -> bool:
     given = srun.scanned.last("kill")
     if given is not None:
         return "0" not in alternatives(given.value)
@@ -163,50 +180,50 @@ def _kills(command: Command, srun: Wrapper) -> bool:
 
 
 def _variable(command: Command, name: str) -> Variable | None:
-    """A variable that srun sees."""
+    """A variable in the environment of srun."""
     return command.environment.get(name)
 
 
-def _chores(command: Command, words: Sequence[str]) -> tuple[Claim, ...]:
-    """Directories that the script makes, and whether it queues itself again."""
+def _setup_claims(command: Command, words: Sequence[str]) -> tuple[Claim, ...]:
+    """State the directories that the script creates, the programs that reach nodes, and whether it requeues itself."""
     if not words or command.outer is not None:
         return ()
-    stating = Stating("shell", Scope(), command.condition)
-    spelling = " ".join(" ".join(word.spelling.split()) for word in command.words)[:_LONGEST]
+    builder = ClaimBuilder("shell", Scope(), command.condition)
+    spelling = " ".join(" ".join(word.spelling.split()) for word in command.words)[:_MAX_SPELLING]
     name = posixpath.basename(words[0])
-    if name in _REACHING:
-        stating.say("reaches_nodes", Known(name), command.span, spelling)
+    if name in _REMOTE_STARTERS:
+        builder.add("reaches_nodes", Known(name), command.span, spelling)
     elif words[0] == "mkdir":
         for word in words[1:]:
             if word and not word.startswith("-"):
-                stating.say("directory_made", Known(word.rstrip("/")), command.span, spelling)
+                builder.add("directory_made", Known(word.rstrip("/")), command.span, spelling)
     elif words[:2] == ["scontrol", "requeue"]:
-        stating.say("requeues_itself", Known(True), command.span, spelling)
-    return tuple(stating.claims)
+        builder.add("requeues_itself", Known(True), command.span, spelling)
+    return tuple(builder.claims)
 
 
-def _waiting(command: Command, words: Sequence[str]) -> tuple[Claim, ...]:
-    """What `wait` and `trap` say. Only those of the script itself: a shell inside srun waits for its own."""
+def _wait_claims(command: Command, words: Sequence[str]) -> tuple[Claim, ...]:
+    """State the script's own `wait` and `trap` commands; a shell inside srun waits for its own processes."""
     if not words or command.outer is not None or words[0] not in ("wait", "trap"):
         return ()
-    stating = Stating("shell", Scope(), command.condition)
-    spelling = " ".join(" ".join(word.spelling.split()) for word in command.words)[:_LONGEST]
+    builder = ClaimBuilder("shell", Scope(), command.condition)
+    spelling = " ".join(" ".join(word.spelling.split()) for word in command.words)[:_MAX_SPELLING]
 
-    def say(quantity: str, value: Value) -> None:
-        stating.say(quantity, value, command.span, spelling, strength=Strength.FLAG, relation=Relation.SETS)
+    def add(quantity: str, value: Value) -> None:
+        builder.add(quantity, value, command.span, spelling, strength=Strength.FLAG, relation=Relation.SETS)
 
     if words[0] == "wait":
         if len(words) == 1:
-            say("plain_wait", Known(True))
+            add("plain_wait", Known(True))
         else:
-            say("failure_watch", Known("wait"))
-        return tuple(stating.claims)
+            add("failure_watch", Known("wait"))
+        return tuple(builder.claims)
     for word in words[2:]:
         match = _SIGNAL.fullmatch(word.upper())
         if match is None:
             continue
-        signal = match[1] or _NUMBERED.get(match[2], match[2])
+        signal = match[1] or _SIGNAL_NAMES.get(match[2], match[2])
         if signal in ("EXIT", "ERR", "CHLD"):
-            say("failure_watch", Known(f"trap {signal}"))
-        say("trapped_signal", Known(signal))
-    return tuple(stating.claims)
+            add("failure_watch", Known(f"trap {signal}"))
+        add("trapped_signal", Known(signal))
+    return tuple(builder.claims)

@@ -1,15 +1,15 @@
-"""`torchx run ... dist.ddp -j 2x8 --script train.py`: torchrun on as many nodes as a scheduler is asked for.
+"""`torchx run ... dist.ddp -j 2x8 --script train.py`: torchrun on the nodes that a scheduler provides.
 
 Source: torchx/components/dist.py and cli/cmd_run.py of torchx 0.7.
 """
 
 from __future__ import annotations
 
-from preflight.job import Plain, Relation, as_int, lift
+from preflight.model.job import Plain, Relation, as_int, lift
 from preflight.sources.base import LaunchLine, Reading, Tree
-from preflight.sources.launchers.options import scan, table, text_of, texts
-from preflight.sources.launchers.starting import started
-from preflight.sources.launchers.stating import Stating
+from preflight.sources.launchers.claim_builder import ClaimBuilder
+from preflight.sources.launchers.option_parser import scan, table, text_of, texts
+from preflight.sources.launchers.started_program import read_program
 
 _RUN = table(
     {"other": "-s --scheduler -cfg --scheduler_args --workspace --parent_run_id"},
@@ -37,7 +37,7 @@ _COMPONENTS = ("dist.ddp", "dist.spmd", "torchx.components.dist:ddp")
 
 
 class TorchxReader:
-    """Reads the line of torchx where it starts one of its distributed components."""
+    """Reads the command line of torchx when it starts one of its distributed components."""
 
     name: str = "torchx"
     names: tuple[str, ...] = ("torchx",)
@@ -51,30 +51,30 @@ class TorchxReader:
             return Reading()
         inner = scan(outer.rest[1:], _DDP)
         program, module = inner.last("script"), inner.last("module")
-        stating = Stating(self.name, line.scope, line.command.condition)
+        builder = ClaimBuilder(self.name, line.scope, line.command.condition)
         size = inner.last("nodes")
         if size is not None:
-            stating.given("nodes", size, lambda value: lift(_nodes, value))
-            stating.given("nodes", size, lambda value: lift(_nodes, value), relation=Relation.REQUIRES)
-            stating.given("processes_per_node", size, lambda value: lift(_processes, value))
-        stating.given("max_restarts", inner.last("max_restarts"), as_int)
-        stating.given("master_port", inner.last("port"), as_int)
+            builder.add_setting("nodes", size, lambda value: lift(_nodes, value))
+            builder.add_setting("nodes", size, lambda value: lift(_nodes, value), relation=Relation.REQUIRES)
+            builder.add_setting("processes_per_node", size, lambda value: lift(_processes, value))
+        builder.add_setting("max_restarts", inner.last("max_restarts"), as_int)
+        builder.add_setting("master_port", inner.last("port"), as_int)
         chosen = program or module
         words = [word for word in outer.rest if chosen is not None and text_of(word) in texts(chosen.value)]
-        started_here = started(line, self.name, [*words[:1], *inner.rest], tree, module=program is None)
+        started = read_program(line, self.name, [*words[:1], *inner.rest], tree, module=program is None)
         return Reading(
-            claims=(*stating.claims, *started_here.claims),
-            launches=(started_here.launch,),
-            references=started_here.references,
+            claims=(*builder.claims, *started.claims),
+            launches=(started.launch,),
+            references=started.references,
         )
 
 
 def _nodes(item: Plain) -> Plain:
-    """`2x8`, `1:2x8`; a number alone counts processes of one node."""
+    """The nodes in `2x8` and `1:2x8`; a number alone counts the processes of one node."""
     nodes, times, _ = str(item).partition("x")
     return int(nodes.rpartition(":")[2]) if times else 1
 
 
 def _processes(item: Plain) -> Plain:
-    _, times, each = str(item).partition("x")
-    return int(each if times else str(item))
+    _, times, processes = str(item).partition("x")
+    return int(processes if times else str(item))

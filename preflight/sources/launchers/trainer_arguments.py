@@ -1,6 +1,6 @@
-"""What the arguments of Hugging Face's trainer claim on a command line, and the file of arguments that a line names.
+"""Claims from arguments of Hugging Face's trainer, and the file of training arguments that a line names.
 
-The options of a batch (`--per_device_train_batch_size` ...) are read with those of other frameworks in `arguments`.
+The batch options (`--per_device_train_batch_size`, ...) are in `script_arguments`, with those of other frameworks.
 """
 
 from __future__ import annotations
@@ -8,16 +8,21 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from preflight.job import Claim, Known, Reference, Unresolved, Value
+from preflight._util.budget import truncate
+from preflight._util.secret_names import is_secret
+from preflight.model.job import Claim, Known, Plain, Reference, Unresolved, Value, lift
+from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.sources.base import LaunchLine, SourceFile, Tree, Word
-from preflight.sources.launchers.options import joined, scan, table, text_of
+from preflight.sources.configs import fsdp
+from preflight.sources.configs.trainer_config import ROLE, TrainerConfigSource
+from preflight.sources.configs.trainer_settings import PRECISIONS, SETTINGS, precision_of
+from preflight.sources.launchers.claim_builder import ClaimBuilder
+from preflight.sources.launchers.option_parser import GivenOption, join_spans, scan, table, text_of
 from preflight.sources.launchers.paths import relative
-from preflight.sources.launchers.stating import Stating
-from preflight.sources.trainer_config import ROLE, TrainerConfigSource
-from preflight.sources.trainer_settings import PRECISIONS, SETTINGS, precision_of
+from preflight.sources.tables.training_arguments import TRAINING_ARGUMENTS
 
-#: Read by `arguments`, whatever framework's they are.
-_ELSEWHERE = frozenset(
+#: Options that `script_arguments` and `path_arguments` read for all frameworks.
+_READ_BY_SCRIPT_ARGUMENTS = frozenset(
     [
         "per_device_train_batch_size",
         "gradient_accumulation_steps",
@@ -26,85 +31,141 @@ _ELSEWHERE = frozenset(
         "dataloader_num_workers",
         "output_dir",
         "save_total_limit",
+        "tensor_model_parallel_size",
+        "pipeline_model_parallel_size",
+        "context_parallel_size",
+        "expert_model_parallel_size",
     ]
 )
-#: Options that may stand alone: `--bf16`, `--bf16 True`, `--bf16=true`.
+#: Options with an optional value: `--bf16`, `--bf16 True`, `--bf16=true`.
 _SWITCHES = frozenset([*PRECISIONS, "gradient_checkpointing", "load_best_model_at_end"])
-_VALUED = [name for name in SETTINGS if name not in _ELSEWHERE and name not in _SWITCHES]
+_VALUED = [name for name in SETTINGS if name not in _READ_BY_SCRIPT_ARGUMENTS and name not in _SWITCHES]
 _OPTIONS = table(
     {name: f"--{name} --{name.replace('_', '-')}" for name in _VALUED}, abbreviations=False, interleaved=True
 )
-#: What `--fsdp` begins with (transformers/trainer_utils.py, FSDPOption).
+#: Every argument that takes one value; switches stand in `_SWITCHES`, or are of no interest.
+_ALL = table(
+    {
+        row.dest: " ".join(row.spellings)
+        for row in TRAINING_ARGUMENTS.rows
+        if row.takes == "1" and not row.spellings[0].startswith("--no")
+    },
+    abbreviations=False,
+    interleaved=True,
+)
+#: So many of the trainer's arguments tell that the line is for it.
+_TYPICAL_OPTIONS = 3
+#: Those that are read otherwise.
+_OTHERS = frozenset(("gradient_checkpointing", "load_best_model_at_end", *PRECISIONS)) | {
+    row.dest for row in TRAINING_ARGUMENTS.rows if row.takes == "1"
+}
+_KINDS = {
+    row.dest: next((kind for kind in ("int", "float") if row.kind.replace(" | None", "").endswith(kind)), None)
+    for row in TRAINING_ARGUMENTS.rows
+}
+#: Possible first words of the value of `--fsdp` (transformers/trainer_utils.py, FSDPOption).
 _FSDP_WORDS = ("full_shard", "shard_grad_op", "hybrid_shard", "hybrid_shard_zero2", "auto_wrap", "offload")
-_WORDS = ("true", "false", "1", "0", "yes", "no")
-_FILES = (".yaml", ".yml", ".json")
-#: Files that a line names are looked at; so many words behind a program are its arguments and not data.
-_MOST_WORDS = 400
+_BOOLEAN_WORDS = ("true", "false", "1", "0", "yes", "no")
+_SUFFIXES = (".yaml", ".yml", ".json")
+#: Arguments of a program that are searched for files; more words than this are data.
+_MAX_WORDS = 400
 
 
 def trainer_claims(
     line: LaunchLine, words: Sequence[Word], tree: Tree
 ) -> tuple[tuple[Claim, ...], tuple[Reference, ...]]:
-    """The claims of a program's arguments in the launch's scope, and the file of training arguments they name."""
-    words = words[:_MOST_WORDS]
-    stating = Stating("arguments", line.scope, line.command.condition)
+    """The claims of a program's arguments in the scope of the launch, and the file of training arguments they name."""
+    words = truncate(words, _MAX_WORDS, "arguments of a program")
+    builder = ClaimBuilder("arguments", line.scope, line.command.condition)
     scanned = scan(words, _OPTIONS)
     for name in _VALUED:
         quantity, reader = SETTINGS[name]
-        stating.given(quantity, scanned.last(name), reader)
-    _state_switches(stating, words)
-    _state_sharding(stating, words)
-    references = tuple(_files(line, words, tree))
+        builder.add_setting(quantity, scanned.last(name), reader)
+    _state_settings(builder, words)
+    _state_switches(builder, words)
+    _state_sharding(builder, words)
+    references = tuple(_argument_files(line, words, tree))
     if references:
-        _state_overrides(stating, words)
-    return tuple(stating.claims), references
+        _state_overrides(builder, words)
+    return tuple(builder.claims), references
 
 
-def _state_switches(stating: Stating, words: Sequence[Word]) -> None:
+def _state_settings(builder: ClaimBuilder, words: Sequence[Word]) -> None:
+    """State every argument of the trainer on the line as `setting.transformers.NAME`, converted as its parser does."""
+    last: dict[str, GivenOption] = {}
+    for given in scan(words, _ALL).given:
+        last[given.dest] = given
+    # Of a line with several of the trainer's arguments, a name that it does not have: an error where nothing else
+    # parses the line.
+    for word in words if len(last) >= _TYPICAL_OPTIONS else ():
+        name = (text_of(word) or "").partition("=")[0]
+        dest = name[2:].replace("-", "_")
+        if name.startswith("--") and dest.isidentifier() and dest not in _OTHERS and not is_secret(dest):
+            builder.add(f"{SETTING_PREFIX}transformers.{dest}", Known(name), word.span, name)
+    for name, given in last.items():
+        if not is_secret(name):
+            kind = _KINDS.get(name)
+            value = lift(lambda item, kind=kind: _converted(item, kind), given.value)
+            builder.add(f"{SETTING_PREFIX}transformers.{name}", value, given.span, given.spelling)
+
+
+def _converted(item: Plain, kind: str | None) -> Plain:
+    """The string as a number, or unchanged if it is not one, because a rule will quote it."""
+    try:
+        return int(str(item)) if kind == "int" else float(str(item)) if kind == "float" else item
+    except ValueError:
+        return item
+
+
+def _state_switches(builder: ClaimBuilder, words: Sequence[Word]) -> None:
     found: dict[str, tuple[Value, Word, Word]] = {}
     for index, word in enumerate(words):
         text = text_of(word) or ""
-        name, equals, behind = text.partition("=")
+        name, equals, text_after = text.partition("=")
         dest = name[2:].replace("-", "_") if name.startswith("--") else ""
         if dest not in _SWITCHES:
             continue
-        value: Value = Known(behind) if equals else Known(True)
+        value: Value = Known(text_after) if equals else Known(True)
         last = word
         if not equals and index + 1 < len(words):
             following = words[index + 1]
             unknown = isinstance(following.value, Unresolved) and not following.many
-            if (unknown and not following.spelling.startswith("-")) or (text_of(following) or "").lower() in _WORDS:
+            if (unknown and not following.spelling.startswith("-")) or (
+                text_of(following) or ""
+            ).lower() in _BOOLEAN_WORDS:
                 value, last = following.value, following
         found[dest] = (value, word, last)
     for dest, (value, word, last) in found.items():
-        span = joined(word.span, last.span) if last is not word else word.span
+        setting = f"{SETTING_PREFIX}transformers.{dest}"
+        span = join_spans(word.span, last.span) if last is not word else word.span
         spelling = word.spelling if last is word else f"{word.spelling} {last.spelling}"
+        builder.add(setting, fsdp.as_bool(value), span, spelling)
         if dest in PRECISIONS:
             precision = precision_of(dest, value)
             if precision is not None:
-                stating.say("mixed_precision", precision, span, spelling)
+                builder.add("mixed_precision", precision, span, spelling)
         else:
             quantity, reader = SETTINGS[dest]
-            stating.say(quantity, reader(value), span, spelling)
+            builder.add(quantity, reader(value), span, spelling)
 
 
-def _state_sharding(stating: Stating, words: Sequence[Word]) -> None:
-    """`--deepspeed FILE` and `--fsdp "full_shard auto_wrap"`; without a value they are another program's flags."""
+def _state_sharding(builder: ClaimBuilder, words: Sequence[Word]) -> None:
+    """State `--deepspeed FILE` and `--fsdp "full_shard auto_wrap"`; without a value, flags of another program."""
     for word, following in itertools.pairwise(words):
         name, equals, value = (text_of(word) or "").partition("=")
-        given = value if equals else text_of(following) or ""
-        if name == "--deepspeed" and given.endswith((".json", ".jsonc", ".hjson")):
-            stating.say("sharding_library", Known("deepspeed"), word.span, word.spelling)
-        elif name == "--fsdp" and given.split()[:1] and given.split()[0] in _FSDP_WORDS:
-            stating.say("sharding_library", Known("fsdp"), word.span, word.spelling)
+        value_text = value if equals else text_of(following) or ""
+        if name == "--deepspeed" and value_text.endswith((".json", ".jsonc", ".hjson")):
+            builder.add("sharding_library", Known("deepspeed"), word.span, word.spelling)
+        elif name == "--fsdp" and value_text.split()[:1] and value_text.split()[0] in _FSDP_WORDS:
+            builder.add("sharding_library", Known("fsdp"), word.span, word.spelling)
 
 
-def _files(line: LaunchLine, words: Sequence[Word], tree: Tree) -> Iterator[Reference]:
-    """The files on the line that hold training arguments."""
+def _argument_files(line: LaunchLine, words: Sequence[Word], tree: Tree) -> Iterator[Reference]:
+    """Yield references to the files on the line that hold training arguments."""
     source = TrainerConfigSource()
     for word in words:
         path = (text_of(word) or "").rpartition("=")[2]
-        if not path.lower().endswith(_FILES):
+        if not path.lower().endswith(_SUFFIXES):
             continue
         target = relative(path, line, tree)
         file = tree.read(target) if target is not None else None
@@ -112,10 +173,10 @@ def _files(line: LaunchLine, words: Sequence[Word], tree: Tree) -> Iterator[Refe
             yield Reference(target, ROLE, word.span, line.scope)
 
 
-def _state_overrides(stating: Stating, words: Sequence[Word]) -> None:
-    """`learning_rate=1e-5` behind a file of arguments."""
+def _state_overrides(builder: ClaimBuilder, words: Sequence[Word]) -> None:
+    """State `learning_rate=1e-5` after a file of arguments."""
     for word in words:
-        name, equals, behind = (text_of(word) or "").partition("=")
+        name, equals, text_after = (text_of(word) or "").partition("=")
         if equals and name in SETTINGS:
             quantity, reader = SETTINGS[name]
-            stating.say(quantity, reader(Known(behind)), word.span, word.spelling)
+            builder.add(quantity, reader(Known(text_after)), word.span, word.spelling)

@@ -1,4 +1,4 @@
-"""The options of wrappers: how many words each takes, so that what stands behind them is found.
+"""The options of wrappers: how many words each takes, to find the program after them.
 
 Sources: the manuals of Slurm 24.05, Open MPI, Horovod, OpenSSH 9, Apptainer 1.3, Docker 27, coreutils, util-linux,
 numactl, Nsight Systems 2024, conda 24, uv 0.5.
@@ -6,14 +6,27 @@ numactl, Nsight Systems 2024, conda 24, uv 0.5.
 
 from __future__ import annotations
 
-from preflight.lazy.dataclasses import dataclass
-from preflight.sources.launchers import mpi, slurm
-from preflight.sources.launchers.options import Table, table
+from typing import NamedTuple
+
+from preflight.sources.launchers import jsrun, mpi, slurm
+from preflight.sources.launchers.option_parser import Table, table
+from preflight.sources.shell.lookup import MPI_ALTERNATIVES
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """How to read one wrapper: its options, how many plain words follow, and which one is image or host."""
+class WrapperSyntax(NamedTuple):
+    """How to parse one wrapper.
+
+    Args:
+        options: its options.
+        plain: the number of plain words after the options.
+        image: whether the first of these is a container image.
+        host: whether the first of these is a host.
+        subcommands: the subcommands that start a program; empty if it has no subcommands.
+        exports: the `dest` of the option that sets variables of the program.
+        passes_environment: whether the program inherits the environment.
+        variables: whether words of the form `NAME=value` before the program set its variables.
+        separator: the string between variables in the value of `exports`; empty if it holds only one.
+    """
 
     options: Table
     plain: int = 0
@@ -22,6 +35,8 @@ class Kind:
     subcommands: tuple[str, ...] = ()
     exports: str = ""
     passes_environment: bool = True
+    variables: bool = False
+    separator: str = ""
 
 
 _NONE = table({}, {})
@@ -40,13 +55,18 @@ _CONTAINER = table(
         " --security --dns --add-caps --drop-caps --mount --fusemount --docker-username --config --pem-path",
     },
     {
-        "cleanenv": "-e --cleanenv",
+        "cleanenv": "-e --cleanenv -C --containall",
         "nv": "--nv --rocm --nvccli",
         "flag": "--writable -w --writable-tmpfs"
-        " --contain -c --containall -C --fakeroot -f --no-home"
+        " --contain -c --fakeroot -f --no-home"
         " --ipc -i --pid -p --net -n --uts --userns -u --keep-privs --no-privs --compat --no-init --disable-cache"
         " --no-eval --unsquash --vm -d --debug -q --quiet -s --silent -v --verbose --no-umask --sharens --no-mount",
     },
+    abbreviations=False,
+)
+_ENROOT = table(
+    {"export": "-e --env", "bind": "-m --mount", "other": "-c --rc --conf"},
+    {"flag": "-r --root -w --rw"},
     abbreviations=False,
 )
 _DOCKER = table(
@@ -77,8 +97,9 @@ _DOCKER = table(
     },
     {
         "privileged": "--privileged",
-        "flag": "--rm -i -t -d --interactive --tty --publish-all --no-healthcheck --sig-proxy --quiet -q"
-        " --detach --init -it -ti --read-only -P --oom-kill-disable --replace --tls-verify --disable-content-trust",
+        "detach": "-d --detach",
+        "flag": "--rm -i -t --interactive --tty --publish-all --no-healthcheck --sig-proxy --quiet -q"
+        " --init --read-only -P --oom-kill-disable --replace --tls-verify --disable-content-trust",
     },
     abbreviations=False,
 )
@@ -89,51 +110,70 @@ _SSH = table(
     {"flag": "-t -T -n -N -f -q -v -x -X -Y -A -a -C -4 -6 -g -k -K -M -s -V -y -G"},
     abbreviations=False,
 )
-KINDS: dict[str, Kind] = {
-    "srun": Kind(slurm.SRUN),
-    "mpirun": Kind(mpi.MPI, exports="export"),
-    "mpiexec": Kind(mpi.MPI, exports="export"),
-    "mpiexec.hydra": Kind(mpi.MPI, exports="export"),
-    "mpirun.openmpi": Kind(mpi.MPI, exports="export"),
-    "orterun": Kind(mpi.MPI, exports="export"),
-    "prterun": Kind(mpi.MPI, exports="export"),
-    "horovodrun": Kind(mpi.HOROVOD),
-    "ssh": Kind(_SSH, plain=1, host=True, passes_environment=False),
-    "apptainer": Kind(_CONTAINER, plain=1, image=True, subcommands=("exec", "run"), exports="export"),
-    "singularity": Kind(_CONTAINER, plain=1, image=True, subcommands=("exec", "run"), exports="export"),
-    "docker": Kind(
+WRAPPER_SYNTAX: dict[str, WrapperSyntax] = {
+    "srun": WrapperSyntax(slurm.SRUN, exports="export", separator=","),
+    "mpirun": WrapperSyntax(mpi.MPI, exports="export"),
+    "mpiexec": WrapperSyntax(mpi.MPI, exports="export"),
+    **{name: WrapperSyntax(mpi.MPI, exports="export") for name in MPI_ALTERNATIVES},
+    "orterun": WrapperSyntax(mpi.MPI, exports="export"),
+    "prterun": WrapperSyntax(mpi.MPI, exports="export"),
+    "horovodrun": WrapperSyntax(mpi.HOROVOD),
+    "jsrun": WrapperSyntax(jsrun.JSRUN, exports="export"),
+    "ssh": WrapperSyntax(_SSH, plain=1, host=True, passes_environment=False),
+    "apptainer": WrapperSyntax(
+        _CONTAINER, plain=1, image=True, subcommands=("exec", "run"), exports="export", separator=","
+    ),
+    "singularity": WrapperSyntax(
+        _CONTAINER, plain=1, image=True, subcommands=("exec", "run"), exports="export", separator=","
+    ),
+    "docker": WrapperSyntax(
         _DOCKER, plain=1, image=True, subcommands=("run", "exec"), exports="export", passes_environment=False
     ),
-    "podman": Kind(
+    "podman": WrapperSyntax(
         _DOCKER, plain=1, image=True, subcommands=("run", "exec"), exports="export", passes_environment=False
     ),
-    "nvidia-docker": Kind(
+    "nvidia-docker": WrapperSyntax(
         _DOCKER, plain=1, image=True, subcommands=("run", "exec"), exports="export", passes_environment=False
     ),
-    "shifter": Kind(table({"image": "--image -i", "other": "--volume -V --module -m --workdir -w"}, {}), image=False),
-    "timeout": Kind(
+    "enroot": WrapperSyntax(_ENROOT, plain=1, image=True, subcommands=("start",), exports="export"),
+    "shifter": WrapperSyntax(
+        table(
+            {
+                "image": "--image -i",
+                "export": "--env -e",
+                "env_file": "--env-file",
+                "other": "--volume -V --module -m --workdir -w",
+            },
+            {},
+        ),
+        exports="export",
+    ),
+    "timeout": WrapperSyntax(
         table({"other": "-s --signal -k --kill-after"}, {"flag": "--foreground --preserve-status -v --verbose"}),
         plain=1,
     ),
-    "nice": Kind(table({"other": "-n --adjustment"}, {})),
-    "ionice": Kind(table({"other": "-c --class -n --classdata"}, {"flag": "-t"})),
-    "numactl": Kind(
+    "nice": WrapperSyntax(table({"other": "-n --adjustment"}, {})),
+    "ionice": WrapperSyntax(table({"other": "-c --class -n --classdata"}, {"flag": "-t"})),
+    "numactl": WrapperSyntax(
         table(
             {"other": "-i --interleave -N --cpunodebind -C --physcpubind -m --membind -p --preferred"},
             {"flag": "-l --localalloc -a --all --show -s --hardware -H --balancing -b"},
         )
     ),
-    "taskset": Kind(table({}, {"flag": "-c --cpu-list -a --all-tasks"}), plain=1),
-    "stdbuf": Kind(table({"other": "-i --input -o --output -e --error"}, {})),
-    "time": Kind(table({"other": "-f --format -o --output"}, {"flag": "-p -v -a --verbose --portability --append"})),
-    "sudo": Kind(
+    "taskset": WrapperSyntax(table({}, {"flag": "-c --cpu-list -a --all-tasks"}), plain=1),
+    "stdbuf": WrapperSyntax(table({"other": "-i --input -o --output -e --error"}, {})),
+    "time": WrapperSyntax(
+        table({"other": "-f --format -o --output"}, {"flag": "-p -v -a --verbose --portability --append"})
+    ),
+    "sudo": WrapperSyntax(
         table(
             {"other": "-u --user -g --group -h --host -p --prompt -C -D --chdir"},
             {"flag": "-E --preserve-env -H -n -S -b -i -s"},
-        )
+        ),
+        variables=True,
     ),
-    "exec": Kind(table({"other": "-a"}, {"flag": "-c -l"})),
-    "nsys": Kind(
+    "exec": WrapperSyntax(table({"other": "-a"}, {"flag": "-c -l"})),
+    "nsys": WrapperSyntax(
         table(
             {
                 "other": "-o --output -t --trace -s --sample -c --capture-range -d --duration -y --delay -x --export"
@@ -146,17 +186,17 @@ KINDS: dict[str, Kind] = {
         ),
         subcommands=("profile", "launch"),
     ),
-    "ncu": Kind(
+    "ncu": WrapperSyntax(
         table({"other": "-o --export --set --section -k --kernel-name -c --launch-count --target-processes"}, {})
     ),
-    "conda": Kind(
+    "conda": WrapperSyntax(
         table(
             {"name": "-n --name", "prefix": "-p --prefix", "cwd": "--cwd"},
             {"flag": "--no-capture-output --live-stream -v"},
         ),
         subcommands=("run",),
     ),
-    "uv": Kind(
+    "uv": WrapperSyntax(
         table(
             {
                 "env_file": "--env-file",
@@ -169,17 +209,17 @@ KINDS: dict[str, Kind] = {
         ),
         subcommands=("run",),
     ),
-    "poetry": Kind(_NONE, subcommands=("run",)),
-    "pipenv": Kind(_NONE, subcommands=("run",)),
-    "pixi": Kind(table({"other": "-e --environment --manifest-path"}, {}), subcommands=("run",)),
-    "pdsh": Kind(
+    "poetry": WrapperSyntax(_NONE, subcommands=("run",)),
+    "pipenv": WrapperSyntax(_NONE, subcommands=("run",)),
+    "pixi": WrapperSyntax(table({"other": "-e --environment --manifest-path"}, {}), subcommands=("run",)),
+    "pdsh": WrapperSyntax(
         table({"hosts": "-w", "other": "-x -f -R -l -t -u -g -M -N"}, {"flag": "-S -b -d"}), passes_environment=False
     ),
-    "clush": Kind(
+    "clush": WrapperSyntax(
         table({"hosts": "-w", "other": "-g -f -x -X -l -t -u -o -m -O -R"}, {"flag": "-a -b -B -S -L -q -v"}),
         passes_environment=False,
     ),
-    "parallel-ssh": Kind(
+    "parallel-ssh": WrapperSyntax(
         table(
             {
                 "hostfile": "-h --hosts",
@@ -189,35 +229,23 @@ KINDS: dict[str, Kind] = {
         ),
         passes_environment=False,
     ),
-    "flock": Kind(table({"other": "-w --timeout -E"}, {"flag": "-n -x -s -u -o"}), plain=1),
-    "jsrun": Kind(
-        table(
-            {
-                "np": "-n --nrs -p --np",
-                "other": "-r --rs_per_host -a --tasks_per_rs -g --gpu_per_rs -c --cpu_per_rs -d --launch_distribution"
-                " -b --bind -l --latency_priority -E --env -e --exit_on_error -i --immediate -K --rs_per_socket -k"
-                " --stdio_stderr -o --stdio_stdout -t --stdio_input -M --smpiargs -h --chdir -U --use_resources -A",
-            },
-            {},
-        )
-    ),
-    "aprun": Kind(
+    "flock": WrapperSyntax(table({"other": "-w --timeout -E"}, {"flag": "-n -x -s -u -o"}), plain=1),
+    "aprun": WrapperSyntax(
         table(
             {"np": "-n", "per_node": "-N", "other": "-d -j -S -L -cc -e -p -F -m -r -sn -sl"}, {"flag": "-B -b -q -ss"}
         )
     ),
-    "pbsdsh": Kind(table({"other": "-n -c -h"}, {"flag": "-s -u -v -o"}), passes_environment=False),
-    "blaunch": Kind(table({"other": "-u -use-login-shell"}, {"flag": "-n -z"}), plain=0),
-    "ibrun": Kind(table({"other": "-n -o"}, {})),
+    "pbsdsh": WrapperSyntax(table({"other": "-n -c -h"}, {"flag": "-s -u -v -o"}), passes_environment=False),
+    "blaunch": WrapperSyntax(table({"other": "-u -use-login-shell"}, {"flag": "-n -z"}), plain=0),
+    "ibrun": WrapperSyntax(table({"other": "-n -o"}, {})),
 }
-KINDS["pssh"] = KINDS["parallel-ssh"]
-KINDS.update(mamba=KINDS["conda"], micromamba=KINDS["conda"])
+WRAPPER_SYNTAX["pssh"] = WRAPPER_SYNTAX["parallel-ssh"]
+WRAPPER_SYNTAX.update(mamba=WRAPPER_SYNTAX["conda"], micromamba=WRAPPER_SYNTAX["conda"])
 PLAIN_NAMES = {
     "mpiexec": "mpirun",
-    "mpiexec.hydra": "mpirun",
     "parallel-ssh": "pdsh",
     "pssh": "pdsh",
-    "mpirun.openmpi": "mpirun",
+    **dict.fromkeys(MPI_ALTERNATIVES, "mpirun"),
     "orterun": "mpirun",
     "prterun": "mpirun",
     "singularity": "apptainer",

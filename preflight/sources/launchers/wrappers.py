@@ -1,23 +1,29 @@
-"""What stands in front of a launcher: `srun`, `env`, `timeout 10`, `docker run ... image`, `conda run -n x` ...
+"""Programs before a launcher: `srun`, `env`, `timeout 10`, `docker run ... image`, `conda run -n x`, ...
 
-Each wrapper is taken off with its own options, so that what is left begins with the program it starts.
+Each is removed with its own options, so that the remaining words begin with the program it starts.
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
-from preflight.job import Known, Unresolved
-from preflight.lazy.dataclasses import dataclass
-from preflight.lazy.patterns import lazy_pattern
-from preflight.sources.base import Command, Variable, Word
-from preflight.sources.launchers.options import Given, Scanned, glue, head, scan, text_of
-from preflight.sources.launchers.programs import is_python
-from preflight.sources.launchers.wrapper_tables import ENV, KINDS, PLAIN_NAMES, SIMPLE, Kind
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job import Known, Unresolved, Value
+from preflight.sources.base import Command, LaunchLine, SourceFile, Tree, Variable, Word
+from preflight.sources.configs.dotenv import variables_in
+from preflight.sources.launchers import slurm
+from preflight.sources.launchers.mpi import app_contexts, merged_contexts
+from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, concatenate, known_prefix, scan, text_of
+from preflight.sources.launchers.paths import paths_of, relative
+from preflight.sources.launchers.python_program import is_python, python_program
+from preflight.sources.launchers.wrapper_tables import ENV, PLAIN_NAMES, SIMPLE, WRAPPER_SYNTAX, WrapperSyntax
 
-#: Commands that name programs without starting them.
-_TALK = frozenset(
+#: Commands that mention programs without starting them.
+_ONLY_MENTIONS = frozenset(
     [
         "echo",
         "printf",
@@ -79,76 +85,119 @@ _TALK = frozenset(
     ]
 )
 _ASSIGNMENT = lazy_pattern(r"([A-Za-z_][A-Za-z0-9_]*)=")
-_DEEPEST = 12
-#: A launcher behind an unknown prefix is looked for among this many words.
-_FARTHEST = 40
+_MAX_WRAPPERS = 12
+#: Words searched for a launcher after an unknown prefix.
+_MAX_WORDS = 40
 
 
-@dataclass(frozen=True, slots=True)
-class Wrapper:
-    """One program in front of another. `name` is its plain name; `image` is set for containers."""
+class Wrapper(NamedTuple):
+    """One program that starts another. `name` is its plain name; `image` is set for containers."""
 
     name: str
-    scanned: Scanned
+    scanned: ScannedLine
     word: Word
     command: Command
     image: Word | None = None
     host: Word | None = None
     assignments: tuple[Variable, ...] = ()
-    #: Whether the environment in front of it reaches what it starts.
+    #: Whether the program it starts inherits its environment.
     passes_environment: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Peeled:
-    """A command line without its wrappers; `wrappers` are outermost first."""
+class StrippedCommand(NamedTuple):
+    """A command line without its wrappers, which are outermost first."""
 
     words: tuple[Word, ...]
     wrappers: tuple[Wrapper, ...]
 
 
-def peel(command: Command) -> Peeled:
-    """Take the wrappers off `command`, after those of the commands it stands inside."""
+def strip_wrappers(command: Command) -> StrippedCommand:
+    """Remove the wrappers of `command`; the result also has those of the commands it is inside."""
     wrappers: list[Wrapper] = []
-    if command.outer is not None:
-        wrappers.extend(peel(command.outer).wrappers)
+    outer = strip_wrappers(command.outer).wrappers if command.outer is not None else ()
     words = command.words
-    for _ in range(_DEEPEST):
-        taken = _one(words, command)
+    for _ in range(_MAX_WRAPPERS):
+        taken = _strip_wrapper(words, command)
         if taken is None:
             break
         wrapper, words = taken
         if wrapper is not None:
             wrappers.append(wrapper)
-    return Peeled(tuple(words), tuple(wrappers))
+    # The words of `docker run ...` in `ssh host docker run ...` are also those of a command of their own.
+    places = {wrapper.word.span for wrapper in wrappers}
+    return StrippedCommand(tuple(words), (*(w for w in outer if w.word.span not in places), *wrappers))
 
 
 def program_name(words: Sequence[Word]) -> str:
-    """The plain name of the program the words start, empty when it is unknown."""
+    """The plain name of the program that the words start; empty if it is unknown."""
     return (text_of(words[0]) or "").rpartition("/")[2] if words else ""
 
 
-def only_talks(name: str) -> bool:
-    """Whether this command mentions programs instead of starting them."""
-    return name in _TALK
+def only_mentions_programs(name: str) -> bool:
+    """Whether this command mentions programs without starting them, as `echo` does."""
+    return name in _ONLY_MENTIONS
 
 
-def _one(words: Sequence[Word], command: Command) -> tuple[Wrapper | None, tuple[Word, ...]] | None:
+def _strip_wrapper(words: Sequence[Word], command: Command) -> tuple[Wrapper | None, tuple[Word, ...]] | None:
     if not words:
         return None
     name = program_name(words)
     if name in SIMPLE:
         return None, tuple(words[1:])
     if name == "env":
-        return _env(words, command)
-    kind = KINDS.get(name)
+        return _strip_env(words, command)
+    if name in ("docker", "podman", "docker-compose"):
+        words = _without_compose(words, name)
+        name = program_name(words)
+    tool = _python_tool(words)
+    if tool is not None:
+        return None, tool
+    kind = WRAPPER_SYNTAX.get(name)
     if kind is not None:
-        return _wrapper(name, kind, words, command)
+        return _strip_known_wrapper(name, kind, words, command)
     return None
 
 
-def _wrapper(
-    name: str, kind: Kind, words: Sequence[Word], command: Command
+#: Options of `docker compose` before its subcommand that take a word.
+_COMPOSE_VALUED = ("-f", "--file", "-p", "--project-name", "--profile", "--env-file", "--project-directory")
+
+
+def _without_compose(words: Sequence[Word], name: str) -> Sequence[Word]:
+    """Turn `docker compose -f x run service ...` into `docker run service ...`: a service is an image."""
+    at = 1
+    if name != "docker-compose":
+        if len(words) < 2 or text_of(words[1]) != "compose":
+            return words
+        at = 2
+    while at < len(words) and (text := text_of(words[at]) or "").startswith("-"):
+        at += 2 if text in _COMPOSE_VALUED else 1
+    first = words[0] if name != "docker-compose" else replace(words[0], value=Known("docker"))
+    return (first, *words[at:])
+
+
+#: Modules that run another module or script in their own process.
+_PYTHON_TOOLS = frozenset(
+    ("debugpy", "cProfile", "pdb", "coverage", "viztracer", "memray", "scalene", "kernprof", "trace", "line_profiler")
+)
+_MAX_TOOL_WORDS = 20
+
+
+def _python_tool(words: Sequence[Word]) -> tuple[Word, ...] | None:
+    """Turn `python -m debugpy --listen 5678 -m torch.distributed.run` into `python -m torch.distributed.run`."""
+    if len(words) < 4 or not is_python(words):
+        return None
+    program = python_program(words)
+    if program is None or not program.module or text_of(program.words[0]) not in _PYTHON_TOOLS:
+        return None
+    for index, word in enumerate(program.words[1:_MAX_TOOL_WORDS], start=1):
+        text = text_of(word) or ""
+        if text == "-m" or text.endswith(".py"):
+            return (words[0], *program.words[index:])
+    return None
+
+
+def _strip_known_wrapper(
+    name: str, kind: WrapperSyntax, words: Sequence[Word], command: Command
 ) -> tuple[Wrapper | None, tuple[Word, ...]] | None:
     rest: Sequence[Word] = words[1:]
     if kind.subcommands:
@@ -156,115 +205,253 @@ def _wrapper(
         if not before.rest or text_of(before.rest[0]) not in kind.subcommands:
             return None
         rest = before.rest[1:]
-    scanned = scan(rest, kind.options)
+    if PLAIN_NAMES.get(name, name) == "mpirun":
+        first, *others = app_contexts(rest)
+        scanned = merged_contexts([scan(words_of, kind.options) for words_of in (first, *others)])
+    elif name == "srun":
+        scanned = slurm.merged_steps([scan(words_of, kind.options) for words_of in app_contexts(rest)])
+    else:
+        scanned = scan(rest, kind.options)
     rest = scanned.rest
+    leading, rest = _leading_assignments(rest) if kind.variables else ((), rest)
     plain = rest[: kind.plain]
     if len(plain) < kind.plain:
         return None
     exports = [*scanned.every(kind.exports), *scanned.every("variable")] if kind.exports else []
-    assignments = tuple(_assignment(given, command) for given in exports)
+    assignments = [variable for given in exports for variable in _assignments(given, kind.separator, command)]
     wrapper = Wrapper(
-        name=PLAIN_NAMES.get(name, name),
+        name=_plain_name(name, scanned),
         scanned=scanned,
         word=words[0],
         command=command,
         image=plain[0] if kind.image and plain else None,
         host=plain[0] if kind.host and plain else None,
-        assignments=tuple(variable for variable in assignments if variable is not None),
-        passes_environment=kind.passes_environment and not _cleans(scanned),
+        assignments=(*leading, *assignments),
+        passes_environment=kind.passes_environment and not _clears_environment(name, scanned),
     )
     return wrapper, tuple(rest[kind.plain :])
 
 
-def _cleans(scanned: Scanned) -> bool:
+def _plain_name(name: str, scanned: ScannedLine) -> str:
+    """The name under which a wrapper is known; pdsh to one host counts as ssh, because other lines start the other
+    nodes.
+    """
+    plain = PLAIN_NAMES.get(name, name)
+    if plain in ("pdsh", "clush"):
+        hosts = scanned.last("hosts")
+        if hosts is not None and isinstance(hosts.value, Known) and not set("[,^@") & set(str(hosts.value.value)):
+            return "ssh"
+    return plain
+
+
+def _clears_environment(name: str, scanned: ScannedLine) -> bool:
+    """Whether the options hide the caller's environment from the program: `srun --export=NONE`, `--cleanenv`."""
     export = scanned.last("export")
-    if export is not None and isinstance(export.value, Known):
-        first = str(export.value.value).split(",")[0]
-        return first != "ALL" and first != "" and "export" in export.spelling
+    if name == "srun" and export is not None and isinstance(export.value, Known):
+        names = str(export.value.value).split(",")
+        return "ALL" not in names and names != [""]
     return scanned.last("cleanenv") is not None
 
 
-def _assignment(given: Given, command: Command) -> Variable | None:
-    """`-x NAME=value`, `-x NAME` (the value it has here) or `-genv NAME value`."""
-    if not isinstance(given.value, Known):
-        first = given.parts[0] if given.parts else None
+#: Words of `srun --export` that name no variable.
+_NO_VARIABLES = frozenset(("ALL", "NONE", "NIL", ""))
+
+
+def _assignments(given: GivenOption, separator: str, command: Command) -> Iterator[Variable]:
+    """The variables of `-x NAME=value`, `-x NAME` (its value here), `-genv NAME value` or `--env A=1,B=2`."""
+    parts = given.parts or (given.value,)
+    if isinstance(given.value, Known):
+        text = str(given.value.value)
+        is_pair = given.dest == "variable" and " " in text
+        parts = (Known(text.replace(" ", "=", 1) if is_pair else text),)
+    groups = _split_parts(parts, separator)
+    for first, *rest in groups:
         name, equals, value = str(first.value).partition("=") if isinstance(first, Known) else ("", "", "")
-        if not equals:
-            return None
-        pieces = [*([Known(value)] if value else []), *given.parts[1:]]
-        return Variable(name, glue(pieces), given.span, given.spelling.partition(" ")[2] or given.spelling)
-    text = str(given.value.value)
-    if given.dest == "variable" and " " in text:
-        text = text.replace(" ", "=", 1)
-    name, equals, value = text.partition("=")
-    if not equals:
-        return command.variables.get(name) or command.environment.get(name)
-    return Variable(name, Known(value), given.span, text)
+        if equals:
+            pieces = [*([Known(value)] if value or not rest else []), *rest]
+            spelling = "".join(str(part.value) if isinstance(part, Known) else "..." for part in (first, *rest))
+            if len(groups) == 1 and rest:
+                spelling = given.spelling.partition(" ")[2] or given.spelling
+            yield Variable(name, concatenate(pieces), given.span, spelling)
+        elif not rest and name not in _NO_VARIABLES:
+            variable = command.environment.get(name)
+            if variable is not None:
+                yield variable
 
 
-def _env(words: Sequence[Word], command: Command) -> tuple[Wrapper | None, tuple[Word, ...]]:
+def _split_parts(parts: Sequence[Value], separator: str) -> list[list[Value]]:
+    """Split the pieces of a value at a separator."""
+    groups: list[list[Value]] = [[]]
+    for part in parts:
+        before, *after = str(part.value).split(separator) if separator and isinstance(part, Known) else (part,)
+        groups[-1].append(Known(before) if isinstance(before, str) else before)
+        groups.extend([Known(text)] for text in after)
+    return groups
+
+
+def _strip_env(words: Sequence[Word], command: Command) -> tuple[Wrapper | None, tuple[Word, ...]]:
     scanned = scan(words[1:], ENV)
-    rest = list(scanned.rest)
-    variables: list[Variable] = []
-    while rest:
-        match = _ASSIGNMENT.match(head(rest[0]))
-        if match is None:
-            break
-        word = rest.pop(0)
-        text = text_of(word)
-        value = Known(text[match.end() :]) if text is not None else Unresolved(getattr(word.value, "why", "unknown"))
-        variables.append(Variable(match[1], value, word.span, word.spelling))
+    split = scanned.last("split")
+    before = _split_words(split) if split is not None else []
+    variables, rest = _leading_assignments((*before, *scanned.rest))
     wrapper = Wrapper(
         "env",
         scanned,
         words[0],
         command,
-        assignments=tuple(variables),
+        assignments=variables,
         passes_environment=scanned.last("clean") is None,
     )
-    return wrapper, tuple(rest)
+    return wrapper, rest
 
 
-def environment_of(command: Command, wrappers: Sequence[Wrapper]) -> dict[str, Variable]:
-    """The variables the started program sees: the command's own and those the wrappers add, clear or keep back."""
+def _leading_assignments(words: Sequence[Word]) -> tuple[tuple[Variable, ...], tuple[Word, ...]]:
+    """The variables that words of the form `NAME=value` set, and the words after them."""
+    variables: list[Variable] = []
+    for word in words:
+        match = _ASSIGNMENT.match(known_prefix(word))
+        if match is None:
+            break
+        text = text_of(word)
+        unknown = word.value if isinstance(word.value, Unresolved) else Unresolved("unknown")
+        value = Known(text[match.end() :]) if text is not None else unknown
+        variables.append(Variable(match[1], value, word.span, word.spelling))
+    return tuple(variables), tuple(words[len(variables) :])
+
+
+def _split_words(given: GivenOption) -> list[Word]:
+    """The words of `env -S "A=1 torchrun"`."""
+    try:
+        pieces = shlex.split(str(given.value.value)) if isinstance(given.value, Known) else []
+    except ValueError:
+        pieces = []
+    return [Word(Known(piece), given.span, piece) for piece in pieces]
+
+
+#: Prefixes of the caller's variables that Apptainer sets in the container without the prefix.
+_CONTAINER_PREFIXES = ("SINGULARITYENV_", "APPTAINERENV_")
+
+
+def environment_of(command: Command, wrappers: Sequence[Wrapper], tree: Tree | None = None) -> dict[str, Variable]:
+    """The variables that the started program sees: the command's own, with those that wrappers add or clear.
+
+    Args:
+        command: the command, with the variables that its first wrapper sees.
+        wrappers: its wrappers, outermost first. Those of outer commands only add variables.
+        tree: where the files of `--env-file` are looked up; without it they are not read.
+    """
     seen: dict[str, Variable] = dict(command.environment)
     for wrapper in wrappers:
+        prefixed = _prefixed_variables(seen) if wrapper.name == "apptainer" else {}
         if not wrapper.passes_environment and wrapper.command is command:
             seen.clear()
+        seen.update(prefixed)
+        for variable in _file_variables(wrapper, tree) if tree is not None else ():
+            # uv leaves a variable that is set; containers take the one of the file.
+            if wrapper.image is not None or variable.name not in seen:
+                seen[variable.name] = variable
         for variable in wrapper.assignments:
             seen[variable.name] = variable
     return seen
 
 
+def passed_environment(command: Command, tree: Tree) -> tuple[Mapping[str, Variable], frozenset[str]] | None:
+    """The variables that the wrappers of this one command pass on, and the names that their options set; None without
+    wrappers.
+    """
+    own = [wrapper for wrapper in strip_wrappers(command).wrappers if wrapper.command is command]
+    if not own:
+        return None
+    named = frozenset(variable.name for wrapper in own for variable in wrapper.assignments)
+    return environment_of(command, own, tree), named
+
+
+def _prefixed_variables(seen: Mapping[str, Variable]) -> dict[str, Variable]:
+    return {
+        name.removeprefix(prefix): replace(variable, name=name.removeprefix(prefix))
+        for prefix in _CONTAINER_PREFIXES
+        for name, variable in seen.items()
+        if name.startswith(prefix)
+    }
+
+
+def _file_variables(wrapper: Wrapper, tree: Tree) -> Iterator[Variable]:
+    """The variables in the files of `--env-file`."""
+    line = LaunchLine("", wrapper.command.words, wrapper.command)
+    for given in wrapper.scanned.every("env_file"):
+        for path in paths_of(given.value, given.parts):
+            target = relative(path, line, tree)
+            file = tree.read(target) if target is not None else None
+            if isinstance(file, SourceFile):
+                yield from variables_in(file)
+
+
 def _begins_arguments(word: Word) -> bool:
-    """Whether this may stand behind a launcher: an option, a script, or something unknown."""
+    """Whether a word may follow a launcher: an option, a script, or an unknown word."""
     text = text_of(word)
     return text is None or text.startswith("-") or text.endswith(".py")
 
 
-#: Launchers whose names are also values of other programs' options.
-_WORDS = frozenset(("deepspeed", "ds", "accelerate", "composer", "paddle", "ray"))
-_RAY = ("start", "job")
+#: Launchers whose names also occur as values of other programs' options.
+_AMBIGUOUS_NAMES = frozenset(("deepspeed", "ds", "accelerate", "composer", "paddle", "ray"))
+#: The subcommands with which a launcher starts ranks; without one of them it does something else.
+_SUBCOMMANDS = {
+    "ray": ("start", "job"),
+    "accelerate": ("launch",),
+    "colossalai": ("run",),
+    "torchx": ("run",),
+    "fabric": ("run",),
+}
 
 
 def find_launcher(words: Sequence[Word], is_launcher: Callable[[str], bool]) -> int | None:
-    """Where a launcher stands behind a prefix nobody knows (`$PREFIX torchrun ...`, `./wrap.sh torchrun ...`)."""
-    if not words or only_talks(program_name(words)) or program_name(words) in KINDS:
+    """The index of a launcher after an unknown prefix (`$PREFIX torchrun ...`, `./wrap.sh torchrun ...`), or None."""
+    if not words or only_mentions_programs(program_name(words)) or program_name(words) in WRAPPER_SYNTAX:
         return None
-    words = words[:_FARTHEST]
+    words = words[:_MAX_WORDS]
     for index in range(1, len(words)):
         name = posixpath.basename(text_of(words[index]) or "")
-        if name in _WORDS and (text_of(words[index - 1]) or "").startswith("--"):
+        if name in _AMBIGUOUS_NAMES and (text_of(words[index - 1]) or "").startswith("--"):
             # `--backend deepspeed`: the value of an option.
             continue
-        if name == "ray" and text_of(words[index + 1] if index + 1 < len(words) else words[index]) not in _RAY:
+        follows = words[index + 1] if index + 1 < len(words) else None
+        subcommands = _SUBCOMMANDS.get(name)
+        if subcommands is not None and (follows is None or text_of(follows) not in subcommands):
             continue
-        if is_launcher(name) and index + 1 < len(words) and _begins_arguments(words[index + 1]):
+        if is_launcher(name) and follows is not None and (subcommands is not None or _begins_arguments(follows)):
             return index
         if (text_of(words[index]) or "").endswith(".py") and index + 1 < len(words):
             return None
-        if index + 1 < len(words) and is_python(words[index:]):
-            follows = text_of(words[index + 1]) or ""
-            if follows in ("-m", "-u") or follows.endswith(".py"):
+        if follows is not None and is_python(words[index:]):
+            text = text_of(follows) or ""
+            if text in ("-m", "-u") or text.endswith(".py"):
                 return index
     return None
+
+
+#: Words searched for a launcher after srun and its options.
+_MAX_DEFAULT_WORDS = 30
+
+
+def with_default(words: Sequence[Word], is_launcher: Callable[[str], bool]) -> tuple[Word, ...]:
+    """Replace the first word that may be a launcher set by the caller with the words of its default.
+
+    In `${LAUNCHER:-torchrun --nproc_per_node=8} train.py` the launcher is read as its default, because otherwise
+    nothing on the line could be read. Counts of that form stay unresolved, because users set them.
+    """
+    for index, word in enumerate(words[:_MAX_DEFAULT_WORDS]):
+        default = word.origin.default if word.origin is not None else None
+        if default is None:
+            continue
+        try:
+            pieces = shlex.split(default)
+        except ValueError:
+            continue
+        if pieces and is_launcher(posixpath.basename(pieces[0])):
+            return (*words[:index], *(_default_word(piece, word) for piece in pieces), *words[index + 1 :])
+    return tuple(words)
+
+
+def _default_word(text: str, whole: Word) -> Word:
+    value: Value = Unresolved(f"{text} in the default of {whole.spelling}") if "$" in text else Known(text)
+    return Word(value, whole.span, text)

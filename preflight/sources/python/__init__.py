@@ -1,5 +1,5 @@
-"""Training scripts in Python, read by their syntax tree."""
+"""Training scripts in Python, read from their syntax trees."""
 
-from preflight.sources.python.source import PythonSource
+from preflight.sources.python.python_source import PythonSource
 
 __all__ = ["PythonSource"]

@@ -1,17 +1,16 @@
-"""What a script assigns to the attributes of an object: `strategy.a_sync = True`."""
+"""Assignments to the attributes of an object: `strategy.a_sync = True`."""
 
 from __future__ import annotations
 
 import ast
+from typing import NamedTuple
 
-from preflight.lazy.dataclasses import dataclass
 from preflight.sources.python.module import Module
 from preflight.sources.python.outline import dotted
 
 
-@dataclass(frozen=True, slots=True)
-class Assigned:
-    """One assignment: the attribute's name, what it is given, and the statement."""
+class Assigned(NamedTuple):
+    """One assignment: the attribute's name, its value, and the statement."""
 
     name: str
     value: ast.expr
@@ -19,7 +18,7 @@ class Assigned:
 
 
 def attributes(module: Module) -> dict[str, list[Assigned]]:
-    """By the object's dotted name, all assignments to its attributes in source order."""
+    """All assignments to attributes, in source order, by the object's dotted name."""
     found: dict[str, list[Assigned]] = {}
     for node in module.nodes(ast.Assign):
         for target in node.targets:
@@ -31,7 +30,7 @@ def attributes(module: Module) -> dict[str, list[Assigned]]:
 
 
 def enclosing(module: Module, node: ast.AST) -> ast.AST:
-    """The function or module a node stands in: order means something only within one."""
+    """The function or module around a node, within which the order of statements is meaningful."""
     current = module.parent(node)
     while current is not None and not isinstance(current, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)):
         current = module.parent(current)

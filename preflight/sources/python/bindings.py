@@ -1,22 +1,22 @@
-"""What each name of a module is bound to, and what it was imported as.
+"""The bindings and imports of each name in a module.
 
-A name counts as a constant only where every binding of it in its own scope is a plain assignment; anything else
-(a parameter, a loop variable, `global`, unpacking of something unknown) makes it unresolvable.
+A name counts as a constant only if every binding of it in its own scope is a plain assignment; anything else (a
+parameter, a loop variable, `global`, unpacking of an unknown value) makes it unresolvable.
 """
 
 from __future__ import annotations
 
 import ast
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from preflight.lazy.dataclasses import dataclass
+from preflight._util.budget import spend
 
 #: Nodes that open a scope of their own.
 SCOPES: tuple[type[ast.AST], ...] = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _LEAVES = frozenset((ast.Constant, ast.Name, ast.Pass, ast.Break, ast.Continue))
-#: Nodes whose own scope is asked for.
+#: Nodes whose own scope is used.
 _SCOPED = frozenset((ast.Name, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-#: Fields that hold operators, contexts or texts, never a node that is looked at; most nodes have only one other.
+#: Fields that hold operators, contexts or texts, never a relevant node; most nodes have only one other.
 _PLAIN = frozenset(
     ("ctx", "op", "ops", "id", "attr", "kind", "level", "module", "asname", "simple", "conversion", "type_comment")
 )
@@ -43,7 +43,7 @@ _BINDING: frozenset[type[ast.AST]] = frozenset(
 
 @dataclass(slots=True)
 class Bindings:
-    """The walked tree: nodes of each kind in source order, their parents and scopes, and what names are bound to."""
+    """The result of the walk: nodes of each kind in source order, with parents, scopes, and the bindings of names."""
 
     by_kind: dict[type[ast.AST], list[ast.AST]] = field(default_factory=dict)
     parents: dict[int, ast.AST] = field(default_factory=dict)
@@ -62,14 +62,14 @@ def walk(module: ast.Module, *, statements_only: bool = False) -> Bindings:
     while stack:
         node, scope = stack.pop()
         kind = node.__class__
-        alike = by_kind.get(kind)
-        if alike is None:
-            alike = by_kind[kind] = []
-        alike.append(node)
+        same_kind = by_kind.get(kind)
+        if same_kind is None:
+            same_kind = by_kind[kind] = []
+        same_kind.append(node)
         if kind in _BINDING:
             if kind in _SCOPED:
                 found.scopes[id(node)] = scope
-            # A name that is read binds nothing, and is what most nodes are.
+            # A name that is read binds nothing, and most nodes are such names.
             if kind is not ast.Name or node.ctx.__class__ is not ast.Load:  # type: ignore[attr-defined]
                 _bind(found, node, scope, module)
         if kind in _LEAVES:
@@ -86,19 +86,20 @@ def walk(module: ast.Module, *, statements_only: bool = False) -> Bindings:
             elif value is not None and isinstance(value, ast.AST):
                 children.append(value)
         for child in reversed(children):
-            # Lists hold None for what was left out, and the names of `global` are texts.
+            # Lists contain None for omitted items, and the names of `global` are texts.
             if isinstance(child, ast.AST) and not (statements_only and isinstance(child, ast.expr)):
                 parents[id(child)] = node
                 stack.append((child, inner))
+    spend(len(parents))
     return found
 
 
-def _bind(found: Bindings, node: ast.AST, scope: ast.AST, module: ast.Module) -> None:
+def _bind(bindings: Bindings, node: ast.AST, scope: ast.AST, module: ast.Module) -> None:
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
         return
 
     def bind(name: str, value: ast.expr | None, where: ast.AST = scope) -> None:
-        found.bound.setdefault((id(where), name), []).append(value)
+        bindings.bound.setdefault((id(where), name), []).append(value)
 
     if isinstance(node, ast.Assign):
         for target in node.targets:
@@ -110,24 +111,24 @@ def _bind(found: Bindings, node: ast.AST, scope: ast.AST, module: ast.Module) ->
     elif isinstance(node, ast.NamedExpr):
         bind(node.target.id, node.value)
     elif isinstance(node, (ast.Import, ast.ImportFrom)):
-        _import(found, node)
+        _import(bindings, node)
         for alias in node.names:
             bind(alias.asname or alias.name.split(".")[0], None)
     elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         bind(node.name, None)
     elif isinstance(node, ast.arg):
-        # Visited with its function as scope, as `arguments` is the function's child.
+        # Visited with its function as scope, because `arguments` is the function's child.
         bind(node.arg, None)
     elif isinstance(node, (ast.Global, ast.Nonlocal)):
         for name in node.names:
             bind(name, None)
             bind(name, None, module)
     elif isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del)):
-        parent = found.parents.get(id(node))
+        parent = bindings.parents.get(id(node))
         if not isinstance(parent, (ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.Tuple, ast.List)):
             bind(node.id, None)
         elif isinstance(parent, (ast.Tuple, ast.List)):
-            assignment = found.parents.get(id(parent))
+            assignment = bindings.parents.get(id(parent))
             if not isinstance(assignment, ast.Assign):
                 bind(node.id, None)
     elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
@@ -151,17 +152,17 @@ def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[str, ast.expr | None
     return [(name.id, part) for name, part in zip(target.elts, parts, strict=True) if isinstance(name, ast.Name)]
 
 
-def _import(found: Bindings, node: ast.Import | ast.ImportFrom) -> None:
+def _import(bindings: Bindings, node: ast.Import | ast.ImportFrom) -> None:
     if isinstance(node, ast.Import):
         for alias in node.names:
             if alias.asname:
-                found.imports[alias.asname] = alias.name
+                bindings.imports[alias.asname] = alias.name
             else:
                 root = alias.name.split(".")[0]
-                found.imports[root] = root
+                bindings.imports[root] = root
         return
     prefix = "." * node.level + (node.module or "")
     for alias in node.names:
         if alias.name != "*":
             joined = f"{prefix}{alias.name}" if prefix.endswith(".") or not prefix else f"{prefix}.{alias.name}"
-            found.imports[alias.asname or alias.name] = joined
+            bindings.imports[alias.asname or alias.name] = joined

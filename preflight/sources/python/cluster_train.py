@@ -1,4 +1,4 @@
-"""Claims about PaddlePaddle 0.x: the settings of cluster_train (conf.py), and what `paddle.init` is told.
+"""Claims about PaddlePaddle 0.x: the settings of cluster_train (conf.py), and the arguments of `paddle.init`.
 
 Source: paddle/scripts/cluster_train/conf.py and doc/howto/cluster of PaddlePaddle 0.8 to 0.11.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from preflight.job import Claim, Known, Reference, Strength, Value, lift
-from preflight.job.value import Plain
+from preflight.model.job import Claim, Known, Reference, Strength, Value, lift
+from preflight.model.job.value import Plain
 from preflight.sources.python.module import Module, argument, value_of
 
 #: Variables of conf.py.
@@ -34,6 +34,11 @@ def claims(module: Module) -> Iterator[Claim | Reference]:
     text = module.file.text
     if "PADDLE_PORT" in text and "HOSTS" in text:
         yield from _conf(module)
+    if "sparse_update" in text:
+        for node in module.calls:
+            given = argument(node, "sparse_update")
+            if given is not None and module.fold(value_of(given)) == Known(True):
+                yield module.claim("sparse_update", True, given, source="paddle")
     if "paddle" in text:
         for call in module.calls:
             name = module.called(call)
@@ -51,32 +56,32 @@ def _conf(module: Module) -> Iterator[Claim]:
         if name == "HOSTS":
             yield from _hosts(module, node)
         elif name in _CONF:
-            yield _stated(module, _CONF[name], module.fold(node.value), node)
+            yield _state(module, _CONF[name], module.fold(node.value), node)
         elif name == "PADDLE_NIC":
-            yield _stated(module, "pserver_nics", lift(_names, module.fold(node.value)), node)
+            yield _state(module, "pserver_nics", lift(_names, module.fold(node.value)), node)
         elif name == "ROOT_DIR":
-            yield _stated(module, "cluster_workspace", module.fold(node.value), node)
+            yield _state(module, "cluster_workspace", module.fold(node.value), node)
 
 
-def _stated(module: Module, quantity: str, value: Value, node: ast.Assign) -> Claim:
+def _state(module: Module, quantity: str, value: Value, node: ast.Assign) -> Claim:
     return module.claim(
         quantity, value, node, strength=Strength.CONFIG, source="cluster_train", spelling=module.text(node)[:120]
     )
 
 
 def _hosts(module: Module, node: ast.Assign) -> Iterator[Claim]:
-    value = lift(_listed, module.fold(node.value))
-    yield _stated(module, "cluster_hosts", value, node)
+    value = lift(_as_list, module.fold(node.value))
+    yield _state(module, "cluster_hosts", value, node)
     hosts = lift(lambda item: tuple(_bare(str(host)) for host in item) if isinstance(item, tuple) else (), value)
-    yield _stated(module, "hosts", hosts, node)
+    yield _state(module, "hosts", hosts, node)
     count = lift(lambda item: len(item) if isinstance(item, tuple) else 0, value)
-    yield _stated(module, "ps_workers", count, node)
-    yield _stated(module, "ps_servers", count, node)
+    yield _state(module, "ps_workers", count, node)
+    yield _state(module, "ps_servers", count, node)
 
 
-def _listed(item: Plain) -> Plain:
+def _as_list(item: Plain) -> Plain:
     if not isinstance(item, tuple) or not all(isinstance(host, str) for host in item):
-        raise TypeError("hosts are texts")
+        raise TypeError("hosts must be strings")
     return item
 
 
@@ -102,7 +107,7 @@ def _init(module: Module, call: ast.Call) -> Iterator[Claim]:
 
 
 def _sources(module: Module, call: ast.Call) -> Iterator[Reference]:
-    """The index files of `define_py_data_sources2(train_list="train.list", ...)`, where they are in the tree."""
+    """The index files of `define_py_data_sources2(train_list="train.list", ...)`, if they are in the tree."""
     for position, name in enumerate(("train_list", "test_list")):
         given = argument(call, name, position)
         value = module.fold(value_of(given)) if given is not None else None

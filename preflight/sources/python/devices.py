@@ -1,4 +1,4 @@
-"""Claims about which GPU a rank takes."""
+"""Claims about the GPU that a rank uses."""
 
 from __future__ import annotations
 
@@ -6,38 +6,55 @@ import ast
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from preflight.job import Claim, Known, Unresolved, Value, alternatives
-from preflight.lazy.patterns import lazy_pattern
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job import Claim, Known, Unresolved, Value, alternatives, is_whole_number
 from preflight.sources.python.module import Module, argument, last, value_of
-from preflight.sources.python.ranks import is_local, is_rank, variable_read
+from preflight.sources.python.rank_conditions import is_local, is_rank, variable_read
 
 _MASK = "CUDA_VISIBLE_DEVICES"
+#: Questions about one GPU, which fail for an index that does not exist.
+_ASKED = ("get_device_properties", "get_device_name", "get_device_capability", "mem_get_info")
 _CONVERSIONS = ("int", "str")
-#: Of more lists than this in one script only the last before a choice count.
-_MOST_MASKS = 8
+#: Only the last of more lists than this before a choice counts.
+_MAX_MASKS = 8
 _DEVICE = lazy_pattern(r"cuda:?")
 _NUMBERED = lazy_pattern(r"cuda:(\d{1,3})")
-#: What the environment says is in force where the script sets no list itself.
-_FROM_OUTSIDE = Unresolved("the list in CUDA_VISIBLE_DEVICES")
+#: The environment's value applies if the script sets no list itself.
+_CALLER_MASK = Unresolved("the list in CUDA_VISIBLE_DEVICES")
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """All claims about the GPU that a rank takes."""
+    """All claims about the GPU that a rank uses."""
     masks = sorted(_masks(module), key=lambda found: found[1])
-    for call in module.named("set_device", "DistributedDataParallel", "device", "to", "cuda"):
-        for chosen in _chosen(module, call):
+    for call in module.named(*("set_device", "DistributedDataParallel", "device", "to", "cuda"), *_ASKED):
+        for chosen in _selected_index(module, call):
             listed = _from_mask(module, chosen, masks)
             number = _number(module, chosen)
             if listed is not None:
                 yield module.claim("device_of_masked_list", listed, call)
             elif number is not None:
                 yield module.claim("device_index", number, call)
+            elif is_rank(module, _unwrap(module, chosen)) and is_local(module, chosen):
+                chosen_text: Value = Known(module.text(call))
+                if "device_count" in module.file.text or _is_tried(module, call):
+                    chosen_text = Unresolved("the script may adapt to the GPUs that it sees")
+                yield module.claim("device_of_local_rank", chosen_text, call)
             elif _is_global_rank(module, chosen):
                 yield module.claim("device_of_global_rank", module.text(chosen), call)
 
 
+def _is_tried(module: Module, call: ast.Call) -> bool:
+    """Whether a call is in the body of a `try` that handles its failure."""
+    child, parent = module.parent(call), module.parent(call)
+    while parent is not None:
+        if isinstance(parent, ast.Try) and parent.handlers and child in parent.body:
+            return True
+        child, parent = parent, module.parent(parent)
+    return False
+
+
 def _masks(module: Module) -> Iterator[tuple[ast.expr, int]]:
-    """What CUDA_VISIBLE_DEVICES is set to in the script, and in which line."""
+    """The values of CUDA_VISIBLE_DEVICES in the script, with their lines."""
     for node in module.nodes(ast.Assign):
         for target in node.targets:
             if not isinstance(target, ast.Subscript) or module.name(target.value) != "os.environ":
@@ -46,8 +63,8 @@ def _masks(module: Module) -> Iterator[tuple[ast.expr, int]]:
                 yield node.value, node.lineno
 
 
-def _chosen(module: Module, call: ast.Call) -> Iterator[ast.expr]:
-    """The index of the GPU that a call chooses."""
+def _selected_index(module: Module, call: ast.Call) -> Iterator[ast.expr]:
+    """The index of the GPU that a call selects."""
     name = module.called(call)
     given: list[ast.keyword | ast.expr | None] = []
     if last(name) == "set_device" and ("cuda" in name or "torch" in name or "npu" in name):
@@ -56,6 +73,8 @@ def _chosen(module: Module, call: ast.Call) -> Iterator[ast.expr]:
         found = argument(call, "device_ids", 1)
         listed = module.definition(value_of(found)) if found is not None else None
         given = list(listed.elts) if isinstance(listed, ast.List) else []
+    elif last(name) in _ASKED and "cuda" in name:
+        given = [argument(call, "device", 0)]
     elif name == "torch.device":
         given = [argument(call, "index", 1) or argument(call, "device", 0)]
     elif last(name) in ("to", "cuda") and isinstance(call.func, ast.Attribute):
@@ -72,7 +91,7 @@ def _chosen(module: Module, call: ast.Call) -> Iterator[ast.expr]:
 
 
 def _number(module: Module, chosen: ast.expr) -> Value | None:
-    """The index as far as it is written out: `3`, `"cuda:3"`; GPU 0 is always there."""
+    """The index if it is a literal: `3`, `"cuda:3"`; GPU 0 always exists."""
     found = alternatives(module.fold(chosen))
     if len(found) != 1:
         return None
@@ -84,32 +103,36 @@ def _number(module: Module, chosen: ast.expr) -> Value | None:
 
 
 def _from_mask(module: Module, chosen: ast.expr, masks: list[tuple[ast.expr, int]]) -> Value | None:
-    """The list in the mask that an index is taken from; None when it is no such index."""
-    expression = _bare(module, chosen)
+    """The mask's list from which an index is taken; None if the index is not taken from one."""
+    expression = _unwrap(module, chosen)
     end = bisect_right(masks, getattr(chosen, "lineno", 0), key=lambda found: found[1])
-    before = [mask for mask, _ in masks[max(0, end - _MOST_MASKS) : end]]
+    before = [mask for mask, _ in masks[max(0, end - _MAX_MASKS) : end]]
     for mask in before:
         # `environ[...] = str(gpu)` and `set_device(gpu)`: a list of one.
-        if _same(module, expression, mask) or (chosen is not mask and _same(module, chosen, mask)):
+        if _are_same(module, expression, mask) or (chosen is not mask and _are_same(module, chosen, mask)):
             return _indices(module.fold(mask))
     if not isinstance(expression, ast.Subscript):
         return None
-    listed = _bare(module, expression.value)
+    listed = _unwrap(module, expression.value)
     whole = listed
     if isinstance(listed, (ast.ListComp, ast.GeneratorExp)) and len(listed.generators) == 1:
-        whole = _bare(module, listed.generators[0].iter)
+        whole = _unwrap(module, listed.generators[0].iter)
     if isinstance(whole, ast.Call) and isinstance(whole.func, ast.Attribute) and whole.func.attr == "split":
         whole = whole.func.value
         if not masks and variable_read(module, whole) == _MASK:
-            return _FROM_OUTSIDE
+            return _CALLER_MASK
     for mask in before:
-        if variable_read(module, whole) == _MASK or _same(module, whole, mask) or _joins(module, mask, listed):
+        if (
+            variable_read(module, whole) == _MASK
+            or _are_same(module, whole, mask)
+            or _is_joined_list(module, mask, listed)
+        ):
             return _indices(module.fold(mask))
     return None
 
 
-def _bare(module: Module, expression: ast.expr) -> ast.expr:
-    """What an expression stands for, without `int(...)` and the like."""
+def _unwrap(module: Module, expression: ast.expr) -> ast.expr:
+    """The argument of `int(...)` and the like."""
     for _ in range(5):
         meant = module.definition(expression)
         if isinstance(meant, ast.Call) and module.called(meant) in _CONVERSIONS and len(meant.args) == 1:
@@ -122,19 +145,19 @@ def _bare(module: Module, expression: ast.expr) -> ast.expr:
     return expression
 
 
-def _same(module: Module, one: ast.expr, other: ast.expr) -> bool:
-    """Whether two expressions are the same variable, or were given the same value that only run time knows."""
-    inner = other
-    if isinstance(other, ast.Call) and other.args and isinstance(other.func, ast.Name):
-        inner = other.args[0]
-    name = module.name(one)
+def _are_same(module: Module, first: ast.expr, second: ast.expr) -> bool:
+    """Whether two expressions are the same variable, or have the same run-time value."""
+    inner = second
+    if isinstance(second, ast.Call) and second.args and isinstance(second.func, ast.Name):
+        inner = second.args[0]
+    name = module.name(first)
     if name and name == module.name(inner):
         return True
-    found = _bare(module, other)
-    return found is one and not isinstance(found, ast.Constant)
+    found = _unwrap(module, second)
+    return found is first and not isinstance(found, ast.Constant)
 
 
-def _joins(module: Module, mask: ast.expr, listed: ast.expr) -> bool:
+def _is_joined_list(module: Module, mask: ast.expr, listed: ast.expr) -> bool:
     """Whether the mask is `",".join(...)` over that very list."""
     if not (isinstance(mask, ast.Call) and isinstance(mask.func, ast.Attribute) and mask.func.attr == "join"):
         return False
@@ -148,14 +171,14 @@ def _indices(value: Value) -> Value:
     if len(found) != 1:
         return value if isinstance(value, Unresolved) else Unresolved("one of several lists")
     parts = [part.strip() for part in str(found[0]).split(",")]
-    if not all(part.isdigit() and len(part) < 5 for part in parts):
-        return Unresolved(f"{found[0]!r} is no list of indices")
+    if not all(is_whole_number(part) and len(part) < 5 for part in parts):
+        return Unresolved(f"{found[0]!r} is not a list of indices")
     return Known(tuple(int(part) for part in parts))
 
 
 def _is_global_rank(module: Module, chosen: ast.expr) -> bool:
-    """Whether the index certainly is the rank in the whole job: asked of the group, or read from RANK."""
-    meant = _bare(module, chosen)
+    """Whether the index certainly is the rank in the whole job: queried from the group, or read from RANK."""
+    meant = _unwrap(module, chosen)
     variable = variable_read(module, meant)
     if variable is not None:
         return variable in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")

@@ -1,19 +1,21 @@
-"""Claims of Horovod scripts: what they start, wrap and broadcast."""
+"""Claims of Horovod scripts: initialization, wrappers and broadcasts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Claim
-from preflight.lazy.patterns import lazy_pattern
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job import Claim
 from preflight.sources.python.module import Module, last
 
 _OPTIMIZERS = ("DistributedOptimizer", "DistributedGradientTape", "DistributedAdasumOptimizer", "DistributedTrainer")
-#: Whatever makes the ranks begin with the same weights; elastic states do it when they are synchronised.
+#: Calls that give all ranks the same initial weights; elastic states do it on synchronisation.
 _BROADCAST = lazy_pattern(
     r"broadcast_(?:parameters|variables|global_variables|object|optimizer_state)|[Bb]roadcastGlobalVariables\w*"
     r"|BroadcastParameters|(?:Torch|TensorFlow|TensorFlowKeras|Object)?(?:Keras)?State\(|elastic\.run|hvd\.broadcast\("
 )
+#: What keeps and restores the state of an elastic training.
+_ELASTIC = lazy_pattern(r"elastic\.run|(?:Torch|TensorFlow|TensorFlowKeras|Object|Keras)State\(|elastic\.\w*State")
 
 
 def claims(module: Module) -> Iterator[Claim]:
@@ -23,6 +25,9 @@ def claims(module: Module) -> Iterator[Claim]:
     broadcast = _BROADCAST.search(module.file.text)
     if broadcast is not None:
         yield module.claim("horovod_broadcasts", broadcast.group(0).rstrip("("), module.tree, condition="")
+    elastic = _ELASTIC.search(module.file.text)
+    if elastic is not None:
+        yield module.claim("elastic_state", elastic.group(0).rstrip("("), module.tree, condition="")
     for call in module.named("init", *_OPTIMIZERS):
         name = module.called(call)
         if not name.startswith("horovod."):

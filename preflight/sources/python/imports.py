@@ -1,8 +1,8 @@
 """References to the script's own modules.
 
-Where the training loop, or the call that starts the process group, lies in `utils.py`, the script alone would look
-as if it had none. So imports that lead to files of the tree become references: `module` from the script itself,
-`submodule` from those; from there nothing is followed, and of modules only a few claims are taken.
+If the training loop, or the call that starts the process group, is in `utils.py`, the script alone would look as if it
+had none. So imports that lead to files of the tree become references: `module` from the script itself, `submodule` from
+those; their own imports are not followed, and only a few claims of modules are used.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
-from preflight.job import Reference, Scope, Span
+from preflight.model.job import Reference, Scope, Span
 from preflight.sources.base import SourceFile, Tree
 from preflight.sources.python import quick
 from preflight.sources.python.module import Module
 
 Statement: TypeAlias = "ast.Import | ast.ImportFrom"
 
-#: More modules of one file are not followed: it is a library then, and looking through it takes too long.
-MOST_MODULES = 24
+#: Modules of one file that are followed; a file with more is a library, and searching it takes too long.
+MAX_MODULES = 24
 #: The role of a reference by the role in which the importing file is read.
 NEXT_ROLE = {"module": "submodule", "submodule": ""}
-#: Top-level packages that are never files of the job; saves looking for them.
+#: Top-level packages that are never files of the job; saves a lookup.
 _FOREIGN = frozenset(
     (
         "PIL",
@@ -73,8 +73,27 @@ def references(module: Module, role: str) -> Iterator[Reference]:
     return _references(places, module.file, module.files, role, module.scope)
 
 
+def libraries(module: Module) -> Iterator[str]:
+    """The top-level packages that a script imports and that are neither Python's own nor files of the tree."""
+    statements: list[Statement] = [*module.nodes(ast.Import), *module.nodes(ast.ImportFrom)]
+    for node in statements:
+        if isinstance(node, ast.ImportFrom):
+            found = [] if node.level else [node.module or ""]
+        else:
+            found = [alias.name for alias in node.names]
+        roots = {name.partition(".")[0] for name in found} - sys.stdlib_module_names
+        for root in sorted(roots):
+            if root in _FOREIGN or _first_file(module.files, module.file, (*_files(root), root)) is None:
+                yield root
+
+
+def in_tree(module: Module, name: str) -> bool:
+    """Whether a file of the tree provides the top-level package `name`: beside the script, or at the root."""
+    return _first_file(module.files, module.file, (*_files(name), f"/{name}.py", f"/{name}/__init__.py")) is not None
+
+
 def quick_references(file: SourceFile, files: Tree, role: str, scope: Scope) -> Iterator[Reference]:
-    """The same, of a file that was not parsed."""
+    """The same for a file that was not parsed."""
     places = ((statement, lambda span=span: span) for statement, span in quick.imports(file.path, file.text))
     return _references(places, file, files, role, scope)
 
@@ -92,12 +111,12 @@ def _references(
             if target is not None and target not in seen:
                 seen.add(target)
                 yield Reference(target, next_role, span(), scope)
-            if len(seen) > MOST_MODULES:
+            if len(seen) > MAX_MODULES:
                 return
 
 
 def _candidates(node: Statement, path: str) -> Iterator[tuple[str, ...]]:
-    """For every module named, the files it could be, the likeliest first."""
+    """For every imported module, the files it could be, the most likely first."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             if not _is_foreign(alias.name):
@@ -112,7 +131,7 @@ def _candidates(node: Statement, path: str) -> Iterator[tuple[str, ...]]:
         for _ in range(min(node.level, 20) - 1):
             above = posixpath.dirname(above)
         start = posixpath.join("/", above, start)
-    for alias in node.names[:MOST_MODULES]:
+    for alias in node.names[:MAX_MODULES]:
         yield (*_files(posixpath.join(start, alias.name)), *_files(start))
 
 

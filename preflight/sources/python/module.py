@@ -1,4 +1,4 @@
-"""A training script as the readers of this package see it: calls, names, constants, and how to state a claim."""
+"""A parsed training script: its calls, names and constants, and a function to state claims."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from preflight.job import Claim, Known, OneOf, Relation, Scope, Span, Strength, Unresolved, Value, join, lift
-from preflight.job.value import Plain
-from preflight.redact import scrub
+from preflight._util.redaction import scrub
+from preflight.model.job import Claim, Known, OneOf, Relation, Scope, Span, Strength, Unresolved, Value, join, lift
+from preflight.model.job.symbols import Symbol
+from preflight.model.job.value import Plain
 from preflight.sources.base import SourceFile, Tree
 from preflight.sources.python import bindings
 from preflight.sources.python.outline import Outline, dotted
 from preflight.sources.python.positions import Positions
 
-#: Constants are folded through this many steps; more is a program, not a constant.
-DEEPEST_FOLD = 40
+#: Steps to fold a constant; a longer computation is not a constant.
+MAX_FOLD_DEPTH = 40
 #: Longer texts and larger numbers are not computed.
-LONGEST_TEXT = 4096
-_LARGEST_INTEGER = 2**63
-#: Branches further out than this are not named.
-_HIGHEST_CLIMB = 200
+MAX_TEXT_LENGTH = 4096
+_MAX_INTEGER = 2**63
+#: Conditions further out than this are not listed.
+_MAX_CLIMB = 200
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: lambda a, b: a + b,
@@ -42,9 +43,9 @@ class Module:
     Args:
         file: the file it was parsed from.
         tree: its syntax tree.
-        files: where further files are looked up.
+        files: the tree for looking up other files.
         scope: the scope of every claim.
-        statements_only: expressions are not walked, for who only asks for statements; it is several times quicker.
+        statements_only: expressions are not walked, which is several times faster if only statements are needed.
     """
 
     def __init__(
@@ -58,9 +59,10 @@ class Module:
         self.tree = tree
         self.outline = Outline(self._walked)
         self._folded: dict[int, Value] = {}
+        self._named_options: dict[str, str] | None = None
         self.calls = self.nodes(ast.Call)
         self._called = {id(call): self._name_called(call) for call in self.calls}
-        #: The calls by the last part of the name of what is called.
+        #: The calls by the last part of the called name.
         self.by_name: dict[str, list[ast.Call]] = {}
         for call, name in zip(self.calls, self._called.values(), strict=True):
             self.by_name.setdefault(name.rpartition(".")[2], []).append(call)
@@ -70,22 +72,26 @@ class Module:
         return [node for kind in kinds for node in self._walked.by_kind.get(kind, ()) if isinstance(node, kind)]
 
     def parent(self, node: ast.AST) -> ast.AST | None:
-        """The node this one stands in."""
+        """The node around this one."""
         return self._walked.parents.get(id(node))
 
     def name(self, expression: ast.expr) -> str:
-        """The dotted name an expression stands for, aliases of imports replaced; empty when it is no name."""
+        """The dotted name of an expression, with aliases of imports replaced; empty if it is not a name."""
         written = dotted(expression)
         first, _, rest = written.partition(".")
         original = self._walked.imports.get(first, first)
         return f"{original}.{rest}" if rest else original
 
+    def is_imported(self, name: str) -> bool:
+        """Whether an import binds the first part of a dotted name."""
+        return name.partition(".")[0] in self._walked.imports
+
     def called(self, call: ast.Call) -> str:
-        """The dotted name of what is called; for a method of an unknown object just `.method`."""
+        """The dotted name of the called function; for a method of an unknown object only `.method`."""
         return self._called[id(call)]
 
     def named(self, *names: str) -> list[ast.Call]:
-        """The calls of what has one of these last names, those of one name in source order."""
+        """The calls of functions with one of these last names, those of one name in source order."""
         return [call for name in names for call in self.by_name.get(name, ())]
 
     def _name_called(self, call: ast.Call) -> str:
@@ -95,11 +101,11 @@ class Module:
         return name
 
     def text(self, node: ast.AST) -> str:
-        """How a node is written, on one line, secrets hidden."""
+        """The text of a node, on one line, with secrets hidden."""
         return scrub(self.positions.text(node))
 
     def span(self, node: ast.AST) -> Span:
-        """Where a node stands, secrets in the snippet hidden."""
+        """The span of a node, with secrets in the snippet hidden."""
         span = self.positions.span(node)
         return replace(span, snippet=scrub(span.snippet))
 
@@ -116,7 +122,7 @@ class Module:
         because: tuple[Claim, ...] = (),
         source: str = "python",
     ) -> Claim:
-        """State a claim. The place of a keyword argument is its value, its spelling the whole `name=value`."""
+        """State a claim. The location of a keyword argument is its value, its spelling the whole `name=value`."""
         place = at.value if isinstance(at, ast.keyword) else at
         return Claim(
             quantity=quantity,
@@ -132,10 +138,10 @@ class Module:
         )
 
     def condition(self, node: ast.AST) -> str:
-        """The branches a node stands in, in the script's own words, outermost first; empty = always."""
+        """The branches around a node, as written in the script, outermost first; empty = always."""
         tests: list[str] = []
         child, parent = node, self.parent(node)
-        for _ in range(_HIGHEST_CLIMB):
+        for _ in range(_MAX_CLIMB):
             if parent is None:
                 break
             if isinstance(parent, (ast.If, ast.IfExp)):
@@ -150,7 +156,7 @@ class Module:
         return joined if len(joined) <= 200 else joined[:199] + "…"
 
     def bound_to(self, node: ast.AST) -> str:
-        """The variable an expression's value ends up in (`sampler`, `self.sampler`); empty when in none."""
+        """The variable that an expression's value is assigned to (`sampler`, `self.sampler`); empty if none."""
         parent = self.parent(node)
         while isinstance(parent, ast.IfExp):
             parent = self.parent(parent)
@@ -161,12 +167,12 @@ class Module:
         return ""
 
     def source(self, node: ast.AST) -> str:
-        """The text of a node as it is written."""
+        """The text of a node as written."""
         start, end = self.positions.bounds(node)
         return self.file.text[start:end]
 
     def definition(self, expression: ast.expr) -> ast.expr:
-        """What a name was assigned, where there is exactly one assignment; else the expression itself."""
+        """The value assigned to a name, if there is exactly one assignment; else the expression itself."""
         for _ in range(5):
             if not isinstance(expression, ast.Name):
                 break
@@ -177,12 +183,12 @@ class Module:
         return expression
 
     def fold(self, expression: ast.expr, depth: int = 0) -> Value:
-        """The constant an expression comes to, or why it comes to none."""
-        # Remembered, and marked while under way: `x = x + x` must neither loop nor double at every step.
+        """The constant value of an expression, or why it has none."""
+        # Cached, and marked while in progress: `x = x + x` must neither loop nor double at every step.
         key = id(expression)
         if key not in self._folded:
             self._folded[key] = Unresolved(f"{self.text(expression)}: known only at run time")
-            if depth <= DEEPEST_FOLD:
+            if depth <= MAX_FOLD_DEPTH:
                 self._folded[key] = self._fold(expression, depth)
         return self._folded[key]
 
@@ -201,12 +207,49 @@ class Module:
             return lift(lambda a, b: _compute(expression.op, a, b), left, right)
         if isinstance(expression, ast.UnaryOp) and isinstance(expression.op, (ast.USub, ast.Not)):
             operand = self.fold(expression.operand, depth + 1)
-            return lift(_negated if isinstance(expression.op, ast.USub) else _inverted, operand)
+            return lift(_negate if isinstance(expression.op, ast.USub) else _invert, operand)
         if isinstance(expression, ast.IfExp):
             return join((self.fold(expression.body, depth + 1), self.fold(expression.orelse, depth + 1)))
         if isinstance(expression, ast.Call):
             return self._fold_call(expression, depth)
+        return self._unknown(expression)
+
+    def _unknown(self, expression: ast.expr) -> Unresolved:
+        """Why an expression has no constant value: the variable, option or argument that sets it, where one does."""
+        variable = self._variable_read(expression)
+        if variable:
+            return Unresolved(f"${variable}, which the caller sets")
+        if isinstance(expression, ast.Attribute) and isinstance(expression.value, ast.Name):
+            option = self._options().get(expression.attr)
+            if option is not None:
+                return Unresolved(f"the value of `{option}`")
+        if isinstance(expression, ast.Attribute) and dotted(expression):
+            return Unresolved(f"`{self.text(expression)}`: known only at run time")
+        if isinstance(expression, ast.Name):
+            scope = self._walked.scopes.get(id(expression))
+            if isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef)) and expression.id in _parameters(scope):
+                return Unresolved(f"the argument `{expression.id}` of {scope.name}")
         return Unresolved(f"{self.text(expression)}: known only at run time")
+
+    def _variable_read(self, expression: ast.expr) -> str:
+        """The variable of `os.environ["NAME"]` or `os.getenv("NAME", ...)`; empty for anything else."""
+        name: ast.expr | None = None
+        if isinstance(expression, ast.Subscript) and self.name(expression.value) == "os.environ":
+            name = expression.slice
+        elif isinstance(expression, ast.Call) and self.called(expression) in ("os.environ.get", "os.getenv"):
+            name = expression.args[0] if expression.args else None
+        return name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else ""
+
+    def _options(self) -> dict[str, str]:
+        """The options of the script's parsers, by the attribute that holds their value."""
+        if self._named_options is None:
+            self._named_options = {}
+            for call in self.named("add_argument"):
+                written = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+                option = next((text for text in written if text.startswith("--")), "")
+                if option:
+                    self._named_options.setdefault(option.lstrip("-").replace("-", "_"), option)
+        return self._named_options
 
     def _fold_call(self, call: ast.Call, depth: int) -> Value:
         name = self.called(call)
@@ -216,7 +259,9 @@ class Module:
                 return lift(lambda item: str(item) if name == "str" else _integer(item), *values)
             if name in ("os.path.join", "pathlib.Path") and values:
                 return lift(lambda *parts: _short("/".join(_texts(parts))), *values)
-        return Unresolved(f"{self.text(call)}: known only at run time")
+        if name in _GPU_COUNTS:
+            return Unresolved(Symbol.GPU_COUNT.value)
+        return self._unknown(call)
 
     def _piece(self, piece: ast.expr, depth: int) -> Value:
         if isinstance(piece, ast.FormattedValue):
@@ -228,15 +273,15 @@ class Module:
     def _fold_name(self, name: ast.Name, depth: int) -> Value:
         found = self._bindings_of(name)
         if not found or any(value is None for value in found):
-            return Unresolved(f"{name.id}: known only at run time")
+            return self._unknown(name)
         return join(self.fold(value, depth + 1) for value in found if value is not None)
 
     def _bindings_of(self, name: ast.Name) -> list[ast.expr | None] | None:
-        """All bindings of a name in the innermost scope that binds it; None when nothing does."""
+        """All bindings of a name in the innermost scope that binds it; None if nothing does."""
         scope = self._walked.scopes.get(id(name))
         innermost = True
         while scope is not None:
-            # The names of a class body are not seen from its methods.
+            # Methods do not see the names of a class body.
             if innermost or not isinstance(scope, ast.ClassDef):
                 found = self._walked.bound.get((id(scope), name.id))
                 if found is not None:
@@ -247,13 +292,24 @@ class Module:
         return None
 
 
+def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    arguments = function.args
+    return {item.arg for item in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+
+
+#: Functions that count the GPUs of the host.
+_GPU_COUNTS = frozenset(
+    ("torch.cuda.device_count", "paddle.device.cuda.device_count", "torch.accelerator.device_count")
+)
+
+
 def last(name: str) -> str:
     """The last part of a dotted name."""
     return name.rpartition(".")[2]
 
 
 def argument(call: ast.Call, name: str, position: int | None = None) -> ast.keyword | ast.expr | None:
-    """The argument given as `name=`, or at `position`; None when it is not given (or hidden in `*args`)."""
+    """The argument given as `name=`, or at `position`; None if it is not given (or hidden in `*args`)."""
     for keyword in call.keywords:
         if keyword.arg == name:
             return keyword
@@ -265,7 +321,7 @@ def argument(call: ast.Call, name: str, position: int | None = None) -> ast.keyw
 
 
 def value_of(given: ast.keyword | ast.expr) -> ast.expr:
-    """The expression of an argument, however it was given."""
+    """The expression of an argument, positional or by keyword."""
     return given.value if isinstance(given, ast.keyword) else given
 
 
@@ -277,34 +333,34 @@ def is_none(expression: ast.expr) -> bool:
 def _constant(value: object) -> Value:
     if value is None or isinstance(value, (bool, float)):
         return Known(value)
-    if isinstance(value, int) and abs(value) < _LARGEST_INTEGER:
+    if isinstance(value, int) and abs(value) < _MAX_INTEGER:
         return Known(value)
-    if isinstance(value, str) and len(value) <= LONGEST_TEXT:
+    if isinstance(value, str) and len(value) <= MAX_TEXT_LENGTH:
         return Known(value.encode("utf-8", "replace").decode("utf-8"))
-    return Unresolved("a constant of a kind that no quantity has")
+    return Unresolved("a constant of an unsupported type")
 
 
 def _compute(operator: ast.operator, left: Plain, right: Plain) -> Plain:
     both_text = isinstance(left, str) and isinstance(right, str)
     numbers = all(isinstance(item, (int, float)) and not isinstance(item, bool) for item in (left, right))
     if not numbers and not (both_text and isinstance(operator, ast.Add)):
-        raise TypeError("only numbers are computed, and texts joined")
+        raise TypeError("only numbers and joined strings are evaluated")
     try:
         result = _ARITHMETIC[type(operator)](left, right)
     except OverflowError as error:
         raise ValueError(str(error)) from error
     if isinstance(result, str):
         return _short(result)
-    if isinstance(result, int) and abs(result) >= _LARGEST_INTEGER:
-        raise ValueError("the number is too large to be followed")
+    if isinstance(result, int) and abs(result) >= _MAX_INTEGER:
+        raise ValueError("the number is too large to follow")
     if not isinstance(result, (int, float)):
         raise TypeError("not a number")
     return result
 
 
 def _short(text: str) -> str:
-    if len(text) > LONGEST_TEXT:
-        raise ValueError("the text is too long to be followed")
+    if len(text) > MAX_TEXT_LENGTH:
+        raise ValueError("the string is too long to follow")
     return text
 
 
@@ -316,7 +372,7 @@ def _tuple_of(*items: Plain) -> Plain:
 
 def _texts(parts: tuple[Plain, ...]) -> list[str]:
     if not all(isinstance(part, str) for part in parts):
-        raise TypeError("a path is made of texts")
+        raise TypeError("the parts of a path must be strings")
     return [str(part) for part in parts]
 
 
@@ -326,11 +382,11 @@ def _integer(item: Plain) -> int:
     raise ValueError("not a whole number")
 
 
-def _negated(item: Plain) -> Plain:
+def _negate(item: Plain) -> Plain:
     if isinstance(item, (int, float)) and not isinstance(item, bool):
         return -item
-    raise TypeError("only numbers have a sign")
+    raise TypeError("only numbers can have a sign")
 
 
-def _inverted(item: Plain) -> Plain:
+def _invert(item: Plain) -> Plain:
     return not item

@@ -1,7 +1,6 @@
-"""What stands where in a script: functions by name, calls by name, statements behind one another, branches.
+"""The structure of a script: functions by name, calls by name, statements of one block, branches.
 
-Each table is built when it is first asked for, once over the whole script, so that asking stays cheap however many
-readers do.
+Each table is built on first use, once over the whole script, so that lookups stay cheap however many readers there are.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
+from preflight._util.budget import note_skipped, spend
 from preflight.sources.python.bindings import Bindings
 
 Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
@@ -18,8 +18,8 @@ Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BLOCKS = ("body", "orelse", "finalbody")
 _WITH_BLOCKS = (ast.mod, ast.stmt, ast.excepthandler)
-#: Further out than this is not climbed; a script that people read is not nested so deeply.
-_HIGHEST = 200
+#: Ancestors further out than this are not examined; code written by people is not nested so deeply.
+_MAX_CLIMB = 200
 
 
 class Outline:
@@ -27,68 +27,87 @@ class Outline:
 
     def __init__(self, walked: Bindings) -> None:
         self._walked = walked
+        self._function_of: dict[int, Function | None] = {}
 
     def parent(self, node: ast.AST) -> ast.AST | None:
-        """The node this one stands in."""
+        """The node around this one."""
         return self._walked.parents.get(id(node))
 
     def above(self, node: ast.AST) -> Iterator[ast.AST]:
-        """The nodes this one stands in, from the inside out."""
-        at = self.parent(node)
-        for _ in range(_HIGHEST):
+        """The enclosing nodes, innermost first."""
+        spend()
+        parents = self._walked.parents
+        at = parents.get(id(node))
+        for _ in range(_MAX_CLIMB):
             if at is None:
                 return
             yield at
-            at = self.parent(at)
+            at = parents.get(id(at))
+        if at is not None:
+            note_skipped(f"blocks within more than {_MAX_CLIMB} others were not followed")
 
     def function_of(self, node: ast.AST) -> Function | None:
-        """The innermost function a node stands in."""
-        return next((outer for outer in self.above(node) if isinstance(outer, _FUNCTIONS)), None)
+        """The innermost function around a node."""
+        parents, known = self._walked.parents, self._function_of
+        passed: list[int] = []
+        at = parents.get(id(node))
+        before = id(node)
+        while before not in known and at is not None and not isinstance(at, _FUNCTIONS):
+            passed.append(before)
+            before, at = id(at), parents.get(id(at))
+        found = known[before] if before in known else at if isinstance(at, _FUNCTIONS) else None
+        spend(1 + len(passed) // 16)
+        known.update(dict.fromkeys((*passed, before), found))
+        return found
 
     def functions(self, name: str) -> Sequence[Function]:
         """The functions and methods of this name."""
         return self._functions.get(name, ())
 
     def calls_named(self, name: str) -> Sequence[ast.Call]:
-        """The calls of a function or method of this name, whoever's it is."""
+        """The calls of a function or method of this name, on any object."""
         return self._calls.get(name, ())
 
     def assigned_once(self, target: ast.expr) -> ast.expr | None:
-        """What `a.b` is assigned, where the script does that at one place."""
+        """The value assigned to `a.b`, if the script assigns it in one place."""
         found = self._attributes.get(ast.dump(target), ()) if isinstance(target, ast.Attribute) else ()
         return found[0] if len(found) == 1 else None
 
     def assignments(self, function: Function | None) -> dict[str, list[ast.expr]]:
-        """What each variable is assigned in a function (None: outside all of them), by its dotted name."""
+        """The values assigned to each variable in a function (None: outside all of them), by its dotted name."""
         return self._assigned.get(id(function), {})
 
-    def told(self, function: Function | None) -> dict[str, list[ast.expr]]:
-        """What each variable is told by calls of it or its methods in a function: `stopper(loss)`, `meter.add(x)`."""
-        return self._told.get(id(function), {})
+    def arguments_by_variable(self, function: Function | None) -> dict[str, list[ast.expr]]:
+        """The arguments that each variable gets in calls of it or its methods in a function: `stopper(loss)`,
+        `meter.add(x)`.
+        """
+        return self._arguments_by_variable.get(id(function), {})
 
     def calls_in(self, function: Function | None) -> Sequence[ast.Call]:
         """The calls in a function (None: outside all of them)."""
         return self._calls_in.get(id(function), ())
 
-    def is_handed_over(self, name: str) -> bool:
-        """Whether a function is given to another (`mp.spawn(main)`), which then calls it."""
-        return name in self._handed_over
+    def is_passed_on(self, name: str) -> bool:
+        """Whether a function is passed to another (`mp.spawn(main)`), which then calls it."""
+        return name in self._passed_on
 
     def is_else(self, node: ast.AST) -> bool:
-        """Whether this stands directly in an else branch."""
+        """Whether this is directly in an else branch."""
         return id(node) in self._else
 
     def is_guarded(self, node: ast.AST) -> bool:
-        """Whether this stands directly in the guarded part of a `try`."""
+        """Whether this is directly in the guarded part of a `try`."""
         return id(node) in self._guarded
 
-    def behind(self, statement: ast.AST) -> Sequence[ast.stmt]:
-        """The statements of the same block that come later."""
+    def following(self, statement: ast.AST) -> Sequence[ast.stmt]:
+        """The later statements of the same block."""
+        spend()
         block, index = self._places.get(id(statement), ([], 0))
         return block[index + 1 :]
 
     def before(self, statement: ast.stmt) -> ast.stmt | None:
-        """The statement of the same block that comes right before."""
+        """The previous statement of the same block."""
+        spend()
         block, index = self._places.get(id(statement), ([], 0))
         return block[index - 1] if index > 0 else None
 
@@ -136,13 +155,13 @@ class Outline:
         return found
 
     @functools.cached_property
-    def _told(self) -> dict[int, dict[str, list[ast.expr]]]:
+    def _arguments_by_variable(self) -> dict[int, dict[str, list[ast.expr]]]:
         found: dict[int, dict[str, list[ast.expr]]] = {}
         for key, calls in self._calls_in.items():
             table = found.setdefault(key, {})
             for call in calls:
                 statement = self.parent(call)
-                # Only a call whose result nobody wants is made for what it does to its receiver.
+                # Only a call whose result is unused is made for its effect on its receiver.
                 if isinstance(statement, ast.Expr):
                     receiver = call.func.value if isinstance(call.func, ast.Attribute) else call.func
                     table.setdefault(dotted(receiver), []).extend(call.args)
@@ -157,7 +176,7 @@ class Outline:
         return found
 
     @functools.cached_property
-    def _handed_over(self) -> frozenset[str]:
+    def _passed_on(self) -> frozenset[str]:
         found: set[str] = set()
         for node in self._walked.by_kind.get(ast.Call, ()):
             if isinstance(node, ast.Call):

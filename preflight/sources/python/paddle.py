@@ -5,18 +5,28 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from preflight.job import Claim, Known, Relation, Strength, Unresolved, Value, alternatives, lift
-from preflight.job.value import Plain
-from preflight.lazy.patterns import lazy_pattern
-from preflight.sources.python import paddle_fluid, paddle_layers, paddle_static, paddle_strategy
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job import Claim, Known, Relation, Strength, Unresolved, Value, alternatives, lift
+from preflight.model.job.value import Plain
+from preflight.sources.python import imports, paddle_feeds, paddle_fluid, paddle_layers, paddle_static, paddle_strategy
 from preflight.sources.python.module import Module, argument, is_none, last, value_of
 
-_SUBJECTS = (paddle_fluid.claims, paddle_layers.claims, paddle_static.claims, paddle_strategy.claims)
+_SUBJECTS = (
+    paddle_fluid.claims,
+    paddle_layers.claims,
+    paddle_static.claims,
+    paddle_feeds.claims,
+    paddle_strategy.claims,
+)
+#: Libraries that never start Fleet. PaddleNLP's trainer and its like do.
+_NO_FLEET = frozenset(
+    ("PIL", "cv2", "matplotlib", "numpy", "paddle", "pandas", "scipy", "sklearn", "tqdm", "visualdl", "yaml")
+)
 _OF_PADDLE = lazy_pattern(r"\b(?:paddle|fluid|fleet)\b")
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """All claims about fleet, role makers and the legacy transpiler, and what further modules say of Paddle."""
+    """All claims about fleet, role makers and the legacy transpiler, and those of the other Paddle modules."""
     if _OF_PADDLE.search(module.file.text) is None:
         return
     yield from _roles(module)
@@ -27,7 +37,7 @@ def claims(module: Module) -> Iterator[Claim]:
 
 
 def _imports(module: Module) -> Iterator[Claim]:
-    """`import paddle.fluid` at the top of the script, where its failing ends the script."""
+    """`import paddle.fluid` at the top of the script, where a failure ends the script."""
     for node in module.tree.body:
         fluid = isinstance(node, ast.Import) and any(
             name.name == "paddle.fluid" or name.name.startswith("paddle.fluid.") for name in node.names
@@ -62,7 +72,7 @@ def _roles(module: Module) -> Iterator[Claim]:
 
 
 def _fleet_calls(module: Module) -> Iterator[Claim]:
-    """Which methods of fleet the script calls, at its `fleet.init` or the first of them."""
+    """The methods of fleet that the script calls, located at its `fleet.init` or the first of them."""
     found: dict[str, ast.Call] = {}
     for call in module.calls:
         name = module.called(call)
@@ -70,11 +80,14 @@ def _fleet_calls(module: Module) -> Iterator[Claim]:
             found.setdefault(last(name), call)
     if found:
         at = found.get("init") or next(iter(found.values()))
+        unread = sorted(set(imports.libraries(module)) - _NO_FLEET)
+        if unread:
+            yield module.claim("fleet_libraries", tuple(unread), at.func, source="paddle")
         yield module.claim("fleet_calls", tuple(sorted(found)), at.func, spelling=module.text(at), source="paddle")
 
 
 def _fleet_init(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
-    """`fleet.init(is_collective=...)`, or what its role maker or its module says; the default is servers."""
+    """`fleet.init(is_collective=...)`, or the mode of its role maker or module; the default is parameter servers."""
     yield module.claim("waits_for_servers", True, call, strength=Strength.DEFAULT, source="paddle")
     yield module.claim("parallel_environment", True, call, source="paddle")
     given = argument(call, "is_collective", 1)
@@ -99,23 +112,23 @@ def _fleet_init(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
 
 def _servers(collective: Plain) -> bool:
     if not isinstance(collective, bool):
-        raise TypeError("is_collective is true or false")
+        raise TypeError("is_collective must be true or false")
     return not collective
 
 
 def _role_maker(module: Module, call: ast.Call) -> Iterator[Claim]:
     workers = argument(call, "worker_num")
     if workers is not None:
-        yield from _known(module, "ps_workers", module.fold(value_of(workers)), workers)
+        yield from _literal_claims(module, "ps_workers", module.fold(value_of(workers)), workers)
     endpoints = argument(call, "server_endpoints")
     if endpoints is not None:
-        yield from _known(module, "ps_server_endpoints", _endpoints(module, value_of(endpoints)), endpoints)
+        yield from _literal_claims(module, "ps_server_endpoints", _endpoints(module, value_of(endpoints)), endpoints)
     role = argument(call, "role")
     if role is not None:
         written = last(module.name(value_of(role)))
         if written in ("WORKER", "SERVER"):
             value = Known("TRAINER" if written == "WORKER" else "PSERVER")
-            yield from _known(module, "ps_role", value, role)
+            yield from _literal_claims(module, "ps_role", value, role)
 
 
 def _transpile(module: Module, call: ast.Call) -> Iterator[Claim]:
@@ -123,13 +136,13 @@ def _transpile(module: Module, call: ast.Call) -> Iterator[Claim]:
     pservers = argument(call, "pservers", paddle_fluid.POSITIONS["pservers"])
     if pservers is not None:
         value = _endpoints(module, value_of(pservers))
-        yield from _known(module, "ps_server_endpoints", value, pservers)
+        yield from _literal_claims(module, "ps_server_endpoints", value, pservers)
     trainers = argument(call, "trainers", paddle_fluid.POSITIONS["trainers"])
     if trainers is not None:
-        yield from _known(module, "ps_workers", module.fold(value_of(trainers)), trainers)
+        yield from _literal_claims(module, "ps_workers", module.fold(value_of(trainers)), trainers)
     trainer_id = argument(call, "trainer_id", paddle_fluid.POSITIONS["trainer_id"])
     if trainer_id is not None:
-        yield from _known(module, "ps_index", module.fold(value_of(trainer_id)), trainer_id)
+        yield from _literal_claims(module, "ps_index", module.fold(value_of(trainer_id)), trainer_id)
 
 
 def _endpoints(module: Module, expression: ast.expr) -> Value:
@@ -142,10 +155,10 @@ def _split(item: Plain) -> Plain:
         return tuple(part.strip() for part in item.split(",") if part.strip())
     if isinstance(item, tuple) and all(isinstance(part, str) for part in item):
         return item
-    raise TypeError("endpoints are texts")
+    raise TypeError("endpoints must be strings")
 
 
-def _known(module: Module, quantity: str, value: Value, at: ast.keyword | ast.expr) -> Iterator[Claim]:
-    """Only literals are claimed: in most scripts these come from the environment, which says it itself."""
+def _literal_claims(module: Module, quantity: str, value: Value, at: ast.keyword | ast.expr) -> Iterator[Claim]:
+    """Only literals are claimed: in most scripts these values come from the environment, which has its own claims."""
     if not isinstance(value, Unresolved):
         yield module.claim(quantity, value, at, source="paddle")

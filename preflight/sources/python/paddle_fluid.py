@@ -8,10 +8,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from preflight.job import Claim, Known, Strength, Unresolved, Value, alternatives, join, lift
-from preflight.job.value import Plain
+from preflight._util.budget import truncate
+from preflight.model.job import Claim, Known, Strength, Unresolved, Value, alternatives, join, lift
+from preflight.model.job.value import Plain
 from preflight.sources.python.attributes import Assigned, attributes
-from preflight.sources.python.module import Module, argument, last, value_of
+from preflight.sources.python.module import Module, argument, is_none, last, value_of
 from preflight.sources.python.outline import dotted
 
 #: Positions of DistributeTranspiler.transpile's arguments (Paddle 0.11 to 1.8, paddle.distributed.transpiler).
@@ -24,7 +25,7 @@ POSITIONS = {
     "startup_program": 5,
     "current_endpoint": 6,
 }
-#: Attributes of DistributeTranspilerConfig that are claimed as they are.
+#: Attributes of DistributeTranspilerConfig that are claimed unchanged.
 _PLAIN = {
     "slice_var_up": "slice_var_up",
     "min_block_size": "min_block_size",
@@ -32,30 +33,32 @@ _PLAIN = {
     "enable_dc_asgd": "dc_asgd",
     "geo_sgd_need_push_nums": "geo_steps",
 }
-#: Assignments to one configuration that are looked at; more are no configuration.
-_MOST_SETTINGS = 200
-#: Transpilers of one script that are looked at.
-_MOST_TRANSPILERS = 100
+#: Assignments to one object that are read; more are not configuration.
+_MAX_SETTINGS = 200
+#: Transpilers of one script that are read.
+_MAX_TRANSPILERS = 100
+_SERVER_PROGRAMS = ("get_pserver_program", "get_pserver_programs")
 _READS = ("os.getenv", "os.environ.get")
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """All claims about the transpiler and what runs its programs."""
+    """All claims about the transpiler and the executors of its programs."""
     assigned = attributes(module)
     given_away = _given_to_transpilers(module)
-    told_by_strategy = any(item.name == "num_trainers" for items in assigned.values() for item in items)
+    set_by_strategy = any(item.name == "num_trainers" for items in assigned.values() for item in items)
     transpilers = 0
+    yield from _server_places(module)
     for call in module.calls:
         short = last(module.called(call))
-        if short == "transpile" and is_transpile(call) and transpilers < _MOST_TRANSPILERS:
+        if short == "transpile" and is_transpile(call) and transpilers < _MAX_TRANSPILERS:
             transpilers += 1
             yield from _transpile(module, call, assigned)
-        elif short == "get_pserver_program":
+        elif short in _SERVER_PROGRAMS:
             yield from _pserver_program(module, call)
         elif short == "memory_optimize" and _is_fluid(module, call):
             yield from _memory_optimize(module, call)
         elif short == "ParallelExecutor" and _is_fluid(module, call):
-            yield from _executor(module, call, told_by_strategy=told_by_strategy)
+            yield from _executor(module, call, set_by_strategy=set_by_strategy)
         elif short == "DistributeTranspilerConfig" and module.bound_to(call) not in given_away:
             # Each of several assignments to one name would state the same.
             given_away.add(module.bound_to(call))
@@ -75,7 +78,7 @@ def _is_fluid(module: Module, call: ast.Call) -> bool:
 
 def _transpile(module: Module, call: ast.Call, assigned: dict[str, list[Assigned]]) -> Iterator[Claim]:
     config, known = _configuration(module, call)
-    settings = assigned.get(config, [])[:_MOST_SETTINGS] if config else []
+    settings = truncate(assigned.get(config, []), _MAX_SETTINGS, "settings of a strategy") if config else []
     mode = _mode(module, settings, known=known)
     stated = any(item.name == "mode" for item in settings)
     transpiler = module.claim(
@@ -88,7 +91,12 @@ def _transpile(module: Module, call: ast.Call, assigned: dict[str, list[Assigned
     )
     yield transpiler
     yield from _texts(module, call, transpiler)
-    yield from _configured(module, settings, (transpiler,))
+    yield from _state_configuration(module, settings, (transpiler,))
+    if alternatives(mode) == ("nccl2",):
+        yield from _own_endpoint(module, call, transpiler)
+        yield from _ignored_update_mode(module, call, settings, transpiler)
+    else:
+        yield from _startup_program(module, call, transpiler)
     sync = argument(call, "sync_mode", POSITIONS["sync_mode"])
     geo = any(item.name == "geo_sgd_mode" and module.fold(item.value) == Known(True) for item in settings)
     if alternatives(mode) != ("pserver",) or geo:
@@ -102,12 +110,105 @@ def _transpile(module: Module, call: ast.Call, assigned: dict[str, list[Assigned
         )
 
 
+def _own_endpoint(module: Module, call: ast.Call, transpiler: Claim) -> Iterator[Claim]:
+    """The endpoints of all trainers in nccl2 mode, and of this trainer."""
+    own = argument(call, "current_endpoint", POSITIONS["current_endpoint"])
+    trainers = argument(call, "trainers", POSITIONS["trainers"])
+    for quantity, given in (("nccl2_own_endpoint", own), ("nccl2_endpoints", trainers)):
+        if given is not None:
+            yield module.claim(quantity, module.fold(value_of(given)), given, source="paddle", because=(transpiler,))
+
+    if trainers is not None and _is_number(module, value_of(trainers)):
+        yield module.claim("number_argument", "trainers", trainers, source="paddle", because=(transpiler,))
+
+
+def _is_number(module: Module, expression: ast.expr) -> bool:
+    """Whether this certainly is a whole number, such as `int(os.getenv("TRAINERS"))`."""
+    made = module.definition(expression)
+    if isinstance(made, ast.Call) and module.called(made) in ("int", "len"):
+        return True
+    found = alternatives(module.fold(made))
+    return bool(found) and all(isinstance(item, int) for item in found)
+
+
+def _ignored_update_mode(
+    module: Module, call: ast.Call, settings: Sequence[Assigned], transpiler: Claim
+) -> Iterator[Claim]:
+    """`sync_mode=False` in nccl2 mode, which the transpiler does not read there."""
+    given = argument(call, "sync_mode", POSITIONS["sync_mode"])
+    if given is not None:
+        value = lift(_update_mode, module.fold(value_of(given)))
+        yield module.claim("nccl2_update_mode", value, given, source="paddle", because=(transpiler,))
+    for item in settings:
+        if item.name == "sync_mode":
+            value = lift(_update_mode, module.fold(item.value))
+            yield module.claim("nccl2_update_mode", value, item.at, source="paddle", because=(transpiler,))
+
+
+def _startup_program(module: Module, call: ast.Call, transpiler: Claim) -> Iterator[Claim]:
+    """Whether transpile gets the startup program of a main program that the script builds itself."""
+    program = argument(call, "program", POSITIONS["program"])
+    guards = [guard for guard in module.named("program_guard") if len(guard.args) == 2]
+    own = [guard for guard in guards if not _is_default(module, guard.args[1])]
+    if program is not None:
+        name = module.text(value_of(program))
+        own = [guard for guard in own if module.text(guard.args[0]) == name]
+    if not own or any(keyword.arg is None for keyword in call.keywords):
+        return
+    startup = argument(call, "startup_program", POSITIONS["startup_program"])
+    is_given = startup is not None and not is_none(value_of(startup))
+    built = module.claim("startup_program_built", module.text(own[0].args[1]), own[0], source="paddle")
+    yield module.claim(
+        "startup_program_given", is_given, call.func, spelling=module.text(call.func), source="paddle",
+        because=(transpiler, built),
+    )  # fmt: skip
+
+
+def _is_default(module: Module, program: ast.expr) -> bool:
+    made = module.definition(program)
+    return isinstance(made, ast.Call) and last(module.called(made)) == "default_startup_program"
+
+
+def _server_places(module: Module) -> Iterator[Claim]:
+    """The place of each executor that runs the program of a server."""
+    programs = {
+        dotted(target)
+        for node in module.nodes(ast.Assign)
+        if isinstance(node.value, ast.Call) and last(module.called(node.value)) in _SERVER_PROGRAMS
+        for each in node.targets
+        for target in (each.elts if isinstance(each, ast.Tuple) else [each])
+    } - {""}
+    for call in module.named("run") if programs else ():
+        given = argument(call, "program", 0)
+        owner = module.definition(call.func.value) if isinstance(call.func, ast.Attribute) else None
+        if given is None or dotted(value_of(given)) not in programs or not isinstance(owner, ast.Call):
+            continue
+        place = argument(owner, "place", 0) if last(module.called(owner)) == "Executor" else None
+        if place is None:
+            continue
+        value = join(_devices(module, value_of(place)))
+        yield module.claim("server_executor_device", value, place, source="paddle")
+        return
+
+
+def _devices(module: Module, place: ast.expr) -> Iterator[Value]:
+    """`gpu` or `cpu` for each place that an expression may be."""
+    made = module.definition(place)
+    if isinstance(made, ast.IfExp):
+        yield from _devices(module, made.body)
+        yield from _devices(module, made.orelse)
+        return
+    short = last(module.called(made)) if isinstance(made, ast.Call) else ""
+    named = {"CUDAPlace": "gpu", "CPUPlace": "cpu"}.get(short)
+    yield Known(named) if named else Unresolved(f"{module.text(place)}: known only at run time")
+
+
 def _update_mode(sync: Plain) -> Plain:
     return "sync" if sync else "async"
 
 
 def _configuration(module: Module, call: ast.Call) -> tuple[str, bool]:
-    """The name of the transpiler's configuration, and whether all is known of it; empty and true where it has none."""
+    """The name of the transpiler's configuration, and whether it is fully known; empty and true if it has none."""
     owner = call.func.value if isinstance(call.func, ast.Attribute) else None
     made = module.definition(owner) if isinstance(owner, ast.Name) else owner
     if not isinstance(made, ast.Call) or not last(module.called(made)).endswith("DistributeTranspiler"):
@@ -120,14 +221,14 @@ def _configuration(module: Module, call: ast.Call) -> tuple[str, bool]:
 
 
 def _mode(module: Module, settings: Sequence[Assigned], *, known: bool) -> Value:
-    said = [module.fold(item.value) for item in settings if item.name == "mode"]
-    if said:
-        return join(said)
+    modes = [module.fold(item.value) for item in settings if item.name == "mode"]
+    if modes:
+        return join(modes)
     return Known("pserver") if known else Unresolved("the transpiler's configuration is made elsewhere")
 
 
-def _configured(module: Module, settings: Sequence[Assigned], because: tuple[Claim, ...]) -> Iterator[Claim]:
-    """What is assigned to a DistributeTranspilerConfig."""
+def _state_configuration(module: Module, settings: Sequence[Assigned], because: tuple[Claim, ...]) -> Iterator[Claim]:
+    """The values assigned to a DistributeTranspilerConfig."""
     for item in settings:
         value: Value
         if item.name in _PLAIN:
@@ -145,7 +246,7 @@ def _configured(module: Module, settings: Sequence[Assigned], because: tuple[Cla
 
 
 def _given_to_transpilers(module: Module) -> set[str]:
-    """The names of configurations that reach a transpiler which is claimed anyway; no name at all is one of them."""
+    """The names of configurations that are passed to a transpiler with its own claims; an unnamed one is included."""
     found = {""}
     for call in module.calls:
         if last(module.called(call)).endswith("DistributeTranspiler"):
@@ -156,17 +257,17 @@ def _given_to_transpilers(module: Module) -> set[str]:
 
 
 def _lone_configuration(module: Module, made: ast.Call, assigned: dict[str, list[Assigned]]) -> Iterator[Claim]:
-    """A configuration that goes to fleet.distributed_optimizer: its settings, for the script as a whole."""
-    settings = assigned.get(module.bound_to(made), [])[:_MOST_SETTINGS]
+    """The settings of a configuration passed to fleet.distributed_optimizer, for the script as a whole."""
+    settings = truncate(assigned.get(module.bound_to(made), []), _MAX_SETTINGS, "settings of a strategy")
     transpiler = module.claim(
         "transpiler", _mode(module, settings, known=True), made, strength=Strength.DEFAULT, source="paddle"
     )
     yield transpiler
-    yield from _configured(module, settings, (transpiler,))
+    yield from _state_configuration(module, settings, (transpiler,))
 
 
 def _texts(module: Module, call: ast.Call, transpiler: Claim) -> Iterator[Claim]:
-    """Numbers that are taken from the environment as they are, which is as text."""
+    """Numbers that are read from the environment without conversion and therefore are strings."""
     for name in ("trainer_id", "trainers"):
         given = argument(call, name, POSITIONS[name])
         if given is None:
@@ -179,7 +280,7 @@ def _texts(module: Module, call: ast.Call, transpiler: Claim) -> Iterator[Claim]
 
 
 def _reads_environment(module: Module, expression: ast.expr) -> bool:
-    """Whether this is what the environment holds: text, unless a default says otherwise."""
+    """Whether this is a value from the environment, which is a string unless a default has another type."""
     if isinstance(expression, ast.Subscript):
         return module.name(expression.value) == "os.environ"
     if not isinstance(expression, ast.Call) or module.called(expression) not in _READS:
@@ -204,10 +305,10 @@ def _memory_optimize(module: Module, call: ast.Call) -> Iterator[Claim]:
         yield module.claim("memory_optimize_skips_gradients", False, call, strength=Strength.DEFAULT, source="paddle")
 
 
-def _executor(module: Module, call: ast.Call, *, told_by_strategy: bool) -> Iterator[Claim]:
+def _executor(module: Module, call: ast.Call, *, set_by_strategy: bool) -> Iterator[Claim]:
     if argument(call, "share_vars_from") is not None:
-        # It evaluates with the parameters of another one.
+        # It evaluates with the parameters of another program.
         return
-    told = argument(call, "num_trainers", 6) is not None or any(keyword.arg is None for keyword in call.keywords)
-    told = told or told_by_strategy
-    yield module.claim("executor_knows_trainers", told, call.func, spelling=module.text(call.func), source="paddle")
+    is_given = argument(call, "num_trainers", 6) is not None or any(keyword.arg is None for keyword in call.keywords)
+    is_given = is_given or set_by_strategy
+    yield module.claim("executor_knows_trainers", is_given, call.func, spelling=module.text(call.func), source="paddle")

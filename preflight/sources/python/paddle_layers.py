@@ -1,7 +1,6 @@
 """Claims about the parameters of a Paddle program: embedding tables, fully connected layers, the optimizer.
 
-Only sizes that the script spells out are claimed; the names of layers are those of fluid.layers, paddle.static.nn
-and paddle.nn.
+Only literal sizes are claimed; the names of layers are those of fluid.layers, paddle.static.nn and paddle.nn.
 """
 
 from __future__ import annotations
@@ -9,13 +8,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from preflight.job import Claim, Known, Unresolved, Value, alternatives, lift
-from preflight.job.value import Plain
+from preflight._util.budget import note_skipped
+from preflight.model.job import Claim, Known, Unresolved, Value, alternatives, lift
+from preflight.model.job.value import Plain
 from preflight.sources.python.module import Module, argument, is_none, last, value_of
 
 _FLUID = ("fluid.", "paddle.")
-#: Layers with parameters whose shape is not followed; with one of them the list of parameters is not complete.
-_OTHERS = frozenset(
+#: Layers with parameters whose shape is not followed; with one of them the list of parameters is incomplete.
+_UNFOLLOWED_LAYERS = frozenset(
     (
         "conv2d",
         "conv3d",
@@ -29,7 +29,6 @@ _OTHERS = frozenset(
         "gru_unit",
         "lstm_unit",
         "sequence_conv",
-        "create_parameter",
         "linear_chain_crf",
         "nce",
         "hsigmoid",
@@ -39,9 +38,9 @@ _OTHERS = frozenset(
         "bilinear_tensor_product",
     )
 )
-_SIZED = frozenset(("embedding", "sparse_embedding", "fc", *_OTHERS))
-#: Layers of one script that are looked at; nobody writes more by hand.
-_MOST_LAYERS = 1000
+_SIZED = frozenset(("embedding", "sparse_embedding", "fc", "create_parameter", *_UNFOLLOWED_LAYERS))
+#: Layers of one script that are read; code written by hand has fewer.
+_MAX_LAYERS = 1000
 #: Layers that keep the last dimension of their first argument.
 _KEEPING = frozenset(("relu", "tanh", "sigmoid", "dropout", "softmax", "sequence_pool", "mean_pool", "reshape_like"))
 
@@ -59,13 +58,19 @@ def claims(module: Module) -> Iterator[Claim]:
         name = module.called(call)
         short = last(name)
         layers += name.startswith(_FLUID) and short in _SIZED
-        if layers > _MOST_LAYERS:
+        if layers > _MAX_LAYERS:
+            note_skipped(f"only the first {_MAX_LAYERS} layers were read")
             return
         if short in ("embedding", "sparse_embedding") and name.startswith(_FLUID):
             yield from _embedding(module, call, short)
         elif short == "fc" and name.startswith(_FLUID):
             yield from _fully_connected(module, call)
-        elif short in _OTHERS and name.startswith(_FLUID):
+        elif (
+            short == "create_parameter" and name.startswith(_FLUID) and (size := argument(call, "shape", 0)) is not None
+        ):
+            value = lift(_shape, module.fold(value_of(size)))
+            yield module.claim("parameter_shape", value, call.func, spelling=module.text(call.func), source="paddle")
+        elif short in _UNFOLLOWED_LAYERS and name.startswith(_FLUID):
             unknown = Unresolved(f"{module.text(call.func)}: its sizes are not followed")
             yield module.claim("parameter_shape", unknown, call.func, source="paddle")
         elif id(call) in optimizers and ".optimizer." in f".{name}":
@@ -82,12 +87,16 @@ def _embedding(module: Module, call: ast.Call, short: str) -> Iterator[Claim]:
     sparse = argument(call, "is_sparse", 2)
     if short == "sparse_embedding":
         yield module.claim("embedding_sparse", True, call.func, source="paddle", because=(table,))
+        yield module.claim("served_table", module.text(call.func), call.func, source="paddle", because=(table,))
     elif sparse is not None:
         yield module.claim("embedding_sparse", module.fold(value_of(sparse)), sparse, source="paddle", because=(table,))
     distributed = argument(call, "is_distributed", 3)
     if distributed is not None:
         value = module.fold(value_of(distributed))
         yield module.claim("embedding_distributed", value, distributed, source="paddle", because=(table,))
+        if value == Known(True):
+            written = module.text(distributed)
+            yield module.claim("served_table", written, distributed, source="paddle", because=(table,))
     given = argument(call, "param_attr", 5)
     if given is not None:
         yield module.claim("embedding_parameter", _parameter(module, given), given, source="paddle", because=(table,))
@@ -106,7 +115,7 @@ def _parameter(module: Module, given: ast.keyword | ast.expr) -> Value:
 
 def _shape(item: Plain) -> Plain:
     if not isinstance(item, tuple) or not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in item):
-        raise TypeError("sizes are whole numbers")
+        raise TypeError("sizes must be whole numbers")
     return item
 
 
@@ -132,12 +141,12 @@ def _vector(size: Plain) -> Plain:
 
 def _number(item: Plain) -> int:
     if not isinstance(item, int):
-        raise TypeError("sizes are whole numbers")
+        raise TypeError("sizes must be whole numbers")
     return item
 
 
 def _last_dimension(module: Module, expression: ast.expr, depth: int = 0) -> Value:
-    """The last size of a layer's output, as far as the layers before it spell it out."""
+    """The last dimension of a layer's output, if it, or a layer before it, has it as a literal."""
     made = module.definition(expression)
     unknown = Unresolved(f"{module.text(expression)}: its sizes are not followed")
     if not isinstance(made, ast.Call) or depth > 40:
@@ -159,5 +168,5 @@ def _last_dimension(module: Module, expression: ast.expr, depth: int = 0) -> Val
 def _final(item: Plain) -> Plain:
     found = item[-1] if isinstance(item, tuple) and item else item
     if not alternatives(Known(found)) or not isinstance(found, int) or isinstance(found, bool) or found < 1:
-        raise TypeError("the last size is not known")
+        raise TypeError("the last size is unknown")
     return found

@@ -1,4 +1,4 @@
-"""Claims about static programs of Paddle and the order of what is done to them, and about data sets of trainers."""
+"""Claims about static programs of Paddle and the order of operations on them, and about data sets of trainers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from preflight.job import Claim, Known
-from preflight.lazy.patterns import lazy_pattern
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job import Claim, Known
 from preflight.sources.python.attributes import enclosing
 from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.python.outline import dotted
@@ -40,14 +40,14 @@ def claims(module: Module) -> Iterator[Claim]:
         if module.called(call).startswith("paddle"):
             yield module.claim("static_graph_enabled", True, call, source="paddle")
     if minimized:
-        yield from _startup(module, calls, minimized)
+        yield from _state_startup(module, calls, minimized)
     if "transpile" in calls:
-        yield from _closed(module, calls)
+        yield from _state_closed(module, calls)
     for loop in module.nodes(ast.For):
-        yield from _uneven(module, loop)
+        yield from _state_uneven_loop(module, loop)
     for name in ("local_shuffle", "global_shuffle"):
         for call in calls.get(name, []):
-            yield from _shuffled(module, call, name)
+            yield from _state_shuffle(module, call, name)
     lists = calls.get("set_filelist", [])
     divided = bool(lists) and _DIVIDING.search(module.file.text) is not None
     for call in lists:
@@ -55,9 +55,10 @@ def claims(module: Module) -> Iterator[Claim]:
 
 
 def _clone(module: Module, call: ast.Call, first: dict[int, ast.Call]) -> Iterator[Claim]:
-    """Whether `clone(for_test=True)` stands before or behind minimize, both straight in one function."""
+    """Whether `clone(for_test=True)` comes before or after minimize, if both are unconditional and in one function."""
     given = argument(call, "for_test", 0)
     if given is None or module.fold(value_of(given)) != Known(True):
+        yield from _state_training_clone(module, call, given)
         return
     owner = module.text(call.func.value) if isinstance(call.func, ast.Attribute) else ""
     if _EVALUATED.search(owner):
@@ -72,8 +73,22 @@ def _clone(module: Module, call: ast.Call, first: dict[int, ast.Call]) -> Iterat
         )
 
 
-def _startup(module: Module, calls: dict[str, list[ast.Call]], minimized: list[ast.Call]) -> Iterator[Claim]:
-    """Whether a script that trains a static program by an Executor of its own runs a startup program at all."""
+def _state_training_clone(module: Module, call: ast.Call, given: ast.keyword | ast.expr | None) -> Iterator[Claim]:
+    """A program for evaluation, by the name of its variable or function, that is cloned as it is for training."""
+    if (given is not None and module.fold(value_of(given)) != Known(False)) or not module.named("minimize"):
+        return
+    function = module.outline.function_of(call)
+    names = (module.bound_to(call), function.name if function is not None else "")
+    owner = dotted(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+    built = module.definition(call.func.value) if isinstance(call.func, ast.Attribute) else call
+    # Tensors are cloned, too: by name only programs count.
+    is_program = "prog" in owner.lower() or (isinstance(built, ast.Call) and "rogram" in last(module.called(built)))
+    if is_program and any(_EVALUATED.search(name) for name in names) and not _EVALUATED.search(owner):
+        yield module.claim("evaluation_clone_trains", module.text(call), call, source="paddle")
+
+
+def _state_startup(module: Module, calls: dict[str, list[ast.Call]], minimized: list[ast.Call]) -> Iterator[Claim]:
+    """Whether a script that trains a static program with its own Executor runs a startup program at all."""
     executors = {module.bound_to(call) for call in calls.get("Executor", [])} - {""}
     runs = [c for c in calls.get("run", []) if isinstance(c.func, ast.Attribute) and dotted(c.func.value) in executors]
     if not runs:
@@ -89,19 +104,19 @@ def _startup(module: Module, calls: dict[str, list[ast.Call]], minimized: list[a
     yield module.claim("startup_program_run", ran, first.func, spelling=module.text(first.func), source="paddle")
 
 
-def _closed(module: Module, calls: dict[str, list[ast.Call]]) -> Iterator[Claim]:
+def _state_closed(module: Module, calls: dict[str, list[ast.Call]]) -> Iterator[Claim]:
     """Whether an executor that trains in a loop is closed, for scripts that transpile their program themselves."""
     made = [call for name in ("Executor", "ParallelExecutor") for call in calls.get(name, [])]
     names = {module.bound_to(call): call for call in made if module.bound_to(call)}
     for call in calls.get("run", []):
         owner = dotted(call.func.value) if isinstance(call.func, ast.Attribute) else ""
-        if owner in names and _stands_in_a_loop(module, call):
+        if owner in names and _is_in_loop(module, call):
             closed = any(isinstance(c.func, ast.Attribute) for c in calls.get("close", []))
             yield module.claim("executor_closed", closed, call.func, spelling=module.text(call.func), condition="")
             return
 
 
-def _stands_in_a_loop(module: Module, node: ast.AST) -> bool:
+def _is_in_loop(module: Module, node: ast.AST) -> bool:
     current = module.parent(node)
     while current is not None and not isinstance(current, (ast.FunctionDef, ast.Module)):
         if isinstance(current, (ast.For, ast.While)):
@@ -111,14 +126,14 @@ def _stands_in_a_loop(module: Module, node: ast.AST) -> bool:
 
 
 def _is_plain_run(module: Module, call: ast.Call) -> bool:
-    """Whether a call of Executor.run feeds or fetches, or names the main program: no startup under another name."""
+    """Whether a call of Executor.run feeds or fetches, or names the main program: then it is not a startup program."""
     if argument(call, "feed", 1) is not None or argument(call, "fetch_list", 2) is not None:
         return True
     given = argument(call, "program", 0)
     return given is not None and "main" in module.text(value_of(given))
 
 
-def _uneven(module: Module, loop: ast.For) -> Iterator[Claim]:
+def _state_uneven_loop(module: Module, loop: ast.For) -> Iterator[Claim]:
     """`if trainer_id != 3 and batch_id > 100: break`: the loop ends sooner for some trainers."""
     for node in loop.body:
         if not isinstance(node, ast.If):
@@ -137,7 +152,7 @@ def _uneven(module: Module, loop: ast.For) -> Iterator[Claim]:
 
 
 def _rank_named(module: Module, test: ast.expr) -> str:
-    """The rank that a condition compares with something, by name; empty where there is none."""
+    """The rank that a condition compares, by name; empty if there is none."""
     for node in ast.walk(test):
         if not isinstance(node, ast.Compare):
             continue
@@ -148,8 +163,8 @@ def _rank_named(module: Module, test: ast.expr) -> str:
     return ""
 
 
-def _shuffled(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
-    """A QueueDataset streams its files and cannot shuffle them."""
+def _state_shuffle(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
+    """State calls that shuffle a QueueDataset, which streams its files and cannot shuffle them."""
     if not isinstance(call.func, ast.Attribute):
         return
     made = module.definition(call.func.value)
@@ -181,7 +196,7 @@ def _files(module: Module, call: ast.Call, *, divided: bool) -> Iterator[Claim]:
 
 
 def _is_listing(module: Module, given: ast.expr) -> bool:
-    """Whether this is a list that the script itself makes of a folder's files, or spells out."""
+    """Whether this is a literal list, or one that the script builds from the files of a folder."""
     made = module.definition(given)
     if isinstance(made, ast.Call):
         return last(module.called(made)) in ("listdir", "glob")

@@ -1,4 +1,4 @@
-"""Claims about fleet.DistributedStrategy: update mode, parallel degrees, pipeline, and what is switched on.
+"""Claims about fleet.DistributedStrategy: update mode, parallel degrees, pipeline, and enabled features.
 
 Source: paddle/distributed/fleet/base/distributed_strategy.py of PaddlePaddle 2.6.2.
 """
@@ -8,8 +8,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from preflight.job import Claim, Known, Unresolved, Value, alternatives, lift
-from preflight.job.value import Plain
+from preflight._util.budget import truncate
+from preflight._util.secret_names import is_secret
+from preflight.model.job import Claim, Known, Unresolved, Value, alternatives, lift
+from preflight.model.job.quantities import SECTION, SETTING_PREFIX
+from preflight.model.job.value import Plain
 from preflight.sources.python.attributes import Assigned, attributes, enclosing
 from preflight.sources.python.module import Module, last
 
@@ -21,7 +24,7 @@ _HYBRID = {
     "sharding_degree": "sharding_degree",
 }
 _PIPELINE = {"accumulate_steps": "pipeline_micro_batches", "micro_batch_size": "pipeline_micro_batch_size"}
-#: Booleans of the strategy whose optimizer applies to certain inner optimizers, or in collective training, only.
+#: Booleans of the strategy whose optimizer only applies to certain inner optimizers, or in collective training.
 SWITCHES = frozenset(
     (
         "amp",
@@ -40,19 +43,44 @@ SWITCHES = frozenset(
 )
 
 
-#: Assignments to one strategy that are looked at; more are no configuration.
-_MOST_SETTINGS = 200
+#: Dictionaries within each other that are read.
+_MAX_DEPTH = 3
+#: Assignments to one strategy that are read; more are not configuration.
+_MAX_SETTINGS = 200
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """All claims about strategies that the script makes itself."""
+    """All claims about strategies that the script itself creates."""
     made = [call for call in module.calls if last(module.called(call)) == "DistributedStrategy"]
     if not made:
         return
     assigned = attributes(module)
+    if len(made) == 1:
+        # Of several it is not known which one Fleet is given.
+        yield from _settings(module, truncate(assigned.get(module.bound_to(made[0]), []), _MAX_SETTINGS, "settings"))
     for name in dict.fromkeys(module.bound_to(call) for call in made):
         if name:
-            yield from _strategy(module, assigned.get(name, [])[:_MOST_SETTINGS])
+            yield from _strategy(module, truncate(assigned.get(name, []), _MAX_SETTINGS, "settings of a strategy"))
+
+
+def _settings(module: Module, given: Sequence[Assigned]) -> Iterator[Claim]:
+    """Every attribute that is set, and every key of its dictionary, as `setting.paddle.NAME`."""
+    for item in given:
+        if not is_secret(item.name):
+            yield from _setting(module, item.name, item.value, item.at, 0)
+
+
+def _setting(module: Module, path: str, value: ast.expr, at: ast.AST, depth: int) -> Iterator[Claim]:
+    table = module.definition(value)
+    start, _ = module.positions.bounds(at)
+    _, end = module.positions.bounds(value)
+    spelling = " ".join(module.file.text[start:end].split())[:120]
+    folded = Known(SECTION) if isinstance(table, ast.Dict) else module.fold(value)
+    yield module.claim(f"{SETTING_PREFIX}paddle.{path}", folded, at, spelling=spelling, source="paddle")
+    for key, inner in zip(table.keys, table.values, strict=True) if isinstance(table, ast.Dict) else ():
+        name = key.value if isinstance(key, ast.Constant) and isinstance(key.value, str) else ""
+        if name and not is_secret(name) and depth < _MAX_DEPTH and key is not None:
+            yield from _setting(module, f"{path}.{name}", inner, key, depth + 1)
 
 
 def _strategy(module: Module, settings: Sequence[Assigned]) -> Iterator[Claim]:
@@ -75,12 +103,22 @@ def _strategy(module: Module, settings: Sequence[Assigned]) -> Iterator[Claim]:
 def _update_mode(
     module: Module, switched: Sequence[Assigned], configured: Sequence[tuple[Assigned, Value]]
 ) -> Iterator[Claim]:
-    """`a_sync` and `k_steps` together say when gradients are applied; whoever sets `a_sync` sets `k_steps` to 0."""
+    """State the update mode: `a_sync` and `k_steps` decide together when gradients are applied; setting `a_sync` sets
+    `k_steps` to 0.
+    """
     for item in switched:
-        before = [pair for pair in configured if _stands_before(module, pair[0], item)]
-        after = [pair for pair in configured if pair not in before]
-        steps = after[-1][1] if after else Known(0)
+        before = [pair for pair in configured if _precedes(module, pair[0], item)]
+        after = [
+            pair for pair in configured if pair not in before and not _is_superseded(module, switched, item, pair[0])
+        ]
+        same_branch = bool(after) and _precedes(module, item, after[-1][0])
+        steps: Value = after[-1][1] if after else Known(0)
+        if after and not same_branch and module.condition(after[-1][0].at):
+            steps = Unresolved("a_sync_configs is set in another branch")
         yield module.claim("ps_update_mode", lift(_mode, module.fold(item.value), steps), item.at, source="paddle")
+        if module.fold(item.value) == Known(False) and same_branch and _always_positive(steps):
+            reason = module.claim("ps_update_mode", "sync", item.at, source="paddle")
+            yield module.claim("geo_steps_refused", steps, after[-1][0].at, source="paddle", because=(reason,))
         for lost, value in before if not after else ():
             if any(isinstance(number, int) and number > 0 for number in alternatives(value)):
                 reason = module.claim("ps_update_mode", "async", item.at, source="paddle")
@@ -90,17 +128,29 @@ def _update_mode(
             yield module.claim("geo_steps", value, item.at, source="paddle")
 
 
-def _stands_before(module: Module, one: Assigned, other: Assigned) -> bool:
+def _always_positive(value: Value) -> bool:
+    found = alternatives(value)
+    return bool(found) and all(isinstance(number, int) and number > 0 for number in found)
+
+
+def _precedes(module: Module, first: Assigned, second: Assigned) -> bool:
     return (
-        one.at.lineno < other.at.lineno
-        and enclosing(module, one.at) is enclosing(module, other.at)
-        and module.condition(one.at) == module.condition(other.at)
+        first.at.lineno < second.at.lineno
+        and enclosing(module, first.at) is enclosing(module, second.at)
+        and module.condition(first.at) == module.condition(second.at)
+    )
+
+
+def _is_superseded(module: Module, switched: Sequence[Assigned], item: Assigned, later: Assigned) -> bool:
+    """Whether `later` follows another assignment to `a_sync` in its own branch, so that it does not go with `item`."""
+    return any(
+        other is not item and item.at.lineno < other.at.lineno and _precedes(module, other, later) for other in switched
     )
 
 
 def _mode(asynchronous: Plain, steps: Plain) -> Plain:
     if not isinstance(asynchronous, bool):
-        raise TypeError("a_sync is true or false")
+        raise TypeError("a_sync must be true or false")
     if not asynchronous:
         return "sync"
     return "geo" if isinstance(steps, int) and steps > 0 else "async"
@@ -130,7 +180,7 @@ def _entries(module: Module, item: Assigned, quantities: dict[str, str]) -> Iter
 
 
 def _hybrid(module: Module, item: Assigned) -> Iterator[Claim]:
-    """The degrees of `hybrid_configs`; one that is not above 0 is left to Fleet."""
+    """The degrees of `hybrid_configs`; Fleet determines a degree that is not above 0."""
     table = module.definition(item.value)
     if not isinstance(table, ast.Dict):
         yield module.claim(

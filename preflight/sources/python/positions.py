@@ -1,7 +1,7 @@
-"""Where a node of the syntax tree stands, in characters.
+"""Converts positions of syntax-tree nodes to characters.
 
-Python counts columns in UTF-8 bytes and also ends lines at a lone carriage return; spans count characters and
-end lines at line feeds only. Everything that crosses between the two goes through here.
+Python counts columns in UTF-8 bytes and also ends lines at a lone carriage return; spans count characters and end lines
+at line feeds only. This module converts between the two.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import ast
 from bisect import bisect_right
 
-from preflight.job.span import LONGEST_SNIPPET, Span
-from preflight.lazy.patterns import lazy_pattern
+from preflight._util.lazy_regex import lazy_pattern
+from preflight._util.spans import MAX_SNIPPET_LENGTH, Span
 
 _LINE_FEED = lazy_pattern(r"\n")
 _LINE_END = lazy_pattern(r"\r\n|\r|\n")
@@ -27,7 +27,7 @@ class Positions:
         self._python_lines = [0, *(match.end() for match in _LINE_END.finditer(text))] if "\r" in text else self._lines
 
     def offset(self, line: int, byte_column: int) -> int:
-        """The character offset of a place that Python names by line (from 1) and column in UTF-8 bytes."""
+        """The character offset of a position that Python gives as line (from 1) and column in UTF-8 bytes."""
         line = max(1, min(line, len(self._python_lines)))
         start = self._python_lines[line - 1]
         end = self._python_lines[line] if line < len(self._python_lines) else len(self._text)
@@ -37,7 +37,7 @@ class Positions:
         return start + len(content.encode("utf-8", "surrogatepass")[:byte_column].decode("utf-8", "ignore"))
 
     def bounds(self, node: ast.AST) -> tuple[int, int]:
-        """First and behind-the-last character offset of a node that has a position; else the file's start."""
+        """The start and end offset of a node that has a position; otherwise the start of the file."""
         line = getattr(node, "lineno", None)
         if line is None:
             return 0, 0
@@ -52,7 +52,7 @@ class Positions:
         return self.between(*self.bounds(node))
 
     def between(self, start: int, end: int) -> Span:
-        """The span of `text[start:end]`: that of `span_of`, without counting lines from the start each time."""
+        """The span of `text[start:end]`, as from `span_of`, without counting lines from the start each time."""
         line = bisect_right(self._lines, start)
         end_line = bisect_right(self._lines, end)
         line_start = self._lines[line - 1]
@@ -63,11 +63,11 @@ class Positions:
             start - line_start + 1,
             end_line,
             end - self._lines[end_line - 1] + 1,
-            self._text[line_start:line_end].rstrip("\r")[:LONGEST_SNIPPET],
+            self._text[line_start:line_end].rstrip("\r")[:MAX_SNIPPET_LENGTH],
         )
 
-    def text(self, node: ast.AST, *, longest: int = 120) -> str:
-        """How the node is written, on one line."""
+    def text(self, node: ast.AST, *, max_length: int = 120) -> str:
+        """The text of the node, on one line."""
         start, end = self.bounds(node)
-        written = " ".join(self._text[start : min(end, start + 4 * longest)].split())
-        return written if len(written) <= longest else written[: longest - 1] + "…"
+        written = " ".join(self._text[start : min(end, start + 4 * max_length)].split())
+        return written if len(written) <= max_length else written[: max_length - 1] + "…"

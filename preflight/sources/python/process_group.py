@@ -1,23 +1,23 @@
-"""Claims about the process group: back end, time-out, address and size, and who wraps the model."""
+"""Claims about the process group: backend, timeout, address and size, and the model's wrapper."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
-from preflight.job import Claim, Known, Relation, Unresolved, Value, alternatives, lift, one_of
-from preflight.job.hostname import split_endpoint
-from preflight.job.value import Plain
-from preflight.lazy.patterns import lazy_pattern
+from preflight._util.hostnames import split_endpoint
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job import Claim, Known, Relation, Unresolved, Value, alternatives, lift, one_of
+from preflight.model.job.value import Plain
+from preflight.sources.python.executing_ranks import ranks_of
 from preflight.sources.python.module import Module, argument, is_none, last, value_of
-from preflight.sources.python.ranks import Who
-from preflight.sources.python.standing import ranks_of
+from preflight.sources.python.rank_conditions import RankSet
 
 #: Positions of torch.distributed.init_process_group's arguments (torch 2.1 to 2.9).
 _TORCH = {"backend": 0, "init_method": 1, "timeout": 2, "world_size": 3, "rank": 4}
-#: deepspeed.init_distributed calls them differently (deepspeed/comm/comm.py).
+#: deepspeed.init_distributed has other names for them (deepspeed/comm/comm.py).
 _DEEPSPEED = {"dist_backend": 0, "distributed_port": 2, "timeout": 4, "init_method": 5}
-_STARTING = (
+_PROCESS_GROUP_STARTERS = (
     "init_process_group",
     "init_distributed",
     "InitProcessGroupKwargs",
@@ -30,7 +30,7 @@ _STARTING = (
     "FullyShardedDataParallel",
     "fully_shard",
 )
-#: A script that asks for these knows that a launcher may have started it.
+#: A script that queries these expects that a launcher may have started it.
 _LAUNCHED = lazy_pattern(r"LOCAL_RANK|WORLD_SIZE|TORCHELASTIC|is_torchelastic_launched|local_rank")
 _TIMEDELTA = ("days", "seconds", "microseconds", "milliseconds", "minutes", "hours", "weeks")
 _SECONDS = {
@@ -46,7 +46,7 @@ _SECONDS = {
 
 def claims(module: Module) -> Iterator[Claim]:
     """All claims about process groups and model wrappers."""
-    for call in module.named(*_STARTING):
+    for call in module.named(*_PROCESS_GROUP_STARTERS):
         name = module.called(call)
         short = last(name)
         if short == "init_process_group":
@@ -56,7 +56,7 @@ def claims(module: Module) -> Iterator[Claim]:
         elif short == "InitProcessGroupKwargs":
             yield from _group(module, call, {"backend": 0, "init_method": 1, "timeout": 2})
         elif short == "spawn" and ("multiprocessing" in name or name == "mp.spawn"):
-            yield from _spawned(module, call)
+            yield from spawned_processes(module, call)
         elif short == "init_rpc":
             yield module.claim("host_name_transport", "tensorpipe", call)
         elif short == "DistributedReadingService":
@@ -70,7 +70,7 @@ def claims(module: Module) -> Iterator[Claim]:
 
 
 def seconds(module: Module, expression: ast.expr) -> Value:
-    """A `timedelta(...)` in seconds, or why it cannot be told."""
+    """A `timedelta(...)` in seconds, or why it is unknown."""
     found = module.definition(expression)
     if not isinstance(found, ast.Call) or last(module.called(found)) != "timedelta":
         return Unresolved(f"{module.text(expression)}: known only at run time")
@@ -86,10 +86,10 @@ def _total(units: list[str], amounts: tuple[Plain, ...]) -> int:
     total = 0.0
     for unit, amount in zip(units, amounts, strict=True):
         if not isinstance(amount, (int, float)):
-            raise TypeError("a time-out is made of numbers")
+            raise TypeError("a timeout must consist of numbers")
         total += _SECONDS[unit] * amount
     if not abs(total) < 1e12:
-        raise ValueError("longer than any time-out")
+        raise ValueError("longer than any timeout")
     return round(total)
 
 
@@ -104,7 +104,7 @@ def _group(module: Module, call: ast.Call, positions: dict[str, int]) -> Iterato
         elif name == "init_method":
             yield from _init_method(module, given)
         elif name in ("backend", "dist_backend"):
-            yield module.claim("backend", _lowered(_backend(module, expression)), given)
+            yield module.claim("backend", _lower(_backend(module, expression)), given)
         elif name == "distributed_port":
             yield module.claim("master_port", module.fold(expression), given)
         else:
@@ -115,22 +115,26 @@ def _group(module: Module, call: ast.Call, positions: dict[str, int]) -> Iterato
 
 
 def _backend(module: Module, expression: ast.expr) -> Value:
-    """A back end written as text, or as `dist.Backend.GLOO`."""
+    """A backend written as a string, or as `dist.Backend.GLOO`."""
     written = module.name(module.definition(expression))
     if ".Backend." in f".{written}":
         return Known(last(written))
     return module.fold(expression)
 
 
-def _spawned(module: Module, call: ast.Call) -> Iterator[Claim]:
-    """How many processes `mp.spawn` makes of this one, where every rank comes there and nothing asks for a launcher."""
+def spawned_processes(module: Module, call: ast.Call) -> Iterator[Claim]:
+    """State the processes that `mp.spawn` starts, if every rank reaches the call and nothing requires a launcher."""
     count = argument(call, "nprocs", 2)
-    standing = ranks_of(module).standing(call)
-    if count is not None and standing.who is Who.ALL and _LAUNCHED.search(module.file.text) is None:
+    guard_of = ranks_of(module).guard_of(call)
+    if count is not None and guard_of.who is RankSet.ALL and _LAUNCHED.search(module.file.text) is None:
         yield module.claim("spawned_processes", module.fold(value_of(count)), call)
+        # `args.workers` of a parser, which the command line sets.
+        written = module.definition(value_of(count))
+        if isinstance(written, ast.Attribute) and isinstance(written.value, ast.Name):
+            yield module.claim("spawned_by_option", written.attr, call)
 
 
-def _lowered(value: Value) -> Value:
+def _lower(value: Value) -> Value:
     return lift(lambda item: item.lower() if isinstance(item, str) else item, value)
 
 

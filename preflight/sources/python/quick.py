@@ -1,4 +1,4 @@
-"""What a script imports, found without parsing it: most files of a repository say nothing else that counts."""
+"""Finds the imports of a script without parsing it: most files of a repository have no other relevant claims."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from preflight.job.span import LONGEST_SNIPPET, Span
-from preflight.lazy.patterns import lazy_pattern
-from preflight.redact import scrub
+from preflight._util.lazy_regex import lazy_pattern
+from preflight._util.redaction import scrub
+from preflight._util.spans import MAX_SNIPPET_LENGTH, Span
 
-#: A bound on what stands between the brackets, so that one that is never closed costs little.
+#: The text between brackets is bounded, so that an unclosed bracket costs little.
 _STATEMENT = lazy_pattern(
     r"^[ \t]*(?P<said>from[ \t]+(?P<package>[.\w]+)[ \t]+import[ \t]*(?:\([^()]{0,4000}\)|(?:[^\n;#()\\]|\\\n){1,2000})"
     r"|import[ \t]+(?:[^\n;#()\\]|\\\n){1,2000})",
@@ -20,7 +20,7 @@ _STATEMENT = lazy_pattern(
 
 
 def imports(path: str, text: str) -> Iterator[tuple[ast.Import | ast.ImportFrom, Span]]:
-    """Every import statement that begins a line, with its place; one in a text that looks like it is taken for one."""
+    """Every import statement at the start of a line, with its location; an import inside a string is also included."""
     lines: list[int] = []
     for match in _STATEMENT.finditer(text):
         try:
@@ -37,5 +37,5 @@ def _span(path: str, text: str, lines: list[int], start: int, end: int) -> Span:
     first, last = bisect_right(lines, start), bisect_right(lines, end)
     line_start = lines[first - 1]
     line_end = lines[first] - 1 if first < len(lines) else len(text)
-    snippet = scrub(text[line_start:line_end].rstrip("\r")[:LONGEST_SNIPPET])
+    snippet = scrub(text[line_start:line_end].rstrip("\r")[:MAX_SNIPPET_LENGTH])
     return Span(path, first, start - line_start + 1, last, end - lines[last - 1] + 1, snippet)

@@ -1,16 +1,17 @@
-"""Claims of scripts for Ray: what they ask the cluster for, and where they wait for it."""
+"""Claims of Ray scripts: the resources that they request from the cluster, and where they wait for them."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
-from preflight.job import Claim, alternatives
+from preflight.model.job import Claim, Known, Unresolved, Value, alternatives
+from preflight.model.job.quantities import SECTION
 from preflight.sources.python.module import Module, argument, last, value_of
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """All claims about placement groups and how they are waited for."""
+    """All claims about placement groups and waiting for them."""
     if "ray" not in module.file.text:
         return
     for call in module.named("placement_group", "get", "wait", "ScalingConfig"):
@@ -19,6 +20,7 @@ def claims(module: Module) -> Iterator[Claim]:
             yield from _group(module, call)
         elif last(name) == "ScalingConfig":
             yield from _workers(module, call)
+            yield from _arguments(module, call)
         elif name in ("ray.get", "ray.wait") and call.args and argument(call, "timeout") is None:
             yield from _waits(module, call)
 
@@ -26,6 +28,8 @@ def claims(module: Module) -> Iterator[Claim]:
 def _group(module: Module, call: ast.Call) -> Iterator[Claim]:
     given = argument(call, "bundles", 0)
     bundles = module.definition(value_of(given)) if given is not None else None
+    if given is not None and bundles is not None:
+        yield module.claim("ray_workers", _count(module, bundles), given, source="ray")
     if isinstance(bundles, ast.BinOp) and isinstance(bundles.op, ast.Mult):
         bundles = bundles.left if isinstance(bundles.left, ast.List) else bundles.right
     listed = bundles.elts if isinstance(bundles, ast.List) else []
@@ -41,8 +45,25 @@ def _group(module: Module, call: ast.Call) -> Iterator[Claim]:
         yield module.claim("ray_bundle", largest, given, source="ray")
 
 
+def _count(module: Module, bundles: ast.expr) -> Value:
+    """The number of bundles in a literal list, `[{"GPU": 1}] * workers`, or a comprehension over `range(workers)`."""
+    if isinstance(bundles, ast.List):
+        return Known(len(bundles.elts))
+    if isinstance(bundles, ast.BinOp) and isinstance(bundles.op, ast.Mult):
+        listed, times = bundles.left, bundles.right
+        if not isinstance(listed, ast.List):
+            listed, times = times, listed
+        if isinstance(listed, ast.List) and len(listed.elts) == 1:
+            return module.fold(times)
+    if isinstance(bundles, ast.ListComp) and len(bundles.generators) == 1 and not bundles.generators[0].ifs:
+        counted = bundles.generators[0].iter
+        if isinstance(counted, ast.Call) and module.called(counted) == "range" and len(counted.args) == 1:
+            return module.fold(counted.args[0])
+    return Unresolved(f"{module.text(bundles)}: known only at run time")
+
+
 def _resources(module: Module, bundle: ast.expr) -> str:
-    """`CPU 2, GPU 1` of a bundle written out."""
+    """`CPU 2, GPU 1` from a literal bundle."""
     table = module.definition(bundle)
     parts = []
     for key, value in zip(table.keys, table.values, strict=True) if isinstance(table, ast.Dict) else ():
@@ -54,6 +75,9 @@ def _resources(module: Module, bundle: ast.expr) -> str:
 
 def _workers(module: Module, call: ast.Call) -> Iterator[Claim]:
     """`ScalingConfig(use_gpu=False, resources_per_worker={"GPU": 1})`; without `use_gpu` it is False."""
+    workers = argument(call, "num_workers")
+    if workers is not None:
+        yield module.claim("ray_workers", module.fold(value_of(workers)), workers, source="ray")
     given = argument(call, "resources_per_worker")
     if given is None or call.args or any(keyword.arg is None for keyword in call.keywords):
         return
@@ -69,8 +93,29 @@ def _workers(module: Module, call: ast.Call) -> Iterator[Claim]:
             yield module.claim("ray_train_worker_gpus", module.fold(value), given, because=because, source="ray")
 
 
+def _arguments(module: Module, call: ast.Call) -> Iterator[Claim]:
+    """The call with its arguments; nothing if not all arguments are literal."""
+    if call.args or any(keyword.arg is None for keyword in call.keywords):
+        return
+    found: list[Claim] = []
+    for keyword in call.keywords:
+        value, name = module.definition(keyword.value), f"setting.ray.{keyword.arg}"
+        if isinstance(value, ast.Dict):
+            found.append(module.claim(name, Known(SECTION), keyword, source="ray"))
+            for key, inner in zip(value.keys, value.values, strict=True):
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    found.append(module.claim(f"{name}.{key.value}", module.fold(inner), keyword, source="ray"))
+        elif isinstance(value, ast.List):
+            # Lists are not taken for tuples; all that counts of one is its length.
+            found.append(module.claim(name, Known("a list"), keyword, source="ray"))
+            found.append(module.claim(f"{name}.count", Known(len(value.elts)), keyword, source="ray"))
+        else:
+            found.append(module.claim(name, module.fold(keyword.value), keyword, source="ray"))
+    yield module.claim("ray_scaling", Known("ScalingConfig"), call, because=tuple(found), source="ray")
+
+
 def _waits(module: Module, call: ast.Call) -> Iterator[Claim]:
-    """`ray.get(pg.ready())` without a time-out, where `pg` is a placement group."""
+    """`ray.get(pg.ready())` without a timeout, where `pg` is a placement group."""
     awaited = module.definition(call.args[0])
     if isinstance(awaited, ast.List) and len(awaited.elts) == 1:
         awaited = awaited.elts[0]

@@ -1,7 +1,7 @@
 """Claims about long work that one rank does while all others wait for it at a barrier.
 
-The others wait inside a collective, whose time-out then has to be longer than that work: a download or a
-preprocessing run of an hour under a time-out of ten minutes kills the job.
+The others wait inside a collective, whose timeout must be longer than that work: an hour of downloading or
+preprocessing under a timeout of ten minutes kills the job.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import ast
 import re
 from collections.abc import Iterator
 
-from preflight.job import Claim
-from preflight.lazy.patterns import lazy_pattern
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job import Claim
 from preflight.sources.python.module import Module, last
 
 _RANK = lazy_pattern(r"(?:^|_)rank(?:$|_)|^(?:rank|RANK)$|rank$", re.IGNORECASE)
 _FIRST = lazy_pattern(r"is_(?:main|master|rank_?0|rank_?zero|local_main|world_process_zero|first)\w*", re.IGNORECASE)
-#: Statements that are looked at between the two barriers of one rank's work.
-_LONGEST_STRETCH = 200
+#: Statements that are examined between the two barriers of one rank's work.
+_MAX_STATEMENTS = 200
 _CONTEXTS = {
     "main_process_first",
     "local_main_process_first",
@@ -30,7 +30,7 @@ _LONG = lazy_pattern(
     r"(?:snapshot_|hf_hub_|url|_)?download\w*|urlretrieve|load_dataset|map|extractall|pre_?process(?:_data\w*|ing\w*)?"
     r"|tokeni[sz]e(?:_\w+)?|prepare_data\w*|process_data\w*|build_(?:index|vocab|dataset)\w*|convert_\w+",
 )
-#: Of the names above, those that mean something quick when they are no method.
+#: Names that are quick functions when they are not methods.
 _QUICK = {"map"}
 
 
@@ -46,10 +46,10 @@ def claims(module: Module) -> Iterator[Claim]:
         return
     blocks = _Blocks(module, barriers)
     for node in module.nodes(ast.If):
-        if _on_first_rank(module, node.test) and blocks.wait_later(node):
+        if _is_first_rank(module, node.test) and blocks.wait_later(node):
             yield from _long_calls(module, node.body)
-        elif _on_other_ranks(module, node.test) and blocks.hold(node.body):
-            yield from _long_calls(module, blocks.until_released(node))
+        elif _is_other_ranks(module, node.test) and blocks.contain_barrier(node.body):
+            yield from _long_calls(module, blocks.work_before_release(node))
 
 
 def _long_calls(module: Module, statements: list[ast.stmt]) -> Iterator[Claim]:
@@ -61,10 +61,10 @@ def _long_calls(module: Module, statements: list[ast.stmt]) -> Iterator[Claim]:
                     yield module.claim("serial_work", module.text(node.func), node)
 
 
-def _on_first_rank(module: Module, test: ast.expr) -> bool:
+def _is_first_rank(module: Module, test: ast.expr) -> bool:
     """`rank == 0`, `not rank`, `args.local_rank in (-1, 0)`, `is_main_process()`."""
     if isinstance(test, ast.BoolOp):
-        return any(_on_first_rank(module, value) for value in test.values)
+        return any(_is_first_rank(module, value) for value in test.values)
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         if not _is_rank(module, test.left):
             return False
@@ -79,10 +79,10 @@ def _on_first_rank(module: Module, test: ast.expr) -> bool:
     return bool(_FIRST.fullmatch(_end(called)))
 
 
-def _on_other_ranks(module: Module, test: ast.expr) -> bool:
+def _is_other_ranks(module: Module, test: ast.expr) -> bool:
     """`rank != 0`, `rank > 0`, `local_rank not in (-1, 0)`, `not is_main_process()`."""
     if isinstance(test, ast.BoolOp):
-        return any(_on_other_ranks(module, value) for value in test.values)
+        return any(_is_other_ranks(module, value) for value in test.values)
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         return _is_rank(module, test.left) and isinstance(test.ops[0], (ast.NotEq, ast.Gt, ast.NotIn))
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
@@ -104,7 +104,9 @@ def _end(expression: ast.expr) -> str:
 
 
 class _Blocks:
-    """Which statements hold a barrier, and what follows which; worked out once, so that the whole stays linear."""
+    """The statements that contain a barrier, and the order of statements; computed once, so that the analysis stays
+    linear.
+    """
 
     def __init__(self, module: Module, barriers: list[ast.Call]) -> None:
         self._module = module
@@ -112,16 +114,16 @@ class _Blocks:
         self._places: dict[int, tuple[list[ast.stmt], int]] = {}
         self._last_barrier: dict[int, int] = {}
         for call in barriers:
-            self._climb(call)
+            self._mark_ancestors(call)
         for branch in module.nodes(ast.If):
-            # Only the blocks that hold an `if` are asked for.
+            # Only blocks with an `if` are needed.
             parent = module.parent(branch)
             for block in ("body", "orelse", "finalbody"):
                 statements = getattr(parent, block, None)
                 if isinstance(statements, list) and statements and id(statements[0]) not in self._places:
                     self._place(statements)
 
-    def _climb(self, node: ast.AST) -> None:
+    def _mark_ancestors(self, node: ast.AST) -> None:
         at: ast.AST | None = node
         while at is not None and id(at) not in self._holding:
             self._holding.add(id(at))
@@ -133,23 +135,23 @@ class _Blocks:
             if id(statement) in self._holding:
                 self._last_barrier[id(statements)] = index
 
-    def hold(self, statements: list[ast.stmt]) -> bool:
-        """Whether a barrier stands in one of these."""
+    def contain_barrier(self, statements: list[ast.stmt]) -> bool:
+        """Whether one of these contains a barrier."""
         return any(id(statement) in self._holding for statement in statements)
 
     def wait_later(self, node: ast.If) -> bool:
-        """Whether the other ranks come to a barrier: in the other branch, behind, or at the end of this one."""
+        """Whether the other ranks reach a barrier: in the other branch, later, or at the end of this one."""
         statements, index = self._places.get(id(node), ([], 0))
-        behind = self._last_barrier.get(id(statements), -1) > index
-        return behind or self.hold(node.orelse) or self.hold(node.body[-1:])
+        is_after = self._last_barrier.get(id(statements), -1) > index
+        return is_after or self.contain_barrier(node.orelse) or self.contain_barrier(node.body[-1:])
 
-    def until_released(self, node: ast.If) -> list[ast.stmt]:
-        """What the first rank does between `if rank != 0: barrier()` and the `if rank == 0: barrier()` behind."""
+    def work_before_release(self, node: ast.If) -> list[ast.stmt]:
+        """The work of the first rank between `if rank != 0: barrier()` and the `if rank == 0: barrier()` after it."""
         statements, index = self._places.get(id(node), ([], 0))
-        for end in range(index + 1, min(len(statements), index + 1 + _LONGEST_STRETCH)):
+        for end in range(index + 1, min(len(statements), index + 1 + _MAX_STATEMENTS)):
             statement = statements[end]
-            if isinstance(statement, ast.If) and self.hold(statement.body):
-                if _on_first_rank(self._module, statement.test):
+            if isinstance(statement, ast.If) and self.contain_barrier(statement.body):
+                if _is_first_rank(self._module, statement.test):
                     return statements[index + 1 : end]
                 return []
         return []

@@ -1,8 +1,8 @@
-"""Claims about samples divided among ranks by hand, so that some ranks get fewer than others.
+"""Claims about samples that are divided among ranks by hand so that some ranks get fewer than others.
 
-`per = ceil(n / ranks)` with `min((rank + 1) * per, n)` leaves the last rank what remains; `n // ranks` with the rest
-for the last rank gives it more. Either way the ranks run different numbers of steps, and those that are done first
-leave the others waiting. Padding, dropping or wrapping around makes them equal again.
+`per = ceil(n / ranks)` with `min((rank + 1) * per, n)` leaves the last rank the remainder; `n // ranks` with the rest
+for the last rank gives it more. Either way the ranks run different numbers of steps, and those that finish first leave
+the others waiting. Padding, dropping or wrapping around makes them equal again.
 """
 
 from __future__ import annotations
@@ -11,30 +11,42 @@ import ast
 import re
 from collections.abc import Iterator
 
-from preflight.job import Claim, Known, Unresolved
-from preflight.lazy.patterns import lazy_pattern
-from preflight.sources.python.module import Module, last
-from preflight.sources.python.outline import Function, end_of
-from preflight.sources.python.ranks import is_rank
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job import Claim, Known, Unresolved
+from preflight.sources.python.module import Module, argument, last
+from preflight.sources.python.outline import Function, dotted, end_of
+from preflight.sources.python.rank_conditions import RankSet, is_rank, ranks_where_true
 
 _RANKS = lazy_pattern(
     r"world|size|ranks?$|replicas?|num_(?:rank|proc|shard|gpu|worker|part|trainer)\w*|n_?(?:rank|proc|gpu)s?",
     re.IGNORECASE,
 )
-#: What makes the shares equal again.
-_EVENED = lazy_pattern(
-    r"pad|total_size|drop_last|drop_remainder|repeat|cycle|extend|wrap|even|truncat|tile|Join\b|join\(|% ?len\(",
+#: Words that show that the shares are made equal.
+_EQUALIZING_WORDS = lazy_pattern(
+    r"pad|total_size|drop_last|drop_remainder|repeat|cycle|extend|wrap|even|truncat|tile|Join\b|join\(|% ?len\("
+    r"|\+=? *[\w.]+\[ *:",
     re.IGNORECASE,
 )
-#: Work in which nobody waits for anybody.
-_UNMINDED = lazy_pattern(
-    r"eval|valid|test|infer|predict|generat|preprocess|tokeni|extract|download|convert|encode", re.IGNORECASE
+#: Work in which ranks do not wait for each other.
+_UNSYNCHRONIZED_WORK = lazy_pattern(
+    r"eval|valid|test|infer|predict|generat|preprocess|tokeni|extract|download|convert|encode|compute|annotat|upload",
+    re.IGNORECASE,
 )
-#: Work whose shares are those of a loader.
+#: Work that is divided by a loader.
 _SHARING = lazy_pattern(r"sampl|shard|share|split|partition|dataset|loader|indices|batch", re.IGNORECASE)
 _STRIDING = lazy_pattern(r"[sS]ampler|[sS]hard")
-#: Functions with more statements than this divide many things; which is which is not looked for.
-_LONGEST = 400
+_STREAMING = lazy_pattern(r"streaming\s*=\s*True")
+#: Wrappers whose backward pass waits for all ranks.
+_WAITING = lazy_pattern(r"DistributedDataParallel|FullyShardedDataParallel|fully_shard\(")
+#: Words that show that the ranks end at the same step.
+_ENDING_TOGETHER = lazy_pattern(
+    r"\bJoin\b|\.join\(|islice|\.take\(|max_steps|num_steps|total_steps|StopIteration|repeat|cycle|all_reduce|all_gather"
+    r"|\bbreak\b|range\(\w*steps"
+)
+#: Calls that take a step with the other ranks.
+_STEPS = frozenset(("backward", "train_batch", "run"))
+#: Longer functions divide many things and are not examined.
+_MAX_LENGTH = 400
 
 
 _DIVIDES = lazy_pattern(r"//|% ?\w|ceil\(|rank\s*:\s*:|range\([^)\n]*rank|_split\(")
@@ -42,12 +54,17 @@ _DIVIDES = lazy_pattern(r"//|% ?\w|ceil\(|rank\s*:\s*:|range\([^)\n]*rank|_split
 
 def claims(module: Module) -> Iterator[Claim]:
     """All claims about uneven shares."""
+    yield from _streams(module)
+    yield from _readers_by_rank(module)
+    if "::" in module.file.text:
+        yield from _strided_loops(module)
+        yield from _orders_by_rank(module)
     if "rank" not in module.file.text or _DIVIDES.search(module.file.text) is None:
         return
     functions: list[Function] = [*module.nodes(ast.FunctionDef), *module.nodes(ast.AsyncFunctionDef)]
     evened: dict[int, re.Match[str] | None] = {}
     for function in functions:
-        if _is_unminded(module, function):
+        if _is_unsynchronized(module, function):
             continue
         text = module.source(function)
         if "rank" not in text or _DIVIDES.search(text) is None:
@@ -56,17 +73,119 @@ def claims(module: Module) -> Iterator[Claim]:
         if found is None:
             continue
         kind, place = found
-        around = _around(module, function)
+        around = _enclosing_scope(module, function)
         if id(around) not in evened:
-            evened[id(around)] = _EVENED.search(module.source(around))
+            evened[id(around)] = _EQUALIZING_WORDS.search(module.source(around))
         word = evened[id(around)]
         value = Unresolved(f"`{word.group(0)}` may make the shares equal again") if word else Known(kind)
         yield module.claim("uneven_shards", value, place, condition="")
 
 
+def _streams(module: Module) -> Iterator[Claim]:
+    """A set that is streamed and split by node, for a loop in which the ranks wait for each other at every step."""
+    text = module.file.text
+    splits = module.named("split_dataset_by_node")
+    if not splits or _STREAMING.search(text) is None or _WAITING.search(text) is None or "backward(" not in text:
+        return
+    word = _ENDING_TOGETHER.search(text)
+    for call in splits:
+        names = f"{module.bound_to(call)} {module.text(call)}"
+        if _UNSYNCHRONIZED_WORK.search(names) is None:
+            value = Unresolved(f"`{word.group(0)}` may end all ranks at the same step") if word else Known("stream")
+            yield module.claim("uneven_shards", value, call, condition="")
+
+
+def _readers_by_rank(module: Module) -> Iterator[Claim]:
+    """`if rank == 0: reader = batch(a, 64)` and `else: reader = batch(b, 64)`: as many steps as each data set has."""
+    for branch in module.nodes(ast.If):
+        if not branch.orelse or ranks_where_true(module, branch.test) in (RankSet.ALL, RankSet.UNDECIDED):
+            continue
+        first, second = _reader(module, branch.body), _reader(module, branch.orelse)
+        if first is None or second is None or module.bound_to(first) != module.bound_to(second):
+            continue
+        data = [argument(call, "dataset", 0) or argument(call, "reader", 0) for call in (first, second)]
+        texts = [module.text(given) for given in data if given is not None]
+        if len(texts) == 2 and texts[0] != texts[1]:
+            yield module.claim("uneven_shards", "readers", branch.test, condition="")
+
+
+def _reader(module: Module, statements: list[ast.stmt]) -> ast.Call | None:
+    """The one loader that a branch assigns."""
+    found = [
+        node.value
+        for node in statements
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and last(module.called(node.value)) in ("batch", "DataLoader")
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _strided_loops(module: Module) -> Iterator[Claim]:
+    """`mine = files[rank::size]`, and a loop over it that trains: each rank takes as many steps as its files have."""
+    names = {
+        end_of(target): node.value
+        for node in module.nodes(ast.Assign)
+        if _is_strided_by_rank(module, node.value)
+        for target in node.targets
+    }
+    names.pop("", None)
+    for loop in module.nodes(ast.For) if names else ():
+        taken = names.get(end_of(loop.iter))
+        steps = [node for node in ast.walk(loop) if isinstance(node, ast.Call) and end_of(node.func) in _STEPS]
+        if taken is None or not steps or _EQUALIZING_WORDS.search(module.source(loop).replace("paddle", "")):
+            continue
+        yield module.claim("uneven_shards", "files", taken, condition="")
+        return
+    text = module.file.text
+    if not names or _WAITING.search(text) is None or "backward(" not in text:
+        return
+    word = _EQUALIZING_WORDS.search(text) or _ENDING_TOGETHER.search(text)
+    for name, taken in names.items():
+        # The files of a rank feed its loader: it takes as many steps as they hold samples.
+        if word is None and _UNSYNCHRONIZED_WORK.search(name) is None:
+            yield module.claim("uneven_shards", "files", taken, condition="")
+            return
+
+
+def _orders_by_rank(module: Module) -> Iterator[Claim]:
+    """`items[rank::size]` of a list whose order differs between ranks: shuffled without one seed, or just listed."""
+    seeds = list(module.named("seed", "manual_seed", "set_seed", "seed_everything", "default_rng", "Random"))
+    ranked = [call for call in seeds if any(_mentions_rank(module, item) for item in call.args)]
+    for node in module.nodes(ast.Subscript):
+        if not _is_strided_by_rank(module, node) or not isinstance(node.value, ast.Name):
+            continue
+        name = node.value.id
+        shuffles = [call for call in module.named("shuffle") if [end_of(item) for item in call.args[:1]] == [name]]
+        made = module.definition(node.value)
+        drawn = isinstance(made, ast.Call) and last(module.called(made)) in ("randperm", "permutation", "sample")
+        if (shuffles or drawn) and (ranked or not seeds):
+            at: ast.AST = shuffles[0] if shuffles else made
+            yield module.claim("shard_order", "seed of each rank" if ranked else "no seed", at, condition="")
+        elif shuffles or any(dotted(call.func) == f"{name}.sort" for call in module.named("sort")):
+            continue
+        elif isinstance(made, ast.Call) and last(module.called(made)) in ("listdir", "glob", "iglob"):
+            yield module.claim("shard_order", "unsorted", made, condition="")
+
+
+def _mentions_rank(module: Module, expression: ast.expr) -> bool:
+    return any(isinstance(node, ast.expr) and is_rank(module, node) for node in ast.walk(expression))
+
+
+def _is_strided_by_rank(module: Module, value: ast.expr) -> bool:
+    part = value.slice if isinstance(value, ast.Subscript) else None
+    if not isinstance(part, ast.Slice) or part.lower is None or part.step is None:
+        return False
+    return is_rank(module, part.lower)
+
+
 def _uneven(module: Module, function: Function, text: str) -> Iterator[tuple[str, ast.AST]]:
-    """The kinds of uneven shares in a function, each at its place."""
-    for kind, words, find in (("clamp", ("min(", " > "), _clamp), ("rest", ("- 1",), _rest), ("stride", (), _stride)):
+    """The kinds of uneven shares in a function, each with its location."""
+    for kind, words, find in (
+        ("clamp", ("min(", " > "), _clamp),
+        ("rest", ("- 1",), _remainder),
+        ("stride", (), _stride),
+    ):
         place = find(module, function) if not words or any(word in text for word in words) else None
         if place is not None:
             yield kind, place
@@ -75,7 +194,7 @@ def _uneven(module: Module, function: Function, text: str) -> Iterator[tuple[str
 def _clamp(module: Module, function: Function) -> ast.AST | None:
     """`min((rank + 1) * per, n)` where `per` is a share rounded up."""
     nodes = list(ast.walk(function))
-    if len(nodes) > 20 * _LONGEST:
+    if len(nodes) > 20 * _MAX_LENGTH:
         return None
     shares = {
         target.id
@@ -114,8 +233,8 @@ def _clamp(module: Module, function: Function) -> ast.AST | None:
     return None
 
 
-def _rest(module: Module, function: Function) -> ast.AST | None:
-    """`end = n if rank == size - 1 else start + per`, or the same with `if`: the last rank takes what is left."""
+def _remainder(module: Module, function: Function) -> ast.AST | None:
+    """`end = n if rank == size - 1 else start + per`, or the same with `if`: the last rank takes the rest."""
     for node in ast.walk(function):
         if not isinstance(node, (ast.If, ast.IfExp)) or not _is_last(module, node.test):
             continue
@@ -129,7 +248,7 @@ def _rest(module: Module, function: Function) -> ast.AST | None:
 
 def _stride(module: Module, function: Function) -> ast.AST | None:
     """`range(rank, n, size)`, `items[rank::size]` or `array_split(items, size)[rank]` of a sampler or set of shards."""
-    around = _around(module, function)
+    around = _enclosing_scope(module, function)
     names = (around.name, *(end_of(base) for base in around.bases)) if isinstance(around, ast.ClassDef) else ()
     if not any(_STRIDING.search(name) for name in names):
         return None
@@ -141,7 +260,7 @@ def _stride(module: Module, function: Function) -> ast.AST | None:
             parts = node.value.args[1:2]
             if last(module.called(node.value)) in ("array_split", "tensor_split") and is_rank(module, node.slice):
                 return node if parts and _is_count(parts[0]) else None
-        elif isinstance(node, ast.comprehension) and len(node.ifs) == 1 and _is_own_turn(module, node.ifs[0]):
+        elif isinstance(node, ast.comprehension) and len(node.ifs) == 1 and _selects_by_rank(module, node.ifs[0]):
             return node.ifs[0]
         elif isinstance(node, ast.Call) and last(module.called(node)) == "range" and len(node.args) == 3:
             start, _, step = node.args
@@ -150,7 +269,7 @@ def _stride(module: Module, function: Function) -> ast.AST | None:
     return None
 
 
-def _is_own_turn(module: Module, test: ast.expr) -> bool:
+def _selects_by_rank(module: Module, test: ast.expr) -> bool:
     """`i % size == rank`."""
     if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.Eq):
         return False
@@ -175,7 +294,7 @@ def _is_last(module: Module, test: ast.expr) -> bool:
 
 
 def _is_whole(expression: ast.expr) -> bool:
-    """`len(dataset)`, `n`, `self.total`: all there is, not the share of one rank."""
+    """`len(dataset)`, `n`, `self.total`: the total, not the share of one rank."""
     if isinstance(expression, ast.Call):
         return end_of(expression.func) == "len"
     return bool(re.fullmatch(r"n|num_\w+|total\w*|length|size|\w*_(?:len|length|count|total|end)", end_of(expression)))
@@ -227,16 +346,16 @@ def _adds_share(expression: ast.expr, shares: set[str], starts: set[str]) -> boo
     return isinstance(expression, ast.BinOp) and bool(names & shares) and bool(names & starts)
 
 
-def _is_unminded(module: Module, function: Function) -> bool:
-    """Whether this divides something else than the samples of a training run."""
-    around = _around(module, function)
+def _is_unsynchronized(module: Module, function: Function) -> bool:
+    """Whether this divides something other than the samples of a training run."""
+    around = _enclosing_scope(module, function)
     names = (function.name, around.name if isinstance(around, ast.ClassDef) else "")
-    if any(_UNMINDED.search(name) for name in (*names, module.file.path.rpartition("/")[2])):
+    if any(_UNSYNCHRONIZED_WORK.search(name) for name in (*names, module.file.path.rpartition("/")[2])):
         return True
     own = function.name.startswith("__") and around is not function
     return not own and not any(_SHARING.search(name) for name in (*names, module.file.path.rpartition("/")[2]))
 
 
-def _around(module: Module, function: Function) -> ast.AST:
+def _enclosing_scope(module: Module, function: Function) -> ast.AST:
     """The class of a method, or the function itself."""
     return next((outer for outer in module.outline.above(function) if isinstance(outer, ast.ClassDef)), function)

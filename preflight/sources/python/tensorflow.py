@@ -1,4 +1,4 @@
-"""Claims of TensorFlow scripts: the cluster written out in TF_CONFIG, and the strategy it is for."""
+"""Claims of TensorFlow scripts: the cluster in a literal TF_CONFIG, and the strategy that uses it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from preflight.job import Claim, alternatives
+from preflight._util.budget import truncate
+from preflight.model.job import Claim, alternatives
 from preflight.sources.python.module import Module, last
 
 _STRATEGIES = (
@@ -17,9 +18,9 @@ _STRATEGIES = (
     "MultiWorkerMirroredStrategy",
     "CollectiveAllReduceStrategy",
 )
-#: Parts of a cluster that only run time knows are kept as null.
-_DEEPEST = 6
-_MOST_ENTRIES = 2000
+#: Parts of a cluster that are known only at run time become null.
+_MAX_DEPTH = 6
+_MAX_ENTRIES = 2000
 
 
 def claims(module: Module) -> Iterator[Claim]:
@@ -42,16 +43,17 @@ def claims(module: Module) -> Iterator[Claim]:
 
 
 def _plain(module: Module, expression: ast.expr, depth: int) -> Any:
-    """A literal as JSON knows it; null for what only run time knows."""
+    """A literal as JSON; null for values known only at run time."""
     meant = module.definition(expression)
-    if depth > _DEEPEST:
+    if depth > _MAX_DEPTH:
         return None
     if isinstance(meant, ast.Dict):
-        pairs = zip(meant.keys[:_MOST_ENTRIES], meant.values[:_MOST_ENTRIES], strict=True)
+        keys = truncate(meant.keys, _MAX_ENTRIES, "entries of TF_CONFIG")
+        pairs = zip(keys, meant.values[:_MAX_ENTRIES], strict=True)
         return {
             str(key.value): _plain(module, value, depth + 1) for key, value in pairs if isinstance(key, ast.Constant)
         }
     if isinstance(meant, (ast.List, ast.Tuple)):
-        return [_plain(module, item, depth + 1) for item in meant.elts[:_MOST_ENTRIES]]
+        return [_plain(module, item, depth + 1) for item in truncate(meant.elts, _MAX_ENTRIES, "entries of TF_CONFIG")]
     found = alternatives(module.fold(meant))
     return found[0] if len(found) == 1 and isinstance(found[0], (str, int, float, bool)) else None

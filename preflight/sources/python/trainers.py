@@ -1,4 +1,4 @@
-"""Claims made through trainers' own argument objects: Hugging Face, TRL, Lightning; and which model a script loads.
+"""Claims made through trainers' own argument objects: Hugging Face, TRL, Lightning; and the models that a script loads.
 
 Source: transformers/training_args.py (5.23), trl (1.16: every `...Config` of a trainer extends TrainingArguments),
 lightning/fabric/connector.py and pytorch/trainer/connectors/accelerator_connector.py (lightning 2.6).
@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
-from preflight.job import Claim, Known, Plain, Relation, Unresolved, Value, alternatives, lift
-from preflight.lazy.patterns import lazy_pattern
+from preflight._util.lazy_regex import lazy_pattern
+from preflight._util.secret_names import is_secret
+from preflight.model.job import Claim, Known, Plain, Relation, Unresolved, Value, alternatives, lift
+from preflight.model.job.quantities import SECTION, SETTING_PREFIX
+from preflight.model.job.symbols import Symbol
+from preflight.sources.configs.trainer_settings import PRECISIONS, SETTINGS, precision_of
 from preflight.sources.python.module import Module, argument, last, value_of
-from preflight.sources.trainer_settings import PRECISIONS, SETTINGS, precision_of
 
-#: Read with the objects of other libraries, in `frameworks`.
-_ELSEWHERE = frozenset(
+#: Read with the objects of other libraries, in `framework_usage`.
+_READ_ELSEWHERE = frozenset(
     [
         "per_device_train_batch_size",
         "gradient_accumulation_steps",
@@ -24,22 +28,50 @@ _ELSEWHERE = frozenset(
         "dataloader_num_workers",
     ]
 )
-#: What shows that a script trains with Accelerate, or with a trainer that does.
+#: Words that show that a script trains with Accelerate, or with a trainer that uses it.
 _TRAINS = lazy_pattern(r"\b(?:Trainer|\w+Trainer|Accelerator|TrainingArguments|\w+TrainingArguments)\(")
+_TRAINING_ARGUMENTS = tuple(
+    f"transformers.{name}"
+    for name in ("TrainingArguments", "training_args.TrainingArguments", "Seq2SeqTrainingArguments")
+)
+#: Arguments that Seq2SeqTrainingArguments adds (transformers/training_args_seq2seq.py).
+_OF_SEQ2SEQ = frozenset(
+    (
+        *("sortish_sampler", "predict_with_generate", "generation_max_length", "generation_num_beams"),
+        *("generation_config",),
+    )
+)
+_TRL_CONFIGS = ("SFTConfig", "DPOConfig", "GRPOConfig", "RLOOConfig", "KTOConfig", "RewardConfig")
+#: Stands for the class that is called.
+CLASS = "config_class"
+#: Stands for the call itself: true where all its arguments are named.
+CALL = "(call)"
+#: Stands for a parser of such arguments: true where it takes no others.
+PARSER = "(parser)"
+#: Parsers of such arguments: transformers' own, and TRL's.
+_PARSERS = ("HfArgumentParser", "TrlParser")
+#: Calls of these that make the trainer's arguments.
+_PARSES = ("parse_args_into_dataclasses", "parse_args_and_config")
+#: Configurations of TRL that are not arguments of a trainer.
+_NOT_OF_TRAINERS = ("ModelConfig", "ScriptConfig")
 _LIGHTNING_ROOTS = ("lightning", "pytorch_lightning", "lightning_fabric")
+#: How the settings of each of Lightning's classes are named.
+_LIGHTNING = {"Trainer": "lightning", "Fabric": "lightning_fabric"}
 _SIZES = {"num_nodes": "nodes", "devices": "processes_per_node"}
 #: Strategies given as objects: `FSDPStrategy(...)`.
 _STRATEGY = lazy_pattern(r"(DeepSpeed|FSDP|ModelParallel|DDP)\w*Strategy")
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """All claims that stand in the arguments of trainers, and the models that are loaded by name."""
+    """All claims in the arguments of trainers, and the models that are loaded by name."""
+    yield from _settings(module)
+    yield from _lightning_settings(module)
     for call in module.calls:
         name = module.called(call)
         short, root = last(name), name.partition(".")[0]
         if short.endswith("TrainingArguments"):
             yield from _arguments(module, call, known=True)
-        elif root == "trl" and short.endswith("Config") and short not in ("ModelConfig", "ScriptConfig"):
+        elif is_trl_config(name):
             yield from _arguments(module, call, known=False)
         elif short == "Accelerator":
             yield from _accelerator(module, call)
@@ -51,15 +83,84 @@ def claims(module: Module) -> Iterator[Claim]:
         yield from _wrapped_layers(module, call)
 
 
+def is_trl_config(name: str) -> bool:
+    """Whether this is one of TRL's configurations of a trainer (`trl.GRPOConfig`), which extend TrainingArguments."""
+    root, short = name.partition(".")[0], last(name)
+    return root == "trl" and short.endswith("Config") and short not in _NOT_OF_TRAINERS
+
+
+def _settings(module: Module) -> Iterator[Claim]:
+    """Every argument of the only `TrainingArguments(...)` of a script; with several it is not known which is used."""
+    prefix = f"{SETTING_PREFIX}transformers."
+    for parser in module.named(*_PARSERS):
+        given = argument(parser, "dataclass_types", 0)
+        kinds = module.definition(value_of(given)) if given is not None else None
+        items = kinds.elts if isinstance(kinds, (ast.Tuple, ast.List)) else [kinds] if kinds is not None else []
+        names = [module.name(item) for item in items if isinstance(item, (ast.Name, ast.Attribute))]
+        if any(name in _TRAINING_ARGUMENTS or is_trl_config(name) for name in names):
+            # `parser.add_argument(...)` adds options of the script's own; the arguments that TRL adds are not in the
+            # table of TrainingArguments.
+            alone = len(items) == 1 == len(names) and not module.named("add_argument") and not is_trl_config(names[0])
+            yield module.claim(f"{prefix}{PARSER}", alone, parser.func, spelling=module.text(parser))
+    calls = [call for call in module.calls if module.called(call) in _TRAINING_ARGUMENTS]
+    of_trl = [call for call in module.calls if _class_of_trl(module, call)]
+    if len(calls) == 1:
+        yield from _stated(module, calls[0], prefix)
+    elif not calls and len(of_trl) == 1:
+        yield from _stated(module, of_trl[0], f"{SETTING_PREFIX}trl.")
+        name = _class_of_trl(module, of_trl[0])
+        yield module.claim(f"{SETTING_PREFIX}trl.{CLASS}", name, of_trl[0].func, spelling=module.text(of_trl[0].func))
+        if of_trl[0].args == [] and all(keyword.arg for keyword in of_trl[0].keywords):
+            # TRL passes them on to TrainingArguments.
+            stated = _stated(module, of_trl[0], prefix)
+            yield from (claim for claim in stated if claim.quantity != f"{prefix}{CALL}")
+
+
+def _lightning_settings(module: Module) -> Iterator[Claim]:
+    """Every argument of the only `Trainer(...)` of Lightning in a script, and of the only `Fabric(...)`."""
+    for short, framework in _LIGHTNING.items():
+        calls = [call for call in module.calls if _is_lightning(module.called(call), short)]
+        if len(calls) == 1:
+            yield from _stated(module, calls[0], f"{SETTING_PREFIX}{framework}.")
+
+
+def _is_lightning(name: str, short: str) -> bool:
+    return name.partition(".")[0] in _LIGHTNING_ROOTS and last(name) == short
+
+
+def _class_of_trl(module: Module, call: ast.Call) -> str:
+    """The class of a configuration of one of TRL's own trainers (`GRPOConfig`); empty for any other call."""
+    name = module.called(call)
+    return last(name) if name.partition(".")[0] == "trl" and last(name) in _TRL_CONFIGS else ""
+
+
+def _stated(module: Module, call: ast.Call, prefix: str) -> Iterator[Claim]:
+    """Every named argument of a call, and the call itself."""
+    yield module.claim(f"{prefix}{CALL}", call.args == [], call.func, spelling=module.text(call.func))
+    for keyword in call.keywords:
+        if keyword.arg is None:
+            yield module.claim(f"{prefix}{CALL}", Unresolved("arguments from elsewhere"), keyword.value)
+        elif not is_secret(keyword.arg) and keyword.arg not in _OF_SEQ2SEQ:
+            section = isinstance(module.definition(keyword.value), ast.Dict)
+            value = Known(SECTION) if section else module.fold(keyword.value)
+            claim = module.claim(f"{prefix}{keyword.arg}", value, keyword)
+            yield replace(claim, span=module.span(keyword))
+            inner = module.definition(keyword.value)
+            for key, item in zip(inner.keys, inner.values, strict=True) if isinstance(inner, ast.Dict) else ():
+                if isinstance(key, ast.Constant) and isinstance(key.value, str) and not is_secret(key.value):
+                    folded = Known(SECTION) if isinstance(item, ast.Dict) else module.fold(item)
+                    yield module.claim(f"{prefix}{keyword.arg}.{key.value}", folded, item, condition=claim.condition)
+
+
 def _arguments(module: Module, call: ast.Call, *, known: bool) -> Iterator[Claim]:
-    """`known`: the arguments that other frameworks share are stated already."""
+    """`known`: whether the arguments shared with other frameworks have already been stated."""
     for keyword in call.keywords:
         name = keyword.arg or ""
         if name in PRECISIONS:
             precision = precision_of(name, module.fold(keyword.value))
             if precision is not None:
                 yield module.claim("mixed_precision", precision, keyword)
-        elif name in SETTINGS and not (known and name in _ELSEWHERE):
+        elif name in SETTINGS and not (known and name in _READ_ELSEWHERE):
             quantity, reader = SETTINGS[name]
             value = module.fold(keyword.value)
             if None not in alternatives(value):
@@ -67,7 +168,7 @@ def _arguments(module: Module, call: ast.Call, *, known: bool) -> Iterator[Claim
 
 
 def _accelerator(module: Module, call: ast.Call) -> Iterator[Claim]:
-    """`Accelerator(mixed_precision="fp16")` wins over what the launch says."""
+    """`Accelerator(mixed_precision="fp16")` takes precedence over the launch."""
     given = argument(call, "mixed_precision")
     if given is not None:
         value = module.fold(value_of(given))
@@ -75,7 +176,7 @@ def _accelerator(module: Module, call: ast.Call) -> Iterator[Claim]:
             yield module.claim("mixed_precision", value, given)
 
 
-#: Where the classes of layers stand that become FSDP's units (torch.distributed.fsdp.wrap, accelerate's plugin).
+#: Options that name the layer classes for FSDP's units (torch.distributed.fsdp.wrap, accelerate's plugin).
 _CLASSES = ("transformer_layer_cls", "transformer_cls_names_to_wrap")
 
 
@@ -91,7 +192,7 @@ def _wrapped_layers(module: Module, call: ast.Call) -> Iterator[Claim]:
 
 
 def _class_name(module: Module, item: ast.expr) -> str:
-    """`LlamaDecoderLayer`, as an imported class or as text; empty for anything else."""
+    """`LlamaDecoderLayer`, as an imported class or as a string; empty for anything else."""
     if isinstance(item, ast.Constant):
         return item.value if isinstance(item.value, str) else ""
     name = last(module.name(item)) if isinstance(item, (ast.Name, ast.Attribute)) else ""
@@ -100,7 +201,7 @@ def _class_name(module: Module, item: ast.expr) -> str:
 
 
 def _model(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
-    """`AutoModelForCausalLM.from_pretrained("gpt2")`; tokenizers and configurations name models, too."""
+    """`AutoModelForCausalLM.from_pretrained("gpt2")`; tokenizers and configurations also name models."""
     owner = name.rpartition(".")[0].rpartition(".")[2]
     given = argument(call, "pretrained_model_name_or_path", 0)
     if given is None or ("Model" not in owner and not owner.startswith("AutoModel") and "For" not in owner):
@@ -111,14 +212,35 @@ def _model(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
 
 
 def _device_map(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
-    """`from_pretrained(..., device_map="auto")` in a script that trains with Accelerate or a trainer over it."""
-    given = argument(call, "device_map")
-    if given is None or not name.rpartition(".")[0] or _TRAINS.search(module.file.text) is None:
+    """`from_pretrained(..., device_map="auto")` in a script that trains with Accelerate or a trainer over it.
+
+    `because` is the call before it that sets the trainer up, if there is one.
+    """
+    if not name.rpartition(".")[0] or _TRAINS.search(module.file.text) is None:
         return
-    expression = module.definition(value_of(given))
-    value: Value = Known("{...}") if isinstance(expression, ast.Dict) else module.fold(expression)
-    if None not in alternatives(value):
-        yield module.claim("device_map", lift(str, value), given)
+    because = tuple(module.claim("trainer_set_up", True, each.func) for each in _set_up_before(module, call))
+    given = argument(call, "device_map")
+    if given is not None:
+        expression = module.definition(value_of(given))
+        value: Value = Known("{...}") if isinstance(expression, ast.Dict) else module.fold(expression)
+        if None not in alternatives(value):
+            yield module.claim("device_map", lift(str, value), given, because=because)
+    lean = argument(call, "low_cpu_mem_usage")
+    if lean is not None and alternatives(module.fold(value_of(lean))) == (True,):
+        yield module.claim("low_cpu_mem_usage", True, lean, because=because)
+
+
+def _set_up_before(module: Module, call: ast.Call) -> Iterator[ast.Call]:
+    """The first call above `call`, in its function or outside all, that sets up Accelerate or a trainer's arguments."""
+    around = (None, module.outline.function_of(call))
+    for each in module.calls:
+        short = last(module.called(each))
+        sets_up = short == "Accelerator" or short.endswith("TrainingArguments") or is_trl_config(module.called(each))
+        if not sets_up and short not in _PARSES:
+            continue
+        if each.lineno < call.lineno and module.outline.function_of(each) in around:
+            yield each
+            return
 
 
 def _lightning(module: Module, call: ast.Call, short: str) -> Iterator[Claim]:
@@ -141,17 +263,17 @@ def _strategy(module: Module, given: ast.expr) -> Value:
     expression = module.definition(given)
     if isinstance(expression, ast.Call):
         found = _STRATEGY.fullmatch(last(module.called(expression)))
-        return Known(found[1].lower()) if found else Unresolved("a strategy of its own")
+        return Known(found[1].lower()) if found else Unresolved("a custom strategy")
     return lift(_family, module.fold(given))
 
 
 def _family(item: Plain) -> str:
     if not isinstance(item, str):
-        raise ValueError("a strategy of its own")
+        raise ValueError("a custom strategy")
     return item.lower().partition("_")[0]
 
 
 def _positive(item: Plain) -> Plain:
     if isinstance(item, int) and not isinstance(item, bool) and item > 0:
         return item
-    raise ValueError("left to the library")
+    raise ValueError(Symbol.LIBRARY_DEFAULT.value)

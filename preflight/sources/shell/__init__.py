@@ -1,8 +1,14 @@
-"""Reads shell scripts by abstract evaluation: constants fold, branches join, nothing is executed."""
+"""Evaluates shell scripts abstractly: constants are folded, branches are joined, nothing is executed.
+
+Modules in import order: `shell_document` and `words` (text with its location in files), `state` (variables, functions,
+directory), `abstract_machine` (one evaluation: results and limits), `expansion` (words to values), `statements`
+(control flow and commands), `evaluator` (entry points). The other modules cover one subject each and are imported by
+these.
+"""
 
 from __future__ import annotations
 
-from preflight.job.symbols import (
+from preflight.model.job.symbols import (
     ALLOCATED_HOSTS,
     FIRST_ALLOCATED_ADDRESS,
     FIRST_ALLOCATED_HOST,
@@ -13,7 +19,7 @@ from preflight.job.symbols import (
     Symbol,
     symbols_in,
 )
-from preflight.sources.shell.evaluate import evaluate
+from preflight.sources.shell.evaluator import evaluate
 
 __all__ = [
     "ALLOCATED_HOSTS",

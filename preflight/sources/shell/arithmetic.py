@@ -1,4 +1,4 @@
-"""`$(( ))`, `(( ))`, `let` and array indices: whole-number arithmetic over every alternative."""
+"""Arithmetic of `$(( ))`, `(( ))`, `let` and array indices: 64-bit integers, computed for every alternative."""
 
 from __future__ import annotations
 
@@ -6,18 +6,13 @@ import itertools
 import operator
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
-from preflight.lazy.patterns import lazy_pattern
-from preflight.sources.shell import expand
-from preflight.sources.shell.document import Document, Place, Text
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.sources.shell.abstract_machine import Machine
 from preflight.sources.shell.lookup import look_up
-from preflight.sources.shell.machine import Machine
+from preflight.sources.shell.shell_document import Place, Text
 from preflight.sources.shell.state import Kind, Slot, State
-from preflight.sources.shell.text import computed, hole, is_count, is_empty, options, reasons
-
-if TYPE_CHECKING:
-    from tree_sitter import Node
+from preflight.sources.shell.words import computed_text, hole, is_count, is_empty, possible_texts, reasons
 
 _TOKEN = lazy_pattern(
     r"\s*(?:(\$\{?\w+\}?|[A-Za-z_]\w*(?:\[\w+\])?)|(\d+#\w+|0[xX][0-9A-Fa-f]+|\d+)"
@@ -25,14 +20,14 @@ _TOKEN = lazy_pattern(
 )
 _ASSIGN = lazy_pattern(r"\s*([A-Za-z_]\w*)\s*(\*\*|<<|>>|[-+*/%&|^])?=(?!=)\s*(.+)", re.DOTALL)
 _COUNT = lazy_pattern(r"\s*(?:([A-Za-z_]\w*)\s*(\+\+|--)|(\+\+|--)\s*([A-Za-z_]\w*))\s*")
-_LONGEST = 500
-_MOST_COMBINATIONS = 64
-_DEEPEST = 16
+_MAX_LENGTH = 500
+_MAX_COMBINATIONS = 64
+_MAX_DEPTH = 16
 _BITS = 1 << 64
 
 
 class NotArithmetic(Exception):
-    """The text is no expression this module understands."""
+    """The text is not an expression that this module supports."""
 
 
 def _divide(left: int, right: int) -> int:
@@ -68,85 +63,72 @@ _BINARY: tuple[Mapping[str, Callable[[int, int], int]], ...] = (
 )
 
 
-_LEVELS = {sign: level for level, signs in enumerate(_BINARY) for sign in signs}
+_LEVELS = {operation: level for level, signs in enumerate(_BINARY) for operation in signs}
 
 
-def expansion(machine: Machine, state: State, document: Document, node: Node) -> Text:
-    """The value of `$(( ... ))`."""
-    begin = document.start_of(node)
-    place = document.place(begin, node.end_byte)
-    raw = document.text[begin : node.end_byte]
-    opening = 3 if raw.startswith("$((") else 2
-    closing = 2 if opening == 3 else 1
-    start, end = begin + opening, node.end_byte - closing
-    parts = expand.between(machine, state, document, node.children, start, end, quoted=True)
-    inner = tuple(part.piece for part in parts if part.piece is not None)
-    return of_text(machine, state, inner, place, raw.strip())
-
-
-def of_text(machine: Machine, state: State, inner: Text, place: Place, spelling: str) -> Text:
-    """The value of an expression whose text may have alternatives."""
-    found = options(inner)
+def evaluate_text(machine: Machine, state: State, inner: Text, place: Place, spelling: str) -> Text:
+    """Evaluate an expression whose text may have alternatives."""
+    found = possible_texts(inner)
     if found is None:
         return hole(f"computed from {reasons(inner)}", place, spelling)
     results: list[str] = []
     for expression in found:
-        result = evaluate_text(machine, state, expression, place)
-        each = options(result)
-        if each is None:
+        result = evaluate_expression(machine, state, expression, place)
+        choices = possible_texts(result)
+        if choices is None:
             return hole(reasons(result), place, spelling)
-        results.extend(each)
-    return computed(results, place, spelling)
+        results.extend(choices)
+    return computed_text(results, place, spelling)
 
 
-def evaluate_text(machine: Machine, state: State, raw: str, place: Place) -> Text:
-    """The value of an expression as a string; assignments in it take effect."""
-    if len(raw) > _LONGEST:
+def evaluate_expression(machine: Machine, state: State, raw: str, place: Place) -> Text:
+    """Evaluate comma-separated expressions and return the last value as a string; assignments take effect."""
+    if len(raw) > _MAX_LENGTH:
         return hole("an expression that is too long to follow", place, raw[:40])
-    result: Text = computed(["0"], place, raw)
+    result: Text = computed_text(["0"], place, raw)
     for expression in raw.split(","):
         machine.step()
-        result = _one(machine, state, expression, place)
+        result = _evaluate_single(machine, state, expression, place)
     return result
 
 
-def _one(machine: Machine, state: State, raw: str, place: Place) -> Text:
+def _evaluate_single(machine: Machine, state: State, raw: str, place: Place) -> Text:
     counted = _COUNT.fullmatch(raw)
     if counted is not None:
         name = counted.group(1) or counted.group(4)
-        sign = (counted.group(2) or counted.group(3))[0]
-        before = _value(machine, state, name, place)
-        after = _one(machine, state, f"{name} {sign} 1", place)
+        operation = (counted.group(2) or counted.group(3))[0]
+        before = _variable_text(machine, state, name, place)
+        after = _evaluate_single(machine, state, f"{name} {operation} 1", place)
         state.put(name, Slot(Kind.TEXT, place, after))
         return before if counted.group(1) else after
     assigned = _ASSIGN.fullmatch(raw)
     if assigned is not None:
-        name, sign, right = assigned.groups()
-        value = _one(machine, state, f"{name} {sign} ({right})" if sign else right, place)
+        name, operation, right = assigned.groups()
+        value = _evaluate_single(machine, state, f"{name} {operation} ({right})" if operation else right, place)
         state.put(name, Slot(Kind.TEXT, place, value))
         return value
     try:
-        tokens = _tokens(raw)
+        tokens = _tokenize(raw)
         names = {token for token in tokens if token[0] == "$" or token[0].isalpha() or token[0] == "_"}
         values: dict[str, list[str]] = {}
         for name in sorted(names):
-            text = _value(machine, state, name.strip("${}"), place)
-            each = options(text)
-            if each is None:
+            text = _variable_text(machine, state, name.strip("${}"), place)
+            choices = possible_texts(text)
+            if choices is None:
                 return hole(f"computed from {reasons(text)}", place, raw)
-            values[name] = each
+            values[name] = choices
         results: list[str] = []
         for count, combination in enumerate(itertools.product(*values.values())):
-            if count >= _MOST_COMBINATIONS:
-                return hole("it has too many alternatives", place, raw)
-            numbers = {name: _number(item) for name, item in zip(values, combination, strict=True)}
+            if count >= _MAX_COMBINATIONS:
+                return hole("an expression with too many alternatives", place, raw)
+            numbers = {name: _parse_number(item) for name, item in zip(values, combination, strict=True)}
             results.append(str(_Parser(tokens, numbers).parse()))
-        return computed(results, place, raw)
+        return computed_text(results, place, raw)
     except NotArithmetic as error:
         return hole(f"an expression that cannot be computed: {error}", place, raw)
 
 
-def _value(machine: Machine, state: State, name: str, place: Place) -> Text:
+def _variable_text(machine: Machine, state: State, name: str, place: Place) -> Text:
     base, _, index = name.partition("[")
     slot = look_up(machine, state, base, place, f"${name}")
     if index and slot.kind is Kind.ARRAY and is_count(index[:-1]):
@@ -156,11 +138,11 @@ def _value(machine: Machine, state: State, name: str, place: Place) -> Text:
         return hole(f"${name}", place, name)
     text = slot.scalar()
     if not slot.is_set or is_empty(text):
-        return computed(["0"], place, f"${name}")
+        return computed_text(["0"], place, f"${name}")
     return text
 
 
-def _tokens(raw: str) -> list[str]:
+def _tokenize(raw: str) -> list[str]:
     tokens: list[str] = []
     at = 0
     raw = raw.strip().replace('"', "")
@@ -173,8 +155,8 @@ def _tokens(raw: str) -> list[str]:
     return tokens
 
 
-def _number(item: str) -> int:
-    """A number as bash reads it: 0x and 0 prefixes, base#digits."""
+def _parse_number(item: str) -> int:
+    """Parse a number as bash does: `0x` and `0` prefixes, `base#digits`."""
     item = item.strip()
     try:
         if not item:
@@ -182,13 +164,13 @@ def _number(item: str) -> int:
         if "#" in item:
             base, _, digits = item.partition("#")
             return int(digits, int(base))
-        sign = -1 if item.startswith("-") else 1
+        operation = -1 if item.startswith("-") else 1
         digits = item.lstrip("+-")
         if len(digits) > 20:
             raise NotArithmetic("the number is too large")
         if len(digits) > 1 and digits[0] == "0" and digits[1] not in "xX":
-            return sign * int(digits, 8)
-        return sign * int(digits, 0)
+            return operation * int(digits, 8)
+        return operation * int(digits, 0)
     except ValueError:
         raise NotArithmetic(f"{item[:20]!r} is not a whole number") from None
 
@@ -218,7 +200,7 @@ class _Parser:
 
     def _choice(self) -> int:
         self._depth += 1
-        if self._depth > _DEEPEST:
+        if self._depth > _MAX_DEPTH:
             raise NotArithmetic("it is nested too deeply")
         condition = self._binary(0)
         if self._peek() == "?":
@@ -234,10 +216,10 @@ class _Parser:
     def _binary(self, weakest: int) -> int:
         left = self._unary()
         while (level := _LEVELS.get(self._peek(), -1)) >= weakest:
-            sign = self._take()
+            operation = self._take()
             # ** groups from the right; 2**3**2 is 2**9.
-            right = self._binary(level if sign == "**" else level + 1)
-            left = _wrapped(_BINARY[level][sign](left, right))
+            right = self._binary(level if operation == "**" else level + 1)
+            left = _wrap(_BINARY[level][operation](left, right))
         return left
 
     def _unary(self) -> int:
@@ -252,9 +234,9 @@ class _Parser:
         elif token in self._values:
             value = self._values[token]
         else:
-            value = _number(token) if token else _missing()
-        for sign in reversed(signs):
-            value = {"-": -value, "+": value, "!": int(not value), "~": ~value}[sign]
+            value = _parse_number(token) if token else _missing()
+        for operation in reversed(signs):
+            value = {"-": -value, "+": value, "!": int(not value), "~": ~value}[operation]
         return value
 
 
@@ -262,6 +244,6 @@ def _missing() -> int:
     raise NotArithmetic("an operand is missing")
 
 
-def _wrapped(value: int) -> int:
+def _wrap(value: int) -> int:
     value &= _BITS - 1
     return value - _BITS if value >= _BITS >> 1 else value

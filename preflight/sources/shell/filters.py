@@ -1,23 +1,25 @@
-"""What `head`, `cut`, `wc` and their like make of a text, known or not."""
+"""The output of text filters (`head`, `cut`, `wc`, `awk`, ...) for known text and for run-time values."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
 
-from preflight.job.symbols import Symbol
-from preflight.lazy.patterns import lazy_pattern
-from preflight.sources.shell.text import is_count
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job.symbols import Symbol
+from preflight.sources.shell.words import is_count
 
 _FIRST_LINE = lazy_pattern(r"(-n ?1|-1|--lines=1|-n1)$")
 _AWK_FIELD = lazy_pattern(r"\{ *print +\$(\d{1,2}|NF) *;? *\}")
 _AWK_FIRST = lazy_pattern(r"NR *== *1( *\{ *print( +\$[01])? *;? *\})?|\{ *print +\$1 *;? *exit *;? *\}")
 _SED_SIMPLE = lazy_pattern(r"s([/|,#])([\w .:=-]+)\1([\w .:=-]*)\1(g?)")
-_KEEPS = frozenset(("sort", "uniq", "tr", "sed", "grep", "xargs", "cat", "tee", "awk", "cut", "paste", "nl", "rev"))
+_LINE_FILTERS = frozenset(
+    ("sort", "uniq", "tr", "sed", "grep", "xargs", "cat", "tee", "awk", "cut", "paste", "nl", "rev")
+)
 
 
-def symbol_after(why: str, words: Sequence[str]) -> str | None:
-    """The reason an unknown text is unknown after a filter; None when the filter makes something else of it."""
+def symbol_after_filter(why: str, words: Sequence[str]) -> str | None:
+    """The reason why text is unknown after a filter; None when the filter turns it into something else."""
     name, rest = words[0].rpartition("/")[2], " ".join(words[1:])
     if why == Symbol.ALLOCATED_HOSTS.value:
         if name == "head" and _FIRST_LINE.search(rest):
@@ -28,36 +30,36 @@ def symbol_after(why: str, words: Sequence[str]) -> str | None:
             return Symbol.FIRST_ALLOCATED_HOST.value
         if name == "cut" and re.search(r"-f ?1$", rest) and re.search(r"-d", rest):
             return Symbol.FIRST_ALLOCATED_HOST.value
-        return why if name in _KEEPS or name == "head" else None
+        return why if name in _LINE_FILTERS or name == "head" else None
     if why == Symbol.NODE_FILE_LINES.value:
-        # One line for each slot: only without repetition it lists hosts.
+        # The file has one line per slot; it lists hosts only after duplicates are removed.
         if name == "uniq" or (name == "sort" and "u" in rest):
             return Symbol.ALLOCATED_HOSTS.value
         first = (name == "head" and _FIRST_LINE.search(rest)) or (name == "sed" and rest in ("-n 1p", "1q"))
         if first or (name == "awk" and _AWK_FIRST.search(rest)):
             return Symbol.FIRST_ALLOCATED_HOST.value
-        return why if name in _KEEPS else None
+        return why if name in _LINE_FILTERS else None
     single = {symbol.value for symbol in Symbol} - {
         Symbol.ALLOCATED_HOSTS.value,
         Symbol.NODE_LIST.value,
         Symbol.NODE_FILE.value,
     }
-    if why in single and (name in _KEEPS or name in ("head", "tail")):
+    if why in single and (name in _LINE_FILTERS or name in ("head", "tail")):
         return why
     return None
 
 
-def known_filter(words: Sequence[str]) -> Callable[[str], str] | None:
-    """A function that does to known text what the command line does; None for one that is not understood."""
+def filter_function(words: Sequence[str]) -> Callable[[str], str] | None:
+    """Return a function with the effect of the command line on known text; None when it is not understood."""
     function = _line_filter(words)
     if function is None:
         return None
 
-    def ended(text: str) -> str:
+    def with_newline(text: str) -> str:
         result = function(text)
         return result + "\n" if result and not result.endswith("\n") else result
 
-    return ended
+    return with_newline
 
 
 def _line_filter(words: Sequence[str]) -> Callable[[str], str] | None:
@@ -134,9 +136,9 @@ def _cut(arguments: Sequence[str]) -> Callable[[str], str] | None:
 
 
 def _translate(arguments: Sequence[str]) -> Callable[[str], str] | None:
-    words = [word.replace("\\n", "\n").replace("\\t", "\t") for word in arguments]
+    words = [word.replace("\\n", "\n").replace("\\t", "\t").replace("\\r", "\r") for word in arguments]
     if len(words) == 2 and words[0] == "-d" and not re.search(r"[\[\\-]", words[1]):
-        return lambda text: "".join(sign for sign in text if sign not in words[1])
+        return lambda text: "".join(character for character in text if character not in words[1])
     if len(words) == 2 and len(words[0]) == len(words[1]) == 1:
         return lambda text: text.replace(words[0], words[1])
     return None
@@ -146,13 +148,13 @@ def _sort(arguments: Sequence[str]) -> Callable[[str], str] | None:
     if any(word not in ("-u", "-r") for word in arguments):
         return None
 
-    def ordered(text: str) -> str:
+    def sort_lines(text: str) -> str:
         lines = text.splitlines()
         if "-u" in arguments:
             lines = list(dict.fromkeys(lines))
         return "\n".join(sorted(lines, reverse="-r" in arguments))
 
-    return ordered
+    return sort_lines
 
 
 def _awk(arguments: Sequence[str]) -> Callable[[str], str] | None:
@@ -169,7 +171,7 @@ def _awk(arguments: Sequence[str]) -> Callable[[str], str] | None:
         return None
     wanted = match.group(1)
 
-    def pick(text: str) -> str:
+    def pick_field(text: str) -> str:
         out = []
         for line in text.splitlines():
             pieces = line.split(separator)
@@ -177,7 +179,7 @@ def _awk(arguments: Sequence[str]) -> Callable[[str], str] | None:
             out.append(line if index == 0 else pieces[index - 1] if index <= len(pieces) else "")
         return "\n".join(out)
 
-    return pick
+    return pick_field
 
 
 def _sed(arguments: Sequence[str]) -> Callable[[str], str] | None:

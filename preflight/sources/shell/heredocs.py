@@ -1,101 +1,179 @@
-"""Here-documents: files a script writes before it launches, and scripts given on standard input."""
+"""Here-documents: files that a script writes before it launches, and scripts passed on standard input."""
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from preflight._util.budget import note_skipped
 from preflight.sources.base import WrittenFile
-from preflight.sources.shell import expand, files, printing
-from preflight.sources.shell.document import Document, Text
-from preflight.sources.shell.machine import Machine
+from preflight.sources.shell import print_builtins, script_paths
+from preflight.sources.shell.abstract_machine import Machine
+from preflight.sources.shell.expansion import expand_text, heredoc_text_of, output_text, redirected_text
+from preflight.sources.shell.shell_document import Document, Lit, Piece, Place, Text
 from preflight.sources.shell.state import State
-from preflight.sources.shell.text import Field, known
+from preflight.sources.shell.words import Field, known, literal
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_LONGEST = 100_000
-_MOST_FILES = 100
-
-
-def text_of(machine: Machine, state: State, document: Document, redirect: Node) -> tuple[Text, Node] | None:
-    """The text of a here-document, and its body's node."""
-    body = next((child for child in redirect.children if child.type == "heredoc_body"), None)
-    start = next((child for child in redirect.children if child.type == "heredoc_start"), None)
-    if body is None or start is None:
-        return None
-    raw = any(sign in document.of(start) for sign in "'\"\\")
-    text = expand.heredoc_text(machine, state, document, body, raw=raw)
-    return text, body
+_MAX_CHARACTERS = 100_000
+_MAX_FILES = 100
+#: Programs that write the file named last.
+_COPYING = frozenset(("cp", "mv", "ln", "scp", "rsync", "install"))
+#: Options of other programs that are followed by the path of their output.
+_OUTPUT_OPTIONS = frozenset(
+    ("-o", "--out", "--output", "--output-file", "--output_file", "--hostfile-out", "--save", "--save-path", "--write")
+)
 
 
 def standard_input(machine: Machine, state: State, document: Document, redirects: Sequence[Node]) -> Text | None:
-    """What a command reads from a here-document or a here-string; None without one."""
-    for redirect in redirects:
+    """The text a command reads from a here-document, a here-string, a file or a pipe; None when it is unknown."""
+    for redirect in reversed(redirects):
         if redirect.type == "heredoc_redirect":
-            found = text_of(machine, state, document, redirect)
+            found = heredoc_text_of(machine, state, document, redirect)
             if found is not None:
                 return found[0]
         if redirect.type == "herestring_redirect" and redirect.named_children:
-            return expand.text(machine, state, document, redirect.named_children[-1])
-    return None
+            return expand_text(machine, state, document, redirect.named_children[-1])
+        if redirect.type == "file_redirect" and document.text_of(redirect).lstrip().startswith(("<", "0<")):
+            return redirected_text(machine, state, document, redirect)
+    return machine.input
 
 
-def record(
+def record_written_file(
     machine: Machine, state: State, document: Document, redirects: Sequence[Node], fields: Sequence[Field]
 ) -> None:
-    """Record the file that `cat > f <<EOF`, `tee f <<EOF` or `echo ... > f` writes, where all of it is known."""
-    if not redirects or not fields or len(machine.written) >= _MOST_FILES:
+    """Record the file that `cat > f <<EOF`, `tee f <<EOF` or `echo ... > f` writes."""
+    if not fields or machine.quiet:
         return
     words = [item.known or "" for item in fields]
+    machine.produced.update(name for path in _copied_paths(words) if (name := posixpath.basename(path)))
+    if not redirects:
+        return
     if words[0] not in ("cat", "tee", "echo", "printf"):
         return
     path, appends = _destination(machine, state, document, redirects)
     if path is None and words[0] == "tee" and len(words) > 1:
-        path, appends = words[-1], "-a" in words
+        path, appends = fields[-1].text, "-a" in words
     if path is None:
         return
-    content: str | None = None
+    content: Text | None = None
     place = fields[0].place
     if words[0] in ("cat", "tee"):
         for redirect in redirects:
-            if redirect.type == "heredoc_redirect" and (found := text_of(machine, state, document, redirect)):
-                content, place = known(found[0]), document.at(found[1])
-                if document.text[redirect.start_byte : redirect.start_byte + 3] == "<<-" and content is not None:
-                    content = "\n".join(line.lstrip("\t") for line in content.split("\n"))
+            if redirect.type == "heredoc_redirect" and (found := heredoc_text_of(machine, state, document, redirect)):
+                content, place = found[0], document.place_of(found[1])
+                if document.text[redirect.start_byte : redirect.start_byte + 3] == "<<-":
+                    content = _without_tabs(content)
     else:
-        content = _printed(words, fields)
-    target = files.locate(machine, state, path)
-    if content is None or target is None or len(content) > _LONGEST:
+        content = _printed_text(words, fields)
+    if content is not None:
+        _keep(machine, state, path, content, place, appends=appends)
+
+
+def record_destinations(machine: Machine, state: State, document: Document, redirects: Sequence[Node]) -> None:
+    """Record the last part of each path to which standard output is redirected, as written if the path is unknown."""
+    for redirect in redirects:
+        destination = redirect.child_by_field_name("destination") if redirect.type == "file_redirect" else None
+        if destination is not None and document.text_of(redirect).lstrip().startswith((">", "1>", "&>")):
+            path = known(expand_text(machine, state, document, destination)) or document.text_of(destination)
+            machine.produced.add(posixpath.basename(path.strip("\"'")))
+
+
+def _copied_paths(words: Sequence[str]) -> Sequence[str]:
+    """The paths that a command writes without redirection: targets of `cp` and `tee`, and the path after `--out`."""
+    program = posixpath.basename(words[0])
+    if program in _COPYING:
+        return words[-1:]
+    if program in ("tee", "touch", "truncate"):
+        return words[1:]
+    found = []
+    for option, following in zip(words, (*words[1:], ""), strict=True):
+        name, _, value = option.partition("=")
+        if name in _OUTPUT_OPTIONS:
+            found.append(value or following)
+    return found
+
+
+def record_written_by(
+    machine: Machine, state: State, document: Document, body: Node, redirects: Sequence[Node]
+) -> None:
+    """Record the file that `{ echo ...; echo ...; } > f` writes."""
+    path, appends = _destination(machine, state, document, redirects)
+    content = output_text(machine, state, document, [body]) if path is not None else None
+    if path is not None and content is not None:
+        _keep(machine, state, path, content, document.place_of(body), appends=appends)
+
+
+def _keep(machine: Machine, state: State, path: Text, content: Text, place: Place, *, appends: bool) -> None:
+    """Keep the written text for a shell that runs the file, and as a file if all of it is known."""
+    if len(machine.written_texts) >= _MAX_FILES:
+        note_skipped(f"only the first {_MAX_FILES} files that the script writes were read")
         return
-    if appends:
-        before = next((item for item in reversed(machine.written) if item.path == target), None)
-        content = (before.text if before is not None else "") + content
-    machine.written[:] = [item for item in machine.written if item.path != target or item.condition]
-    machine.written.append(WrittenFile(target, content, place.span, "; ".join(machine.conditions)))
+    key = script_paths.written_key(machine, state, path)
+    if sum(len(piece.text) for piece in content if isinstance(piece, Lit)) > _MAX_CHARACTERS:
+        note_skipped(f"{key}, which the script writes, has more than {_MAX_CHARACTERS} characters and was not read")
+        return
+    whole = machine.written_texts[key] = (*(machine.written_texts.get(key, ()) if appends else ()), *content)
+    plain_path, plain = known(path), known(whole)
+    target = script_paths.locate(machine, state, plain_path) if plain_path is not None else None
+    if plain is None or target is None:
+        return
+    before = next((item for item in reversed(machine.written_files) if item.path == target), None)
+    span = before.span if appends and before is not None else place.span
+    machine.written_files[:] = [item for item in machine.written_files if item.path != target or item.condition]
+    machine.written_files.append(WrittenFile(target, plain, span, "; ".join(machine.conditions)))
 
 
-def _printed(words: Sequence[str], fields: Sequence[Field]) -> str | None:
-    """What `echo` or `printf` writes into a file; None where a word of it is not known."""
-    if any(item.known is None for item in fields):
-        return None
+def _without_tabs(content: Text) -> Text:
+    """The text of a `<<-` here-document: the tabs that begin its lines are removed."""
+    pieces: list[Piece] = []
+    line_start = True
+    for piece in content:
+        if not isinstance(piece, Lit):
+            pieces.append(piece)
+            line_start = False
+            continue
+        at = 0
+        for line in piece.text.splitlines(keepends=True):
+            skipped = len(line) - len(line.lstrip("\t")) if line_start else 0
+            pieces.append(piece.cut(at + skipped, at + len(line)))
+            at += len(line)
+            line_start = line.endswith("\n")
+    return tuple(pieces)
+
+
+def _printed_text(words: Sequence[str], fields: Sequence[Field]) -> Text | None:
+    """The text that `echo` or `printf` writes; None when the format is not understood."""
     if words[0] == "printf":
-        return printing.printf(words[1:])
-    rest = list(words[1:])
-    end = "\n"
-    while rest and rest[0] in ("-n", "-e", "-ne", "-en"):
-        flag = rest.pop(0)
+        plain = print_builtins.printf(words[1:]) if all(item.known is not None for item in fields) else None
+        return None if plain is None else literal(plain, fields[0].place)
+    rest = list(fields[1:])
+    end, escapes = "\n", False
+    while rest and rest[0].known in ("-n", "-e", "-ne", "-en"):
+        flag = rest.pop(0).known or ""
         end = "" if "n" in flag else end
-        if "e" in flag:
-            rest = [word.replace("\\n", "\n").replace("\\t", "\t") for word in rest]
-    return " ".join(rest) + end
+        escapes = escapes or "e" in flag
+    pieces: list[Piece] = []
+    for number, item in enumerate(rest):
+        if number:
+            pieces.append(Lit(" ", item.place, False))
+        for piece in item.text:
+            if escapes and isinstance(piece, Lit) and "\\" in piece.text:
+                pieces.append(Lit(piece.text.replace("\\n", "\n").replace("\\t", "\t"), piece.place, False))
+            else:
+                pieces.append(piece)
+    if end:
+        pieces.append(Lit(end, fields[0].place, False))
+    return tuple(pieces)
 
 
 def _destination(
     machine: Machine, state: State, document: Document, redirects: Sequence[Node]
-) -> tuple[str | None, bool]:
-    """The file standard output goes to, and whether it is appended to."""
+) -> tuple[Text | None, bool]:
+    """The file that standard output goes to, and whether it is appended to."""
     for redirect in redirects:
         candidates = [redirect]
         if redirect.type == "heredoc_redirect":
@@ -103,9 +181,10 @@ def _destination(
         for candidate in candidates:
             if candidate.type != "file_redirect":
                 continue
-            raw = document.of(candidate).lstrip()
+            raw = document.text_of(candidate).lstrip()
             destination = candidate.child_by_field_name("destination")
             if raw.startswith((">", "1>")) and not raw.startswith(">&") and destination is not None:
-                path = expand.plain(machine, state, document, destination)
-                return (None if path is None or path.startswith("/dev/") else path), ">>" in raw[:4]
+                path = expand_text(machine, state, document, destination)
+                device = not path or (known(path) or "").startswith("/dev/")
+                return (None if device else path), ">>" in raw[:4]
     return None, False

@@ -1,26 +1,27 @@
-"""What the shell knows at one point: variables, functions, positional parameters, directory."""
+"""The state of a shell at one point: variables, functions, positional parameters and directory."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from preflight.job import Known, Unresolved, Value
-from preflight.lazy.dataclasses import dataclass
-from preflight.sources.base import Variable
-from preflight.sources.shell.document import Document, Hole, Place, Text
-from preflight.sources.shell.text import (
+from preflight.model.job import Known, Unresolved, Value
+from preflight.sources.base import UnknownKind, UnknownOrigin, Variable, set_by_caller
+from preflight.sources.shell.shell_document import Document, FileText, Hole, Place, Text
+from preflight.sources.shell.words import (
     Field,
     common_ends,
     hole,
     join_texts,
     known,
+    known_strings,
     literal,
+    origin_of,
     reasons,
     spelling_of,
-    strings,
+    unresolved,
     value_of,
 )
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Flow(enum.IntEnum):
-    """How a statement ended; anything but NEXT means that what stands behind it is not reached."""
+    """How a statement ended; after anything but NEXT, the following statements are not reached."""
 
     NEXT = 0
     CONTINUE = 1
@@ -39,7 +40,7 @@ class Flow(enum.IntEnum):
 
 
 class Kind(enum.Enum):
-    """What sort of variable it is."""
+    """The kind of a shell variable."""
 
     TEXT = "text"
     ARRAY = "array"
@@ -49,7 +50,18 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One variable. `place` is where its value was last written; `whole` is False after a branch that may not run."""
+    """One shell variable.
+
+    Args:
+        kind: determines which of the following fields holds its value.
+        place: where it was last set.
+        text: the value of a plain variable.
+        items: the elements of an array.
+        pairs: the keys and values of an associative array.
+        exported: whether commands inherit it.
+        condition: the branch that set it, if that may not run.
+        branches: the arrays that different branches left, when they differ in length.
+    """
 
     kind: Kind
     place: Place
@@ -58,6 +70,7 @@ class Slot:
     pairs: tuple[tuple[str, Text], ...] = ()
     exported: bool = False
     condition: str = ""
+    branches: tuple[Slot, ...] = ()
 
     @property
     def is_set(self) -> bool:
@@ -65,7 +78,7 @@ class Slot:
         return self.kind is not Kind.UNSET
 
     def scalar(self) -> Text:
-        """What `$NAME` gives: the text, or an array's first element."""
+        """The value of `$NAME`: the text, or the first element of an array."""
         if self.kind is Kind.TEXT:
             return self.text
         if self.kind is Kind.ARRAY and self.items:
@@ -78,10 +91,10 @@ class Slot:
     def value(self) -> Value:
         """The variable as a value; arrays become tuples of strings."""
         if self.kind is Kind.ARRAY:
-            plain = strings(self.items)
+            plain = known_strings(self.items)
             if plain is not None:
                 return Known(tuple(plain))
-            return Unresolved(reasons(tuple(piece for item in self.items for piece in item.text)))
+            return unresolved(tuple(piece for item in self.items for piece in item.text))
         if self.kind is Kind.MAP:
             return Unresolved("an associative array")
         if self.kind is Kind.UNSET:
@@ -89,37 +102,46 @@ class Slot:
         return value_of(self.text)
 
     def spelling(self) -> str:
-        """The value as the user spelled it."""
+        """The value as the user wrote it."""
         if self.kind is Kind.ARRAY:
             return " ".join(spelling_of(item.text) for item in self.items)
         return spelling_of(self.text)
 
 
 def element_of(item: Field, index: int) -> Text:
-    """Element `index` counted from the start of `item`, which may stand for many words."""
+    """The element at `index` from the start of `item`, which may be several words."""
     if not item.many:
         return item.text if index == 0 else ()
-    from preflight.job.symbols import ALLOCATED_HOSTS, FIRST_ALLOCATED_HOST, Symbol
+    from preflight.model.job.symbols import ALLOCATED_HOSTS, FIRST_ALLOCATED_HOST, Symbol
 
     why = reasons(item.text)
     if why == ALLOCATED_HOSTS:
         why = FIRST_ALLOCATED_HOST if index == 0 else Symbol.OTHER_ALLOCATED_HOST.value
     else:
         why = f"word {index + 1} of {why}"
-    return hole(why, item.place, spelling_of(item.text))
+    return hole(why, item.place, spelling_of(item.text), origin=origin_of(item.text))
 
 
 @dataclass(slots=True)
 class Positional:
-    """`$1`, `$2` ... `fields` is None when nobody knows how the script was called."""
+    """The parameters `$1`, `$2`, ...; `fields` is None when they are unknown."""
 
     fields: tuple[Field, ...] | None
     owner: str = "the script"
 
+    def variables(self) -> dict[str, Variable]:
+        """The first nine parameters by name; empty when they are unknown."""
+        found: dict[str, Variable] = {}
+        for number, item in enumerate((self.fields or ())[:9], start=1):
+            if item.many:
+                break
+            found[str(number)] = Variable(str(number), item.value, item.place.span, spelling_of(item.text))
+        return found
+
 
 @dataclass(slots=True)
 class State:
-    """All of it. Copied where the shell forks or a branch begins; the copies are joined where branches meet."""
+    """The whole state of a shell, copied where the shell forks or a branch begins, and joined after branches."""
 
     variables: dict[str, Slot] = field(default_factory=dict)
     functions: dict[str, tuple[Document, Node]] = field(default_factory=dict)
@@ -127,17 +149,17 @@ class State:
     directory: str | None = None
     export_all: bool = False
     prelude: tuple[Field, ...] = ()
-    #: The shell runs on the first node of a Slurm job (a batch script's own shell, not one started by srun).
+    #: Whether the shell runs on the first node of a batch job: the script's own shell, not one that srun starts.
     batch: bool = False
-    #: Variables that are surely unset unless assigned: a shell whose whole environment is known.
+    #: Whether the whole environment is known, so that a variable that was not assigned is unset.
     closed: bool = False
     locals: list[dict[str, Slot | None]] = field(default_factory=list)
-    _seen: tuple[dict[str, Variable], dict[str, Variable]] | None = None
-    #: Shared by all copies: each slot's contract form, made once. Holds the slot, so that its id stays its own.
-    _made: dict[tuple[str, int], tuple[Slot, Variable]] = field(default_factory=dict)
+    _snapshot: tuple[dict[str, Variable], dict[str, Variable]] | None = None
+    #: Cache of converted variables, shared by all copies. It holds the slot, so that its id is not reused.
+    _converted: dict[tuple[str, int], tuple[Slot, Variable]] = field(default_factory=dict)
 
     def copy(self) -> State:
-        """A fork of the shell."""
+        """A copy, as after a fork of the shell."""
         return State(
             dict(self.variables),
             dict(self.functions),
@@ -148,12 +170,12 @@ class State:
             self.batch,
             self.closed,
             [dict(frame) for frame in self.locals],
-            self._seen,
-            self._made,
+            self._snapshot,
+            self._converted,
         )
 
     def adopt(self, other: State) -> None:
-        """Become `other`."""
+        """Take over everything from `other`."""
         self.variables = other.variables
         self.functions = other.functions
         self.positional = other.positional
@@ -161,14 +183,14 @@ class State:
         self.export_all = other.export_all
         self.prelude = other.prelude
         self.locals = other.locals
-        self._seen = None
+        self._snapshot = None
 
     def get(self, name: str) -> Slot | None:
-        """The variable as the script left it; None when the script never touched it."""
+        """The variable as the script left it; None when the script never set it."""
         return self.variables.get(name)
 
     def separators(self) -> str:
-        """The characters that unquoted expansions are split at."""
+        """The characters at which unquoted expansions are split."""
         slot = self.variables.get("IFS")
         if slot is None or slot.kind is not Kind.TEXT:
             return " \t\n"
@@ -176,64 +198,66 @@ class State:
         return " \t\n" if found is None else found[:16]
 
     def put(self, name: str, slot: Slot) -> None:
-        """Set a variable; it stays exported when it was."""
+        """Set a variable; it stays exported if it was."""
         old = self.variables.get(name)
         if (old is not None and old.exported) or self.export_all:
             slot = replace(slot, exported=True)
         self.variables[name] = slot
-        self._seen = None
+        self._snapshot = None
 
     def export(self, name: str, place: Place, *, exported: bool = True) -> None:
-        """Mark a variable as exported; one that comes from outside stays as it is."""
+        """Mark a variable as exported or not; a variable that the script did not set stays as it is."""
         old = self.variables.get(name)
         if old is not None:
             self.variables[name] = replace(old, exported=exported)
-            self._seen = None
+            self._snapshot = None
 
-    def drop(self, name: str, place: Place) -> None:
+    def unset(self, name: str, place: Place) -> None:
         """Unset a variable."""
         self.variables[name] = Slot(Kind.UNSET, place)
-        self._seen = None
+        self._snapshot = None
 
     def leave_function(self) -> None:
-        """Put back what the function that ends here declared `local`."""
+        """Restore the variables that the function declared `local`."""
         frame = self.locals.pop() if self.locals else {}
         for name, old in frame.items():
             if old is None:
                 self.variables.pop(name, None)
             else:
                 self.variables[name] = old
-        self._seen = None
+        self._snapshot = None
 
     def snapshot(self) -> tuple[dict[str, Variable], dict[str, Variable]]:
-        """The exported variables, and all of them, as commands carry them. Shared until something changes."""
-        if self._seen is None:
-            everything: dict[str, Variable] = {}
+        """The exported variables and all variables, as commands carry them; cached until something changes."""
+        if self._snapshot is None:
+            all_variables: dict[str, Variable] = {}
             for name, slot in self.variables.items():
                 if slot.is_set:
-                    made = self._made.get((name, id(slot)))
-                    if made is None:
-                        made = self._made[(name, id(slot))] = (slot, _variable(name, slot))
-                    everything[name] = made[1]
-            self._seen = ({n: v for n, v in everything.items() if v.exported}, everything)
-        return self._seen
+                    converted = self._converted.get((name, id(slot)))
+                    if converted is None:
+                        converted = self._converted[(name, id(slot))] = (slot, _variable(name, slot))
+                    all_variables[name] = converted[1]
+            self._snapshot = ({n: v for n, v in all_variables.items() if v.exported}, all_variables)
+        return self._snapshot
 
-    def outside(self, name: str, place: Place, spelling: str) -> Slot:
-        """A variable the script never set, as something that comes from outside."""
-        return Slot(Kind.TEXT, place, hole(f"${name} comes from outside", place, spelling, many=True))
+    def external(self, name: str, place: Place, spelling: str) -> Slot:
+        """A variable that the script never set, as a value that the caller sets."""
+        text = hole(f"${name}, which the caller sets", place, spelling, many=True, origin=set_by_caller(name))
+        return Slot(Kind.TEXT, place, text)
 
 
 def _variable(name: str, slot: Slot) -> Variable:
-    return Variable(name, slot.value(), slot.place.span, slot.spelling(), slot.exported, slot.condition)
+    value, origin = slot.value(), origin_of(slot.text)
+    return Variable(name, value, slot.place.span, slot.spelling(), slot.exported, slot.condition, origin)
 
 
 def text_slot(text: Text, place: Place) -> Slot:
-    """A plain variable."""
+    """A plain variable with this text."""
     return Slot(Kind.TEXT, place, text)
 
 
 def join_states(states: Sequence[State], into: State, condition: str) -> None:
-    """Make `into` what holds after the branches `states` meet."""
+    """Set `into` to the joined state after branches that ended in `states`."""
     if len(states) == 1:
         into.adopt(states[0])
         return
@@ -263,7 +287,7 @@ def join_states(states: Sequence[State], into: State, condition: str) -> None:
     longest = max(states, key=lambda state: len(state.prelude))
     into.prelude = longest.prelude
     into.locals = max(states, key=lambda state: len(state.locals)).locals
-    into._seen = None
+    into._snapshot = None
 
 
 def _join_slots(name: str, slots: Sequence[Slot | None], condition: str, *, closed: bool) -> Slot:
@@ -277,8 +301,17 @@ def _join_slots(name: str, slots: Sequence[Slot | None], condition: str, *, clos
             filled.append(Slot(Kind.UNSET, sample.place))
         else:
             shown = sample.spelling()
-            why = f"${name} from outside" + (f", else {shown}" if shown else "")
-            filled.append(Slot(Kind.TEXT, sample.place, hole(why, sample.place, f"${name}", many=True)))
+            why = f"${name}, set by the caller" + (f", else {shown}" if shown else "")
+            origin = UnknownOrigin(UnknownKind.SOMETIMES_CALLER, variable=name)
+            filled.append(Slot(Kind.TEXT, sample.place, hole(why, sample.place, f"${name}", many=True, origin=origin)))
+    if any(slot.kind is Kind.ARRAY for slot in present):
+        # An array that a branch sets and another leaves to the caller: there it may be any words.
+        filled = [
+            Slot(Kind.ARRAY, slot.place, items=(Field(slot.text, slot.place, True),))
+            if given is None and slot.is_set
+            else slot
+            for given, slot in zip(slots, filled, strict=True)
+        ]
     exported = any(slot.exported for slot in filled)
     changed = sample.condition or condition
     kinds = {slot.kind for slot in filled if slot.is_set}
@@ -286,7 +319,8 @@ def _join_slots(name: str, slots: Sequence[Slot | None], condition: str, *, clos
         return replace(sample, exported=exported)
     if kinds == {Kind.ARRAY}:
         items = _join_items([slot.items for slot in filled], sample.place, f"${{{name}[@]}}")
-        return Slot(Kind.ARRAY, sample.place, items=items, exported=exported, condition=changed)
+        branches = _branches_of(filled)
+        return Slot(Kind.ARRAY, sample.place, items=items, exported=exported, condition=changed, branches=branches)
     if kinds == {Kind.TEXT}:
         text = join_texts([slot.text for slot in filled], sample.place, f"${name}")
         return Slot(Kind.TEXT, sample.place, text, exported=exported, condition=changed)
@@ -302,6 +336,17 @@ def _join_slots(name: str, slots: Sequence[Slot | None], condition: str, *, clos
         return Slot(Kind.MAP, sample.place, pairs=pairs, exported=exported, condition=changed)
     text = hole(f"${name} depends on a branch", sample.place, f"${name}", many=True)
     return Slot(Kind.TEXT, sample.place, text, exported=exported, condition=changed)
+
+
+#: Arrays of different branches that are kept separately.
+_MAX_BRANCHES = 6
+
+
+def _branches_of(slots: Sequence[Slot]) -> tuple[Slot, ...]:
+    """The arrays that the branches left; empty if they have the same length, or if there are too many."""
+    found = tuple(dict.fromkeys(branch for slot in slots for branch in slot.branches or (slot,)))
+    lengths = {len(branch.items) for branch in found}
+    return found if len(lengths) > 1 and len(found) <= _MAX_BRANCHES else ()
 
 
 def _join_items(lists: Sequence[tuple[Field, ...]], place: Place, spelling: str) -> tuple[Field, ...]:
@@ -327,16 +372,23 @@ def _join_items(lists: Sequence[tuple[Field, ...]], place: Place, spelling: str)
     return (*first[:head_length], gap, *(first[len(first) - tail :] if tail else ()))
 
 
-def from_environment(variables: Mapping[str, Variable], file: Place) -> dict[str, Slot]:
-    """Shell variables for what a caller says the environment holds."""
+def slots_from_environment(variables: Mapping[str, Variable], file: Place) -> dict[str, Slot]:
+    """Convert environment variables to shell variables."""
     slots: dict[str, Slot] = {}
     for name, variable in variables.items():
         value = variable.value
         if isinstance(value, Known):
             text = literal(str(value.value), file, str(value.value))
         elif isinstance(value, Unresolved):
-            text = hole(value.why, file, variable.spelling or f"${name}", many=True)
+            text = hole(value.why, file, variable.spelling or f"${name}", many=True, origin=variable.origin)
         else:
             text = join_texts([literal(str(item), file) for item in value.values], file, f"${name}")
         slots[name] = Slot(Kind.TEXT, file, text, exported=True, condition=variable.condition)
     return slots
+
+
+def place_of(variable: Variable, file: FileText) -> Place:
+    """The place of a variable in the file that its span is in."""
+    lines = file.text.split("\n")
+    start = sum(len(line) + 1 for line in lines[: variable.span.line - 1]) + variable.span.column - 1
+    return Place(file, start, start + len(variable.spelling))

@@ -1,24 +1,23 @@
-"""How commands are written: which stretch of which text each of their words came from, for whoever changes them."""
+"""Records which characters each word of a command came from, for callers that edit the script."""
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from preflight.lazy.dataclasses import dataclass
 from preflight.sources.base import Command
-from preflight.sources.shell.document import Document
-from preflight.sources.shell.text import Field
+from preflight.sources.shell.shell_document import Document
+from preflight.sources.shell.words import Field
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The written words of one command, redirections left out.
+class Written(NamedTuple):
+    """The written words of one command, without redirections.
 
     Args:
-        document: the text they stand in.
-        ranges: from where to where in it each of them stands.
-        starts: the first of `fields` that each came to; the next one's where it came to none.
-        fields: the words of the command, one for each of `Command.words`.
+        document: the text they are in.
+        ranges: start and end of each written word in the document.
+        starts: for each written word, the index of its first field; if it expanded to nothing, of the next word's.
+        fields: the words after expansion, one for each of `Command.words`.
     """
 
     document: Document
@@ -27,13 +26,13 @@ class Written:
     fields: tuple[Field, ...]
 
     def holding(self, index: int) -> int:
-        """Which written word the field `index` came from."""
+        """The index of the written word that field `index` came from."""
         return max(at for at, start in enumerate(self.starts) if start <= index)
 
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """A file that a command has the shell go on with; `index` is the word of the command that names it."""
+    """A file that a command runs; `index` is that of the command's word that names it."""
 
     command: Command
     index: int
@@ -42,23 +41,23 @@ class Entered:
 
 @dataclass(slots=True)
 class Trace:
-    """What one evaluation tells beside its commands."""
+    """The additional records of one evaluation, besides its commands."""
 
-    #: By the identity of the command, because equal commands may stand in several places.
+    #: By the identity of the command, because equal commands may occur in several places.
     written: dict[int, Written] = field(default_factory=dict)
     entered: list[Entered] = field(default_factory=list)
 
-    def wrote(self, command: Command, written: Written) -> None:
-        """Keep how `command` is written."""
+    def record_words(self, command: Command, written: Written) -> None:
+        """Record how `command` is written."""
         if len(written.fields) == len(command.words):
             self.written[id(command)] = written
 
-    def enters(self, command: Command | None, path: Field, target: str) -> None:
-        """Keep that `command` reads the file `target`, named by its word `path`."""
-        known = self.written.get(id(command))
-        if command is None or known is None:
+    def record_entry(self, command: Command | None, path: Field, target: str) -> None:
+        """Record that `command` reads the file `target`, which its word `path` names."""
+        written = self.written.get(id(command))
+        if command is None or written is None:
             return
-        for index, each in enumerate(known.fields):
-            if each is path:
+        for index, item in enumerate(written.fields):
+            if item is path:
                 self.entered.append(Entered(command, index, target))
                 return

@@ -1,1 +1,1 @@
-"""PaddlePaddle: parameter servers, Fleet, Fluid, and the releases before them."""
+"""PaddlePaddle: parameter servers, Fleet, Fluid and older releases."""

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Job
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.outcome import Severity
+from preflight._util.hostnames import is_loopback
+from preflight.model.findings import Severity
+from preflight.model.job import Job
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import placed, quoted, undecided
 from preflight_rules.paddle.cluster_train import DOCUMENT, TOOL
-from preflight_rules.paddle.fleet import once
-from preflight_rules.reading import (
-    deciding,
-    is_loopback,
-    placed,
-    quoted,
-    undecided,
-)
+from preflight_rules.paddle.fleet import distinct_claims
 
 #: Interfaces that other hosts cannot reach.
 _LOCAL_NICS = ("lo", "docker0", "virbr0", "lxcbr0")
@@ -30,15 +25,15 @@ _LOCAL_NICS = ("lo", "docker0", "virbr0", "lxcbr0")
     evidence=(TOOL, "PaddlePaddle/Paddle#4281"),
 )
 def cluster_host_twice_or_local(job: Job) -> Iterator[Verdict]:
-    """HOSTS of cluster_train names a host twice, or loopback beside other hosts.
+    """HOSTS of cluster_train is empty, names a host twice, or names loopback beside other hosts.
 
     What it checks:
-        Every host of HOSTS occurs once, whatever user or ssh port stands with it, and 127.x.x.x or localhost stands
-        alone only.
+        HOSTS names at least one host, and each host once, whatever user or ssh port is given with it. 127.x.x.x or
+        localhost is the only host.
 
     Why it matters:
         paddle.py starts one server and one trainer for each entry, all with the same ports: the second server on a
-        host cannot bind them. Loopback means another host on each of them.
+        host cannot bind them. Loopback means a different host on each of them. Without an entry nothing is started.
 
     Example:
         `HOSTS = ["root@10.0.0.1", "root@10.0.0.1"]`.
@@ -47,39 +42,47 @@ def cluster_host_twice_or_local(job: Job) -> Iterator[Verdict]:
         Name each host once, by the address that the others can reach.
 
     Known limits:
-        One host under two names is not recognised.
+        One host listed under two names is not recognised.
 
     Evidence:
         paddle/scripts/cluster_train/paddle.py of 0.11; PaddlePaddle/Paddle#4281.
     """
-    met = False
-    for subject, _, claim in once(job, "cluster_hosts"):
-        met = True
-        open_end = undecided(subject, (claim,))
-        if open_end is not None:
-            yield open_end
+    applicable = False
+    for subject, _, claim in distinct_claims(job, "cluster_hosts"):
+        applicable = True
+        undecided_verdict = undecided(subject, (claim,))
+        if undecided_verdict is not None:
+            yield undecided_verdict
             continue
         listed = [str(host) for value in claim.alternatives if isinstance(value, tuple) for host in value]
         bare = [host.rpartition("@")[2].partition(":")[0] for host in listed]
         twice = next((host for host in bare if bare.count(host) > 1), None)
         local = next((host for host in bare if is_loopback(host)), None)
-        if twice is not None:
+        if not listed:
             yield failed(
                 subject,
-                f"{quoted(claim)} names {twice} {bare.count(twice)} times: two servers there cannot share their ports.",
+                f"{quoted(claim)} names no host: paddle.py starts no server and no trainer.",
+                at=claim,
+                remedy='Name the hosts: `HOSTS = ["root@10.0.0.1", "root@10.0.0.2"]`.',
+            )
+        elif twice is not None:
+            yield failed(
+                subject,
+                f"{quoted(claim)} names {twice} {bare.count(twice)} times: two servers on one host cannot share their"
+                f" ports.",
                 at=claim,
                 remedy="Name each host once.",
             )
         elif local is not None and len(bare) > 1:
             yield failed(
                 subject,
-                f"{quoted(claim)} names {local} beside other hosts: on each of them it is that host itself.",
+                f"{quoted(claim)} names {local} in addition to other hosts: on each host, it is that host itself.",
                 at=claim,
                 remedy="Write the address that the other hosts can reach.",
             )
         else:
             yield passed(subject)
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no conf.py of cluster_train is among the files")
 
 
@@ -91,14 +94,14 @@ def cluster_host_twice_or_local(job: Job) -> Iterator[Verdict]:
     evidence=(DOCUMENT,),
 )
 def index_file_empty_or_double(job: Job) -> Iterator[Verdict]:
-    """An index file of a trainer names no data file, or one twice.
+    """An index file of a trainer names no data file, or names one twice.
 
     What it checks:
         train.list and test.list name at least one file, and none twice.
 
     Why it matters:
-        With an empty list the trainer has no batch: it ends its pass at once, and in step with the servers the others
-        wait for it. A file named twice is trained twice.
+        With an empty list the trainer has no batch: it ends its pass at once, and in synchronous mode the others wait
+        for it. A file named twice is trained twice.
 
     Example:
         A train.list that is empty because the data were not split before.
@@ -112,34 +115,41 @@ def index_file_empty_or_double(job: Job) -> Iterator[Verdict]:
     Evidence:
         Cluster training document of 0.11 (train.list, test.list).
     """
-    met = False
-    for subject, _, claim in once(job, "index_files"):
-        met = True
+    applicable = False
+    for subject, _, claim in distinct_claims(job, "index_files"):
+        applicable = True
         names = [str(name) for value in claim.alternatives if isinstance(value, tuple) for name in value]
         named = next((r for r in job.references if r.role == "index" and r.target == claim.span.path), None)
-        twice = next((other for index, other in enumerate(claim.because) if names[index] in names[:index]), None)
+        twice = next(
+            (
+                other
+                for index, (name, other) in enumerate(zip(names, claim.because, strict=False))
+                if name in names[:index]
+            ),
+            None,
+        )
         if not names:
             yield failed(
                 subject,
-                f"{claim.span.path} names no data file: its trainer has nothing to train.",
+                f"{claim.span.path} lists no data file: its trainer has nothing to train on.",
                 at=claim if named is None else named.span,
                 remedy="Write one line for each data file.",
             )
         elif twice is not None:
             yield failed(
                 subject,
-                f"{quoted(twice)} stands in {twice.span.path} twice: it is trained twice in each pass.",
+                f"{quoted(twice)} is in {twice.span.path} twice: its data are used twice in each pass.",
                 at=twice,
-                remedy="Leave one of the two lines out.",
+                remedy="Remove one of the two lines.",
             )
         else:
             yield passed(subject)
     read = {claim.span.path for claim in job.about("index_files")}
     for reference in job.references:
         if reference.role == "index" and reference.target not in read:
-            met = True
+            applicable = True
             yield unknown(job.name, f"{reference.target} is not among the files", at=reference.span)
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no index file is among the files")
 
 
@@ -157,8 +167,8 @@ def server_interface_unreachable(job: Job) -> Iterator[Verdict]:
         PADDLE_NIC, or `--nics`, is not the loopback or a container bridge where the job has several hosts.
 
     Why it matters:
-        A server binds the address of that interface only. Trainers of other hosts dial the host's address and are
-        refused.
+        A server binds the address of that interface only. Trainers on other hosts dial the host's address, and their
+        connections are refused.
 
     Example:
         `PADDLE_NIC = "lo"` with two HOSTS.
@@ -167,34 +177,34 @@ def server_interface_unreachable(job: Job) -> Iterator[Verdict]:
         Name the interface that has the address of HOSTS, such as eth0.
 
     Known limits:
-        Which interfaces the hosts have is a matter for `preflight check`.
+        Which interfaces the hosts have is checked by `preflight check`.
 
     Evidence:
         Cluster training document of 0.11 (PADDLE_NIC).
     """
-    met = False
-    for subject, scope, claim in once(job, "pserver_nics"):
-        hosts = deciding(job, "cluster_hosts", scope) or deciding(job, "pserver_hosts", scope)
+    applicable = False
+    for subject, scope, claim in distinct_claims(job, "pserver_nics"):
+        hosts = job.value_claims("cluster_hosts", scope) or job.value_claims("pserver_hosts", scope)
         if not hosts:
             continue
-        met = True
-        open_end = undecided(subject, (claim, *hosts))
-        if open_end is not None:
-            yield open_end
+        applicable = True
+        undecided_verdict = undecided(subject, (claim, *hosts))
+        if undecided_verdict is not None:
+            yield undecided_verdict
             continue
         count = max((len(value) for value in hosts[0].alternatives if isinstance(value, tuple)), default=0)
         names = [str(name) for value in claim.alternatives if isinstance(value, tuple) for name in value]
         if count > 1 and names and all(name in _LOCAL_NICS for name in names):
             yield failed(
                 subject,
-                f"{quoted(claim)} can be reached on its own host only, but {placed(hosts[0])} names {count} hosts.",
+                f"{quoted(claim)} can be reached only on its own host, but {placed(hosts[0])} names {count} hosts.",
                 at=claim,
                 also=((hosts[0], "the hosts"),),
-                remedy="Name the interface that the hosts reach each other by.",
+                remedy="Name the interface that the hosts share.",
             )
         else:
             yield passed(subject)
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no server of PaddlePaddle 0.x on several hosts names its interface")
 
 
@@ -207,19 +217,19 @@ def server_interface_unreachable(job: Job) -> Iterator[Verdict]:
     evidence=(TOOL,),
 )
 def workspace_and_package(job: Job) -> Iterator[Verdict]:
-    """cluster_train is told both to send a workspace and to use one that is there.
+    """cluster_train is given options both for sending a workspace and for using an existing one.
 
     What it checks:
         `python paddle.py` is given only one of `--job_dispatch_package` and `--job_workspace`.
 
     Why it matters:
-        With both it stops at an assertion before anything is started.
+        With both it stops at an assertion before it starts anything.
 
     Example:
         `python paddle.py --job_dispatch_package=ws --job_workspace=/home/paddle/JOB1`.
 
     Fix:
-        `--job_dispatch_package` the first time, `--job_workspace` with the folder it made afterwards.
+        `--job_dispatch_package` the first time, `--job_workspace` with the folder that it created for later runs.
 
     Known limits:
         Whether the folder exists on the hosts is not known.
@@ -227,16 +237,16 @@ def workspace_and_package(job: Job) -> Iterator[Verdict]:
     Evidence:
         paddle/scripts/cluster_train/paddle.py of 0.11.
     """
-    met = False
+    applicable = False
     for launch in job.launches:
         if launch.launcher != "cluster_train":
             continue
-        met = True
+        applicable = True
         given = [c for name in ("cluster_package", "cluster_workspace") for c in job.about(name, launch.scope)]
         given = [claim for claim in given if claim.source == "cluster_train" and claim.spelling.startswith("-")]
-        open_end = undecided(launch.id, given, launch)
-        if open_end is not None:
-            yield open_end
+        undecided_verdict = undecided(launch.id, given, launch)
+        if undecided_verdict is not None:
+            yield undecided_verdict
         elif len({claim.quantity for claim in given}) == 2:
             yield failed(
                 launch.id,
@@ -247,5 +257,106 @@ def workspace_and_package(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "cluster_train is not used")
+
+
+@rule(
+    "CLT020",
+    "sparse-update-without-ports",
+    severity=Severity.ERROR,
+    profile="gate",
+    applies_to="paddlepaddle < 0.12",
+    evidence=(DOCUMENT, "PaddlePaddle/Paddle#8875"),
+)
+def sparse_update_without_ports(job: Job) -> Iterator[Verdict]:
+    """A model updates a parameter row by row, but its servers have no ports for that.
+
+    What it checks:
+        With `sparse_update=True` in the model, `ports_num_for_sparse` of servers and trainers is above 0.
+
+    Why it matters:
+        Rows travel over ports of their own. Without one the trainer's check `ports_num_for_sparse > 0` stops it at
+        start, and the servers wait for it.
+
+    Example:
+        `ParamAttr(sparse_update=True)` and `paddle train --local=0 --pservers=...` without `--ports_num_for_sparse`.
+
+    Fix:
+        `--ports_num_for_sparse=1` (conf.py: `PADDLE_PORTS_NUM_FOR_SPARSE = 1`) on servers and trainers.
+
+    Known limits:
+        Only a literal `sparse_update=True` counts. A local training needs no ports.
+
+    Evidence:
+        Cluster training document of 0.11 (ports_num_for_sparse); PaddlePaddle/Paddle#8875.
+    """
+    applicable = False
+    for subject, scope, sparse in distinct_claims(job, "sparse_update"):
+        if any(claim.alternatives == (True,) for claim in job.about("trains_locally", scope)):
+            continue
+        ports = [*job.requiring("pserver_sparse_ports", scope), *job.setting("pserver_sparse_ports", scope)]
+        if not ports:
+            continue
+        applicable = True
+        none = next((claim for claim in ports if claim.alternatives == (0,)), None)
+        if none is not None:
+            yield failed(
+                subject,
+                f"{quoted(sparse)} sends rows over ports of their own, but {placed(none)} leaves none for that.",
+                at=none,
+                also=((sparse, "sparse parameter"),),
+                remedy="Give servers and trainers the same number of sparse ports, such as 1.",
+            )
+        else:
+            yield undecided(subject, ports) or passed(subject)
+    if not applicable:
+        yield not_applicable(job.name, "no model of PaddlePaddle 0.x updates rows on servers")
+
+
+@rule(
+    "CLT021",
+    "cluster-workspace-relative",
+    severity=Severity.WARNING,
+    applies_to="paddlepaddle < 0.12",
+    evidence=(TOOL,),
+)
+def cluster_workspace_relative(job: Job) -> Iterator[Verdict]:
+    """ROOT_DIR or the workspace of cluster_train is a relative path.
+
+    What it checks:
+        ROOT_DIR in conf.py and `--job_workspace` are absolute.
+
+    Why it matters:
+        paddle.py uses the path in commands over ssh, in different directories: it creates the workspace in the home
+        directory of each host, changes into it, and then looks for the same relative path inside.
+
+    Example:
+        `ROOT_DIR = "paddle_job"`.
+
+    Fix:
+        `ROOT_DIR = "/home/paddle"`.
+
+    Known limits:
+        A path that starts with `~` or a variable is expanded on the host, and is not reported.
+
+    Evidence:
+        paddle/scripts/cluster_train/paddle.py of 0.11 (job_create_workspace, job_pserver).
+    """
+    applicable = False
+    for subject, _, claim in distinct_claims(job, "cluster_workspace"):
+        applicable = True
+        undecided_verdict = undecided(subject, (claim,))
+        if undecided_verdict is not None:
+            yield undecided_verdict
+        elif all(not str(path).startswith(("/", "~", "$")) for path in claim.alternatives):
+            yield failed(
+                subject,
+                f"{quoted(claim)} is relative: on each host it depends on the directory of every single command.",
+                at=claim,
+                remedy='Write an absolute path, such as `ROOT_DIR = "/home/paddle"`.',
+            )
+        else:
+            yield passed(subject)
+    if not applicable:
+        yield not_applicable(job.name, "no conf.py of cluster_train is among the files")

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Claim, Job, Launch, Relation, Scope
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.outcome import Confidence, Severity
-from preflight_rules.reading import (
-    numbers,
-    placed,
-    quoted,
-    subjects,
-    texts,
-    undecided,
-    where,
-)
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Claim, Job, Launch, Relation, Scope
+from preflight.model.job.value import numbers, texts
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import placed, quoted, subjects, undecided, where
 
 DOCUMENT = "https://github.com/PaddlePaddle/Paddle/blob/v0.11.0/doc/howto/usage/cluster/cluster_train_en.md"
 TOOL = "https://github.com/PaddlePaddle/Paddle/blob/v0.11.0/paddle/scripts/cluster_train/paddle.py"
-_HIGHEST_PORT = 65535
+_MAX_PORT = 65535
 _RANGE = ("pserver_port", "pserver_ports", "pserver_sparse_ports")
 _NAMES = {
     "pserver_port": "--port",
@@ -30,13 +23,13 @@ _NAMES = {
 
 
 def _setting(job: Job, quantity: str, scope: Scope) -> Claim | None:
-    """What sets a quantity in a scope, where exactly one claim does."""
+    """The claim that sets a quantity in a scope, if there is exactly one."""
     found = job.setting(quantity, scope)
     return found[0] if len(found) == 1 else None
 
 
 def _range(job: Job, scope: Scope) -> tuple[tuple[Claim, ...], tuple[int, int] | None]:
-    """The claims about a server's ports, and the first and last of them where all are known."""
+    """The claims about a server's ports, and the first and last port if known."""
     claims = tuple(claim for name in _RANGE if (claim := _setting(job, name, scope)) is not None)
     known = {claim.quantity: numbers(claim.value) for claim in claims}
     if len(claims) < 2 or not all(len(found) == 1 for found in known.values()) or "pserver_port" not in known:
@@ -55,11 +48,11 @@ def _range(job: Job, scope: Scope) -> tuple[tuple[Claim, ...], tuple[int, int] |
     evidence=(DOCUMENT, "PaddlePaddle/Paddle#2224"),
 )
 def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
-    """The ports of a server run past the last port, or into those of another server on the same host.
+    """The ports of a server run past port 65535, or into those of another server on the same host.
 
     What it checks:
-        port + ports_num + ports_num_for_sparse - 1 is at most 65535, each number is positive, and two servers that one
-        script starts have ports of their own.
+        port + ports_num + ports_num_for_sparse - 1 is at most 65535, each number is positive, and the port ranges of
+        two servers in one script do not overlap.
 
     Why it matters:
         A server listens on that many consecutive ports. One that cannot be bound stops it, and all trainers wait.
@@ -69,7 +62,7 @@ def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
         `PADDLE_PORT = 65534` with `PADDLE_PORTS_NUM = 2` and `PADDLE_PORTS_NUM_FOR_SPARSE = 2`.
 
     Fix:
-        Choose a first port with room behind it.
+        Choose a lower first port.
 
     Known limits:
         Which ports are free on the hosts is not known.
@@ -77,7 +70,7 @@ def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
     Evidence:
         Cluster training document of 0.11; PaddlePaddle/Paddle#2224.
     """
-    met = False
+    applicable = False
     seen: list[tuple[Launch, tuple[int, int], Claim]] = []
     judged: set[tuple[str, int]] = set()
     for subject, scope, launch in subjects(job):
@@ -85,20 +78,22 @@ def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
         if len(claims) < 2 or (claims[0].span.path, claims[0].span.line) in judged:
             continue
         judged.add((claims[0].span.path, claims[0].span.line))
-        met = True
-        open_end = undecided(subject, claims, launch)
-        if open_end is not None or ports is None:
-            yield open_end or unknown(subject, f"{quoted(claims[0])}: not all of its ports are known", at=claims[0])
+        applicable = True
+        undecided_verdict = undecided(subject, claims, launch)
+        if undecided_verdict is not None or ports is None:
+            yield undecided_verdict or unknown(
+                subject, f"{quoted(claims[0])}: not all of its ports are known", at=claims[0]
+            )
             continue
         first, last = ports
         together = " + ".join(quoted(claim) for claim in claims)
-        if first < 1 or last > _HIGHEST_PORT or any(min(numbers(claim.value)) < 0 for claim in claims):
+        if first < 1 or last > _MAX_PORT or any(min(numbers(claim.value)) < 0 for claim in claims):
             yield failed(
                 subject,
-                f"{together} are the ports {first} to {last}; there are ports 1 to {_HIGHEST_PORT} only.",
+                f"{together} use ports {first} to {last}, but the highest port is {_MAX_PORT}.",
                 at=claims[0],
                 also=tuple((claim, "counts") for claim in claims[1:]),
-                remedy=f"Choose a first port of at most {_HIGHEST_PORT - (last - first)}.",
+                remedy=f"Choose a first port of at most {_MAX_PORT - (last - first)}.",
             )
             continue
         role = {text for c in job.setting("ps_role", scope) for text in texts(c.value)}
@@ -109,15 +104,15 @@ def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
             if clash is not None and beside:
                 yield failed(
                     subject,
-                    f"{together} are the ports {first} to {last}, but the server of {where(clash[2])} listens on"
+                    f"{together} use ports {first} to {last}, but the server of {where(clash[2])} listens on"
                     f" {clash[1][0]} to {clash[1][1]}.",
                     at=claims[0],
                     also=((clash[2], "the other server"),),
-                    remedy=f"Start this server's ports behind {clash[1][1]}.",
+                    remedy=f"Start this server's ports after {clash[1][1]}.",
                 )
                 continue
         yield passed(subject)
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no server of PaddlePaddle 0.x names its ports")
 
 
@@ -130,22 +125,21 @@ def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
     evidence=(TOOL, "PaddlePaddle/Paddle#7465"),
 )
 def trainer_dials_other_ports(job: Job) -> Iterator[Verdict]:
-    """Trainers are told other ports, or another number of trainers, than the servers.
+    """Trainers and servers are given different ports or different numbers of trainers.
 
     What it checks:
         --port, --ports_num, --ports_num_for_sparse and --num_gradient_servers of `paddle train` are those of
-        `paddle pserver`; and what `paddle.py` hands to trainers is what conf.py gives the servers.
+        `paddle pserver`; and `paddle.py` passes the same numbers to trainers as conf.py to servers.
 
     Why it matters:
-        Each port is a server of its own to the trainer: with more of them it dials ports where nobody listens and
-        retries for ever, with fewer some servers wait for ever. paddle.py passes options from its command line to
-        trainers only.
+        A trainer treats each port as a separate server: with more ports it dials unused ones and retries forever, with
+        fewer some servers wait forever. paddle.py passes options from its command line to trainers only.
 
     Example:
         `PADDLE_PORTS_NUM_FOR_SPARSE = 4` in conf.py and `python paddle.py --ports_num_for_sparse=2`.
 
     Fix:
-        Say the numbers once, in conf.py or in variables of the script.
+        Write the numbers once, in conf.py or in variables of the script.
 
     Known limits:
         Trainers and servers of different scripts are compared only where the scripts belong to one job.
@@ -153,36 +147,36 @@ def trainer_dials_other_ports(job: Job) -> Iterator[Verdict]:
     Evidence:
         paddle/scripts/cluster_train/paddle.py of 0.11; PaddlePaddle/Paddle#7465.
     """
-    met = False
+    applicable = False
     for launch in job.launches:
         for quantity, name in _NAMES.items():
-            ours, theirs = _told(job, launch, quantity)
+            ours, theirs = _stated(job, launch, quantity)
             if ours is None or theirs is None:
                 continue
-            met = True
-            open_end = undecided(launch.id, (ours, theirs), launch)
-            one, other = numbers(ours.value), numbers(theirs.value)
-            if open_end is not None:
-                yield open_end
-            elif one and other and not set(one) & set(other):
+            applicable = True
+            undecided_verdict = undecided(launch.id, (ours, theirs), launch)
+            server, other = numbers(ours.value), numbers(theirs.value)
+            if undecided_verdict is not None:
+                yield undecided_verdict
+            elif server and other and not set(server) & set(other):
                 yield failed(
                     launch.id,
-                    f"{quoted(ours)} tells trainers {one[0]}, but {placed(theirs)} tells the servers {other[0]}.",
+                    f"{quoted(ours)} gives trainers {server[0]}, but {placed(theirs)} gives servers {other[0]}.",
                     at=ours,
                     also=((theirs, "the servers"),),
                     remedy=f"Make {name} the same for servers and trainers.",
                 )
             else:
                 yield passed(launch.id)
-    if not met:
-        yield not_applicable(job.name, "no trainer of PaddlePaddle 0.x is started beside its servers")
+    if not applicable:
+        yield not_applicable(job.name, "no trainer of PaddlePaddle 0.x is started together with its servers")
 
 
-def _told(job: Job, launch: Launch, quantity: str) -> tuple[Claim | None, Claim | None]:
-    """What the trainers of a launch and their servers are told."""
+def _stated(job: Job, launch: Launch, quantity: str) -> tuple[Claim | None, Claim | None]:
+    """The settings given to the trainers of a launch and to their servers."""
     if launch.launcher == "cluster_train":
-        asked = [c for c in job.about(quantity, launch.scope) if c.relation is Relation.REQUIRES]
-        return (asked[0] if asked else None), _setting(job, quantity, launch.scope)
+        required = [c for c in job.about(quantity, launch.scope) if c.relation is Relation.REQUIRES]
+        return (required[0] if required else None), _setting(job, quantity, launch.scope)
     if launch.launcher != "paddle-v2" or _role(job, launch) != "TRAINER":
         return None, None
     servers = [other for other in job.launches if other.launcher == "paddle-v2" and _role(job, other) == "PSERVER"]
@@ -212,7 +206,7 @@ def trainer_left_local(job: Job) -> Iterator[Verdict]:
         `paddle train` with `--pservers`, and `paddle.py`, are given `--local=0`.
 
     Why it matters:
-        `--local` is on unless it is switched off. Every trainer then trains a model of its own, and the servers wait
+        `--local` is on by default. Every trainer then trains a model of its own, and the servers wait
         for gradients that never come.
 
     Example:
@@ -227,23 +221,23 @@ def trainer_left_local(job: Job) -> Iterator[Verdict]:
     Evidence:
         Command-line document of 0.11 (`--local`, default 1).
     """
-    met = False
+    applicable = False
     for launch in job.launches:
         claims = job.setting("trains_locally", launch.scope)
         if not claims or not job.setting("ps_mode", launch.scope):
             continue
-        met = True
-        open_end = undecided(launch.id, claims, launch)
-        if open_end is not None:
-            yield open_end
+        applicable = True
+        undecided_verdict = undecided(launch.id, claims, launch)
+        if undecided_verdict is not None:
+            yield undecided_verdict
         elif claims[0].alternatives == (True,):
             yield failed(
                 launch.id,
-                f"{quoted(claims[0])} makes the trainer train by itself, without the servers it is given.",
+                f"{quoted(claims[0])} makes the trainer train alone, without the servers that it is given.",
                 at=claims[0],
                 remedy="Add `--local=0`.",
             )
         else:
             yield passed(launch.id)
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no trainer of PaddlePaddle 0.x is given servers")

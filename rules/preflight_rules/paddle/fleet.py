@@ -1,19 +1,21 @@
-"""Fleet: what a script calls of it, and what its strategy says."""
+"""Fleet: its calls in a script, its strategy and its data sets."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Claim, Job, Scope
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.outcome import Confidence, Severity
-from preflight_rules.reading import placed, quoted, subjects, texts
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Claim, Job, Scope
+from preflight.model.job.value import texts
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import joined, placed, quoted, subjects
+from preflight_rules.scripts.script_facts import started_files
 
 _STRATEGY = "https://github.com/PaddlePaddle/Paddle/tree/v2.6.2/python/paddle/distributed/fleet"
 
 
-def once(job: Job, quantity: str) -> Iterator[tuple[str, Scope, Claim]]:
-    """Every claim about a quantity with a launch it holds in, each place once."""
+def distinct_claims(job: Job, quantity: str) -> Iterator[tuple[str, Scope, Claim]]:
+    """Every claim about a quantity with a launch that it applies to, once for each location."""
     seen: set[tuple[str, int, int]] = set()
     for subject, scope, _ in subjects(job):
         for claim in job.about(quantity, scope):
@@ -24,12 +26,12 @@ def once(job: Job, quantity: str) -> Iterator[tuple[str, Scope, Claim]]:
 
 
 def started_by_hand(job: Job) -> bool:
-    """Whether something other than Paddle's launcher starts servers and trainers."""
+    """Whether servers and trainers are started without Paddle's launcher."""
     return any(launch.launcher == "python" for launch in job.launches)
 
 
 def _collective(job: Job, scope: Scope) -> bool | None:
-    """Whether the job is collective; None where that is not known."""
+    """Whether the job is collective; None if unknown."""
     found = {value for claim in job.about("ps_mode", scope) for value in claim.alternatives}
     if found == {False}:
         return True
@@ -44,15 +46,14 @@ def _collective(job: Job, scope: Scope) -> bool | None:
     evidence=(f"{_STRATEGY}/fleet.py", "PaddlePaddle/Paddle#18533"),
 )
 def fleet_optimizer_stays_local(job: Job) -> Iterator[Verdict]:
-    """A script initialises fleet and then minimizes with an optimizer that knows nothing of it.
+    """A script initialises fleet but minimizes with an optimizer that is not distributed.
 
     What it checks:
         A static-graph script that calls `fleet.init` and an optimizer's `minimize` also calls
         `fleet.distributed_optimizer`.
 
     Why it matters:
-        Without it no gradient is exchanged: every rank trains a model of its own on its share of the data, and
-        nothing says so.
+        Without it no gradient is exchanged: every rank silently trains its own model on its share of the data.
 
     Example:
         `fleet.init(is_collective=True)` and `paddle.optimizer.SGD(0.1).minimize(loss)`.
@@ -66,17 +67,17 @@ def fleet_optimizer_stays_local(job: Job) -> Iterator[Verdict]:
     Evidence:
         paddle/distributed/fleet/fleet.py of 2.6.2; PaddlePaddle/Paddle#18533.
     """
-    met = False
-    for subject, scope, calls in once(job, "fleet_calls"):
+    applicable = False
+    for subject, scope, calls in distinct_claims(job, "fleet_calls"):
         names = {str(name) for value in calls.alternatives if isinstance(value, tuple) for name in value}
         here = [c for c in job.about("optimizer", scope) if c.span.path == calls.span.path and texts(c.value) != ("",)]
         if "init" not in names or not here:
             continue
-        met = True
+        applicable = True
         if names & {"distributed_optimizer", "DistributedOptimizer", "distributed_model", "minimize", "util"}:
             yield passed(subject)
         elif here[0].condition:
-            yield unknown(subject, f"{quoted(here[0])} holds under `{here[0].condition}`", at=here[0])
+            yield unknown(subject, f"{quoted(here[0])} applies under `{here[0].condition}`", at=here[0])
         else:
             yield failed(
                 subject,
@@ -86,15 +87,15 @@ def fleet_optimizer_stays_local(job: Job) -> Iterator[Verdict]:
                 also=((calls, "starts fleet"),),
                 remedy="Wrap it: `optimizer = fleet.distributed_optimizer(optimizer)`.",
             )
-    if not met:
-        yield not_applicable(job.name, "no script starts fleet and minimizes")
+    if not applicable:
+        yield not_applicable(job.name, "no script starts fleet and calls minimize")
 
 
-#: What a script that calls the first has to call too, and what happens otherwise.
-_LIFE = (
-    ("init_server", "run_server", "the server returns at once, and the trainers find nobody"),
-    ("init_server", "init_worker", "trainers never fetch the first parameters nor start their communicator"),
-    ("init_worker", "stop_worker", "the servers wait for ever, and keep their hosts, when training has ended"),
+#: Calls that belong together, and the effect when the second is missing.
+_CALL_PAIRS = (
+    ("init_server", "run_server", "the server returns at once, and the trainers find no server"),
+    ("init_server", "init_worker", "the trainers neither fetch the initial parameters nor start their communicator"),
+    ("init_worker", "stop_worker", "the servers wait forever and keep their hosts after training has ended"),
 )
 
 
@@ -106,14 +107,14 @@ _LIFE = (
     evidence=(f"{_STRATEGY}/fleet.py", "PaddlePaddle/Paddle#17985", "PaddlePaddle/Paddle#8662"),
 )
 def fleet_role_not_seen_through(job: Job) -> Iterator[Verdict]:
-    """A parameter-server script leaves out a step in the life of its servers or trainers.
+    """A parameter-server script leaves out a call that its servers or trainers need.
 
     What it checks:
         A script that calls one of init_server, run_server, init_worker and stop_worker calls the one that has to
         follow or precede it.
 
     Why it matters:
-        Without run_server nobody serves; without init_worker trainers start with parameters of their own; without
+        Without run_server no process serves; without init_worker trainers start with different parameters; without
         stop_worker the servers never end.
 
     Example:
@@ -124,23 +125,23 @@ def fleet_role_not_seen_through(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Calls in another file are not seen; a script that only prints its program, or infers, may leave out some. A
-        missing stop_worker is a hint only where nothing says that the processes are started by hand.
+        missing stop_worker is only a hint unless the processes are started by hand.
 
     Evidence:
         paddle/distributed/fleet/fleet.py of 2.6.2; PaddlePaddle/Paddle#17985 and #8662.
     """
-    met = False
-    for subject, _, calls in once(job, "fleet_calls"):
+    applicable = False
+    for subject, _, calls in distinct_claims(job, "fleet_calls"):
         names = {str(name) for value in calls.alternatives if isinstance(value, tuple) for name in value}
         if not names & {"init_server", "run_server", "init_worker"} or not names & {"init", "is_server", "is_worker"}:
             continue
-        met = True
-        # Who never asks for workers hands training to something else that starts them.
+        applicable = True
+        # A script that never calls for workers leaves training to another program.
         workers = names & {"is_worker", "init_worker", "stop_worker", "is_first_worker"}
         missing = next(
             (
                 step
-                for step in _LIFE
+                for step in _CALL_PAIRS
                 if step[0] in names and step[1] not in names and (workers or step[1] != "init_worker")
             ),
             None,
@@ -148,21 +149,96 @@ def fleet_role_not_seen_through(job: Job) -> Iterator[Verdict]:
         if missing is None:
             yield passed(subject)
         elif calls.condition:
-            yield unknown(subject, f"{quoted(calls)} holds under `{calls.condition}`", at=calls)
+            yield unknown(subject, f"{quoted(calls)} applies under `{calls.condition}`", at=calls)
         else:
             yield failed(
                 subject,
                 f"{quoted(calls)}: the script calls fleet.{missing[0]} and never fleet.{missing[1]}; {missing[2]}.",
                 at=calls,
                 remedy=f"Call fleet.{missing[1]}() as well.",
-                # Paddle's own launcher ends the servers when all trainers have ended.
+                # Paddle's own launcher ends the servers after all trainers.
                 severity=None if missing[1] != "stop_worker" or started_by_hand(job) else Severity.INFO,
             )
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no script runs servers or trainers of fleet")
 
 
-#: The inner optimizers that a switch of the strategy works with; for any other Fleet drops it.
+#: Methods of Fleet that ask its role maker, which only `fleet.init` makes.
+_NEED_ROLE = frozenset(
+    (
+        *("distributed_model", "distributed_optimizer", "worker_num", "worker_index", "server_num"),
+        *("is_server", "is_worker", "is_first_worker", "init_server", "run_server", "init_worker"),
+    )
+)
+#: With more files than this, another file may call `fleet.init`.
+_MAX_FILES = 6
+
+
+@rule(
+    "PDL016",
+    "fleet-never-initialised",
+    severity=Severity.ERROR,
+    profile="gate",
+    applies_to="paddlepaddle",
+    evidence=(
+        "PaddlePaddle/Paddle#20860",
+        "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/model.py",
+    ),
+)
+def fleet_never_initialised(job: Job) -> Iterator[Verdict]:
+    """A script uses Fleet and never calls fleet.init.
+
+    What it checks:
+        A script that is started and calls methods of Fleet that need the role of the process (distributed_model,
+        distributed_optimizer, is_server, worker_index ...) calls `fleet.init`, itself or in its own module.
+
+    Why it matters:
+        Only `fleet.init` creates the role maker that these methods use. Without it they stop with AttributeError on
+        None.
+
+    Example:
+        `model = fleet.distributed_model(model)` without `fleet.init(is_collective=True)`.
+
+    Fix:
+        Collective training: `fleet.init(is_collective=True)`; parameter servers: `fleet.init()`.
+
+    Known limits:
+        In a job of many files another may make the call, and so may a library that the script imports; then the
+        result is unknown.
+
+    Evidence:
+        PaddlePaddle/Paddle#20860; paddle/distributed/fleet/model.py and fleet.py of 2.6.2.
+    """
+    applicable = False
+    for subject, scope, calls in distinct_claims(job, "fleet_calls"):
+        names = {str(name) for value in calls.alternatives if isinstance(value, tuple) for name in value}
+        needing = sorted(names & _NEED_ROLE)
+        if not needing:
+            continue
+        applicable = True
+        if "init" in names or job.about("parallel_environment", scope):
+            yield passed(subject)
+        elif calls.condition or calls.span.path not in started_files(job) or len(job.files) > _MAX_FILES:
+            yield unknown(subject, f"another file may call fleet.init before {quoted(calls)}", at=calls)
+        elif job.about("fleet_libraries", scope):
+            stated = job.about("fleet_libraries", scope)[0].alternatives
+            libraries = joined(name for value in stated if isinstance(value, tuple) for name in value)
+            yield unknown(subject, f"{libraries} may call fleet.init before {quoted(calls)}", at=calls)
+        else:
+            collective = bool(names & {"distributed_model"})
+            yield failed(
+                subject,
+                f"{quoted(calls)}: the script calls fleet.{needing[0]} and never fleet.init, so Fleet does not know"
+                " its role and stops.",
+                at=calls,
+                remedy="Call it first: `fleet.init(is_collective=True)`"
+                + ("." if collective else ", or `fleet.init()` with parameter servers."),
+            )
+    if not applicable:
+        yield not_applicable(job.name, "no script uses Fleet")
+
+
+#: The optimizers that each switch of the strategy supports; Fleet ignores the switch for any other.
 _WORKS_WITH = {
     "dgc": ("Momentum",),
     "lars": ("Momentum",),
@@ -170,7 +246,7 @@ _WORKS_WITH = {
     "localsgd": ("SGD", "Momentum"),
     "adaptive_localsgd": ("SGD", "Momentum"),
 }
-#: Switches of collective training; servers know none of them.
+#: Switches of collective training, without effect for parameter servers.
 _COLLECTIVE_ONLY = (*_WORKS_WITH, "sharding", "gradient_merge", "recompute", "fp16_allreduce")
 
 
@@ -182,21 +258,21 @@ _COLLECTIVE_ONLY = (*_WORKS_WITH, "sharding", "gradient_merge", "recompute", "fp
     evidence=(f"{_STRATEGY}/meta_optimizers",),
 )
 def fleet_switch_without_effect(job: Job) -> Iterator[Verdict]:
-    """A switch of DistributedStrategy that Fleet drops without stopping.
+    """Fleet silently ignores a switch of DistributedStrategy.
 
     What it checks:
         `dgc` and `lars` go with a Momentum optimizer, `lamb` with Adam, `localsgd` with SGD or Momentum; and none of
         the switches of collective training is set in a parameter-server job.
 
     Why it matters:
-        Fleet leaves a switch out that does not fit, with a line in the log at most: the run trains without the
-        compression, scaling or sharding it was planned with.
+        Fleet ignores a switch that does not fit, at most with a line in the log: the run trains without the planned
+        compression, scaling or sharding.
 
     Example:
         `strategy.dgc = True` and `paddle.optimizer.Adam(...)`.
 
     Fix:
-        Take the optimizer that the switch needs, or leave the switch out.
+        Use the optimizer that the switch needs, or leave the switch out.
 
     Known limits:
         Static graph only; the optimizer is known where the script itself makes it and calls minimize.
@@ -204,18 +280,18 @@ def fleet_switch_without_effect(job: Job) -> Iterator[Verdict]:
     Evidence:
         paddle/distributed/fleet/meta_optimizers of 2.6.2 (`_can_apply`).
     """
-    met = False
-    for subject, scope, switch in once(job, "fleet_switch"):
+    applicable = False
+    for subject, scope, switch in distinct_claims(job, "fleet_switch"):
         name = (texts(switch.value) or ("",))[0]
         optimizers = [c for c in job.about("optimizer", scope) if texts(c.value) != ("",)]
         collective = _collective(job, scope)
         if name not in _COLLECTIVE_ONLY:
             continue
-        met = True
+        applicable = True
         fitting = _WORKS_WITH.get(name, ())
         made = {text for claim in optimizers for text in texts(claim.value)}
         if switch.condition or (collective is None and not (fitting and made)):
-            yield unknown(subject, f"{quoted(switch)}: nothing says what it works on", at=switch)
+            yield unknown(subject, f"{quoted(switch)}: the optimizer is unknown", at=switch)
         elif collective is False:
             reason = next(c for c in job.about("ps_mode", scope) if True in c.alternatives)
             yield failed(
@@ -224,20 +300,21 @@ def fleet_switch_without_effect(job: Job) -> Iterator[Verdict]:
                 f" {placed(reason)}.",
                 at=switch,
                 also=((reason, "parameter servers"),),
-                remedy="Leave it out, or call `fleet.init(is_collective=True)`.",
+                remedy="Remove it, or call `fleet.init(is_collective=True)`.",
             )
         elif fitting and made and not made & set(fitting):
             yield failed(
                 subject,
-                f"{quoted(switch)} works with {' or '.join(fitting)} only; for {placed(optimizers[0])} Fleet drops it.",
+                f"{quoted(switch)} works only with {' or '.join(fitting)}; Fleet ignores it for"
+                f" {placed(optimizers[0])}.",
                 at=switch,
                 also=((optimizers[0], "the optimizer"),),
-                remedy=f"Use {fitting[0]}, or leave `{name}` out.",
+                remedy=f"Use {fitting[0]}, or remove `{name}`.",
             )
         else:
             yield passed(subject)
-    if not met:
-        yield not_applicable(job.name, "no strategy is switched to anything that depends on the optimizer")
+    if not applicable:
+        yield not_applicable(job.name, "no strategy has a switch that depends on the optimizer")
 
 
 @rule(
@@ -248,7 +325,7 @@ def fleet_switch_without_effect(job: Job) -> Iterator[Verdict]:
     evidence=("https://github.com/PaddlePaddle/Paddle/blob/v1.8.5/python/paddle/fluid/dataset.py",),
 )
 def stream_dataset_cannot_shuffle(job: Job) -> Iterator[Verdict]:
-    """A QueueDataset is told to shuffle.
+    """A script shuffles a QueueDataset, which cannot shuffle.
 
     What it checks:
         local_shuffle and global_shuffle are not called on a QueueDataset, which `create_dataset()` makes when no
@@ -270,21 +347,21 @@ def stream_dataset_cannot_shuffle(job: Job) -> Iterator[Verdict]:
     Evidence:
         fluid/dataset.py of 1.8.5 (QueueDataset).
     """
-    met = False
-    for subject, _, claim in once(job, "stream_dataset_shuffled"):
-        met = True
+    applicable = False
+    for subject, _, claim in distinct_claims(job, "stream_dataset_shuffled"):
+        applicable = True
         if claim.condition:
-            yield unknown(subject, f"{quoted(claim)} holds under `{claim.condition}`", at=claim)
+            yield unknown(subject, f"{quoted(claim)} applies under `{claim.condition}`", at=claim)
             continue
         yield failed(
             subject,
             f"{quoted(claim)} is called on a QueueDataset, which cannot shuffle: it raises NotImplementedError.",
             at=claim,
-            remedy='Make an InMemoryDataset (`create_dataset("InMemoryDataset")`) and load_into_memory() first.',
+            remedy='Create an InMemoryDataset (`create_dataset("InMemoryDataset")`) and call load_into_memory() first.',
         )
-    if not met:
-        made = any(True for _ in once(job, "dataset_files_shared"))
-        yield passed(job.name) if made else not_applicable(job.name, "no data set of Paddle is shuffled")
+    if not applicable:
+        made = any(True for _ in distinct_claims(job, "dataset_files_shared"))
+        yield passed(job.name) if made else not_applicable(job.name, "no Paddle dataset is shuffled")
 
 
 @rule(
@@ -302,8 +379,8 @@ def every_trainer_reads_all_files(job: Job) -> Iterator[Verdict]:
         split_files, or the trainer's index.
 
     Why it matters:
-        Every trainer then trains on every sample: an epoch costs as many times more as there are trainers, and the
-        model sees each sample as often.
+        Every trainer then trains on every sample: with N trainers an epoch takes N times as long, and the model sees
+        each sample N times.
 
     Example:
         `dataset.set_filelist(os.listdir("data"))`.
@@ -312,30 +389,30 @@ def every_trainer_reads_all_files(job: Job) -> Iterator[Verdict]:
         `dataset.set_filelist(fleet.util.get_file_shard(files))`.
 
     Known limits:
-        Where each host holds files of its own, the script is right as it is; this is a hint only.
+        If each host has its own files the script is correct, so this is only a hint.
 
     Evidence:
         PaddlePaddle/Paddle#18956, PaddlePaddle/Paddle#18641.
     """
-    met = False
-    for subject, scope, claim in once(job, "dataset_files_shared"):
+    applicable = False
+    for subject, scope, claim in distinct_claims(job, "dataset_files_shared"):
         servers = job.about("ps_mode", scope) or job.about("fleet_calls", scope)
         if not servers:
             continue
-        met = True
+        applicable = True
         if claim.alternatives == (True,):
             yield passed(subject)
         elif _collective(job, scope) is None and not job.about("fleet_calls", scope):
-            yield unknown(subject, f"{quoted(claim)}: nothing says how many trainers read it", at=claim)
+            yield unknown(subject, f"{quoted(claim)}: the number of trainers that read it is not given", at=claim)
         else:
             yield failed(
                 subject,
-                f"{quoted(claim)} is the same list for every trainer, and nothing divides it.",
+                f"{quoted(claim)} is the same list for every trainer and is not divided among them.",
                 at=claim,
                 also=((servers[0], "several trainers"),),
                 remedy="Divide it: `fleet.util.get_file_shard(files)`."
                 if claim.span.path.endswith(".py")
                 else "Set it to True.",
             )
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no script of several trainers lists files")

@@ -1,14 +1,16 @@
-"""Parallel degrees of Fleet and PaddleNLP against the ranks that are started, and batches of Fleet's pipeline."""
+"""Parallel degrees of Fleet and PaddleNLP compared with the ranks, and batches of Fleet's pipeline."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Claim, Job, Unresolved
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.outcome import Severity
-from preflight_rules.paddle.fleet import once
-from preflight_rules.reading import numbers, placed, quoted, ranks_started, undecided
+from preflight.model.findings import Severity
+from preflight.model.job import Claim, Job, Scope
+from preflight.model.job.symbols import Symbol, symbols_in
+from preflight.model.job.value import numbers
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import placed, quoted, ranks_started, undecided
+from preflight_rules.paddle.fleet import distinct_claims
 
 _STRATEGY = "https://github.com/PaddlePaddle/Paddle/tree/v2.6.2/python/paddle/distributed/fleet"
 _DEGREES = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size", "sharding_degree")
@@ -25,8 +27,8 @@ def fleet_degrees_differ_from_world(job: Job) -> Iterator[Verdict]:
     """The parallel degrees of hybrid_configs do not multiply to the number of ranks.
 
     What it checks:
-        dp_degree x mp_degree x pp_degree x sharding_degree x sep_degree of a DistributedStrategy is the world size,
-        where dp_degree is given.
+        dp_degree x mp_degree x pp_degree x sharding_degree x sep_degree of a DistributedStrategy is the world size.
+        Without dp_degree, Fleet takes ranks / (mp_degree x pp_degree) for it, whatever the other degrees are.
 
     Why it matters:
         Fleet compares the two when it starts and stops every rank with an assertion that only prints the numbers.
@@ -35,7 +37,7 @@ def fleet_degrees_differ_from_world(job: Job) -> Iterator[Verdict]:
         `--gpus=0,1,2,3` with `hybrid_configs = {"dp_degree": 2, "mp_degree": 4, "pp_degree": 1}`.
 
     Fix:
-        Change a degree, leave dp_degree out, or start as many ranks as they multiply to.
+        Change a degree, or start as many ranks as they multiply to.
 
     Known limits:
         Degrees that come from arguments are not known.
@@ -43,36 +45,75 @@ def fleet_degrees_differ_from_world(job: Job) -> Iterator[Verdict]:
     Evidence:
         paddle/distributed/fleet/base/topology.py of 2.6.2 (HybridCommunicateGroup).
     """
-    met = False
-    for subject, scope, hybrid in once(job, "fleet_hybrid"):
-        named = [str(name) for value in hybrid.alternatives if isinstance(value, tuple) for name in value]
+    applicable = False
+    for subject, scope, hybrid in distinct_claims(job, "fleet_hybrid"):
         world, started = ranks_started(job, scope)
-        if not started:
+        if not started or _is_heterogeneous(job, scope):
             continue
-        met = True
-        degrees = [c for name in named for c in job.about(name, scope) if c.source == "paddle"]
-        open_end = undecided(subject, (hybrid, *degrees, *started))
+        applicable = True
+        degrees = [c for name in _FACTORS for c in job.about(f"setting.paddle.hybrid_configs.{name}", scope)]
+        undecided_verdict = undecided(subject, (hybrid, *degrees, *started))
         ranks = numbers(world)
-        if open_end is not None or not ranks:
-            yield open_end or unknown(subject, "the number of ranks is known only at run time", at=hybrid)
+        if undecided_verdict is not None or not ranks:
+            yield undecided_verdict or unknown(subject, "the number of ranks is known only at run time", at=hybrid)
             continue
-        product = 1
-        for claim in degrees:
-            product *= max(numbers(claim.value), default=1)
-        if "data_parallel_size" not in {claim.quantity for claim in degrees} or product in ranks:
+        given = {c.quantity.rpartition(".")[2]: number for c in degrees for number in numbers(c.value)}
+        products = [_product(given, count) for count in ranks]
+        if any(product == count for product, count in zip(products, ranks, strict=True)):
             yield passed(subject)
-        else:
-            yield failed(
-                subject,
-                f"{' x '.join(quoted(claim) for claim in degrees)} make {product} ranks, but"
-                f" {' and '.join(placed(claim) for claim in started)} {'starts' if len(started) == 1 else 'start'}"
-                f" {ranks[0]}.",
-                at=hybrid,
-                also=tuple((claim, "ranks started") for claim in started),
-                remedy=f"Make the degrees multiply to {ranks[0]}, or leave dp_degree out.",
-            )
-    if not met:
+            continue
+        own = [claim for claim in degrees if given.get(claim.quantity.rpartition(".")[2], 1) != 1] or degrees
+        left = f" (and a dp_degree of {_data_parallel(given, ranks[0])}, which Fleet takes)" if _is_left(given) else ""
+        yield failed(
+            subject,
+            f"{' x '.join(quoted(claim) for claim in own)}{left} make {products[0]} ranks, but"
+            f" {' and '.join(placed(claim) for claim in started)} {'starts' if len(started) == 1 else 'start'}"
+            f" {ranks[0]}.",
+            at=hybrid,
+            also=(
+                *((claim, "ranks started") for claim in started),
+                *((claim, "degree") for claim in degrees if claim.span.line != hybrid.span.line),
+            ),
+            remedy=f"Make the degrees multiply to {ranks[0]}"
+            + (
+                ", and give dp_degree: without it, Fleet divides the ranks by mp_degree x pp_degree alone."
+                if left
+                else ", or remove dp_degree."
+            ),
+        )
+    if not applicable:
         yield not_applicable(job.name, "no launch starts a script with hybrid_configs")
+
+
+#: What multiplies to the number of ranks (topology.py, _check_valid_topo).
+_FACTORS = ("dp_degree", "mp_degree", "pp_degree", "sharding_degree", "sep_degree")
+
+
+def _is_heterogeneous(job: Job, scope: Scope) -> bool:
+    """Whether Fleet skips the groups of hybrid parallelism."""
+    return any(True in claim.alternatives for claim in job.about("setting.paddle.heter_ccl_mode", scope))
+
+
+def _is_left(given: dict[str, int]) -> bool:
+    return given.get("dp_degree", -1) < 0
+
+
+def _data_parallel(given: dict[str, int], ranks: int) -> int:
+    """The dp_degree that Fleet uses (fleet.py, _init_hybrid_parallel_env)."""
+    if not _is_left(given):
+        return max(given["dp_degree"], 1)
+    return max(ranks // (max(given.get("mp_degree", 1), 1) * max(given.get("pp_degree", 1), 1)), 1)
+
+
+def _product(given: dict[str, int], ranks: int) -> int:
+    """The ranks that the degrees make. A sharding_degree of 0 counts as 0, one of any other below 1 as 1."""
+    return (
+        _data_parallel(given, ranks)
+        * max(given.get("mp_degree", 1), 1)
+        * max(given.get("pp_degree", 1), 1)
+        * max(given.get("sep_degree", 1), 1)
+        * given.get("sharding_degree", 1)
+    )
 
 
 @rule(
@@ -82,13 +123,13 @@ def fleet_degrees_differ_from_world(job: Job) -> Iterator[Verdict]:
     evidence=(f"{_STRATEGY}/meta_parallel/pipeline_parallel.py",),
 )
 def pipeline_batch_not_micro_times_steps(job: Job) -> Iterator[Verdict]:
-    """The batch that is fed to Fleet's pipeline is not accumulate_steps micro batches.
+    """The batch size fed to Fleet's pipeline is not micro batch size x accumulate_steps.
 
     What it checks:
         micro_batch_size x accumulate_steps of pipeline_configs is the batch size of the script's only DataLoader.
 
     Why it matters:
-        Fleet asserts it at the first step. Before 2.4 the samples that did not fit were left out without a word.
+        An assertion in Fleet fails at the first step. Before 2.4 the samples that did not fit were dropped silently.
 
     Example:
         `{"micro_batch_size": 4, "accumulate_steps": 8}` and `DataLoader(..., batch_size=16)`.
@@ -102,21 +143,21 @@ def pipeline_batch_not_micro_times_steps(job: Job) -> Iterator[Verdict]:
     Evidence:
         paddle/distributed/fleet/meta_parallel/pipeline_parallel.py of 2.6.2.
     """
-    met = False
-    for subject, scope, steps in once(job, "pipeline_micro_batches"):
+    applicable = False
+    for subject, scope, steps in distinct_claims(job, "pipeline_micro_batches"):
         sizes = [c for c in job.about("pipeline_micro_batch_size", scope) if c.span.path == steps.span.path]
         loaders = [c for c in job.about("dataloader_batch_size", scope) if c.span.path == steps.span.path]
         if not sizes or len(loaders) != 1:
             continue
-        met = True
-        open_end = undecided(subject, (steps, *sizes, *loaders))
+        applicable = True
+        undecided_verdict = undecided(subject, (steps, *sizes, *loaders))
         count, size, batch = (numbers(c.value) for c in (steps, sizes[0], loaders[0]))
-        if open_end is not None:
-            yield open_end
+        if undecided_verdict is not None:
+            yield undecided_verdict
         elif count and size and batch and not any(b == c * s for b in batch for c in count for s in size):
             yield failed(
                 subject,
-                f"{quoted(sizes[0])} x {quoted(steps)} are {count[0] * size[0]} samples, but {placed(loaders[0])} feeds"
+                f"{quoted(sizes[0])} x {quoted(steps)} is {count[0] * size[0]} samples, but {placed(loaders[0])} feeds"
                 f" {batch[0]}.",
                 at=loaders[0],
                 also=((steps, "micro batches of a step"), (sizes[0], "samples of a micro batch")),
@@ -124,8 +165,8 @@ def pipeline_batch_not_micro_times_steps(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not met:
-        yield not_applicable(job.name, "no script sets a pipeline and one loader's batch size")
+    if not applicable:
+        yield not_applicable(job.name, "no script sets both a pipeline configuration and a batch size")
 
 
 @rule(
@@ -143,7 +184,8 @@ def trainer_degrees_do_not_divide_ranks(job: Job) -> Iterator[Verdict]:
         number of ranks of a launch.
 
     Why it matters:
-        The trainer asserts it, or Fleet does when it builds its groups, in every rank once all of them have started.
+        An assertion fails in every rank once all of them have started: in the trainer, or in Fleet when it builds its
+        groups.
 
     Example:
         `--gpus 0,1,2,3` with `--tensor_parallel_degree 2 --pipeline_parallel_degree 4`.
@@ -152,28 +194,28 @@ def trainer_degrees_do_not_divide_ranks(job: Job) -> Iterator[Verdict]:
         Choose degrees whose product divides the ranks, or start a multiple of it.
 
     Known limits:
-        A degree of -1 is the library's to choose and counts as 1. With one node, and ranks that more nodes would
+        The library chooses a degree of -1, which counts as 1 here. With one node, and ranks that more nodes would
         complete, it is a warning: recipes are published like that.
 
     Evidence:
         paddlenlp/trainer/training_args.py of 2.8.1.
     """
-    met = False
+    applicable = False
     for launch in job.launches:
         claims = [c for name in _DEGREES for c in job.setting(name, launch.scope) if "_parallel_degree" in c.spelling]
         world, started = ranks_started(job, launch.scope)
         if not claims or not started or launch.launcher != "paddle":
             continue
-        met = True
-        known = [claim for claim in claims if not _left_open(claim)]
-        open_end = undecided(launch.id, (*known, *started), launch)
+        applicable = True
+        known = [claim for claim in claims if not _is_library_default(claim)]
+        undecided_verdict = undecided(launch.id, (*known, *started), launch)
         ranks = numbers(world)
-        if open_end is not None or not ranks:
-            yield open_end or unknown(launch.id, "the number of ranks is known only at run time", at=launch)
+        if undecided_verdict is not None or not ranks:
+            yield undecided_verdict or unknown(launch.id, "the number of ranks is known only at run time", at=launch)
             continue
         product = 1
         for claim in known:
-            product *= max(numbers(claim.value), default=1)
+            product *= max(1, *numbers(claim.value))
         if all(count % product for count in ranks):
             yield failed(
                 launch.id,
@@ -187,10 +229,10 @@ def trainer_degrees_do_not_divide_ranks(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
-    if not met:
-        yield not_applicable(job.name, "no launch gives PaddleNLP's trainer parallel degrees")
+    if not applicable:
+        yield not_applicable(job.name, "no launch sets parallel degrees for PaddleNLP's trainer")
 
 
-def _left_open(claim: Claim) -> bool:
-    """Whether a degree of -1 leaves the choice to the library."""
-    return isinstance(claim.value, Unresolved) and claim.value.why.endswith("left to the library")
+def _is_library_default(claim: Claim) -> bool:
+    """Whether a degree is -1, so that the library chooses it."""
+    return Symbol.LIBRARY_DEFAULT in symbols_in(claim.value)

@@ -1,24 +1,26 @@
-"""Legacy Fluid: what the transpiler is given, and what is done around it."""
+"""Legacy Fluid: arguments and configuration of the transpiler."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Claim, Job, Scope
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.outcome import Severity
-from preflight_rules.paddle.paddle_ps import endpoints
-from preflight_rules.reading import numbers, placed, quoted, subjects, texts, undecided
+from preflight.model.findings import Severity
+from preflight.model.job import Claim, Job, Scope, Unresolved
+from preflight.model.job.value import texts
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import placed, quoted, subjects, undecided
+from preflight_rules.paddle.server_lists import endpoints
+from preflight_rules.scripts.script_facts import stated
 
 
 def transpilers(job: Job, scope: Scope) -> Iterator[tuple[Claim, str]]:
-    """Each transpiler of a scope with its mode; the mode is empty where it is not known."""
+    """Each transpiler of a scope with its mode; the mode is empty if unknown."""
     for claim in job.about("transpiler", scope):
         modes = set(texts(claim.value))
         yield claim, modes.pop() if len(modes) == 1 else ""
 
 
-def of(job: Job, quantity: str, scope: Scope, owner: Claim) -> tuple[Claim, ...]:
+def claims_of(job: Job, quantity: str, scope: Scope, owner: Claim) -> tuple[Claim, ...]:
     """The claims about a quantity that belong to one object, such as one transpiler."""
     return tuple(
         claim
@@ -27,8 +29,8 @@ def of(job: Job, quantity: str, scope: Scope, owner: Claim) -> tuple[Claim, ...]
     )
 
 
-def each_transpiled(job: Job) -> Iterator[tuple[str, Scope]]:
-    """Subjects whose claims are the whole job's only once: a script that two launches start is judged once."""
+def transpiling_scopes(job: Job) -> Iterator[tuple[str, Scope]]:
+    """Each subject and scope with a transpiler; a script that two launches start occurs once."""
     seen: set[tuple[object, ...]] = set()
     for subject, scope, _ in subjects(job):
         key = tuple(sorted({(c.span.path, c.span.line) for c in job.about("transpiler", scope)}))
@@ -46,14 +48,14 @@ def each_transpiled(job: Job) -> Iterator[tuple[str, Scope]]:
     evidence=("PaddlePaddle/Paddle#15038",),
 )
 def transpile_given_text_for_number(job: Job) -> Iterator[Verdict]:
-    """The transpiler gets trainer_id or the number of trainers as text.
+    """The transpiler gets trainer_id or the number of trainers as a string.
 
     What it checks:
-        In pserver mode `trainer_id` and `trainers` are no texts, as `os.getenv(...)` without `int(...)` gives them.
-        In nccl2 mode `trainers` is a text, the list of endpoints, and no number.
+        In pserver mode `trainer_id` and `trainers` are not strings, as `os.getenv(...)` without `int(...)` returns
+        them. In nccl2 mode `trainers` is a string, the list of endpoints, not a number.
 
     Why it matters:
-        Both become whole-number attributes of operators. With a text the server's program is not built or waits for
+        Both become integer attributes of operators. With a string the server's program is not built or waits for
         a number of trainers that never comes; in nccl2 mode an assertion without a message stops the program.
 
     Example:
@@ -63,17 +65,17 @@ def transpile_given_text_for_number(job: Job) -> Iterator[Verdict]:
         Convert: `trainers=int(os.getenv("TRAINERS"))`.
 
     Known limits:
-        Only an argument that is a literal or straight from the environment is judged.
+        Only a literal argument, or one taken directly from the environment, is judged.
 
     Evidence:
         PaddlePaddle/Paddle#15038; fluid/transpiler/distribute_transpiler.py of 1.8.5.
     """
-    met = False
-    for subject, scope in each_transpiled(job):
+    applicable = False
+    for subject, scope in transpiling_scopes(job):
         for transpiler, mode in transpilers(job, scope):
-            wrong = of(job, "text_argument", scope, transpiler)
-            counts = [c for c in job.about("ps_workers", scope) if c.source == "paddle"] if mode == "nccl2" else []
-            met = True
+            wrong = claims_of(job, "text_argument", scope, transpiler)
+            counts = claims_of(job, "number_argument", scope, transpiler) if mode == "nccl2" else ()
+            applicable = True
             if mode in ("nccl2", "collective"):
                 wrong = tuple(claim for claim in wrong if texts(claim.value) == ("trainer_id",))
             if not mode and wrong:
@@ -87,18 +89,18 @@ def transpile_given_text_for_number(job: Job) -> Iterator[Verdict]:
                     also=((transpiler, "the transpiler"),),
                     remedy=f"Convert it: `{name}=int(...)`.",
                 )
-            elif counts and numbers(counts[0].value) and transpiler.span.path == counts[0].span.path:
+            elif counts:
                 yield failed(
                     subject,
-                    f"{quoted(counts[0])} is a number, but {placed(transpiler)} is in nccl2 mode, where `trainers` is"
-                    " the list of the trainers' endpoints as one text.",
+                    f"{quoted(counts[0])} is a number, but {placed(transpiler)} is in nccl2 mode, where `trainers` is "
+                    "the list of the trainers' endpoints as one string.",
                     at=counts[0],
                     also=((transpiler, "nccl2 mode"),),
                     remedy='Give the endpoints: `trainers="host0:6170,host1:6170"`.',
                 )
             else:
                 yield passed(subject)
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "nothing uses the transpiler")
 
 
@@ -111,10 +113,10 @@ def transpile_given_text_for_number(job: Job) -> Iterator[Verdict]:
     evidence=("PaddlePaddle/Paddle#9426", "PaddlePaddle/Paddle#15038"),
 )
 def server_program_of_unlisted_endpoint(job: Job) -> Iterator[Verdict]:
-    """A server's program is asked for an endpoint that the transpiler was not given.
+    """A server's program is requested for an endpoint that the transpiler was not given.
 
     What it checks:
-        The endpoint of `get_pserver_program` is one of `pservers`, where both stand in the script as texts.
+        The endpoint of `get_pserver_program` is one of `pservers`, where both are literals in the script.
 
     Why it matters:
         Parameters are assigned to endpoints by their text. For any other endpoint the program is empty or fails with
@@ -132,32 +134,106 @@ def server_program_of_unlisted_endpoint(job: Job) -> Iterator[Verdict]:
     Evidence:
         PaddlePaddle/Paddle#9426, PaddlePaddle/Paddle#15038.
     """
-    met = False
-    for subject, scope in each_transpiled(job):
-        for asked in job.about("pserver_program_endpoint", scope):
-            met = True
+    applicable = False
+    for subject, scope in transpiling_scopes(job):
+        for endpoint in job.about("pserver_program_endpoint", scope):
+            applicable = True
             lists = [
                 c
                 for c in job.about("ps_server_endpoints", scope)
-                if c.source == "paddle" and c.span.path == asked.span.path
+                if c.source == "paddle" and c.span.path == endpoint.span.path
             ]
-            open_end = undecided(subject, (asked, *lists))
-            if open_end is not None or not lists:
-                yield open_end or unknown(subject, f"{quoted(asked)}: the servers are known only at run time", at=asked)
+            undecided_verdict = undecided(subject, (endpoint, *lists))
+            if undecided_verdict is not None or not lists:
+                yield undecided_verdict or unknown(
+                    subject, f"{quoted(endpoint)}: the servers are known only at run time", at=endpoint
+                )
                 continue
-            own, listed = texts(asked.value), {entry for claim in lists for entry in endpoints((claim,))}
+            own, listed = texts(endpoint.value), {entry for claim in lists for entry in endpoints((claim,))}
             if own and listed and not set(own) & listed:
                 yield failed(
                     subject,
-                    f"{quoted(asked)} is none of the servers of {placed(lists[0])}: {', '.join(sorted(listed))}.",
-                    at=asked,
+                    f"{quoted(endpoint)} is not one of the servers of {placed(lists[0])}: {', '.join(sorted(listed))}.",
+                    at=endpoint,
                     also=((lists[0], "the servers"),),
-                    remedy="Ask for an endpoint as it is written in `pservers`.",
+                    remedy="Use an endpoint exactly as it is written in `pservers`.",
                 )
             else:
                 yield passed(subject)
-    if not met:
-        yield not_applicable(job.name, "no server's program is asked for")
+    if not applicable:
+        yield not_applicable(job.name, "no server's program is requested")
+
+
+@rule(
+    "FLU011",
+    "own-endpoint-outside-trainers",
+    severity=Severity.ERROR,
+    profile="gate",
+    applies_to="paddlepaddle < 2.0 (Fluid)",
+    evidence=(
+        "https://github.com/PaddlePaddle/Paddle/blob/v1.8.5/python/paddle/fluid/transpiler/distribute_transpiler.py",
+    ),
+)
+def own_endpoint_outside_trainers(job: Job) -> Iterator[Verdict]:
+    """In nccl2 mode a trainer's own endpoint is not one of the trainers.
+
+    What it checks:
+        `current_endpoint` of `transpile` is one of the endpoints in `trainers`, where both are known.
+
+    Why it matters:
+        The transpiler removes its own endpoint from the list to find the others. An endpoint that is not in the list
+        raises ValueError, and the other trainers wait for this one.
+
+    Example:
+        `t.transpile(0, trainers="10.0.0.1:6174,10.0.0.2:6174", current_endpoint="10.0.0.3:6174")`.
+
+    Fix:
+        Write the endpoint exactly as it is in `trainers`, with its port.
+
+    Known limits:
+        Endpoints that the script takes from the environment are not known. Where one of several branches is wrong, it
+        is a warning.
+
+    Evidence:
+        fluid/transpiler/distribute_transpiler.py of 1.8.5 (_transpile_nccl2).
+    """
+    applicable = False
+    for subject, scope in transpiling_scopes(job):
+        for transpiler, _ in transpilers(job, scope):
+            listed = claims_of(job, "nccl2_endpoints", scope, transpiler)
+            for own in claims_of(job, "nccl2_own_endpoint", scope, transpiler):
+                applicable = True
+                # All are arguments of one call, so that its branch does not matter.
+                opened = next((c for c in (own, *listed) if isinstance(c.value, Unresolved)), None)
+                if opened is not None or not listed:
+                    why = f"{quoted(own)} and the trainers are known only at run time"
+                    yield unknown(subject, why if opened is not None else "the trainers are not given", at=own)
+                    continue
+                known = {entry for claim in listed for text in texts(claim.value) for entry in text.split(",")}
+                outside = [text for text in texts(own.value) if text not in known]
+                if known and outside and len(outside) < len(texts(own.value)):
+                    yield failed(
+                        subject,
+                        f"{quoted(own)} is {outside[0]} in one branch, which is not one of the trainers of"
+                        f" {placed(listed[0])}: the transpiler raises ValueError there.",
+                        at=own,
+                        also=((listed[0], "the trainers"),),
+                        remedy=f'Use an endpoint as it is written in `trainers`: "{min(known)}".',
+                        severity=Severity.WARNING,
+                    )
+                elif known and outside:
+                    yield failed(
+                        subject,
+                        f"{quoted(own)} is not one of the trainers of {placed(listed[0])}: the transpiler raises"
+                        " ValueError.",
+                        at=own,
+                        also=((listed[0], "the trainers"),),
+                        remedy=f'Use an endpoint as it is written in `trainers`: `current_endpoint="{min(known)}"`.',
+                    )
+                else:
+                    yield passed(subject)
+    if not applicable:
+        yield not_applicable(job.name, "no transpiler is in nccl2 mode with its own endpoint")
 
 
 @rule(
@@ -171,7 +247,7 @@ def server_program_of_unlisted_endpoint(job: Job) -> Iterator[Verdict]:
     ),
 )
 def update_settings_exclude_each_other(job: Job) -> Iterator[Verdict]:
-    """A setting of the transpiler that only asynchronous updates have, with synchronous ones.
+    """A transpiler setting for asynchronous updates is used with synchronous ones.
 
     What it checks:
         `runtime_split_send_recv` and `enable_dc_asgd` are not switched on while `sync_mode` is on, which it is
@@ -193,22 +269,22 @@ def update_settings_exclude_each_other(job: Job) -> Iterator[Verdict]:
     Evidence:
         fluid/transpiler/distribute_transpiler.py of 1.8.5 (DistributeTranspilerConfig, get_pserver_program).
     """
-    met = False
-    for subject, scope in each_transpiled(job):
+    applicable = False
+    for subject, scope in transpiling_scopes(job):
         for transpiler, _ in transpilers(job, scope):
             for quantity in ("runtime_split_send_recv", "dc_asgd"):
-                for claim in of(job, quantity, scope, transpiler):
-                    met = True
+                for claim in claims_of(job, quantity, scope, transpiler):
+                    applicable = True
                     yield _excluded(job, subject, scope, transpiler, claim)
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no transpiler has a setting of asynchronous updates")
 
 
 def _excluded(job: Job, subject: str, scope: Scope, transpiler: Claim, claim: Claim) -> Verdict:
-    modes = of(job, "ps_update_mode", scope, transpiler)
-    open_end = undecided(subject, (claim, *modes))
-    if open_end is not None:
-        return open_end
+    modes = claims_of(job, "ps_update_mode", scope, transpiler)
+    undecided_verdict = undecided(subject, (claim, *modes))
+    if undecided_verdict is not None:
+        return undecided_verdict
     if set(claim.alternatives) != {True}:
         return passed(subject)
     found = {text for mode in modes for text in texts(mode.value)}
@@ -224,3 +300,108 @@ def _excluded(job: Job, subject: str, scope: Scope, transpiler: Claim, claim: Cl
         also=((sync, "synchronous"),),
         remedy="Set `sync_mode = False` on the configuration before it.",
     )
+
+
+@rule(
+    "FLU024",
+    "own-startup-program-not-passed",
+    severity=Severity.ERROR,
+    profile="gate",
+    applies_to="paddlepaddle < 2.0 (Fluid)",
+    evidence=(
+        "https://github.com/PaddlePaddle/Paddle/blob/v1.8.5/python/paddle/fluid/transpiler/distribute_transpiler.py",
+    ),
+)
+def own_startup_program_not_passed(job: Job) -> Iterator[Verdict]:
+    """A script builds its own startup program and does not pass it to the transpiler.
+
+    What it checks:
+        Where `program_guard(main, startup)` builds the program, `transpile` in pserver mode gets `startup_program`.
+
+    Why it matters:
+        The transpiler takes the default startup program instead, which is empty. The servers' startup program then
+        initialises no parameter and stops at the first one, and the trainers wait for the servers.
+
+    Example:
+        `with fluid.program_guard(main, startup): ...` and `t.transpile(0, program=main, pservers=eps, trainers=2)`.
+
+    Fix:
+        `t.transpile(..., program=main, startup_program=startup)`.
+
+    Known limits:
+        Only where both calls are in one script.
+
+    Evidence:
+        fluid/transpiler/distribute_transpiler.py of 1.8.5 (transpile, get_startup_program).
+    """
+    applicable = False
+    for subject, scope in transpiling_scopes(job):
+        for transpiler, mode in transpilers(job, scope):
+            for given in claims_of(job, "startup_program_given", scope, transpiler):
+                applicable = True
+                built = given.because[-1]
+                if given.alternatives == (True,):
+                    yield passed(subject)
+                elif mode != "pserver":
+                    yield unknown(subject, f"{quoted(transpiler)}: its mode is known only at run time", at=transpiler)
+                else:
+                    yield failed(
+                        subject,
+                        f"{quoted(given)} gets no startup_program, but {placed(built)} builds one: the servers take the"
+                        " default startup program, which is empty.",
+                        at=given,
+                        also=((built, "the startup program"),),
+                        remedy=f"Pass it: `startup_program={texts(built.value)[0]}`.",
+                    )
+    if not applicable:
+        yield not_applicable(job.name, "no transpiled program has a startup program of its own")
+
+
+@rule(
+    "FLU025",
+    "server-runs-on-gpu",
+    severity=Severity.WARNING,
+    applies_to="paddlepaddle < 2.0 (Fluid)",
+    evidence=(
+        "https://github.com/PaddlePaddle/Paddle/blob/v1.8.5/python/paddle/fluid/tests/unittests/test_dist_base.py",
+    ),
+)
+def server_runs_on_gpu(job: Job) -> Iterator[Verdict]:
+    """A parameter server's program runs on an executor with a GPU.
+
+    What it checks:
+        The executor that runs the program of `get_pserver_program` has a CPUPlace.
+
+    Why it matters:
+        A server keeps parameters and sends them over the network from host memory. On a host without a GPU it stops at
+        once; beside trainers it takes memory of their GPU, and each update is copied there and back.
+
+    Example:
+        `exe = fluid.Executor(fluid.CUDAPlace(0))` for trainers and servers alike.
+
+    Fix:
+        `place = fluid.CPUPlace()` for servers, and the GPU for trainers only.
+
+    Known limits:
+        Only executors that the same script makes.
+
+    Evidence:
+        Paddle's own distributed tests run servers on CPUPlace (test_dist_base.py of 1.8.5).
+    """
+    applicable = False
+    for subject, device in stated(job, "server_executor_device"):
+        applicable = True
+        if isinstance(device.value, Unresolved):
+            yield unknown(subject, f"{quoted(device)} is unknown: {device.value.why}", at=device)
+        elif "gpu" in device.alternatives:
+            yield failed(
+                subject,
+                f"The executor of {quoted(device)} runs a server's program, which belongs on the CPU.",
+                at=device,
+                remedy="Give servers an executor of their own: `fluid.Executor(fluid.CPUPlace())`.",
+                severity=None if len(device.alternatives) == 1 else Severity.INFO,
+            )
+        else:
+            yield passed(subject)
+    if not applicable:
+        yield not_applicable(job.name, "no script runs a server's program")

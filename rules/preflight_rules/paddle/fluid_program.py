@@ -1,14 +1,15 @@
-"""Legacy Fluid: what is in a program that the transpiler takes apart, and what runs it."""
+"""Legacy Fluid: the transpiled program and its executor."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from preflight.job import Claim, Job, Scope
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.outcome import Confidence, Severity
-from preflight_rules.paddle.fluid import each_transpiled, transpilers
-from preflight_rules.reading import placed, quoted, subjects, texts, undecided, where
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Claim, Job, Scope
+from preflight.model.job.value import texts
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import placed, quoted, subjects, undecided, where
+from preflight_rules.paddle.fluid import transpilers, transpiling_scopes
 
 
 @rule(
@@ -40,28 +41,28 @@ def distributed_table_not_served(job: Job) -> Iterator[Verdict]:
         `fluid.layers.embedding(x, size=[1000000, 8], is_sparse=True, is_distributed=True)` and `t.transpile(...)`.
 
     Fix:
-        Leave `is_distributed` out and set `is_sparse=True`.
+        Remove `is_distributed` and set `is_sparse=True`.
 
     Known limits:
-        Programs of Fluid before 1.3 with one table and SGD are right as they are.
+        Programs of Fluid before 1.3 with one table and SGD are correct.
 
     Evidence:
         PaddlePaddle/Paddle#17771 and #26479 (failures), PaddlePaddle/models#2394 (one table only),
         PaddlePaddle/Paddle#12544 (SGD only).
     """
-    met = False
-    for subject, scope in each_transpiled(job):
+    applicable = False
+    for subject, scope in transpiling_scopes(job):
         for claim in job.about("embedding_distributed", scope):
-            met = True
-            open_end = undecided(subject, (claim,))
-            if open_end is not None:
-                yield open_end
+            applicable = True
+            undecided_verdict = undecided(subject, (claim,))
+            if undecided_verdict is not None:
+                yield undecided_verdict
             elif set(claim.alternatives) == {True}:
                 yield _not_served(job, subject, scope, claim)
             else:
                 yield passed(subject)
-    if not met:
-        yield not_applicable(job.name, "no embedding of a transpiled program says whether it is distributed")
+    if not applicable:
+        yield not_applicable(job.name, "no embedding of a transpiled program specifies whether it is distributed")
 
 
 def _not_served(job: Job, subject: str, scope: Scope, claim: Claim) -> Verdict:
@@ -77,10 +78,10 @@ def _not_served(job: Job, subject: str, scope: Scope, claim: Claim) -> Verdict:
     if not sparse:
         why = "needs `is_sparse=True` too: without it every step sends the whole table"
     elif len(tables) > 1 and len(_names(job, scope, tables)) > 1:
-        why = f"stands at {len(tables)} tables, and the transpiler stops when there is more than one"
+        why = f"is set for {len(tables)} tables, but the transpiler supports only one"
         also = [(other, "another table") for other in tables if other is not claim][:3]
     elif optimizers:
-        why = f"makes the servers update the table with plain SGD, not with {texts(optimizers[0].value)[0]}"
+        why = f"makes the servers update the table with plain SGD instead of {texts(optimizers[0].value)[0]}"
         also = [(optimizers[0], "the optimizer")]
     else:
         why = "is replaced by a prefetch that fails in the transpiler of Fluid 1.4 to 1.8"
@@ -90,12 +91,12 @@ def _not_served(job: Job, subject: str, scope: Scope, claim: Claim) -> Verdict:
         f"{quoted(claim)} {why} ({where(transpiler)} transpiles the program).",
         at=claim,
         also=(*also, (transpiler, "the transpiler")),
-        remedy="Leave `is_distributed` out and set `is_sparse=True`: the servers keep the table then as well.",
+        remedy="Remove `is_distributed` and set `is_sparse=True`: the servers then keep the table as well.",
     )
 
 
 def _names(job: Job, scope: Scope, tables: Sequence[Claim]) -> set[str]:
-    """The parameters behind several tables; one that is not named is its own."""
+    """The parameters of several tables; an unnamed one counts as separate."""
     found = set()
     for index, table in enumerate(tables):
         named = [c for c in job.about("embedding_parameter", scope) if c.because[:1] == table.because[:1]]
@@ -112,7 +113,7 @@ def _names(job: Job, scope: Scope, tables: Sequence[Claim]) -> set[str]:
     evidence=("PaddlePaddle/Paddle#11710",),
 )
 def trainers_run_unequal_steps(job: Job) -> Iterator[Verdict]:
-    """In synchronous training some trainers leave the loop over batches earlier than others.
+    """In synchronous training some trainers leave the loop over batches early.
 
     What it checks:
         No loop of a program that updates synchronously ends or skips a step under a condition on the trainer's own
@@ -120,7 +121,7 @@ def trainers_run_unequal_steps(job: Job) -> Iterator[Verdict]:
 
     Why it matters:
         Each step waits for all trainers. Those that still have batches wait for the ones that have left, until the
-        RPC deadline ends them; a collective waits for ever.
+        RPC deadline ends them; a collective waits forever.
 
     Example:
         `if trainer_id != 3 and batch_id > 100: break`.
@@ -129,12 +130,12 @@ def trainers_run_unequal_steps(job: Job) -> Iterator[Verdict]:
         Give every trainer the same number of steps, or update asynchronously.
 
     Known limits:
-        Only an `if` straight in the loop that names the trainer's index, rank or worker index is seen.
+        Only an `if` directly in the loop that names the trainer's index, rank or worker index is seen.
 
     Evidence:
         PaddlePaddle/Paddle#11710.
     """
-    met = False
+    applicable = False
     seen: set[tuple[str, int]] = set()
     for subject, scope, _ in subjects(job):
         modes = {text for claim in job.about("ps_update_mode", scope) for text in texts(claim.value)}
@@ -142,22 +143,23 @@ def trainers_run_unequal_steps(job: Job) -> Iterator[Verdict]:
             if (claim.span.path, claim.span.line) in seen:
                 continue
             seen.add((claim.span.path, claim.span.line))
-            met = True
+            applicable = True
             if "sync" in modes and len(modes) == 1:
                 (reason, *_) = job.about("ps_update_mode", scope)
                 yield failed(
                     subject,
-                    f"{quoted(claim)} ends the loop for some trainers only, but {placed(reason)} updates in step: the"
+                    f"{quoted(claim)} ends the loop for some trainers only, but {placed(reason)} updates"
+                    f" synchronously: the"
                     " others wait until the RPC deadline.",
                     at=claim,
                     also=((reason, "synchronous updates"),),
                     remedy="Let every trainer run the same number of steps, or update asynchronously.",
                 )
             elif not modes:
-                yield unknown(subject, f"{quoted(claim)}: nothing says whether steps are synchronous", at=claim)
+                yield unknown(subject, f"{quoted(claim)}: the update mode is not given", at=claim)
             else:
                 yield passed(subject)
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no loop depends on the trainer's index")
 
 
@@ -173,7 +175,7 @@ def memory_optimize_renames_gradients(job: Job) -> Iterator[Verdict]:
     """memory_optimize of a transpiled program may reuse the variables of gradients.
 
     What it checks:
-        A script that transpiles its program gives `skip_grads=True` to memory_optimize.
+        A script that transpiles its program passes `skip_grads=True` to memory_optimize.
 
     Why it matters:
         The transpiler sends gradients by the names of their variables. memory_optimize renames and reuses them:
@@ -186,19 +188,19 @@ def memory_optimize_renames_gradients(job: Job) -> Iterator[Verdict]:
         Write `fluid.memory_optimize(program, skip_grads=True)`.
 
     Known limits:
-        From 1.5 on `skip_grads` is true without being given, and from 1.6 on memory_optimize does nothing.
+        From 1.5 on `skip_grads` is true by default, and from 1.6 on memory_optimize does nothing.
 
     Evidence:
         PaddlePaddle/Paddle#13535 and #18295, PaddlePaddle/Paddle#12974.
     """
-    met = False
-    for subject, scope in each_transpiled(job):
+    applicable = False
+    for subject, scope in transpiling_scopes(job):
         for claim in job.about("memory_optimize_skips_gradients", scope):
-            met = True
+            applicable = True
             transpiler = job.about("transpiler", scope)[0]
-            open_end = None if claim.alternatives else undecided(subject, (claim,))
+            undecided_verdict = None if claim.alternatives else undecided(subject, (claim,))
             if set(claim.alternatives) != {False}:
-                yield open_end or passed(subject)
+                yield undecided_verdict or passed(subject)
                 continue
             yield failed(
                 subject,
@@ -207,7 +209,7 @@ def memory_optimize_renames_gradients(job: Job) -> Iterator[Verdict]:
                 also=((transpiler, "the transpiler"),),
                 remedy="Give `skip_grads=True`.",
             )
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no transpiled program is memory-optimized")
 
 
@@ -220,15 +222,15 @@ def memory_optimize_renames_gradients(job: Job) -> Iterator[Verdict]:
     evidence=("PaddlePaddle/Paddle#13535", "PaddlePaddle/Paddle#11710"),
 )
 def executor_not_told_of_trainers(job: Job) -> Iterator[Verdict]:
-    """A program in nccl2 mode runs on a ParallelExecutor that knows of no other trainer.
+    """A program in nccl2 mode runs on a ParallelExecutor without num_trainers and trainer_id.
 
     What it checks:
-        Where the transpiler is in nccl2 mode, ParallelExecutor gets `num_trainers` and `trainer_id`, or the
+        If the transpiler is in nccl2 mode, ParallelExecutor gets `num_trainers` and `trainer_id`, or the
         BuildStrategy has them.
 
     Why it matters:
-        Without them the executor averages over the GPUs of its own machine only: every trainer trains a model of its
-        own, and nothing says so.
+        Without them the executor averages over the GPUs of its own machine only: every trainer silently trains its own
+        model.
 
     Example:
         `config.mode = "nccl2"` and `fluid.ParallelExecutor(use_cuda=True, loss_name=loss.name)`.
@@ -237,18 +239,18 @@ def executor_not_told_of_trainers(job: Job) -> Iterator[Verdict]:
         Give `num_trainers=` and `trainer_id=`.
 
     Known limits:
-        An executor that shares its variables with another one evaluates and is not looked at.
+        An executor that shares its variables with another is used for evaluation and not checked.
 
     Evidence:
         fluid/parallel_executor.py of 1.8.5 (`num_trainers` defaults to 1); PaddlePaddle/Paddle#13535.
     """
-    met = False
-    for subject, scope in each_transpiled(job):
+    applicable = False
+    for subject, scope in transpiling_scopes(job):
         modes = {mode for _, mode in transpilers(job, scope)}
         executors = job.about("executor_knows_trainers", scope)
         if not executors or not modes & {"nccl2", ""}:
             continue
-        met = True
+        applicable = True
         transpiler = next(claim for claim, mode in transpilers(job, scope) if mode in ("nccl2", ""))
         blind = [claim for claim in executors if claim.alternatives == (False,)]
         if not blind:
@@ -258,11 +260,12 @@ def executor_not_told_of_trainers(job: Job) -> Iterator[Verdict]:
         else:
             yield failed(
                 subject,
-                f"{quoted(blind[0])} gets no num_trainers and trainer_id, but {placed(transpiler)} is in nccl2 mode:"
+                f"{quoted(blind[0])} is given neither num_trainers nor trainer_id, but {placed(transpiler)} is in "
+                "nccl2 mode:"
                 " each trainer trains alone.",
                 at=blind[0],
                 also=((transpiler, "nccl2 mode"),),
                 remedy="Give ParallelExecutor `num_trainers=` and `trainer_id=`.",
             )
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no program in nccl2 mode runs on a ParallelExecutor")

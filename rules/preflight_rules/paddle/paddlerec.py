@@ -1,15 +1,16 @@
-"""PaddleRec's configuration: which runner runs, how it updates, and whether it is distributed at all."""
+"""PaddleRec's configuration: runners and update modes."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
 
-from preflight.job import Job
-from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule
-from preflight.outcome import Severity
-from preflight_rules.paddle.fleet import once
-from preflight_rules.reading import placed, quoted, texts, undecided
+from preflight.model.findings import Severity
+from preflight.model.job import Job
+from preflight.model.job.value import texts
+from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule
+from preflight_rules.helpers import placed, quoted, undecided
+from preflight_rules.paddle.fleet import distinct_claims
 
 _MODES = ("sync", "async", "half-async", "geo", "heter", "gpubox")
 
@@ -26,14 +27,14 @@ _MODES = ("sync", "async", "half-async", "geo", "heter", "gpubox")
     ),
 )
 def update_mode_unknown(job: Job) -> Iterator[Verdict]:
-    """A PaddleRec configuration asks for an update mode that PaddleRec does not have.
+    """A PaddleRec configuration requests an update mode that PaddleRec does not have.
 
     What it checks:
         `runner.sync_mode`, `distribute_strategy` and the optimizer's `strategy` are sync, async, half_async, geo, heter
         or gpubox.
 
     Why it matters:
-        The trainer asserts it when it builds its strategy, on every host, after the servers have started.
+        The trainer stops when it builds its strategy, on every host, after the servers have started.
 
     Example:
         `sync_mode: "asycn"`.
@@ -47,15 +48,15 @@ def update_mode_unknown(job: Job) -> Iterator[Verdict]:
     Evidence:
         PaddleRec, tools/utils/static_ps/program_helper.py (get_strategy) and doc/yaml.md.
     """
-    met = False
-    for subject, _, claim in once(job, "ps_update_mode"):
+    applicable = False
+    for subject, _, claim in distinct_claims(job, "ps_update_mode"):
         if claim.source != "paddlerec":
             continue
-        met = True
-        open_end = undecided(subject, (claim,))
+        applicable = True
+        undecided_verdict = undecided(subject, (claim,))
         found = texts(claim.value)
-        if open_end is not None:
-            yield open_end
+        if undecided_verdict is not None:
+            yield undecided_verdict
         elif found and not set(found) & set(_MODES):
             near = difflib.get_close_matches(found[0], _MODES, 1, 0.6)
             yield failed(
@@ -63,14 +64,14 @@ def update_mode_unknown(job: Job) -> Iterator[Verdict]:
                 f"{quoted(claim)}: PaddleRec knows {', '.join(_MODES).replace('half-async', 'half_async')}.",
                 at=claim,
                 remedy=f"Write {near[0].replace('-', '_')}." if near else "Write one of them.",
-                fix=mend(f"write {near[0]}", reworded(claim, found[0], near[0].replace("-", "_")), safe=False)
+                fix=make_fix(f"write {near[0]}", replace_text(claim, found[0], near[0].replace("-", "_")), safe=False)
                 if near
                 else None,
             )
         else:
             yield passed(subject)
-    if not met:
-        yield not_applicable(job.name, "no configuration of PaddleRec gives an update mode")
+    if not applicable:
+        yield not_applicable(job.name, "no configuration of PaddleRec sets an update mode")
 
 
 @rule(
@@ -102,17 +103,17 @@ def runner_named_nowhere(job: Job) -> Iterator[Verdict]:
     Evidence:
         PaddleRec 1.8.5, doc/yaml.md.
     """
-    met = False
-    for subject, scope, mode in once(job, "runner_mode"):
-        there = [c for c in job.about("runner_names", scope) if c.span.path == mode.span.path]
-        if not there:
+    applicable = False
+    for subject, scope, mode in distinct_claims(job, "runner_mode"):
+        runners = [c for c in job.about("runner_names", scope) if c.span.path == mode.span.path]
+        if not runners:
             continue
-        met = True
-        open_end = undecided(subject, (mode, *there))
-        if open_end is not None:
-            yield open_end
+        applicable = True
+        undecided_verdict = undecided(subject, (mode, *runners))
+        if undecided_verdict is not None:
+            yield undecided_verdict
             continue
-        names = {str(name) for value in there[0].alternatives if isinstance(value, tuple) for name in value}
+        names = {str(name) for value in runners[0].alternatives if isinstance(value, tuple) for name in value}
         wanted = [str(name) for value in mode.alternatives if isinstance(value, tuple) for name in value]
         missing = next((name for name in wanted if name not in names), None)
         if missing is None:
@@ -122,10 +123,10 @@ def runner_named_nowhere(job: Job) -> Iterator[Verdict]:
                 subject,
                 f"{quoted(mode)} names {missing}, but the runners are {', '.join(sorted(names))}.",
                 at=mode,
-                also=((there[0], "the runners"),),
+                also=((runners[0], "the runners"),),
                 remedy="Name one of the runners in `mode`.",
             )
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no configuration of PaddleRec names its runners")
 
 
@@ -137,10 +138,10 @@ def runner_named_nowhere(job: Job) -> Iterator[Verdict]:
     evidence=("https://github.com/PaddlePaddle/PaddleRec/blob/release/1.8.5/doc/distributed_train.md",),
 )
 def runner_trains_locally(job: Job) -> Iterator[Verdict]:
-    """A runner has settings of distributed training and is none.
+    """A runner has settings for distributed training but trains locally.
 
     What it checks:
-        A runner with `fleet_mode` or `distribute_strategy` that is to run has `class: cluster_train`.
+        A runner with `fleet_mode` or `distribute_strategy` that `mode` selects has `class: cluster_train`.
 
     Why it matters:
         Any other class trains on one machine and reads neither setting: on a cluster every host trains a model of its
@@ -158,23 +159,23 @@ def runner_trains_locally(job: Job) -> Iterator[Verdict]:
     Evidence:
         PaddleRec 1.8.5, doc/distributed_train.md.
     """
-    met = False
-    for subject, scope, kind in once(job, "runner_class"):
-        met = True
-        stray = [c for c in job.about("runner_not_distributed", scope) if c.span.path == kind.span.path]
-        open_end = undecided(subject, (kind,))
-        if open_end is not None:
-            yield open_end
-        elif stray and texts(kind.value) == ("train",):
+    applicable = False
+    for subject, scope, kind in distinct_claims(job, "runner_class"):
+        applicable = True
+        misplaced = [c for c in job.about("runner_not_distributed", scope) if c.span.path == kind.span.path]
+        undecided_verdict = undecided(subject, (kind,))
+        if undecided_verdict is not None:
+            yield undecided_verdict
+        elif misplaced and texts(kind.value) == ("train",):
             yield failed(
                 subject,
-                f"{quoted(stray[0])} is for cluster training, but the runner is {placed(kind)}: it trains on one"
+                f"{quoted(misplaced[0])} is for cluster training, but the runner is {placed(kind)}: it trains on one"
                 " machine and does not read it.",
                 at=kind,
-                also=((stray[0], "not read"),),
+                also=((misplaced[0], "not read"),),
                 remedy="Write `class: cluster_train`.",
             )
         else:
             yield passed(subject)
-    if not met:
-        yield not_applicable(job.name, "no runner of PaddleRec 1.8 runs")
+    if not applicable:
+        yield not_applicable(job.name, "no runner of PaddleRec 1.8 is selected")

@@ -1,22 +1,24 @@
-"""How parameters are divided over the servers: who holds how much, and whether it fits."""
+"""The distribution of parameters over servers, and the memory that they need."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 
-from preflight.job import Claim, Job, Scope
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.outcome import Confidence, Severity
-from preflight_rules.paddle.fleet import once
-from preflight_rules.paddle.fluid import of
-from preflight_rules.paddle.paddle_ps import endpoints
-from preflight_rules.reading import deciding, host_of, numbers, placed, quoted, texts, undecided
-from reference_trainer.ps.sharding import FLOAT_BYTES, LEAST_BLOCK, OPTIMIZER_SLOTS, bytes_held, overloaded
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Claim, Job, Scope, Unresolved
+from preflight.model.job.value import numbers, texts
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import host_of, placed, quoted, undecided
+from preflight_rules.kubernetes.workloads import Role, Workload, workloads
+from preflight_rules.paddle.fleet import distinct_claims
+from preflight_rules.paddle.fluid import claims_of
+from preflight_rules.paddle.server_lists import endpoints
+from reference_trainer.ps.partition import FLOAT_BYTES, MIN_BLOCK, OPTIMIZER_SLOTS, bytes_held, overloaded
 
-#: More servers than this are a mistake that other rules name.
-_MOST_SERVERS = 10_000
-#: A table of this size that goes over the network at every step is slower than training.
+#: More servers than this are a mistake that other rules report.
+_MAX_SERVERS = 10_000
+#: From this size on, sending a table at every step takes longer than the step.
 _LARGE_TABLE_BYTES = 64 * 2**20
 
 
@@ -29,8 +31,8 @@ def _sizes(claims: Sequence[Claim]) -> list[tuple[int, ...]]:
     ]
 
 
-def _each_once(job: Job, scope: Scope, claims: Sequence[Claim]) -> list[Claim]:
-    """The claims without tables that share the parameter of one before them, by its name."""
+def _shared_parameters(job: Job, scope: Scope, claims: Sequence[Claim]) -> list[Claim]:
+    """The claims without tables that share a named parameter with an earlier one."""
     seen: set[str] = set()
     kept: list[Claim] = []
     for claim in claims:
@@ -57,18 +59,18 @@ def servers_hold_unequal_shares(job: Job) -> Iterator[Verdict]:
     """Some servers hold no parameter, or one holds far more than the others.
 
     What it checks:
-        Where a script spells out the sizes of all its parameters, the shares that the transpiler gives to the servers
-        are computed: no server holds nothing, and the fullest holds at most twice the mean.
+        If a script gives the sizes of all its parameters, the shares of the servers are computed: every server holds
+        some, and the fullest holds at most twice the mean.
 
     Why it matters:
-        A server without parameters does nothing, and in Paddle v2 waits for ever. The fullest one sends and receives
+        A server without parameters does nothing, and in Paddle v2 waits forever. The fullest one sends and receives
         most of every step, so its network card sets the speed of the job.
 
     Example:
         `config.slice_var_up = False`, an embedding of 1000000 x 64 and two small layers, on 8 servers.
 
     Fix:
-        Leave slice_var_up on, take a smaller min_block_size, or start fewer servers.
+        Leave slice_var_up on, use a smaller min_block_size, or start fewer servers.
 
     Known limits:
         Layers whose sizes are not followed (convolutions, recurrent layers) leave it unknown. HashName depends on
@@ -77,8 +79,8 @@ def servers_hold_unequal_shares(job: Job) -> Iterator[Verdict]:
     Evidence:
         PaddlePaddle/Paddle#2224 (servers without parameters), PaddlePaddle/Paddle#8638 (block sizes).
     """
-    met = False
-    for subject, scope, transpiler in once(job, "transpiler"):
+    applicable = False
+    for subject, scope, transpiler in distinct_claims(job, "transpiler"):
         if "pserver" not in texts(transpiler.value):
             continue
         path = transpiler.span.path
@@ -88,14 +90,14 @@ def servers_hold_unequal_shares(job: Job) -> Iterator[Verdict]:
             for claim in job.about(name, scope)
             if claim.span.path == path
         ]
-        servers = deciding(job, "ps_server_endpoints", scope) or deciding(job, "ps_servers", scope)
+        servers = job.value_claims("ps_server_endpoints", scope) or job.value_claims("ps_servers", scope)
         if not parameters or not servers:
             continue
-        met = True
+        applicable = True
         parameters.sort(key=lambda claim: (claim.span.line, claim.span.column))
-        yield _shares(job, subject, scope, transpiler, _each_once(job, scope, parameters), servers)
-    if not met:
-        yield not_applicable(job.name, "no transpiled script with known servers makes parameters")
+        yield _shares(job, subject, scope, transpiler, _shared_parameters(job, scope, parameters), servers)
+    if not applicable:
+        yield not_applicable(job.name, "no transpiled script with known servers creates parameters")
 
 
 def _shares(
@@ -107,21 +109,23 @@ def _shares(
     servers: tuple[Claim, ...],
 ) -> Verdict:
     settings = [
-        c for name in ("slice_var_up", "min_block_size", "split_method") for c in of(job, name, scope, transpiler)
+        c
+        for name in ("slice_var_up", "min_block_size", "split_method")
+        for c in claims_of(job, name, scope, transpiler)
     ]
-    open_end = undecided(subject, (*servers, *settings, *parameters))
-    if open_end is not None:
-        return open_end
-    said = {claim.quantity: claim.alternatives[0] for claim in settings}
-    if said.get("split_method") == "HashName":
+    undecided_verdict = undecided(subject, (*servers, *settings, *parameters))
+    if undecided_verdict is not None:
+        return undecided_verdict
+    values = {claim.quantity: claim.alternatives[0] for claim in settings}
+    if values.get("split_method") == "HashName":
         return unknown(subject, "HashName gives blocks to servers by the hash of their names", at=transpiler)
     listed = endpoints(servers)
     count = len(listed) or min(numbers(servers[0].value), default=0)
-    least = said.get("min_block_size", LEAST_BLOCK)
-    sliced = said.get("slice_var_up", True) is not False
-    if not 1 <= count <= _MOST_SERVERS or not isinstance(least, int):
+    least = values.get("min_block_size", MIN_BLOCK)
+    sliced = values.get("slice_var_up", True) is not False
+    if not 1 <= count <= _MAX_SERVERS or not isinstance(least, int):
         return unknown(subject, "the number of servers is not known", at=servers[0])
-    held = bytes_held(_sizes(parameters), (), count, least=least if sliced else None)
+    held = bytes_held(_sizes(parameters), (), count, min_elements=least if sliced else None)
     total, fullest = sum(held), max(held)
     empty = [index for index, share in enumerate(held) if not share]
     because = settings[0] if settings else transpiler
@@ -129,22 +133,22 @@ def _shares(
     if empty:
         return failed(
             subject,
-            f"{quoted(servers[0])}: of {count} servers {len(empty)} hold nothing, for the {len(parameters)} parameters"
-            f" ({_megabytes(total)}) come to {count - len(empty)} blocks.",
+            f"{quoted(servers[0])}: of {count} servers {len(empty)} hold nothing, because the {len(parameters)}"
+            f" parameters ({_megabytes(total)}) form only {count - len(empty)} blocks.",
             at=servers[0],
             also=((because, "cut here"), (biggest, "the largest parameter")),
-            remedy=f"Start {count - len(empty)} servers, or take a smaller min_block_size.",
+            remedy=f"Start {count - len(empty)} servers, or use a smaller min_block_size.",
         )
     if overloaded(held):
         return failed(
             subject,
-            f"{quoted(biggest)} goes to one server: that one holds {_megabytes(fullest)}, while the mean of {count} is"
+            f"{quoted(biggest)} goes to one server, which holds {_megabytes(fullest)}, while the mean of {count} is"
             f" {_megabytes(total / count)}.",
             at=biggest,
             also=((because, "cut here"), (servers[0], "the servers")),
-            remedy="Leave slice_var_up on, so that large parameters are cut."
+            remedy="Leave slice_var_up on, so that large parameters are split."
             if not sliced
-            else "Take a smaller min_block_size, or fewer servers.",
+            else "Use a smaller min_block_size or fewer servers.",
         )
     return passed(subject)
 
@@ -161,17 +165,17 @@ def tables_exceed_server_memory(job: Job) -> Iterator[Verdict]:
 
     What it checks:
         Rows x width x 4 bytes x (1 + what the optimizer keeps for each value), divided over the servers, is less than
-        the memory that the job asks for on each node, times the servers there.
+        the memory that the job requests on each node, times the servers there.
 
     Why it matters:
-        A server allocates its share when the first parameters come, and dies of it: "bad alloc" after the whole job
-        has been placed and started.
+        A server allocates its share when the first parameters come, and runs out of memory: "bad alloc" after the whole
+        job has started.
 
     Example:
         `size=[1000000000, 64]` with Adam over 4 servers, and `#SBATCH --mem=64G`.
 
     Fix:
-        Start more servers on more hosts, ask for more memory, or use a table that only holds rows it has seen.
+        Start more servers on more hosts, request more memory, or use a table that only holds rows it has seen.
 
     Known limits:
         Tables that grow (`sparse_embedding`) start empty and are not counted. The trainers' own memory is not
@@ -180,33 +184,52 @@ def tables_exceed_server_memory(job: Job) -> Iterator[Verdict]:
     Evidence:
         PaddlePaddle/Paddle#10398.
     """
-    met = False
+    applicable = False
     seen: set[tuple[str, ...]] = set()
-    for subject, scope, first in once(job, "embedding_shape"):
+    for subject, scope, first in distinct_claims(job, "embedding_shape"):
         memory = job.setting("memory_per_node_mib", scope)
-        servers = deciding(job, "ps_server_endpoints", scope)
+        servers = [
+            claim
+            for quantity in ("ps_server_endpoints", "ps_servers")
+            for claim in job.value_claims(quantity, scope)
+            if not isinstance(claim.value, Unresolved)
+        ] or list(job.value_claims("ps_server_endpoints", scope))
         key = (first.span.path, subject)
         if not memory or not servers or key in seen:
             continue
         seen.add(key)
-        met = True
+        applicable = True
         grown = [c for c in job.about("embedding_sparse", scope) if "sparse_embedding" in c.spelling]
         tables = [
             claim
             for claim in job.about("embedding_shape", scope)
             if not any(reason.span == claim.span for other in grown for reason in other.because)
         ]
-        yield _fits(job, subject, scope, _each_once(job, scope, tables), (memory[0], servers[0]))
-    if not met:
+        pair = (memory[0], servers[0])
+        yield _memory_verdict(job, subject, scope, _shared_parameters(job, scope, tables), pair)
+        growing = [reason for claim in grown for reason in claim.because]
+        if growing:
+            yield _memory_verdict(job, subject, scope, growing, pair, severity=Severity.WARNING)
+    if not applicable:
         yield not_applicable(job.name, "no job with tables names its servers and their memory")
 
 
-def _fits(job: Job, subject: str, scope: Scope, tables: Sequence[Claim], there: tuple[Claim, Claim]) -> Verdict:
-    memory, servers = there
-    open_end = undecided(subject, (memory, servers, *tables))
-    if open_end is not None or not tables:
-        return open_end or passed(subject)
-    listed = endpoints((servers,))
+def _memory_verdict(
+    job: Job,
+    subject: str,
+    scope: Scope,
+    tables: Sequence[Claim],
+    per_node: tuple[Claim, Claim],
+    *,
+    severity: Severity | None = None,
+) -> Verdict:
+    memory, servers = per_node
+    undecided_verdict = undecided(subject, (memory, servers, *tables))
+    if undecided_verdict is not None or not tables:
+        return undecided_verdict or passed(subject)
+    # Where the operator gives the addresses, each server has a pod of its own.
+    count = max(numbers(servers.value), default=0) if servers.quantity == "ps_servers" else 0
+    listed = endpoints((servers,)) if not count else [f"pod{index}" for index in range(min(count, _MAX_SERVERS))]
     optimizers = {text for claim in job.about("optimizer", scope) for text in texts(claim.value)} - {""}
     slots = max((OPTIMIZER_SLOTS.get(name, 0) for name in optimizers), default=0)
     total = sum(math.prod(shape) for shape in _sizes(tables)) * FLOAT_BYTES * (1 + slots)
@@ -214,19 +237,21 @@ def _fits(job: Job, subject: str, scope: Scope, tables: Sequence[Claim], there: 
     most = max((hosts.count(host) for host in hosts), default=0)
     mib = max(numbers(memory.value), default=0)
     if not listed or not mib:
-        return unknown(subject, f"{quoted(memory)}: nothing says how much there is", at=memory)
+        return unknown(subject, f"{quoted(memory)}: the amount is not given", at=memory)
     share = total / len(listed) * most
     if share <= mib * 2**20:
         return passed(subject)
+    verb = "may grow to" if severity is not None else "take"
     biggest = max(tables, key=lambda claim: math.prod(_sizes([claim])[0]))
     kept = f", with {slots} further values for each ({', '.join(sorted(optimizers))})" if slots else ""
     return failed(
         subject,
-        f"{quoted(biggest)}: the tables take {_megabytes(total)}{kept}, so {_megabytes(share)} on a host of"
+        f"{quoted(biggest)}: the tables {verb} {_megabytes(total)}{kept}, so {_megabytes(share)} on a host of"
         f" {most} of the {len(listed)} servers, but {placed(memory)} grants {_megabytes(mib * 2**20)}.",
         at=biggest,
         also=((memory, "memory of a node"), (servers, "the servers")),
         remedy="Spread the tables over more servers, or ask for more memory.",
+        severity=severity,
     )
 
 
@@ -254,21 +279,21 @@ def large_table_sent_whole(job: Job) -> Iterator[Verdict]:
         Write `is_sparse=True`.
 
     Known limits:
-        Only tables whose size is spelt out are judged.
+        Only tables with a literal size are judged.
 
     Evidence:
         PaddlePaddle/Paddle#25174.
     """
-    met = False
-    for subject, scope, table in once(job, "embedding_shape"):
+    applicable = False
+    for subject, scope, table in distinct_claims(job, "embedding_shape"):
         modes = [c for c in job.about("ps_mode", scope) if True in c.alternatives]
         if not modes:
             continue
-        met = True
+        applicable = True
         sparse = [c for c in job.about("embedding_sparse", scope) if any(r.span == table.span for r in c.because)]
-        open_end = undecided(subject, (table, *sparse, *modes))
-        if open_end is not None:
-            yield open_end
+        undecided_verdict = undecided(subject, (table, *sparse, *modes))
+        if undecided_verdict is not None:
+            yield undecided_verdict
             continue
         size = math.prod(_sizes([table])[0]) * FLOAT_BYTES
         if size < _LARGE_TABLE_BYTES or any(True in claim.alternatives for claim in sparse):
@@ -282,8 +307,8 @@ def large_table_sent_whole(job: Job) -> Iterator[Verdict]:
                 also=((modes[0], "parameter servers"),),
                 remedy="Give the embedding `is_sparse=True`.",
             )
-    if not met:
-        yield not_applicable(job.name, "no script that serves parameters makes an embedding")
+    if not applicable:
+        yield not_applicable(job.name, "no script with parameter servers creates an embedding")
 
 
 @rule(
@@ -298,14 +323,14 @@ def large_table_sent_whole(job: Job) -> Iterator[Verdict]:
     ),
 )
 def blocks_dealt_by_hash(job: Job) -> Iterator[Verdict]:
-    """Parameters are given to servers by Python's own hash, which differs from process to process.
+    """Parameters are assigned to servers by Python's hash, which differs between processes.
 
     What it checks:
         The transpiler's split_method is RoundRobin, or PYTHONHASHSEED is set to one number for all processes.
 
     Why it matters:
-        HashName takes `hash(name)`. Python 3 salts it anew in each process, so trainers and servers disagree about who
-        holds what: parameters are asked of servers that do not have them. Apart from that a hash fills servers
+        HashName uses `hash(name)`, which Python 3 salts differently in each process, so trainers and servers disagree
+        about the assignment: trainers request parameters from servers that do not have them. A hash also fills servers
         unevenly when there are few blocks.
 
     Example:
@@ -315,26 +340,98 @@ def blocks_dealt_by_hash(job: Job) -> Iterator[Verdict]:
         Use RoundRobin, or export PYTHONHASHSEED=0 for every process.
 
     Known limits:
-        Programs for Python 2 are right with HashName.
+        Programs for Python 2 work with HashName.
 
     Evidence:
         fluid/transpiler/ps_dispatcher.py of 1.8.5 (HashName).
     """
-    met = False
-    for subject, scope, method in once(job, "split_method"):
-        met = True
+    applicable = False
+    for subject, scope, method in distinct_claims(job, "split_method"):
+        applicable = True
         seeds = job.setting("env.PYTHONHASHSEED", scope)
-        open_end = undecided(subject, (method, *seeds))
-        if open_end is not None:
-            yield open_end
+        undecided_verdict = undecided(subject, (method, *seeds))
+        if undecided_verdict is not None:
+            yield undecided_verdict
         elif texts(method.value) != ("HashName",) or (seeds and "random" not in texts(seeds[0].value)):
             yield passed(subject)
         else:
             yield failed(
                 subject,
-                f"{quoted(method)} deals blocks by Python's hash, which is another one in every process of Python 3.",
+                f"{quoted(method)} assigns blocks by Python's hash, which differs in every process of Python 3.",
                 at=method,
                 remedy="Use RoundRobin, or export PYTHONHASHSEED=0 for all processes.",
             )
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no transpiler's split_method is set")
+
+
+#: Below this share of the trainers' cores, servers are the bottleneck of every step. A rule of thumb: a server unpacks,
+#: applies and packs what all trainers send, which costs a fraction of computing it.
+_LEAST_SHARE = 1 / 50
+
+
+@rule(
+    "PPS031",
+    "server-pods-short-of-cores",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("PaddlePaddle/Paddle#30524", "https://www.tensorflow.org/tutorials/distribute/parameter_server_training"),
+)
+def server_pods_short_of_cores(job: Job) -> Iterator[Verdict]:
+    """The parameter servers of a manifest have few CPU cores for the trainers that they serve.
+
+    What it checks:
+        Each pod of a `ps` role may use at least one core, and all servers together a fiftieth of the trainers' cores.
+
+    Why it matters:
+        A server applies the gradients of all trainers and packs the answers. With half a core it is throttled, every
+        trainer waits for it at each step, and requests run into their deadline.
+
+    Example:
+        `ps: replicas: 2` with `cpu: 500m`, and 16 workers with `cpu: 16`.
+
+    Fix:
+        Give servers several cores each, or start more servers.
+
+    Known limits:
+        The needed number depends on the model; the limits of this rule are for clear cases only.
+
+    Evidence:
+        PaddlePaddle/Paddle#30524 (trainers beyond the cores of a server); TensorFlow tutorial on parameter servers.
+    """
+    applicable = False
+    for workload in workloads(job):
+        servers = [role for role in workload.roles if role.name.lower() in ("ps", "server", "parameterserver")]
+        for role in servers:
+            limits = role.in_force("pod_cpus") or role.in_force("pod_cpu_requests")
+            if not limits or not workload.trainers:
+                continue
+            applicable = True
+            undecided_verdict = undecided(workload.id, (limits[0], role.count))
+            yield undecided_verdict or _cores(workload, role, limits[0])
+    if not applicable:
+        yield not_applicable(job.name, "no manifest gives the cores of parameter servers")
+
+
+def _cores(workload: Workload, role: Role, limit: Claim) -> Verdict:
+    cores, servers = _largest(limit), _largest(role.count)
+    used = 0.0
+    for trainer in workload.trainers:
+        own = trainer.in_force("pod_cpus") or trainer.in_force("pod_cpu_requests")
+        used += _largest(trainer.count) * (_largest(own[0]) if own else 0)
+    total = cores * servers
+    if cores >= 1 and total >= used * _LEAST_SHARE:
+        return passed(workload.id)
+    compared = f" and the trainers {used:g}" if used else ""
+    return failed(
+        workload.id,
+        f"{quoted(limit)} gives the {servers:g} parameter servers {total:g} cores together{compared}: every trainer"
+        " waits for them at each step.",
+        at=limit,
+        remedy="Give servers several cores each, or start more servers.",
+    )
+
+
+def _largest(claim: Claim) -> float:
+    """The largest number that a claim allows; 0 without one."""
+    return max((float(item) for item in claim.alternatives if isinstance(item, (int, float))), default=0.0)

@@ -1,14 +1,16 @@
-"""Synchronous or asynchronous: when parameter servers apply gradients, and whether the job suits it."""
+"""The update mode of parameter servers: synchronous or asynchronous."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Claim, Job, Scope
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.outcome import Confidence, Severity
-from preflight_rules.paddle.fleet import once
-from preflight_rules.reading import deciding, job_value, numbers, placed, quoted, spoken, subjects, texts, undecided
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Claim, Job, Scope, Unresolved
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import numbers, texts
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import joined, placed, quoted, subjects, undecided
+from preflight_rules.paddle.fleet import distinct_claims
 
 _STRATEGY = (
     "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/base/distributed_strategy.py"
@@ -16,7 +18,7 @@ _STRATEGY = (
 
 
 def _modes(job: Job, scope: Scope) -> tuple[Claim, ...]:
-    """What says when gradients are applied, defaults left out where somebody says it."""
+    """The claims that give the update mode, without defaults where it is set explicitly."""
     found = job.about("ps_update_mode", scope)
     strongest = max((claim.strength for claim in found), default=None)
     return tuple(claim for claim in found if claim.strength is strongest)
@@ -30,7 +32,7 @@ def _modes(job: Job, scope: Scope) -> tuple[Claim, ...]:
     evidence=("PaddlePaddle/Paddle#11710", "intelligent-machine-learning/dlrover#718"),
 )
 def synchronous_steps_of_unequal_trainers(job: Job) -> Iterator[Verdict]:
-    """Trainers of unequal strength update in step.
+    """Trainers with different numbers of GPUs update synchronously.
 
     What it checks:
         Where servers update synchronously, all trainers of the job see the same number of GPUs.
@@ -45,12 +47,12 @@ def synchronous_steps_of_unequal_trainers(job: Job) -> Iterator[Verdict]:
         Give the trainers equal resources, or update asynchronously.
 
     Known limits:
-        What kind of GPU each host has is not known from files.
+        The GPU models of the hosts are not known from files.
 
     Evidence:
         PaddlePaddle/Paddle#11710, intelligent-machine-learning/dlrover#718.
     """
-    met = False
+    applicable = False
     trainers = [
         launch
         for launch in job.launches
@@ -62,10 +64,10 @@ def synchronous_steps_of_unequal_trainers(job: Job) -> Iterator[Verdict]:
         seen = [(launch, job.setting("env.CUDA_VISIBLE_DEVICES", launch.scope)) for launch in group]
         if len(group) < 2 or not modes or not all(claims for _, claims in seen):
             continue
-        met = True
-        open_end = undecided(group[0].id, (*modes, *(c for _, claims in seen for c in claims)), group[0])
-        if open_end is not None:
-            yield open_end
+        applicable = True
+        undecided_verdict = undecided(group[0].id, (*modes, *(c for _, claims in seen for c in claims)), group[0])
+        if undecided_verdict is not None:
+            yield undecided_verdict
             continue
         if {text for claim in modes for text in texts(claim.value)} != {"sync"}:
             yield passed(group[0].id)
@@ -78,13 +80,13 @@ def synchronous_steps_of_unequal_trainers(job: Job) -> Iterator[Verdict]:
             yield failed(
                 group[0].id,
                 f"{quoted(least[0])} gives one trainer {least[1]} GPUs, {placed(most[0])} another {most[1]}, and"
-                f" {placed(modes[0])} makes them step together: all wait for the smaller one.",
+                f" {placed(modes[0])} updates synchronously: all wait for the trainer with fewer.",
                 at=least[0],
                 also=((most[0], "more GPUs"), (modes[0], "synchronous")),
                 remedy="Give the trainers the same number of GPUs, or update asynchronously.",
             )
-    if not met:
-        yield not_applicable(job.name, "no two trainers say which GPUs they see")
+    if not applicable:
+        yield not_applicable(job.name, "no two trainers set their visible GPUs")
 
 
 def _devices(claim: Claim) -> int:
@@ -92,7 +94,7 @@ def _devices(claim: Claim) -> int:
     return len([part for part in text.split(",") if part.strip()])
 
 
-#: Modes of special servers, which are asynchronous all the same.
+#: Modes of special servers, which update asynchronously.
 _ASYNCHRONOUS = {"gpubox": "async", "heter": "async"}
 
 
@@ -103,14 +105,14 @@ _ASYNCHRONOUS = {"gpubox": "async", "heter": "async"}
     evidence=("https://github.com/PaddlePaddle/PaddleRec/blob/master/doc/yaml.md",),
 )
 def update_mode_said_twice(job: Job) -> Iterator[Verdict]:
-    """Two places of one configuration say different things about when gradients are applied.
+    """Two places of one configuration give different update modes.
 
     What it checks:
         The update modes that one file gives (`sync_mode`, `strategy`, `distribute_strategy`) agree.
 
     Why it matters:
-        Only one of them is read, and which one depends on the version: the job trains asynchronously while everybody
-        takes it for synchronous, or waits for stragglers it was not meant to wait for.
+        Only one of them is read, and which one depends on the version: the job trains asynchronously while everyone
+        assumes that it is synchronous, or waits for stragglers although it should not.
 
     Example:
         `runner.sync_mode: async` and `hyper_parameters.optimizer.strategy: sync`.
@@ -124,7 +126,7 @@ def update_mode_said_twice(job: Job) -> Iterator[Verdict]:
     Evidence:
         PaddleRec, doc/yaml.md (runner.sync_mode, hyper_parameters.optimizer.strategy).
     """
-    met = False
+    applicable = False
     seen: set[str] = set()
     for subject, scope, _ in subjects(job):
         by_file: dict[str, list[Claim]] = {}
@@ -135,24 +137,24 @@ def update_mode_said_twice(job: Job) -> Iterator[Verdict]:
             if len(claims) < 2 or path in seen:
                 continue
             seen.add(path)
-            met = True
-            open_end = undecided(subject, claims)
+            applicable = True
+            undecided_verdict = undecided(subject, claims)
             known = [tuple(_ASYNCHRONOUS.get(text, text) for text in texts(claim.value)) for claim in claims]
-            if open_end is not None:
-                yield open_end
+            if undecided_verdict is not None:
+                yield undecided_verdict
             elif len(set(known)) > 1:
                 other = next(claim for claim, mode in zip(claims, known, strict=True) if mode != known[0])
                 yield failed(
                     subject,
-                    f"{quoted(claims[0])} and {placed(other)} say different things.",
+                    f"{quoted(claims[0])} and {placed(other)} give different update modes.",
                     at=other,
                     also=((claims[0], "the other mode"),),
                     remedy="Write the same mode in both places.",
                 )
             else:
                 yield passed(subject)
-    if not met:
-        yield not_applicable(job.name, "no configuration says the update mode twice")
+    if not applicable:
+        yield not_applicable(job.name, "no configuration sets the update mode twice")
 
 
 @rule(
@@ -163,14 +165,15 @@ def update_mode_said_twice(job: Job) -> Iterator[Verdict]:
     evidence=(_STRATEGY,),
 )
 def asynchronous_updates_without_servers(job: Job) -> Iterator[Verdict]:
-    """A collective job asks for asynchronous updates.
+    """A collective job requests asynchronous updates.
 
     What it checks:
-        A script that initialises fleet as collective does not set `strategy.a_sync = True`.
+        A script that initialises fleet as collective does not set `strategy.a_sync = True`, and a transpiler in nccl2
+        mode is not given `sync_mode=False`.
 
     Why it matters:
         Only parameter servers update asynchronously. A collective job ignores the switch: every step waits for the
-        slowest rank, which is what was to be avoided.
+        slowest rank, which asynchronous updates would avoid.
 
     Example:
         `fleet.init(is_collective=True)` and `strategy.a_sync = True`.
@@ -184,16 +187,33 @@ def asynchronous_updates_without_servers(job: Job) -> Iterator[Verdict]:
     Evidence:
         distributed_strategy.py of 2.6.2: `a_sync` is valid with parameter servers.
     """
-    met = False
-    for subject, scope, claim in once(job, "ps_update_mode"):
+    applicable = False
+    for subject, _, claim in distinct_claims(job, "nccl2_update_mode"):
+        applicable = True
+        if isinstance(claim.value, Unresolved):
+            yield unknown(subject, f"{quoted(claim)} is unknown: {claim.value.why}", at=claim)
+        elif texts(claim.value) == ("async",):
+            yield failed(
+                subject,
+                f"{quoted(claim)} has no effect in nccl2 mode ({placed(claim.because[0])}): every step waits for all"
+                " trainers.",
+                at=claim,
+                also=((claim.because[0], "nccl2 mode"),),
+                remedy="Remove it, or use pserver mode, which updates asynchronously.",
+            )
+        else:
+            yield passed(subject)
+    for subject, scope, claim in distinct_claims(job, "ps_update_mode"):
         if not claim.span.path.endswith(".py") or "a_sync" not in claim.spelling:
             continue
-        met = True
+        applicable = True
         modes = job.about("ps_mode", scope)
-        open_end = undecided(subject, (claim, *modes))
+        undecided_verdict = undecided(subject, (claim, *modes))
         asynchronous = bool(texts(claim.value)) and "sync" not in texts(claim.value)
-        if open_end is not None or not modes:
-            yield open_end or unknown(subject, f"{quoted(claim)}: nothing says whether there are servers", at=claim)
+        if undecided_verdict is not None or not modes:
+            yield undecided_verdict or unknown(
+                subject, f"{quoted(claim)}: the files do not show whether there are servers", at=claim
+            )
         elif asynchronous and all(mode.alternatives == (False,) for mode in modes):
             yield failed(
                 subject,
@@ -201,11 +221,11 @@ def asynchronous_updates_without_servers(job: Job) -> Iterator[Verdict]:
                 " ranks.",
                 at=claim,
                 also=((modes[0], "collective"),),
-                remedy="Leave it out, or start parameter servers.",
+                remedy="Remove it, or start parameter servers.",
             )
         else:
             yield passed(subject)
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no script sets a_sync")
 
 
@@ -216,10 +236,10 @@ def asynchronous_updates_without_servers(job: Job) -> Iterator[Verdict]:
     evidence=(_STRATEGY,),
 )
 def geo_steps_set_back(job: Job) -> Iterator[Verdict]:
-    """`k_steps` is set before `a_sync`, which sets it back to 0.
+    """`k_steps` is set before `a_sync`, which resets it to 0.
 
     What it checks:
-        `strategy.a_sync_configs = {"k_steps": n}` stands behind `strategy.a_sync = ...`.
+        `strategy.a_sync_configs = {"k_steps": n}` comes after `strategy.a_sync = ...`.
 
     Why it matters:
         Setting `a_sync` replaces the configuration by `{"k_steps": 0}`. The job trains asynchronously with an exchange
@@ -232,25 +252,25 @@ def geo_steps_set_back(job: Job) -> Iterator[Verdict]:
         Set `a_sync` first.
 
     Known limits:
-        Only assignments in one function are put in order.
+        Only assignments in one function are compared.
 
     Evidence:
         distributed_strategy.py of 2.6.2 (the setter of `a_sync`).
     """
-    met = False
-    for subject, _, claim in once(job, "a_sync_configs_lost"):
-        met = True
+    applicable = False
+    for subject, _, claim in distinct_claims(job, "a_sync_configs_lost"):
+        applicable = True
         reason = claim.because[0]
         yield failed(
             subject,
-            f"{quoted(claim)} is lost: {placed(reason)} behind it sets k_steps back to 0.",
+            f"{quoted(claim)} is lost: {placed(reason)} after it resets k_steps to 0.",
             at=claim,
             also=((reason, "sets k_steps to 0"),),
-            remedy="Assign a_sync_configs behind a_sync.",
+            remedy="Assign a_sync_configs after a_sync.",
         )
-    if met:
+    if applicable:
         return
-    steps = list(once(job, "geo_steps"))
+    steps = list(distinct_claims(job, "geo_steps"))
     for subject, _, claim in steps:
         yield undecided(subject, (claim,)) or passed(subject)
     if not steps:
@@ -270,7 +290,7 @@ def asynchronous_with_one_trainer(job: Job) -> Iterator[Verdict]:
         A job with asynchronous or geo updates has two trainers or more.
 
     Why it matters:
-        With one trainer there is nobody to be independent of: the servers only add transfers to a local training.
+        A single trainer does not wait for others anyway: the servers only add transfers to local training.
 
     Example:
         `fleetrun --server_num=1 --worker_num=1 train.py` with `a_sync = True`.
@@ -284,20 +304,20 @@ def asynchronous_with_one_trainer(job: Job) -> Iterator[Verdict]:
     Evidence:
         distributed_strategy.py of 2.6.2.
     """
-    met = False
+    applicable = False
     for subject, scope, launch in subjects(job):
-        counts, modes = deciding(job, "ps_workers", scope), _modes(job, scope)
+        counts, modes = job.value_claims("ps_workers", scope), _modes(job, scope)
         if not counts or not modes:
             continue
-        met = True
-        open_end = undecided(subject, (*counts, *modes), launch)
+        applicable = True
+        undecided_verdict = undecided(subject, (*counts, *modes), launch)
         found = {text for claim in modes for text in texts(claim.value)}
-        if open_end is not None:
-            yield open_end
+        if undecided_verdict is not None:
+            yield undecided_verdict
         elif found and found <= {"async", "half-async", "geo"} and set(numbers(job_value(counts))) == {1}:
             yield failed(
                 subject,
-                f"{quoted(counts[0])}: one trainer, although {placed(modes[0])} asks for {spoken(sorted(found))}"
+                f"{quoted(counts[0])}: there is one trainer, but {placed(modes[0])} requests {joined(sorted(found))}"
                 " updates.",
                 at=counts[0],
                 also=((modes[0], "asynchronous"),),
@@ -305,5 +325,55 @@ def asynchronous_with_one_trainer(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not met:
-        yield not_applicable(job.name, "nothing says both the number of trainers and the update mode")
+    if not applicable:
+        yield not_applicable(job.name, "nothing gives both the number of trainers and the update mode")
+
+
+@rule(
+    "SGD006",
+    "geo-steps-in-synchronous-mode",
+    severity=Severity.ERROR,
+    evidence=(
+        "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/meta_optimizers/"
+        "parameter_server_optimizer.py",
+    ),
+)
+def geo_steps_in_synchronous_mode(job: Job) -> Iterator[Verdict]:
+    """`k_steps` is above 0 while `a_sync` is False.
+
+    What it checks:
+        Where a script sets `strategy.a_sync = False`, `k_steps` of `a_sync_configs` is 0.
+
+    Why it matters:
+        Fleet knows three modes: synchronous without steps, asynchronous without steps, and Geo-SGD with both. For the
+        fourth combination `minimize` raises "k_steps must be invalid value" on every server and trainer.
+
+    Example:
+        `strategy.a_sync = False` and `strategy.a_sync_configs = {"k_steps": 100}`.
+
+    Fix:
+        `strategy.a_sync = True` for Geo-SGD, or no `k_steps`.
+
+    Known limits:
+        Only a script that runs with parameter servers is refused, and only assignments in one function are compared.
+
+    Evidence:
+        parameter_server_optimizer.py of 2.6.2 (`_get_distributed_strategy`).
+    """
+    refused = list(distinct_claims(job, "geo_steps_refused"))
+    for subject, _, claim in refused:
+        reason = claim.because[0]
+        yield failed(
+            subject,
+            f"{quoted(claim)} needs `a_sync`, but {placed(reason)} turns it off: Fleet stops in every process.",
+            at=claim,
+            also=((reason, "synchronous"),),
+            remedy="Set a_sync to True for Geo-SGD, or remove k_steps.",
+        )
+    if refused:
+        return
+    steps = list(distinct_claims(job, "geo_steps"))
+    for subject, _, claim in steps:
+        yield undecided(subject, (claim,)) or passed(subject)
+    if not steps:
+        yield not_applicable(job.name, "no script sets k_steps")

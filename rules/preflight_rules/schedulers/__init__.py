@@ -1,1 +1,1 @@
-"""Slurm and its relatives, Ray; what becomes of a job of which a part fails."""
+"""Slurm, similar schedulers and Ray."""

@@ -1,20 +1,22 @@
-"""What becomes of a job of which a part fails: who notices, what else is ended, what is lost."""
+"""Failures of a step or task: exit codes, remaining tasks, signals before the time limit."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from preflight.job import UNSEEN, Claim, Job, Known, OneOf, Unresolved
-from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
-from preflight.lazy.dataclasses import dataclass
-from preflight.outcome import Confidence, Severity
-from preflight_rules.reading import counted, job_value, numbers, quoted, texts, undecided, where
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import UNSEEN, Claim, Job, Known, OneOf, Unresolved
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import numbers, texts
+from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
+from preflight_rules.helpers import counted, quoted, undecided, where
 from preflight_rules.schedulers.steps import steps
 
 #: Modules whose handler saves and requeues on the first task alone (submitit/core/job_environment.py).
 _FIRST_TASK_ONLY = ("submitit.core._submit",)
-#: From so many nodes on a failure that nobody notices for a night costs more than any other fault of a script.
+#: From this number of nodes on an unnoticed failure is a warning, because it wastes so many node-hours.
 _MANY_NODES = 16
 _NUMBERS = {"1": "HUP", "2": "INT", "10": "USR1", "12": "USR2", "15": "TERM"}
 
@@ -26,54 +28,54 @@ _NUMBERS = {"1": "HUP", "2": "INT", "10": "USR1", "12": "USR2", "15": "TERM"}
     evidence=("PrimeIntellect-ai/prime-rl#2574", "https://www.gnu.org/software/bash/manual/bash.html#index-wait"),
 )
 def background_step_failure_lost(job: Job) -> Iterator[Verdict]:
-    """Parts of a job run in the background, and the script waits for them without looking how they end.
+    """A script runs steps in the background and ignores their exit codes.
 
     What it checks:
-        A batch script starts several steps with `&` and then only says `wait`: no `wait -n`, no `wait PID`, no
-        trap on EXIT, ERR or CHLD.
+        A batch script that starts several steps with `&` uses `wait -n`, `wait PID`, or a trap on EXIT, ERR or CHLD,
+        not only a plain `wait`.
 
     Why it matters:
-        When one part crashes, the others wait for it and go on holding all nodes until the time limit. In the end a
-        plain `wait` returns 0, so the job counts as completed.
+        When one step crashes, the others wait for it and hold all nodes until the time limit. A plain `wait` then
+        returns 0, so the job counts as completed.
 
     Example:
         `srun -N1 -n1 infer.sh &`, `srun -N1 -n1 train.sh &`, `wait`.
 
     Fix:
-        `wait -n || { kill $(jobs -p); exit 1; }` once for each part, or keep each PID and `wait` for it by name.
+        `wait -n || { kill $(jobs -p); exit 1; }` once for each step, or keep each PID and `wait` for it.
 
     Known limits:
-        Parts that watch each other, or a program that ends the job itself with scancel, are not seen. With a single
-        part in the background it is only information.
+        Steps that watch each other, or a program that ends the job itself with scancel, are not seen. With a single
+        background step the finding is informational.
 
     Evidence:
         PrimeIntellect-ai/prime-rl#2574; the bash manual (a `wait` without arguments returns 0).
     """
     waits = job.about("plain_wait")
-    behind = [step for step in steps(job) if step.surely("step_background")]
-    if not waits or not behind:
+    background = [step for step in steps(job) if step.definitely("step_background")]
+    if not waits or not background:
         yield not_applicable(job.name, "no batch script waits for steps in the background")
         return
     for wait in waits:
-        own = [step for step in behind if step.claim.span.path == wait.span.path]
+        own = [step for step in background if step.claim.span.path == wait.span.path]
         if not own:
             continue
         if any(claim.span.path == wait.span.path for claim in job.about("failure_watch")):
             yield passed(job.name)
             continue
-        open_end = undecided(job.name, (wait,))
-        if open_end is not None:
-            yield open_end
+        undecided_verdict = undecided(job.name, (wait,))
+        if undecided_verdict is not None:
+            yield undecided_verdict
             continue
-        several = len(own) > 1 or any(step.surely("step_repeated") for step in own)
-        parts = "each turn of the loop" if len(own) == 1 and several else counted(len(own), "step")
+        several = len(own) > 1 or any(step.definitely("step_repeated") for step in own)
+        parts = "each iteration of the loop" if len(own) == 1 and several else counted(len(own), "step")
         yield failed(
             job.name,
-            f"`wait` ({where(wait)}) waits for {parts} in the background and takes no notice of how they end: when one"
-            " fails the others go on holding the nodes, and the job counts as completed.",
+            f"`wait` ({where(wait)}) waits for {parts} in the background and ignores their exit codes: when"
+            " one fails, the others keep the nodes, and the job counts as completed.",
             at=wait,
             also=tuple((step.claim, "runs in the background") for step in own[:8]),
-            remedy="Say `wait -n || { kill $(jobs -p); exit 1; }` once for each of them, or `wait` for each PID and"
+            remedy="Write `wait -n || { kill $(jobs -p); exit 1; }` once for each of them, or `wait` for each PID and"
             " exit with its status.",
             severity=None if several else Severity.INFO,
         )
@@ -91,16 +93,16 @@ def background_step_failure_lost(job: Job) -> Iterator[Verdict]:
     ),
 )
 def step_failure_hidden_by_pipe(job: Job) -> Iterator[Verdict]:
-    """A step over several nodes neither ends when one of its tasks fails nor shows that it failed.
+    """The exit code of a step over several nodes is lost in a pipe.
 
     What it checks:
-        The output of an srun goes through a pipe (`| tee log`) without `set -o pipefail`, and srun is not told to
-        end the step when a task fails.
+        The output of an srun goes through a pipe (`| tee log`) without `set -o pipefail`, and no option of srun ends
+        the step when a task fails.
 
     Why it matters:
         The launchers on the other nodes wait for the one that crashed, often until the time limit, while all nodes
-        are held. The shell takes the status of `tee`, which is 0: the job counts as completed, and whatever is
-        queued to run after it runs.
+        are held. The shell takes the status of `tee`, which is 0: the job counts as completed, and dependent jobs
+        start.
 
     Example:
         `srun bash -c "$LAUNCHER $CMD" 2>&1 | tee -a log` on 40 nodes.
@@ -110,23 +112,23 @@ def step_failure_hidden_by_pipe(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Sites can end steps by configuration (KillOnBadExit). Where only one of the two is missing, or the step runs
-        on fewer than 16 nodes or on nobody knows how many, it is information.
+        on fewer than 16 nodes or on an unknown number of nodes, the finding is informational.
 
     Evidence:
         pytorch/pytorch#76287; the manuals of bash (pipelines) and srun (--kill-on-bad-exit).
     """
-    met = False
+    applicable = False
     for step in steps(job):
         pipe, kills = step.about("step_pipe"), step.about("step_kills_on_failure")
         if pipe is None:
             continue
-        met = True
-        if not step.surely("step_pipe_hides_failure"):
+        applicable = True
+        if not step.definitely("step_pipe_hides_failure"):
             yield passed(step.subject)
             continue
-        open_end = undecided(step.subject, (kills,) if kills is not None else (), step.launch)
-        if open_end is not None:
-            yield open_end
+        undecided_verdict = undecided(step.subject, (kills,) if kills is not None else (), step.launch)
+        if undecided_verdict is not None:
+            yield undecided_verdict
             continue
         ended = kills is not None and kills.value == Known(True)
         nodes = step.about("step_nodes")
@@ -142,14 +144,14 @@ def step_failure_hidden_by_pipe(job: Job) -> Iterator[Verdict]:
         )
         yield failed(
             step.subject,
-            f"{quoted(step.claim)}: the script sees the exit status of {shown} in place of srun's{rest}.",
+            f"{quoted(step.claim)}: the script sees the exit status of {shown} instead of srun's{rest}.",
             at=step.claim,
             also=also,
             remedy="Put `set -o pipefail` at the top of the script"
             + (" and give srun `--kill-on-bad-exit=1`." if not ended else "."),
             severity=None if several and not ended else Severity.INFO,
         )
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no step writes into a pipe")
 
 
@@ -161,11 +163,10 @@ def step_failure_hidden_by_pipe(job: Job) -> Iterator[Verdict]:
     evidence=("EveryVoiceTTS/EveryVoice#178", "https://slurm.schedmd.com/srun.html#OPT_kill-on-bad-exit"),
 )
 def failed_task_leaves_others_running(job: Job) -> Iterator[Verdict]:
-    """A step of several tasks is not told to end when one of them fails.
+    """A step of several tasks keeps running when one of them fails.
 
     What it checks:
-        A step with more than one task, or over more than one node, has neither `--kill-on-bad-exit` nor
-        SLURM_KILL_BAD_EXIT.
+        A step with more than one task, or over more than one node, has `--kill-on-bad-exit` or SLURM_KILL_BAD_EXIT.
 
     Why it matters:
         The remaining ranks hang in their next collective and hold all nodes until it times out.
@@ -177,37 +178,36 @@ def failed_task_leaves_others_running(job: Job) -> Iterator[Verdict]:
         `srun --kill-on-bad-exit=1`.
 
     Known limits:
-        Many sites set KillOnBadExit for everybody, and most public scripts leave it out: advice only.
+        Many sites set KillOnBadExit for everyone, and most public scripts leave it out: advice only.
 
     Evidence:
         EveryVoiceTTS/EveryVoice#178; srun's manual.
     """
-    met = False
+    applicable = False
     for step in steps(job):
         if not (step.several("step_nodes") or step.several("step_tasks")) or step.about("step_pipe") is not None:
             continue
-        met = True
+        applicable = True
         kills = step.about("step_kills_on_failure")
-        open_end = undecided(step.subject, (kills,) if kills is not None else (), step.launch)
-        if open_end is not None:
-            yield open_end
+        undecided_verdict = undecided(step.subject, (kills,) if kills is not None else (), step.launch)
+        if undecided_verdict is not None:
+            yield undecided_verdict
         elif kills is not None and kills.value == Known(False):
             yield failed(
                 step.subject,
-                f"{quoted(step.claim)} starts several tasks and has no --kill-on-bad-exit: when one fails the others"
-                " wait for it.",
+                f"{quoted(step.claim)} starts several tasks and has no --kill-on-bad-exit: when one fails, the"
+                " others wait for it.",
                 at=step.claim,
                 remedy="Give srun `--kill-on-bad-exit=1`.",
             )
         else:
             yield passed(step.subject)
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no step has several tasks")
 
 
-@dataclass(frozen=True, slots=True)
-class _HandOff:
-    """`--signal` taken apart: whether the batch shell gets it too, which signal, and how long before the end."""
+class _HandOff(NamedTuple):
+    """A parsed `--signal`: whether the batch shell gets it, the signal, and the seconds before the end."""
 
     shell: bool
     signal: str
@@ -216,11 +216,11 @@ class _HandOff:
 
 def _hand_off(claim: Claim) -> _HandOff | None:
     text = str(claim.alternatives[0]) if len(claim.alternatives) == 1 else ""
-    match = re.fullmatch(r"(?:([BR]{1,2}):)?(?:SIG)?([A-Za-z]+\d?|\d+)(?:@(\d+))?", text.strip())
+    match = re.fullmatch(r"(?:([BR]{1,2}):)?(?:SIG)?([A-Za-z]+\d?|\d+)(?:@(\d{1,9}))?", text.strip())
     if match is None:
         return None
     signal = match[2].upper()
-    # sbatch: without a time it is 60 seconds.
+    # The default of sbatch is 60 seconds.
     return _HandOff("B" in (match[1] or ""), _NUMBERS.get(signal, signal), int(match[3] or 60))
 
 
@@ -232,7 +232,7 @@ def _hand_off(claim: Claim) -> _HandOff | None:
     evidence=("https://slurm.schedmd.com/sbatch.html#OPT_signal", "facebookincubator/submitit#1708"),
 )
 def hand_off_signal_not_handled(job: Job) -> Iterator[Verdict]:
-    """The signal that announces the time limit goes where nothing handles it.
+    """The signal before the time limit reaches no handler.
 
     What it checks:
         `--signal=B:SIG` reaches the batch script: it has a trap for SIG, and does not sit in a foreground srun, which
@@ -241,73 +241,73 @@ def hand_off_signal_not_handled(job: Job) -> Iterator[Verdict]:
 
     Why it matters:
         Nothing is saved before the time limit. A shell without a trap is ended by the signal, and the job with it,
-        earlier than it need be.
+        earlier than necessary.
 
     Example:
         `#SBATCH --signal=USR1@90` and `trap 'scontrol requeue $SLURM_JOB_ID' USR1`.
 
     Fix:
-        `#SBATCH --signal=B:USR1@90`, `trap ... USR1`, and `srun ... &` with `wait` behind it. Or leave `B:` out and
+        `#SBATCH --signal=B:USR1@90`, `trap ... USR1`, and `srun ... &` with `wait` after it. Or leave `B:` out and
         handle the signal in the training program.
 
     Known limits:
-        Whether a program handles a signal that is sent to its step is not looked into.
+        Whether a program handles a signal that is sent to its step is not checked.
 
     Evidence:
         sbatch's manual, --signal; facebookincubator/submitit#1708.
     """
-    met = False
+    applicable = False
     for claim in job.about("hand_off_signal"):
-        met = True
-        if isinstance(claim.value, (Unresolved, OneOf)) or (asked := _hand_off(claim)) is None:
-            yield unknown(job.name, f"which signal {quoted(claim)} sends, and to whom", at=claim)
+        applicable = True
+        if isinstance(claim.value, (Unresolved, OneOf)) or (requested := _hand_off(claim)) is None:
+            yield unknown(job.name, f"the signal and receiver of {quoted(claim)} are unknown", at=claim)
             continue
         traps = [c for c in job.about("trapped_signal") if c.span.path == claim.span.path]
-        handled = [c for c in traps if asked.signal in texts(c.value)]
+        handled = [c for c in traps if requested.signal in texts(c.value)]
         own = [step for step in steps(job) if step.claim.span.path == claim.span.path]
-        if not asked.shell:
+        if not requested.shell:
             if not handled:
-                yield unknown(job.name, f"whether the programs of the job handle {asked.signal}", at=claim)
+                yield unknown(job.name, f"whether the programs of the job handle {requested.signal}", at=claim)
                 continue
             yield failed(
                 job.name,
                 f"{quoted(claim)} signals the steps only, so {quoted(handled[0])} ({where(handled[0])}) never runs.",
                 at=claim,
                 also=((handled[0], "waits for the signal"),),
-                remedy=f"Write `--signal=B:{asked.signal}@{asked.seconds}`, so that the batch script gets it.",
-                fix=mend(
+                remedy=f"Write `--signal=B:{requested.signal}@{requested.seconds}`, so that the batch script gets it.",
+                fix=make_fix(
                     "have the batch script get the signal",
-                    reworded(claim, f"--signal={asked.signal}", f"--signal=B:{asked.signal}"),
+                    replace_text(claim, f"--signal={requested.signal}", f"--signal=B:{requested.signal}"),
                     safe=False,
                 ),
             )
-        elif not handled and _sources_unseen(job, claim.span.path):
+        elif not handled and _sources_unreadable_file(job, claim.span.path):
             yield unknown(job.name, "a file that the script sources may set the trap", at=claim)
         elif not handled:
             yield failed(
                 job.name,
-                f"{quoted(claim)} signals the batch script, which has no trap for {asked.signal}: the shell is ended by"
-                " it and the job with it.",
+                f"{quoted(claim)} signals the batch script, which has no trap for {requested.signal}: it ends the"
+                " shell and with it the job.",
                 at=claim,
-                remedy=f"Add a `trap '...' {asked.signal}`, or leave `B:` out to signal the training program.",
+                remedy=f"Add a `trap '...' {requested.signal}`, or remove `B:` to signal the training program.",
             )
-        elif own and not any(step.surely("step_background") for step in own):
+        elif own and not any(step.definitely("step_background") for step in own):
             yield failed(
                 job.name,
-                f"bash runs {quoted(handled[0])} only when the srun in front has returned, which {quoted(claim)} is"
-                " sent before.",
+                f"bash runs {quoted(handled[0])} only after the foreground srun has returned, but {quoted(claim)}"
+                " is sent earlier.",
                 at=handled[0],
                 also=((claim, "the signal"), (own[-1].claim, "in the foreground")),
-                remedy="Start it with `srun ... &` and put `wait` behind it: a trap interrupts a wait.",
+                remedy="Start it with `srun ... &` and put `wait` after it: a trap interrupts a wait.",
             )
         else:
             yield passed(job.name)
-    if not met:
-        yield not_applicable(job.name, "no signal before the time limit is asked for")
+    if not applicable:
+        yield not_applicable(job.name, "no job requests a signal before the time limit")
 
 
-def _sources_unseen(job: Job, path: str) -> bool:
-    """Whether a script sources a file that could not be read."""
+def _sources_unreadable_file(job: Job, path: str) -> bool:
+    """Whether a script sources a file that cannot be read."""
     return any(
         note.kind in UNSEEN and note.span.path == path and note.span.snippet.lstrip().startswith(("source ", ". "))
         for note in job.notes
@@ -325,14 +325,14 @@ def _sources_unseen(job: Job, path: str) -> bool:
     ),
 )
 def first_task_alone_hands_off(job: Job) -> Iterator[Verdict]:
-    """At the time limit one task of several saves and requeues, and the others are left to fail.
+    """At the time limit one task saves and requeues the job, while the other tasks fail.
 
     What it checks:
-        submitit starts more than one task, and the job asks for a signal before its time limit or preemption.
+        submitit starts more than one task, and the job requests a signal before its time limit or preemption.
 
     Why it matters:
-        Every task gets the signal; submitit's handler saves and requeues in the task with global rank 0 alone and
-        lets the others go on. They then fail in a collective whose partner is gone, and what only they held (sharded
+        Every task gets the signal; submitit's handler saves and requeues only in the task with global rank 0 and lets
+        the others continue. They then fail in a collective whose partner is gone, and what only they held (sharded
         optimizer states) is lost. The time until the limit must be enough for the checkpoint.
 
     Example:
@@ -343,24 +343,23 @@ def first_task_alone_hands_off(job: Job) -> Iterator[Verdict]:
         time than one checkpoint takes; make `checkpoint()` resume from the last complete one.
 
     Known limits:
-        Right for models of which rank 0 holds everything and whose checkpoint is quick; which of both it is no
-        launch line tells.
+        Fine for models that rank 0 holds completely and saves quickly, which launch lines do not show.
 
     Evidence:
         facebookincubator/submitit#1708 and its job_environment.py.
     """
-    met = False
+    applicable = False
     for step in steps(job):
         module = step.about("step_module")
         signals = job.setting("hand_off_signal", step.scope)
         if module is None or not signals or not set(texts(module.value)) & set(_FIRST_TASK_ONLY):
             continue
-        met = True
+        applicable = True
         tasks = step.about("step_tasks")
-        open_end = undecided(step.subject, (*signals, *((tasks,) if tasks is not None else ())), step.launch)
-        asked = _hand_off(signals[0])
-        if open_end is not None or asked is None:
-            yield open_end or unknown(step.subject, "which signal is sent", at=signals[0])
+        undecided_verdict = undecided(step.subject, (*signals, *((tasks,) if tasks is not None else ())), step.launch)
+        requested = _hand_off(signals[0])
+        if undecided_verdict is not None or requested is None:
+            yield undecided_verdict or unknown(step.subject, "the signal is unknown", at=signals[0])
         elif tasks is None or not step.several("step_tasks"):
             yield passed(step.subject)
         else:
@@ -370,8 +369,8 @@ def first_task_alone_hands_off(job: Job) -> Iterator[Verdict]:
             ends = f" of {_duration(hours[0])}" if hours else ""
             yield failed(
                 step.subject,
-                f"{quoted(signals[0])} comes {asked.seconds} s before the time limit{ends}, and submitit saves and"
-                f" requeues in task 0 alone: the other {count - 1} of at least {count} tasks lose what they hold.",
+                f"{quoted(signals[0])} comes {requested.seconds} s before the time limit{ends}, and submitit saves "
+                f"and requeues only in task 0: the other {count - 1} of at least {count} tasks lose their state.",
                 at=signals[0],
                 also=(
                     *((c, "the time limit") for c in limit[:1]),
@@ -379,10 +378,10 @@ def first_task_alone_hands_off(job: Job) -> Iterator[Verdict]:
                     (step.claim, "handles the signal"),
                 ),
                 remedy="Write checkpoints at intervals independent of the signal, resume from the last complete one,"
-                " and let the signal come earlier than one checkpoint takes.",
+                " and request the signal earlier, by more than the time that one checkpoint takes.",
             )
-    if not met:
-        yield not_applicable(job.name, "no step hands its work off at a signal")
+    if not applicable:
+        yield not_applicable(job.name, "no step saves its work on a signal")
 
 
 def _duration(seconds: int) -> str:

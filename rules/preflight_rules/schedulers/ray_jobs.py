@@ -1,19 +1,16 @@
-"""Jobs that are sent to a Ray cluster: to the wrong address or port."""
+"""The address of `ray job submit`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from preflight.job import Claim, Job, Launch
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule
-from preflight.outcome import Severity
-from preflight_rules.reading import (
-    job_value,
-    quoted,
-    texts,
-    undecided,
-)
+from preflight.model.findings import Severity
+from preflight.model.job import Claim, Job, Launch
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import texts
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule
+from preflight_rules.helpers import quoted, undecided
 from preflight_rules.schedulers.ray_start import CLIENT_PORT, starts_of
 
 
@@ -28,15 +25,15 @@ from preflight_rules.schedulers.ray_start import CLIENT_PORT, starts_of
     ),
 )
 def ray_job_sent_to_wrong_address(job: Job) -> Iterator[Verdict]:
-    """`ray job submit` is given an address that takes no jobs.
+    """`ray job submit` is given an address that accepts no jobs.
 
     What it checks:
         The address of `ray job submit`, or RAY_ADDRESS in its environment, is that of the dashboard
         (`http://HOST:8265`), not of Ray Client (`ray://`, port 10001) and not the head's own port (6379).
 
     Why it matters:
-        Jobs are taken by the dashboard over HTTP. With `ray://` the command stops; on the other ports nobody speaks
-        HTTP, and it fails or hangs.
+        The dashboard accepts jobs over HTTP. With `ray://` the command stops; the other ports do not serve HTTP,
+        and it fails or hangs.
 
     Example:
         `ray job submit --address ray://head:10001 -- python train.py`.
@@ -50,32 +47,34 @@ def ray_job_sent_to_wrong_address(job: Job) -> Iterator[Verdict]:
     Evidence:
         Ray documentation, job submission; ray/dashboard/modules/dashboard_sdk.py, parse_cluster_info.
     """
-    met = False
+    applicable = False
     for launch, _ in starts_of(job, "submit"):
         given = job.setting("ray_submit_address", launch.scope) or job.setting("env.RAY_ADDRESS", launch.scope)
         if not given:
             continue
-        met = True
-        open_end = undecided(launch.id, given, launch)
+        applicable = True
+        undecided_verdict = undecided(launch.id, given, launch)
         found = texts(job_value(given))
-        if open_end is not None:
-            yield open_end
+        if undecided_verdict is not None:
+            yield undecided_verdict
         elif found and all(text.startswith("ray://") for text in found):
-            yield _wrong_address(launch, given[0], "is an address of Ray Client, which takes no jobs", None)
+            yield _wrong_address(launch, given[0], "is an address for Ray Client, which does not accept jobs", None)
         elif found and all(re.search(rf":(?:{CLIENT_PORT}|6379)/?$", text) for text in found):
-            yield _wrong_address(launch, given[0], "is not the dashboard's port, which takes jobs", Severity.WARNING)
+            yield _wrong_address(
+                launch, given[0], "is not the port of the dashboard, which accepts jobs", Severity.WARNING
+            )
         else:
             yield passed(launch.id)
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no `ray job submit` names an address")
 
 
-def _wrong_address(launch: Launch, claim: Claim, what: str, severity: Severity | None) -> Verdict:
+def _wrong_address(launch: Launch, claim: Claim, fault: str, severity: Severity | None) -> Verdict:
     return failed(
         launch.id,
-        f"{quoted(claim)} {what}.",
+        f"{quoted(claim)} {fault}.",
         at=claim,
         also=((launch, "sent from here"),),
-        remedy="Give the dashboard: --address http://HOST:8265.",
+        remedy="Use the dashboard: --address http://HOST:8265.",
         severity=severity,
     )

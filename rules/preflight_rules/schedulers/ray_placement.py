@@ -1,14 +1,15 @@
-"""What a script asks of a Ray cluster, and how long it waits for it."""
+"""Ray placement groups and the GPUs of Ray workers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Job
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.outcome import Confidence, Severity
-from preflight_rules.reading import placed, quoted, texts
-from preflight_rules.scripts.script_reading import is_run, stated
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Job
+from preflight.model.job.value import texts
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import placed, quoted
+from preflight_rules.scripts.script_facts import runs_program, stated
 
 
 @rule(
@@ -19,14 +20,14 @@ from preflight_rules.scripts.script_reading import is_run, stated
     evidence=("ray-project/ray#47792", "https://docs.ray.io/en/latest/ray-core/scheduling/placement-group.html"),
 )
 def placement_group_waited_for_without_end(job: Job) -> Iterator[Verdict]:
-    """A script waits without a time-out for a placement group that may fit on no node.
+    """A script waits without a timeout for a placement group that may not fit on any node.
 
     What it checks:
-        `ray.get(pg.ready())` of a placement group with known bundles has a time-out.
+        `ray.get(pg.ready())` of a placement group with known bundles has a timeout.
 
     Why it matters:
-        A bundle is never split over nodes. Where no node of the cluster has all it asks for, the group stays pending;
-        Ray says so in its log only, and the job waits for ever with whatever it already holds.
+        A bundle is never split over nodes. If no node of the cluster has all it requests, the group stays pending;
+        only Ray's log reports it, and the job waits forever with whatever it already holds.
 
     Example:
         `pg = placement_group([{"CPU": 2}], strategy="SPREAD")`, `ray.get(pg.ready())`, on nodes of one CPU.
@@ -36,31 +37,43 @@ def placement_group_waited_for_without_end(job: Job) -> Iterator[Verdict]:
         largest bundle with the nodes.
 
     Known limits:
-        How large the nodes are is not known from the script; on an autoscaling cluster a wait may be meant.
+        How large the nodes are is not known from the script; on an autoscaling cluster the wait may be intended.
+        Bundles of at most one GPU and one CPU fit on any node with a GPU and are not reported.
 
     Evidence:
         ray-project/ray#47792; Ray documentation, placement groups.
     """
-    met = False
+    applicable = False
     for subject, waits in stated(job, "ray_wait_unbounded"):
-        met = True
+        applicable = True
         bundle = next((claim for claim in waits.because if claim.quantity == "ray_bundle"), None)
-        if not is_run(job) or bundle is None:
-            yield unknown(subject, f"{quoted(waits)} waits for bundles that are not known", at=waits)
+        if not runs_program(job) or bundle is None:
+            yield unknown(subject, f"{quoted(waits)} waits for unknown bundles", at=waits)
+            continue
+        if all(_fits_anywhere(text) for text in texts(bundle.value)):
+            yield passed(subject)
             continue
         yield failed(
             subject,
-            f"{quoted(waits)} waits for ever if no node of the cluster has {next(iter(texts(bundle.value)), 'that')}"
-            f" for the bundle {quoted(bundle)} (line {bundle.span.line}), and nothing tells.",
+            f"{quoted(waits)} waits forever if no node of the cluster has {next(iter(texts(bundle.value)), 'that')}"
+            f" for the bundle {quoted(bundle)} (line {bundle.span.line}), without an error.",
             at=waits,
             also=((bundle, "never split over nodes"),),
-            remedy="Give it an end, ray.get(pg.ready(), timeout=600), and compare the largest bundle with the nodes.",
+            remedy="Add a timeout, ray.get(pg.ready(), timeout=600), and compare the largest bundle with the nodes.",
         )
-    if not met and job.about("ray_bundle"):
-        met = True
+    if not applicable and job.about("ray_bundle"):
+        applicable = True
         yield passed(job.name)
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no script waits for a placement group")
+
+
+def _fits_anywhere(bundle: str) -> bool:
+    """Whether a bundle such as `GPU 1, CPU 1` requests no more than the smallest node with a GPU has."""
+    parts = [part.split() for part in bundle.split(", ")]
+    return "GPU" in bundle and all(
+        len(part) == 2 and part[0] in ("GPU", "CPU") and part[1] in ("0", "1", "1.0") for part in parts
+    )
 
 
 @rule(
@@ -73,14 +86,14 @@ def placement_group_waited_for_without_end(job: Job) -> Iterator[Verdict]:
     ),
 )
 def worker_gpus_not_used(job: Job) -> Iterator[Verdict]:
-    """The workers of a Ray trainer get GPUs that they are told not to use, or none where they are told to.
+    """`resources_per_worker` and `use_gpu` of a Ray trainer contradict each other.
 
     What it checks:
-        `resources_per_worker` of a ScalingConfig has a `GPU` above 0 exactly where `use_gpu` is True; without
-        `use_gpu` it is False.
+        `resources_per_worker` of a ScalingConfig has a `GPU` above 0 only where `use_gpu` is True; without `use_gpu` it
+        is False. A `GPU` of 0 with `use_gpu=True` counts as 1, so Ray accepts it.
 
     Why it matters:
-        Ray refuses such a ScalingConfig with ValueError, in the script that starts everything.
+        Ray rejects such a ScalingConfig with ValueError, in the script that starts everything.
 
     Example:
         `ScalingConfig(num_workers=4, resources_per_worker={"GPU": 1})`.
@@ -89,30 +102,31 @@ def worker_gpus_not_used(job: Job) -> Iterator[Verdict]:
         `use_gpu=True`, or no `GPU` among the resources.
 
     Known limits:
-        Only where the resources are written out.
+        Only resources that are written out are judged.
 
     Evidence:
         Ray, air/config.py (ScalingConfig.__post_init__) and its documentation.
     """
-    met = False
+    applicable = False
     for subject, gpus in stated(job, "ray_train_worker_gpus"):
-        met = True
+        applicable = True
         uses = gpus.because[0] if gpus.because else None
         amounts = [item for item in gpus.alternatives if isinstance(item, (int, float))]
-        said = [item for item in uses.alternatives if isinstance(item, bool)] if uses is not None else [False]
-        if len(amounts) != 1 or len(said) != 1:
-            yield unknown(subject, f"{quoted(gpus)} or `use_gpu` is known at run time only", at=gpus)
-        elif said[0] == (amounts[0] > 0):
+        given = uses.alternatives if uses is not None else (False,)
+        flags = [bool(item) for item in given if item is None or isinstance(item, bool)]
+        if len(amounts) != 1 or len(flags) != 1:
+            yield unknown(subject, f"{quoted(gpus)} or `use_gpu` is known only at run time", at=gpus)
+        elif flags[0] or amounts[0] <= 0:
             yield passed(subject)
         else:
-            shown = placed(uses) if uses is not None else "`use_gpu`, which is not given and so False,"
+            shown = placed(uses) if uses is not None else "`use_gpu`, which is False by default,"
             yield failed(
                 subject,
-                f"{quoted(gpus)} and {shown} contradict each other: Ray refuses the ScalingConfig with ValueError.",
+                f"{quoted(gpus)} and {shown} contradict each other: Ray rejects the ScalingConfig with ValueError.",
                 at=gpus,
                 also=((uses, "whether GPUs are used"),) if uses is not None else (),
-                remedy="Write `use_gpu=True`." if amounts[0] > 0 else "Leave `GPU` out, or write `use_gpu=False`.",
+                remedy="Write `use_gpu=True`.",
                 severity=None if gpus.condition == "" else Severity.WARNING,
             )
-    if not met:
-        yield not_applicable(job.name, "no ScalingConfig gives its workers GPUs among their resources")
+    if not applicable:
+        yield not_applicable(job.name, "no ScalingConfig has GPUs in resources_per_worker")

@@ -1,33 +1,25 @@
-"""Ray clusters that are started by hand: `ray start` on the head and on the workers, `ray job submit`."""
+"""Ray clusters started with `ray start` on the head and on the workers."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from preflight.job import Claim, Job, Launch
-from preflight.judgement import Verdict, dropped, failed, mend, not_applicable, passed, rule, unknown
-from preflight.outcome import Confidence, Severity
-from preflight_rules.reading import (
-    certainly_several,
-    job_value,
-    numbers,
-    placed,
-    quoted,
-    spoken,
-    texts,
-    undecided,
-    why_unresolved,
-)
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Claim, Job, Launch
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import numbers, texts
+from preflight.plugins.authoring import Verdict, delete_word, failed, make_fix, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import certainly_several, joined, placed, quoted, undecided, why_unresolved
 
-#: Where worker processes listen unless told otherwise (ray start --help, 2.60).
+#: Default ports of worker processes (ray start --help, 2.60).
 _FIRST, _LAST = 10002, 19999
-#: Where the server of Ray Client listens unless told otherwise.
+#: Default port of the Ray Client server.
 CLIENT_PORT = 10001
 
 
 def starts_of(job: Job, role: str = "") -> Iterator[tuple[Launch, str]]:
-    """The lines of `ray`, each with what it does; empty where that is not known."""
+    """The `ray` commands, each with its subcommand; empty if unknown."""
     for launch in job.launches:
         if launch.launcher != "ray":
             continue
@@ -62,15 +54,15 @@ def ray_port_used_twice(job: Job) -> Iterator[Verdict]:
         `ray start --head --port=10005`, which lies among the worker ports.
 
     Fix:
-        Take ports outside 10002 to 19999, each once, or move the range.
+        Use different ports outside 10002 to 19999, or move the range.
 
     Known limits:
-        Ports that other programs use are a matter for `preflight check`.
+        Ports that other programs use are checked by `preflight check`.
 
     Evidence:
         Ray documentation, ports configurations; ray/_private/parameter.py, update_pre_selected_port.
     """
-    met = False
+    applicable = False
     for launch, kind in starts_of(job):
         if kind == "submit":
             continue
@@ -79,11 +71,11 @@ def ray_port_used_twice(job: Job) -> Iterator[Verdict]:
             own.extend(job.setting("master_port", launch.scope))
         if not own:
             continue
-        met = True
-        open_end = undecided(launch.id, own, launch)
-        yield open_end if open_end is not None else _ports(job, launch, own)
-    if not met:
-        yield not_applicable(job.name, "no line of `ray start` names a port")
+        applicable = True
+        undecided_verdict = undecided(launch.id, own, launch)
+        yield undecided_verdict if undecided_verdict is not None else _ports(job, launch, own)
+    if not applicable:
+        yield not_applicable(job.name, "no `ray start` sets a port")
 
 
 def _ports(job: Job, launch: Launch, own: list[Claim]) -> Verdict:
@@ -91,7 +83,7 @@ def _ports(job: Job, launch: Launch, own: list[Claim]) -> Verdict:
     low, high, place = _FIRST, _LAST, None
     if ranges:
         pair = ranges[0].alternatives
-        if len(pair) != 1 or not isinstance(pair[0], tuple):
+        if len(pair) != 1 or not isinstance(pair[0], tuple) or len(pair[0]) != 2:
             return unknown(launch.id, f"the range of {quoted(ranges[0])} is not known", at=ranges[0])
         low, high, place = int(str(pair[0][0])), int(str(pair[0][1])), ranges[0]
     seen: dict[int, Claim] = {}
@@ -103,19 +95,20 @@ def _ports(job: Job, launch: Launch, own: list[Claim]) -> Verdict:
         if port in seen:
             return failed(
                 launch.id,
-                f"{quoted(claim)} is the port of {quoted(seen[port])} too: `ray start` stops at a port used twice.",
+                f"{quoted(claim)} is also the port of {quoted(seen[port])}: `ray start` stops when a port is used"
+                f" twice.",
                 at=claim,
                 also=((seen[port], "same port"),),
-                remedy="Give each component a port of its own.",
+                remedy="Give each component its own port.",
             )
         if low <= port <= high and low > 0:
             return failed(
                 launch.id,
-                f"{quoted(claim)} lies among Ray's worker ports, {low} to {high}: `ray start` stops at a port used"
-                " twice.",
+                f"{quoted(claim)} is in Ray's range of worker ports, {low} to {high}: `ray start` stops when a port"
+                f" is used twice.",
                 at=claim,
                 also=((place, "the range"),) if place is not None else (),
-                remedy=f"Take a port outside {low} to {high}, or move the range with --min-worker-port and"
+                remedy=f"Use a port outside {low} to {high}, or move the range with --min-worker-port and"
                 " --max-worker-port.",
             )
         seen[port] = claim
@@ -133,7 +126,7 @@ def _ports(job: Job, launch: Launch, own: list[Claim]) -> Verdict:
     ),
 )
 def ray_worker_dials_another_port(job: Job) -> Iterator[Verdict]:
-    """A worker is told to join at a port on which the head does not listen.
+    """A worker joins at a port on which the head does not listen.
 
     What it checks:
         The port in `ray start --address=HOST:PORT` is the `--port` of the `ray start --head` in the same job (6379
@@ -150,35 +143,35 @@ def ray_worker_dials_another_port(job: Job) -> Iterator[Verdict]:
         Keep the port in one variable and use it on both lines.
 
     Known limits:
-        With several heads in one job nothing is said.
+        With several heads in one job nothing is reported.
 
     Evidence:
         Ray documentation, launching an on-premises cluster, and deploying on Slurm.
     """
     heads = list(starts_of(job, "head"))
-    met = False
+    applicable = False
     for launch, _ in starts_of(job, "worker"):
         claims = job.setting("master_port", launch.scope)
         if len(heads) != 1 or not claims:
             continue
-        met = True
-        there = job.setting("master_port", heads[0][0].scope)
-        open_end = undecided(launch.id, (*claims, *there), launch)
-        ours, theirs = numbers(job_value(claims)), numbers(job_value(there))
-        if open_end is not None:
-            yield open_end
+        applicable = True
+        ports = job.setting("master_port", heads[0][0].scope)
+        undecided_verdict = undecided(launch.id, (*claims, *ports), launch)
+        ours, theirs = numbers(job_value(claims)), numbers(job_value(ports))
+        if undecided_verdict is not None:
+            yield undecided_verdict
         elif ours and theirs and not set(ours) & set(theirs):
             yield failed(
                 launch.id,
-                f"{quoted(claims[0])} dials port {spoken(ours)}, but the head listens on {spoken(theirs)}"
-                f" ({placed(there[0])}).",
+                f"{quoted(claims[0])} dials port {joined(ours)}, but the head listens on {joined(theirs)}"
+                f" ({placed(ports[0])}).",
                 at=claims[0],
-                also=((there[0], "the head's port"),),
-                remedy=f"Use port {spoken(theirs)} here, or give the head --port={spoken(ours)}.",
+                also=((ports[0], "the head's port"),),
+                remedy=f"Use port {joined(theirs)} here, or give the head --port={joined(ours)}.",
             )
         else:
             yield passed(launch.id)
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no worker joins a head of the same job")
 
 
@@ -196,7 +189,7 @@ def ray_head_on_every_node(job: Job) -> Iterator[Verdict]:
         srun, mpirun or pdsh starts the head on one node only.
 
     Why it matters:
-        Each node becomes a cluster of its own. The workers join one of them, and the program sees a part of the
+        Each node becomes a cluster of its own. The workers join one of them, and the program sees only some of the
         GPUs, or waits for the rest.
 
     Example:
@@ -206,35 +199,35 @@ def ray_head_on_every_node(job: Job) -> Iterator[Verdict]:
         `srun --nodes=1 --ntasks=1 -w "$head_node" ray start --head --block &`.
 
     Known limits:
-        A head behind a condition on the node's rank is not known.
+        A head under a condition on the node's rank is not recognized.
 
     Evidence:
         Ray documentation, deploying on Slurm.
     """
-    met = False
+    applicable = False
     for launch, _ in starts_of(job, "head"):
         spread = {"srun", "mpirun", "pdsh", "clush"} & set(launch.wrappers)
         nodes = job.setting("nodes", launch.scope)
         if not spread or not nodes:
             continue
-        met = True
-        open_end = undecided(launch.id, nodes, launch)
+        applicable = True
+        undecided_verdict = undecided(launch.id, nodes, launch)
         if job.setting("single_node_step", launch.scope):
             yield passed(launch.id)
-        elif open_end is not None:
-            yield open_end
+        elif undecided_verdict is not None:
+            yield undecided_verdict
         elif certainly_several(job_value(nodes)):
             yield failed(
                 launch.id,
-                f"`ray start --head` is started on each of {spoken(numbers(job_value(nodes)))} nodes"
-                f" ({placed(nodes[0])}): each becomes a cluster of its own.",
+                f"`ray start --head` is started on each of {joined(numbers(job_value(nodes)))} nodes"
+                f" ({placed(nodes[0])}): each starts a separate cluster.",
                 at=launch,
                 also=((nodes[0], "nodes"),),
                 remedy='Start it on one: `srun --nodes=1 --ntasks=1 -w "$head_node" ray start --head --block &`.',
             )
         else:
             yield passed(launch.id)
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "nothing starts a Ray head on several nodes")
 
 
@@ -249,49 +242,49 @@ def ray_head_on_every_node(job: Job) -> Iterator[Verdict]:
     ),
 )
 def ray_start_returns_at_once(job: Job) -> Iterator[Verdict]:
-    """`ray start` under srun is not told to stay, so Slurm ends the step and kills what it started.
+    """`ray start` under srun lacks `--block`, so the step ends and Slurm kills the daemons.
 
     What it checks:
-        A line of `ray start` directly behind srun has `--block`.
+        A line of `ray start` directly under srun has `--block`.
 
     Why it matters:
-        Without it the command starts its daemons and returns. The step is over, Slurm cleans up after it, and the
-        node leaves the cluster a moment after it joined.
+        Without it the command starts its daemons and returns. The step ends, Slurm cleans up after it, and the node
+        leaves the cluster right after it joined.
 
     Example:
         `srun -N1 -n1 -w "$node" ray start --address="$head:6379"`.
 
     Fix:
-        Add `--block`, and `&` behind the line so that the script goes on.
+        Add `--block`, and `&` after the line so that the script continues.
 
     Known limits:
-        Sites whose Slurm does not track processes let the daemons live.
+        Where Slurm does not track processes, the daemons survive.
 
     Evidence:
         Ray documentation, deploying on Slurm, and `ray start --help`.
     """
-    met = False
+    applicable = False
     for launch, kind in starts_of(job):
         if kind not in ("head", "worker") or "srun" not in launch.wrappers:
             continue
-        met = True
+        applicable = True
         block = job.setting("ray_block", launch.scope)
-        # Behind a shell of the step's own, more may follow that keeps it alive.
+        # In a shell of the step, a later command may keep the step alive.
         steps = [c for c in job.about("step", launch.scope) if c.scope.launch == launch.id]
         inner = not steps or any(re.search(r"(?:^|[\s/])(?:ba|z|k|da)?sh\s", c.spelling) for c in steps)
         if not block or why_unresolved(block, launch) is not None or inner:
-            yield unknown(launch.id, "whether the step goes on behind `ray start` cannot be told", at=launch)
+            yield unknown(launch.id, "cannot determine whether the step continues after `ray start`", at=launch)
         elif all(claim.alternatives == (False,) for claim in block):
             yield failed(
                 launch.id,
                 "`ray start` without `--block` returns at once; the srun step ends with it, and Slurm kills the"
-                " daemons it left.",
+                " daemons.",
                 at=launch,
-                remedy="Add --block, and `&` behind the line so that the script goes on.",
+                remedy="Add --block, and `&` after the line so that the script continues.",
             )
         else:
             yield passed(launch.id)
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "srun starts no `ray start`")
 
 
@@ -304,7 +297,7 @@ def ray_start_returns_at_once(job: Job) -> Iterator[Verdict]:
     evidence=("https://github.com/ray-project/ray/blob/master/python/ray/scripts/scripts.py",),
 )
 def ray_start_options_conflict(job: Job) -> Iterator[Verdict]:
-    """A worker's `ray start` lacks the head's address, or is given an option that only the head may have.
+    """A worker's `ray start` lacks the head's address, or has an option that only the head accepts.
 
     What it checks:
         Without `--head`, a line of `ray start` has `--address` and has no `--port`.
@@ -325,12 +318,12 @@ def ray_start_options_conflict(job: Job) -> Iterator[Verdict]:
     Evidence:
         ray/scripts/scripts.py, start.
     """
-    met = False
+    applicable = False
     for launch, _ in starts_of(job, "worker"):
-        met = True
+        applicable = True
         address = job.setting("rendezvous_endpoint", launch.scope)
         port = next((c for c in job.about("ray_port", launch.scope) if re.match(r"--port\b", c.spelling)), None)
-        open_end = undecided(launch.id, address, launch)
+        undecided_verdict = undecided(launch.id, address, launch)
         if not address:
             yield failed(
                 launch.id,
@@ -344,10 +337,10 @@ def ray_start_options_conflict(job: Job) -> Iterator[Verdict]:
                 f"{quoted(port)} may only be given together with --head; this line joins {quoted(address[0])}.",
                 at=port,
                 also=((address[0], "a worker's line"),),
-                remedy="Drop --port; the port of the head stands in --address.",
-                fix=mend(f"drop {port.spelling}", dropped(port), safe=True),
+                remedy="Drop --port; the port of the head is in --address.",
+                fix=make_fix(f"drop {port.spelling}", delete_word(port), safe=True),
             )
         else:
-            yield open_end if open_end is not None else passed(launch.id)
-    if not met:
+            yield undecided_verdict if undecided_verdict is not None else passed(launch.id)
+    if not applicable:
         yield not_applicable(job.name, "no `ray start` of a worker")

@@ -1,30 +1,30 @@
-"""What Slurm starts, and what the thing it starts then starts itself."""
+"""Launchers under Slurm: tasks per node, and the nodes that they run on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Claim, Job, Launch, Strength
-from preflight.job.symbols import Symbol, symbols_in
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.outcome import Confidence, Severity
-from preflight_rules.reading import (
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Claim, Job, Launch, Strength
+from preflight.model.job.claim import job_value
+from preflight.model.job.symbols import Symbol, symbols_in
+from preflight.model.job.value import numbers
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import (
     AGENT_LAUNCHERS,
     SCHEDULERS,
     certainly_one,
     certainly_several,
     counted,
-    job_value,
-    numbers,
+    joined,
     on_first_node_only,
     quoted,
-    spoken,
     undecided,
     where,
     why_unresolved,
 )
 
-#: Programs that start the ranks of their node themselves, as modules behind `python -m`.
+#: Modules that start the ranks of their node, for `python -m`.
 _LAUNCHER_MODULES = (
     "accelerate/commands",
     "deepspeed/launcher",
@@ -33,7 +33,7 @@ _LAUNCHER_MODULES = (
     "ray/scripts",
     "paddle/distributed",
     "bash",
-    # Servers of models: one process drives all GPUs of its node.
+    # Model servers: one process uses all GPUs of its node.
     "sglang",
     "vllm",
     "lmdeploy",
@@ -49,14 +49,14 @@ _LAUNCHER_MODULES = (
     evidence=("interTwin-eu/itwinai#360", "pytorch/pytorch#67547", "Lightning-AI/pytorch-lightning#18950"),
 )
 def launcher_started_more_than_once_per_node(job: Job) -> Iterator[Verdict]:
-    """A launcher that starts a node's ranks itself is started several times on each node.
+    """A launcher that starts all ranks of a node is started several times on each node.
 
     What it checks:
-        That srun starts a launcher such as torchrun once per node: tasks per node is 1 wherever it stands.
+        srun starts a launcher such as torchrun once per node: every setting of tasks per node is 1.
 
     Why it matters:
-        With T tasks per node, each node gets T launchers and T times as many ranks as GPUs. The extra launchers
-        wait for a place in the rendezvous until it times out, or two ranks share each GPU.
+        With T tasks per node, each node gets T launchers and T times as many ranks as GPUs. The extra launchers wait to
+        join the rendezvous until it times out, or two ranks share each GPU.
 
     Example:
         `#SBATCH --ntasks-per-node=8` with `srun torchrun --nproc_per_node=8 train.py`.
@@ -66,66 +66,69 @@ def launcher_started_more_than_once_per_node(job: Job) -> Iterator[Verdict]:
         start the ranks.
 
     Known limits:
-        One process per launcher (`--nproc_per_node=1`) with as many launchers as `--nnodes` is a valid, if rare,
-        arrangement and stays silent. Launchers inside a script that itself looks at SLURM_LOCALID are not
-        understood.
+        One process per launcher (`--nproc_per_node=1`) with as many launchers as `--nnodes` is valid, if rare, and is
+        not reported. Launchers inside a script that reads SLURM_LOCALID itself are not analysed.
 
     Evidence:
         interTwin-eu/itwinai#360, pytorch/pytorch#67547, Lightning-AI/pytorch-lightning#18950.
     """
-    met = False
+    applicable = False
     for launch in job.launches:
         if launch.launcher not in AGENT_LAUNCHERS or "srun" not in launch.wrappers:
             continue
-        met = True
+        applicable = True
         tasks = job.setting("tasks_per_node", launch.scope)
         if not tasks:
-            yield from _by_total(job, launch)
+            yield from _judge_task_total(job, launch)
             continue
-        open_end = why_unresolved(tasks, launch)
-        if open_end is not None:
-            yield unknown(launch.id, f"tasks per node: {quoted(open_end[0])} is left open: {open_end[1]}", at=tasks[0])
-        elif not certainly_several(job_value(tasks)) or _one_rank_each(job, launch):
+        undecided_verdict = why_unresolved(tasks, launch)
+        if undecided_verdict is not None:
+            yield unknown(
+                launch.id,
+                f"tasks per node: {quoted(undecided_verdict[0])} is unknown: {undecided_verdict[1]}",
+                at=tasks[0],
+            )
+        elif not certainly_several(job_value(tasks)) or _starts_one_rank(job, launch):
             yield passed(launch.id)
         else:
-            yield _several(job, launch, tasks[0], numbers(job_value(tasks)))
-    if not met:
+            yield _several_launchers_finding(job, launch, tasks[0], numbers(job_value(tasks)))
+    if not applicable:
         yield not_applicable(job.name, "srun starts no launcher")
 
 
-def _one_rank_each(job: Job, launch: Launch) -> bool:
+def _starts_one_rank(job: Job, launch: Launch) -> bool:
     processes = job.setting("processes_per_node", launch.scope)
     return bool(processes) and certainly_one(job_value(processes))
 
 
-def _by_total(job: Job, launch: Launch) -> Iterator[Verdict]:
-    """`--ntasks=4 --nodes=2` says two tasks a node without saying so."""
+def _judge_task_total(job: Job, launch: Launch) -> Iterator[Verdict]:
+    """Tasks per node from `--ntasks` and `--nodes`: `--ntasks=4 --nodes=2` means two."""
     tasks, nodes = job.setting("tasks", launch.scope), job.setting("nodes", launch.scope)
-    open_end = undecided(launch.id, (*tasks, *nodes), launch, what="tasks per node")
-    if open_end is not None:
-        yield open_end
+    undecided_verdict = undecided(launch.id, (*tasks, *nodes), launch, quantity="tasks per node")
+    if undecided_verdict is not None:
+        yield undecided_verdict
         return
     if not tasks or not nodes:
-        yield unknown(launch.id, "nothing says how many tasks srun starts on each node")
+        yield unknown(launch.id, "the number of tasks that srun starts on each node is not given")
         return
     total, over = numbers(job_value(tasks)), numbers(job_value(nodes))
-    if not total or not over or min(total) <= max(over) or _one_rank_each(job, launch):
+    if not total or not over or min(total) <= max(over) or _starts_one_rank(job, launch):
         yield passed(launch.id)
         return
-    yield _several(job, launch, tasks[0], (-(-min(total) // max(over)),))
+    yield _several_launchers_finding(job, launch, tasks[0], (-(-min(total) // max(over)),))
 
 
-def _several(job: Job, launch: Launch, tasks: Claim, count: tuple[int, ...]) -> Verdict:
+def _several_launchers_finding(job: Job, launch: Launch, tasks: Claim, count: tuple[int, ...]) -> Verdict:
     processes = job.setting("processes_per_node", launch.scope)
     each = numbers(job_value(processes)) if processes else ()
     message = (
-        f"srun starts {launch.launcher} {spoken(count)} times on each node ({quoted(tasks)}, {where(tasks)}), but"
+        f"srun starts {launch.launcher} {joined(count)} times on each node ({quoted(tasks)}, {where(tasks)}), but"
         f" {launch.launcher} starts all ranks of its node itself."
     )
     if len(each) == 1 and len(count) == 1:
         message += (
             f" Each node would get {count[0]} x {each[0]} = {counted(count[0] * each[0], 'rank')} where"
-            f" {each[0]} {'is' if each[0] == 1 else 'are'} meant."
+            f" {each[0]} {'is' if each[0] == 1 else 'are'} intended."
         )
     return failed(
         launch.id,
@@ -144,15 +147,15 @@ def _several(job: Job, launch: Launch, tasks: Claim, count: tuple[int, ...]) -> 
     evidence=("Lightning-AI/pytorch-lightning#4389", "Lightning-AI/pytorch-lightning#18950"),
 )
 def one_task_for_several_gpus(job: Job) -> Iterator[Verdict]:
-    """srun starts the script once per node although each node holds several GPUs.
+    """srun starts one task per node, although each node has several GPUs.
 
     What it checks:
         Where srun starts Python itself on several nodes, that tasks per node is not 1 while more than one GPU
         per node is granted.
 
     Why it matters:
-        Each task is one rank. With one task per node only one GPU per node works, or the script starts ranks
-        of its own that then disagree with Slurm about who they are.
+        Each task is one rank. With one task per node only one GPU per node works, or the script starts its own ranks,
+        whose ranks then differ from Slurm's.
 
     Example:
         `#SBATCH --nodes=2 --gres=gpu:4` and `srun python train.py`, without `--ntasks-per-node=4`.
@@ -162,12 +165,12 @@ def one_task_for_several_gpus(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A script that drives all GPUs of its node from one process (model parallelism in one process, or its own
-        spawn) is right as it is; this is why it is a warning of medium confidence.
+        spawn) is correct; therefore the finding is a warning of medium confidence.
 
     Evidence:
         Lightning-AI/pytorch-lightning#4389 and #18950.
     """
-    met = False
+    applicable = False
     for launch in job.launches:
         if launch.launcher != "srun" or _is_launcher(launch.program):
             continue
@@ -175,12 +178,12 @@ def one_task_for_several_gpus(job: Job) -> Iterator[Verdict]:
         gpus, nodes = job.setting("gpus_per_node", launch.scope), job.setting("nodes", launch.scope)
         if not gpus or not nodes:
             continue
-        met = True
-        open_end = undecided(launch.id, (*tasks, *gpus, *nodes), launch)
-        if open_end is not None:
-            yield open_end
+        applicable = True
+        undecided_verdict = undecided(launch.id, (*tasks, *gpus, *nodes), launch)
+        if undecided_verdict is not None:
+            yield undecided_verdict
         elif not tasks:
-            yield unknown(launch.id, "nothing says how many tasks srun starts on each node")
+            yield unknown(launch.id, "the number of tasks that srun starts on each node is not given")
         elif (
             certainly_one(job_value(tasks))
             and certainly_several(job_value(gpus))
@@ -189,16 +192,16 @@ def one_task_for_several_gpus(job: Job) -> Iterator[Verdict]:
             count = numbers(job_value(gpus))
             yield failed(
                 launch.id,
-                f"{quoted(gpus[0])} grants {spoken(count)} GPUs on each node, but srun starts one task there"
-                f" ({quoted(tasks[0])}), so one rank: {spoken(n - 1 for n in count)} stay idle unless the script"
-                " drives them itself.",
+                f"{quoted(gpus[0])} grants {joined(count)} GPUs on each node, but srun starts one task there"
+                f" ({quoted(tasks[0])}), so one rank: {joined(n - 1 for n in count)} stay idle unless the"
+                " script uses them itself.",
                 at=launch,
                 also=((gpus[0], "GPUs of each node"), (tasks[0], "tasks of each node")),
-                remedy=f"Set `--ntasks-per-node={spoken(count)}`, or start the script with torchrun.",
+                remedy=f"Set `--ntasks-per-node={joined(count)}`, or start the script with torchrun.",
             )
         else:
             yield passed(launch.id)
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "srun starts no script on nodes with a known number of GPUs")
 
 
@@ -221,7 +224,7 @@ def multi_node_launcher_on_first_node_only(job: Job) -> Iterator[Verdict]:
         is started by srun, mpirun, pdsh or ssh.
 
     Why it matters:
-        Slurm runs a batch script on the first node alone. The launcher there waits for the others until the
+        Slurm runs a batch script only on the first node. The launcher there waits for the others until the
         rendezvous times out, while all nodes are held.
 
     Example:
@@ -231,70 +234,71 @@ def multi_node_launcher_on_first_node_only(job: Job) -> Iterator[Verdict]:
         Put `srun --ntasks-per-node=1` before the launcher.
 
     Known limits:
-        A launch for which the script has a node rank of its own (a loop over hosts with ssh) is not judged, nor
-        one inside a function or script that another command may spread.
+        A launch for which the script has a node rank of its own (a loop over hosts with ssh) is not judged, nor one
+        inside a function or script that another command may start on all nodes.
 
     Evidence:
         sbatch documentation (the script runs on the first allocated node); pytorch/pytorch#67547.
     """
-    met = False
+    applicable = False
     for launch in job.launches:
         alone = [c for c in job.setting("nodes", launch.scope) if on_first_node_only(c, launch)]
-        told = job.requiring("nodes", launch.scope)
-        if launch.launcher not in AGENT_LAUNCHERS or not told:
+        stated = job.requiring("nodes", launch.scope)
+        if launch.launcher not in AGENT_LAUNCHERS or not stated:
             continue
         if not alone:
             if "srun" in launch.wrappers:
-                met = True
+                applicable = True
                 yield passed(launch.id)
             continue
-        met = True
-        open_end = undecided(launch.id, (*alone, *told), launch, what="nodes")
-        if open_end is not None:
-            yield open_end
-        elif certainly_several(job_value(told)):
-            yield _alone(job, launch, told[0])
+        applicable = True
+        undecided_verdict = undecided(launch.id, (*alone, *stated), launch, quantity="nodes")
+        if undecided_verdict is not None:
+            yield undecided_verdict
+        elif certainly_several(job_value(stated)):
+            yield _first_node_verdict(job, launch, stated[0])
         else:
             yield passed(launch.id)
-    if not met:
-        yield not_applicable(job.name, "no launcher of a batch script says over how many nodes it runs")
+    if not applicable:
+        yield not_applicable(job.name, "no launcher of a batch script sets the number of nodes that it runs on")
 
 
 def _is_launcher(program: str) -> bool:
-    """Whether a program is one of those modules; a relative one is given from the directory it is started in."""
+    """Whether a program is one of the modules, also by a path relative to the working directory."""
     framed = f"/{program.removesuffix('.py')}/"
     return any(f"/{module}/" in framed for module in _LAUNCHER_MODULES)
 
 
-def _granted(job: Job) -> tuple[Claim, ...]:
-    """What the header of a batch script asks for."""
+def _header_nodes(job: Job) -> tuple[Claim, ...]:
+    """The nodes that the header of a batch script requests."""
     return tuple(c for c in job.setting("nodes") if c.source in SCHEDULERS)
 
 
-def _of_this_task(claim: Claim) -> bool:
-    """Whether a rank is the one Slurm gives the process at hand: in a batch script that is 0, and starts nobody."""
+def _is_own_task_rank(claim: Claim) -> bool:
+    """Whether a rank is Slurm's own for this process, which is 0 in a batch script and starts no other node."""
     if claim.strength is Strength.DEFAULT:
         return True
     return bool(symbols_in(claim.value) & {Symbol.PROCESS_RANK, Symbol.NODE_RANK, Symbol.LOCAL_RANK})
 
 
-def _alone(job: Job, launch: Launch, told: Claim) -> Verdict:
-    # The rank in a configuration that all nodes share is nobody's own.
+def _first_node_verdict(job: Job, launch: Launch, stated: Claim) -> Verdict:
+    # A rank in a configuration that all nodes share belongs to no node.
     own = [claim for claim in job.setting("node_rank", launch.scope) if claim.strength > Strength.CONFIG]
-    if any(not _of_this_task(claim) for claim in own):
+    if any(not _is_own_task_rank(claim) for claim in own):
         return unknown(
             launch.id,
-            f"{launch.launcher} is given a node rank: something else may start the others",
+            f"{launch.launcher} has a node rank: something else may start the other nodes",
             at=launch,
         )
-    count, granted = spoken(numbers(told.value)), _granted(job)
+    count, granted = joined(numbers(stated.value)), _header_nodes(job)
     name, starter = SCHEDULERS[granted[0].source if granted else "slurm"]
     return failed(
         launch.id,
-        f"{quoted(told)} makes {launch.launcher} wait for {count} nodes, but nothing starts it on the others: {name}"
+        f"{quoted(stated)} makes {launch.launcher} wait for {count} nodes, but nothing starts it on the other nodes:"
+        f" {name}"
         " runs a batch script on the first node of its allocation only.",
         at=launch,
-        also=((told, f"waits for {count}"), *((claim, "granted") for claim in granted)),
+        also=((stated, f"waits for {count}"), *((claim, "granted") for claim in granted)),
         remedy=f"Put `{starter}` before {launch.launcher}.",
         waits_at="rendezvous",
     )
@@ -307,7 +311,7 @@ def _alone(job: Job, launch: Launch, told: Claim) -> Verdict:
     evidence=("https://slurm.schedmd.com/sbatch.html", "Lightning-AI/pytorch-lightning#18950"),
 )
 def allocated_nodes_never_used(job: Job) -> Iterator[Verdict]:
-    """A batch script asks for several nodes and starts everything on the first one.
+    """A batch script requests several nodes but starts everything on the first one.
 
     What it checks:
         In a batch script for several nodes, that at least one launch leaves the first node: through srun, mpirun,
@@ -320,27 +324,27 @@ def allocated_nodes_never_used(job: Job) -> Iterator[Verdict]:
         `#SBATCH --nodes=4` and `torchrun --nproc_per_node=8 train.py` with no srun in the script.
 
     Fix:
-        Put `srun --ntasks-per-node=1` before the launcher and give it `--nnodes`, or ask for one node.
+        Put `srun --ntasks-per-node=1` before the launcher and give it `--nnodes`, or request one node.
 
     Known limits:
-        A launcher that is told to wait for several nodes is SLU003's case. A program that spreads itself by
+        A launcher that waits for several nodes is reported by SLU003. A program that spreads itself by
         other means (its own ssh, a cluster library) is not recognised.
 
     Evidence:
         sbatch documentation (the script runs on the first allocated node); Lightning-AI/pytorch-lightning#18950.
     """
-    granted = _granted(job)
+    granted = _header_nodes(job)
     alone = [
         launch
         for launch in job.launches
         if any(on_first_node_only(c, launch) for c in job.setting("nodes", launch.scope))
     ]
     if not granted or not job.launches:
-        yield not_applicable(job.name, "no batch script says how many nodes it asks for")
+        yield not_applicable(job.name, "no batch script requests a number of nodes")
         return
-    open_end = undecided(job.name, granted, what="nodes")
-    if open_end is not None:
-        yield open_end
+    undecided_verdict = undecided(job.name, granted, quantity="nodes")
+    if undecided_verdict is not None:
+        yield undecided_verdict
         return
     waiting = any(certainly_several(job_value(job.requiring("nodes", launch.scope))) for launch in alone)
     if len(alone) < len(job.launches) or waiting or not certainly_several(job_value(granted)):
@@ -349,10 +353,10 @@ def allocated_nodes_never_used(job: Job) -> Iterator[Verdict]:
     count = numbers(job_value(granted))
     yield failed(
         job.name,
-        f"{quoted(granted[0])} asks for {spoken(count)} nodes, but everything the script launches runs on the first"
-        f" one: {spoken(n - 1 for n in count)} stay idle.",
+        f"{quoted(granted[0])} requests {joined(count)} nodes, but everything the script launches runs on the first"
+        f" one: {joined(n - 1 for n in count)} stay idle.",
         at=granted[0],
         also=tuple((launch, "runs on the first node") for launch in alone[:8]),
-        remedy=f"Put `{SCHEDULERS[granted[0].source][1]}` before the launcher and tell it the number of nodes, or ask"
-        " for one node.",
+        remedy=f"Put `{SCHEDULERS[granted[0].source][1]}` before the launcher and give it the number of nodes, or"
+        " request one node.",
     )

@@ -1,25 +1,27 @@
-"""The header of a batch script against itself, and against the steps it runs."""
+"""The header of a batch script: directives, time, memory, tasks, and the steps that use them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from preflight.job import Claim, Job, Scope
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.lazy.patterns import lazy_pattern
-from preflight.outcome import Confidence, Severity
-from preflight_rules.reading import counted, job_value, numbers, placed, quoted, texts, undecided
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Claim, Job, Scope
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import numbers, texts
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import counted, placed, quoted, undecided
 from preflight_rules.schedulers.steps import steps
 
 #: Forms of --time (sbatch manual): minutes[:seconds], hours:minutes:seconds, days-hours[:minutes[:seconds]].
-_TIME = lazy_pattern(r"\d+(?::\d+){0,2}|\d+-\d+(?::\d+){0,2}|(?i:infinite|unlimited)|0")
-#: Minutes that nobody asks for, and hours that many do.
+_TIME = lazy_pattern(r"-?\d+(?::\d+){0,2}|\d+-\d+(?::\d+){0,2}|(?i:infinite|unlimited)|0")
+#: Numbers that are common as hours and unlikely as minutes.
 _HOURS = ("24", "36", "48", "72", "96", "168")
 
 
-def header_says(job: Job, quantity: str) -> tuple[Claim, ...]:
-    """What the header says of a quantity, by its own words."""
+def header_claims(job: Job, quantity: str) -> tuple[Claim, ...]:
+    """The claims of the header's directives about a quantity."""
     return tuple(c for c in job.about(quantity) if c.source == "slurm" and not c.because)
 
 
@@ -33,25 +35,25 @@ def header_says(job: Job, quantity: str) -> tuple[Claim, ...]:
     ),
 )
 def directive_not_read(job: Job) -> Iterator[Verdict]:
-    """A line looks like a directive for sbatch, which does not read it.
+    """A line looks like an sbatch directive, but sbatch does not read it.
 
     What it checks:
-        `#SBATCH` behind the first command of the script, `#SBATCH--nodes` without a blank, `#sbatch` in small
-        letters; as information `# SBATCH` with a blank, which may be how somebody switched it off, unless it gives the
-        nodes that a launch counts on and nothing else does.
+        `#SBATCH` after the first command of the script, `#SBATCH--nodes` without a space, `#sbatch` in lower case; as
+        information `# SBATCH` with a space, which may be disabled on purpose, unless it gives the nodes that a launch
+        counts on and nothing else does.
 
     Why it matters:
-        sbatch stops reading at the first command and says nothing about the rest. The job runs with the defaults of
-        the cluster: one node, no GPU, an hour.
+        sbatch stops reading at the first command and ignores the rest without a message. The job runs with the defaults
+        of the cluster: one node, no GPU, an hour.
 
     Example:
         `module load cuda` and below it `#SBATCH --gres=gpu:8`.
 
     Fix:
-        Move all directives to the top, right behind `#!`.
+        Move all directives to the top, right after `#!`.
 
     Known limits:
-        `##SBATCH` is taken for switched off on purpose.
+        `##SBATCH` is treated as disabled on purpose.
 
     Evidence:
         sbatch's manual (directives are read up to the first line that is neither blank nor a comment).
@@ -59,24 +61,24 @@ def directive_not_read(job: Job) -> Iterator[Verdict]:
     found = job.about("directive_unread")
     for claim in found:
         reasons = texts(claim.value)
-        blank = "".join(reasons).startswith("a blank")
-        open_end = undecided(job.name, (claim,))
-        yield open_end or failed(
+        has_space = claim.spelling[1:2].isspace()
+        undecided_verdict = undecided(job.name, (claim,))
+        yield undecided_verdict or failed(
             job.name,
             f"{quoted(claim)} is not read by sbatch: {reasons[0] if reasons else ''}.",
             at=claim,
             remedy="Move it to the directives at the top of the script, written `#SBATCH --option=value`.",
-            severity=Severity.INFO if blank and not _missed(job, claim) else None,
+            severity=Severity.INFO if has_space and not _sets_needed_nodes(job, claim) else None,
         )
     if not found:
-        headers = header_says(job, "nodes") or header_says(job, "time_limit") or header_says(job, "gpus_per_node")
-        yield passed(job.name) if headers else not_applicable(job.name, "no batch script of Slurm")
+        headers = header_claims(job, "nodes") or header_claims(job, "time_limit") or header_claims(job, "gpus_per_node")
+        yield passed(job.name) if headers else not_applicable(job.name, "no Slurm batch script")
 
 
-def _missed(job: Job, claim: Claim) -> bool:
-    """Whether a line that is not read gives the nodes that a launch counts on, and none that is read does."""
+def _sets_needed_nodes(job: Job, claim: Claim) -> bool:
+    """Whether the line that Slurm ignores states the number of nodes that a launch needs, and no directive does."""
     found = re.search(r"SBATCH[ \t]+(?:--nodes[= ]|-N[ \t]*)(\d{1,6})[ \t]*$", claim.spelling)
-    if found is None or int(found[1]) < 2 or header_says(job, "nodes"):
+    if found is None or int(found[1]) < 2 or header_claims(job, "nodes"):
         return False
     return any(numbers(job_value(job.requiring("nodes", each.scope))) == (int(found[1]),) for each in job.launches)
 
@@ -88,14 +90,14 @@ def _missed(job: Job, claim: Claim) -> bool:
     evidence=("https://slurm.schedmd.com/sbatch.html#OPT_ntasks-per-node", "pytorch/pytorch#67547"),
 )
 def tasks_contradict_tasks_per_node(job: Job) -> Iterator[Verdict]:
-    """`--ntasks` and `--ntasks-per-node` of one header do not come to the same.
+    """`--ntasks` and `--ntasks-per-node` of one header contradict each other.
 
     What it checks:
         With `--nodes`, `--ntasks` and `--ntasks-per-node` all given, that nodes x tasks per node = tasks.
 
     Why it matters:
-        sbatch then ignores `--ntasks-per-node` ("can't honor --ntasks-per-node"), and ranks are laid out otherwise
-        than the script counts on.
+        sbatch then ignores `--ntasks-per-node` ("can't honor --ntasks-per-node"), and ranks are placed differently from
+        what the script expects.
 
     Example:
         `#SBATCH --nodes=2 --ntasks=4 --ntasks-per-node=4`.
@@ -109,23 +111,23 @@ def tasks_contradict_tasks_per_node(job: Job) -> Iterator[Verdict]:
     Evidence:
         sbatch's manual, --ntasks-per-node.
     """
-    nodes, tasks, each = (header_says(job, name) for name in ("nodes", "tasks", "tasks_per_node"))
+    nodes, tasks, each = (header_claims(job, name) for name in ("nodes", "tasks", "tasks_per_node"))
     nodes, tasks, each = (tuple(c for c in found if c.scope == Scope()) for found in (nodes, tasks, each))
     if not nodes or not tasks or not each:
-        yield not_applicable(job.name, "no header gives nodes, tasks and tasks per node")
+        yield not_applicable(job.name, "no header sets the number of nodes, of tasks and of tasks per node")
         return
-    open_end = undecided(job.name, (nodes[0], tasks[0], each[0]))
-    many, total, one = (numbers(claim.value) for claim in (nodes[0], tasks[0], each[0]))
-    if open_end is not None:
-        yield open_end
-    elif len(many) == len(total) == len(one) == 1 and total[0] != many[0] * one[0]:
-        product = many[0] * one[0]
+    undecided_verdict = undecided(job.name, (nodes[0], tasks[0], each[0]))
+    many, total, per_node = (numbers(claim.value) for claim in (nodes[0], tasks[0], each[0]))
+    if undecided_verdict is not None:
+        yield undecided_verdict
+    elif len(many) == len(total) == len(per_node) == 1 and total[0] != many[0] * per_node[0]:
+        product = many[0] * per_node[0]
         yield failed(
             job.name,
             f"{quoted(tasks[0])}, but {quoted(nodes[0])} x {quoted(each[0])} = {product}: sbatch ignores one of them.",
             at=tasks[0],
             also=((each[0], "tasks of a node"), (nodes[0], "nodes")),
-            remedy=f"Leave --ntasks out, or write --ntasks={product}.",
+            remedy=f"Remove --ntasks, or write --ntasks={product}.",
             severity=None if total[0] > product else Severity.INFO,
         )
     else:
@@ -139,14 +141,14 @@ def tasks_contradict_tasks_per_node(job: Job) -> Iterator[Verdict]:
     evidence=("https://slurm.schedmd.com/sbatch.html#OPT_time",),
 )
 def time_limit_not_what_it_seems(job: Job) -> Iterator[Verdict]:
-    """`--time` is written in a form that Slurm refuses, or one that means minutes where hours are meant.
+    """`--time` has a form that Slurm rejects, or gives minutes where hours are probably intended.
 
     What it checks:
         The forms of the manual: minutes, minutes:seconds, hours:minutes:seconds, days-hours and so on. A bare 24, 48,
         72 ... is a warning: it means minutes.
 
     Why it matters:
-        sbatch refuses the script ("Invalid --time specification"), or ends the job after 24 minutes.
+        sbatch rejects the script ("Invalid --time specification"), or ends the job after 24 minutes.
 
     Example:
         `#SBATCH --time=24h`, `#SBATCH --time=48`.
@@ -155,33 +157,33 @@ def time_limit_not_what_it_seems(job: Job) -> Iterator[Verdict]:
         `--time=24:00:00` or `--time=2-00`.
 
     Known limits:
-        Somebody may want 48 minutes.
+        48 minutes may be intended.
 
     Evidence:
         sbatch's manual, --time.
     """
-    found = header_says(job, "time_limit")
+    found = header_claims(job, "time_limit")
     for claim in found:
-        open_end = undecided(job.name, (claim,))
+        undecided_verdict = undecided(job.name, (claim,))
         values = texts(claim.value)
-        if open_end is not None:
-            yield open_end
+        if undecided_verdict is not None:
+            yield undecided_verdict
         elif any(not re.search(r"\d", value) or re.search(r"[{}<>$%@]", value) for value in values):
             if all(_TIME.fullmatch(value.strip()) for value in values):
                 yield passed(job.name)
             else:
-                yield unknown(job.name, f"{quoted(claim)} is to be filled in", at=claim)
+                yield unknown(job.name, f"{quoted(claim)} is a placeholder", at=claim)
         elif values and not any(_TIME.fullmatch(value.strip()) for value in values):
             yield failed(
                 job.name,
-                f"{quoted(claim)} is no time that Slurm understands: sbatch refuses the script.",
+                f"{quoted(claim)} is not a time that Slurm understands: sbatch rejects the script.",
                 at=claim,
                 remedy="Write hours:minutes:seconds (24:00:00) or days-hours (1-00).",
             )
         elif values and all(value.strip() in _HOURS for value in values):
             yield failed(
                 job.name,
-                f"{quoted(claim)} are {values[0]} minutes, not hours.",
+                f"{quoted(claim)} means {values[0]} minutes, not hours.",
                 at=claim,
                 remedy=f"Write {values[0]}:00:00 for hours.",
                 severity=Severity.WARNING,
@@ -190,7 +192,15 @@ def time_limit_not_what_it_seems(job: Job) -> Iterator[Verdict]:
         else:
             yield passed(job.name)
     if not found:
-        yield not_applicable(job.name, "no header gives a time limit")
+        yield not_applicable(job.name, "no header sets a time limit")
+
+
+_MEMORY_OPTIONS = ("mem", "mem-per-cpu", "mem-per-gpu")
+
+
+def _option_of(claim: Claim) -> str:
+    """The name of a directive's option, also where its value is filled in later."""
+    return claim.spelling.removeprefix("--").replace("=", " ").split(" ")[0]
 
 
 @rule(
@@ -200,13 +210,13 @@ def time_limit_not_what_it_seems(job: Job) -> Iterator[Verdict]:
     evidence=("https://slurm.schedmd.com/sbatch.html#OPT_mem",),
 )
 def memory_options_exclude_each_other(job: Job) -> Iterator[Verdict]:
-    """Memory is asked for in two ways of which Slurm takes one.
+    """Memory is requested with two options that exclude each other.
 
     What it checks:
-        Of `--mem`, `--mem-per-cpu` and `--mem-per-gpu` one header gives one at most.
+        One header has at most one of `--mem`, `--mem-per-cpu` and `--mem-per-gpu`.
 
     Why it matters:
-        sbatch refuses the script: they are mutually exclusive.
+        sbatch rejects the script: they are mutually exclusive.
 
     Example:
         `#SBATCH --mem=64G` and `#SBATCH --mem-per-cpu=4G`.
@@ -221,26 +231,25 @@ def memory_options_exclude_each_other(job: Job) -> Iterator[Verdict]:
         sbatch's manual, --mem.
     """
     by_file: dict[str, list[Claim]] = {}
-    for name in ("memory_per_node_mib", "memory_per_cpu_mib", "memory_per_gpu_mib"):
-        for claim in header_says(job, name):
-            if claim.scope == Scope():
-                by_file.setdefault(claim.span.path, []).append(claim)
+    for claim in job.about("batch_directive"):
+        if claim.scope == Scope() and _option_of(claim) in _MEMORY_OPTIONS:
+            by_file.setdefault(claim.span.path, []).append(claim)
     for claims in by_file.values():
-        kinds = {claim.quantity: claim for claim in claims}
+        kinds = {_option_of(claim): claim for claim in claims}
         if len(kinds) < 2:
             yield passed(job.name)
             continue
         first, second, *_ = kinds.values()
-        open_end = undecided(job.name, (first, second))
-        yield open_end or failed(
+        undecided_verdict = undecided(job.name, (first, second))
+        yield undecided_verdict or failed(
             job.name,
-            f"{quoted(first)} and {placed(second)} exclude each other: sbatch refuses the script.",
+            f"{quoted(first)} and {placed(second)} exclude each other: sbatch rejects the script.",
             at=second,
             also=((first, "the other"),),
             remedy="Keep one of the two.",
         )
     if not by_file:
-        yield not_applicable(job.name, "no header asks for memory")
+        yield not_applicable(job.name, "no header requests memory")
 
 
 @rule(
@@ -250,13 +259,13 @@ def memory_options_exclude_each_other(job: Job) -> Iterator[Verdict]:
     evidence=("https://slurm.schedmd.com/srun.html#OPT_nodes", "huggingface/accelerate#2521"),
 )
 def step_larger_than_allocation(job: Job) -> Iterator[Verdict]:
-    """A step asks for more nodes than the script was granted.
+    """A step requests more nodes than the job has.
 
     What it checks:
-        `srun --nodes` of a batch script against `#SBATCH --nodes`.
+        `srun --nodes` of a batch script is at most `#SBATCH --nodes`.
 
     Why it matters:
-        srun refuses the step ("More processors requested than permitted") or waits for nodes that never come.
+        srun rejects the step ("More processors requested than permitted") or waits for nodes that never come.
 
     Example:
         `#SBATCH --nodes=2` and `srun --nodes=4 ...`.
@@ -265,35 +274,35 @@ def step_larger_than_allocation(job: Job) -> Iterator[Verdict]:
         Take the number from the allocation: leave `--nodes` out of srun, or write $SLURM_NNODES.
 
     Known limits:
-        A script whose directives are overridden on the command line of sbatch is right in another way.
+        Directives may be overridden on the command line of sbatch.
 
     Evidence:
         srun's manual, --nodes.
     """
-    met = False
+    applicable = False
     for step in steps(job):
-        asked = step.about("step_nodes")
+        requested = step.about("step_nodes")
         granted = tuple(c for c in job.about("nodes", step.scope) if c.source == "slurm" and c.scope == Scope())
-        if asked is None or not granted or asked.span == granted[0].span:
+        if requested is None or not granted or requested.span == granted[0].span:
             continue
-        met = True
-        open_end = undecided(step.subject, (asked, granted[0]), step.launch)
-        wanted, there = numbers(asked.value), numbers(granted[0].value)
-        if open_end is not None:
-            yield open_end
-        elif wanted and there and min(wanted) > max(there):
+        applicable = True
+        undecided_verdict = undecided(step.subject, (requested, granted[0]), step.launch)
+        wanted, granted_count = numbers(requested.value), numbers(granted[0].value)
+        if undecided_verdict is not None:
+            yield undecided_verdict
+        elif wanted and granted_count and min(wanted) > max(granted_count):
             yield failed(
                 step.subject,
-                f"{quoted(asked)} asks for {counted(min(wanted), 'node')}, and {placed(granted[0])} grants"
-                f" {max(there)}.",
-                at=asked,
+                f"{quoted(requested)} requests {counted(min(wanted), 'node')}, and {placed(granted[0])} grants"
+                f" {max(granted_count)}.",
+                at=requested,
                 also=((granted[0], "granted"),),
-                remedy="Leave --nodes out of srun, or raise it in the header.",
+                remedy="Remove --nodes from srun, or raise it in the header.",
             )
         else:
             yield passed(step.subject)
-    if not met:
-        yield not_applicable(job.name, "no step gives a number of nodes of its own")
+    if not applicable:
+        yield not_applicable(job.name, "no step sets its own number of nodes")
 
 
 @rule(
@@ -303,11 +312,11 @@ def step_larger_than_allocation(job: Job) -> Iterator[Verdict]:
     evidence=("https://slurm.schedmd.com/srun.html#OPT_nodes",),
 )
 def granted_nodes_beyond_all_steps(job: Job) -> Iterator[Verdict]:
-    """The steps of a script together use fewer nodes than it asks for.
+    """The steps of a script together use fewer nodes than the job has.
 
     What it checks:
-        The nodes of the steps in the background together, and of the largest one in the foreground, against
-        `#SBATCH --nodes`, where all of them are known.
+        The nodes of all background steps together, or of the largest foreground step, equal `#SBATCH --nodes`, where
+        all of them are known.
 
     Why it matters:
         The nodes that no step uses are billed and blocked for others for the whole run.
@@ -316,41 +325,45 @@ def granted_nodes_beyond_all_steps(job: Job) -> Iterator[Verdict]:
         `#SBATCH --nodes=4` and a single `srun --nodes=2 python train.py`.
 
     Fix:
-        Ask for as many nodes as the steps use, or let the steps use all of them.
+        Request as many nodes as the steps use, or let the steps use all of them.
 
     Known limits:
-        Only where every command that does some work is a step whose nodes are known: with mpirun, ssh and the like
-        in the script nothing is said.
+        Only reported where every command that does some work is a step whose nodes are known, not with mpirun, ssh and
+        the like in the script.
 
     Evidence:
         srun's manual, --nodes.
     """
-    granted = tuple(c for c in header_says(job, "nodes") if c.scope == Scope())
+    granted = tuple(c for c in header_claims(job, "nodes") if c.scope == Scope())
     found = list(steps(job))
     if not granted or not found:
-        yield not_applicable(job.name, "no batch script runs steps on nodes it asks for")
+        yield not_applicable(job.name, "no batch script with a number of nodes runs steps")
         return
     sizes = [step.about("step_nodes") for step in found]
     known = [claim for claim in sizes if claim is not None]
-    open_end = undecided(job.name, (granted[0], *known))
-    if open_end is not None or len(known) < len(found):
-        yield open_end or unknown(job.name, "over how many nodes a step runs", at=found[0].claim)
+    undecided_verdict = undecided(job.name, (granted[0], *known))
+    if undecided_verdict is not None or len(known) < len(found):
+        yield undecided_verdict or unknown(job.name, "the number of nodes of a step is unknown", at=found[0].claim)
         return
-    there = numbers(granted[0].value)
+    granted_count = numbers(granted[0].value)
     sized = [(step, max(numbers(claim.value) or (0,))) for step, claim in zip(found, known, strict=True)]
-    behind = sum(size for step, size in sized if step.surely("step_background"))
-    front = max((size for step, size in sized if not step.surely("step_background")), default=0)
-    used = behind + front
-    whole = any(step.surely("step_repeated") for step in found) or len({c.span.path for c in known}) > 1
+    background = sum(size for step, size in sized if step.definitely("step_background"))
+    front = max((size for step, size in sized if not step.definitely("step_background")), default=0)
+    used = background + front
+    whole = any(step.definitely("step_repeated") for step in found) or len({c.span.path for c in known}) > 1
     others = job.about("reaches_nodes") or len(job.launches) > len(found)
-    if whole or others or not there or used >= min(there):
+    if whole or others or not granted_count or used >= min(granted_count):
         yield passed(job.name)
+        return
+    waits = [claim for launch in job.launches for claim in job.requiring("nodes", launch.scope)]
+    if any(numbers(claim.value) and min(numbers(claim.value)) > used for claim in waits):
+        yield not_applicable(job.name, "a launch expects more nodes than its step has, and waits for them")
         return
     yield failed(
         job.name,
-        f"{quoted(granted[0])} asks for {counted(min(there), 'node')}, and the steps of the script use {used}:"
-        f" {min(there) - used} stay idle.",
+        f"{quoted(granted[0])} requests {counted(min(granted_count), 'node')}, and the steps of the script use {used}:"
+        f" {min(granted_count) - used} stay idle.",
         at=granted[0],
         also=tuple((claim, "used by a step") for claim in known[:8] if claim.span != granted[0].span),
-        remedy=f"Ask for {counted(used, 'node')}, or let the steps use all.",
+        remedy=f"Request {counted(used, 'node')}, or let the steps use all.",
     )

@@ -1,17 +1,19 @@
-"""What tasks of an array, and runs of a requeued job, write or listen on in common: ports, outputs, log folders."""
+"""Ports, output files and log folders that array tasks or requeued runs share."""
 
 from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
 
-from preflight.job import Job
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.outcome import Confidence, Severity
-from preflight_rules.reading import job_value, numbers, placed, quoted, texts, undecided, where
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Job
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import numbers, texts
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import placed, quoted, undecided, where
 
-#: What makes the files of array tasks, or of jobs, different ones.
-_APART = ("%a", "%A", "%j", "%J", "%x_%a")
+#: Patterns that make file names differ between array tasks or jobs.
+_TASK_PATTERNS = ("%a", "%A", "%j", "%J", "%x_%a")
 
 
 @rule(
@@ -22,7 +24,7 @@ _APART = ("%a", "%A", "%j", "%J", "%x_%a")
     evidence=("pytorch/pytorch#85604", "meta-pytorch/torchtune#392"),
 )
 def array_tasks_share_a_port(job: Job) -> Iterator[Verdict]:
-    """All tasks of a job array meet at the same port, and may land on one node.
+    """All tasks of a job array use the same port and may run on the same node.
 
     What it checks:
         A header with `--array` and a launch whose port is a fixed number, where nothing keeps two tasks of the array
@@ -38,34 +40,34 @@ def array_tasks_share_a_port(job: Job) -> Iterator[Verdict]:
         `--master_port=$((29500 + SLURM_ARRAY_TASK_ID))`, or `--standalone` on one node.
 
     Known limits:
-        Small nodes are filled by fewer than eight GPUs; how many a node has no file tells.
+        A node with fewer than eight GPUs may be filled by one task; the size of a node is not known from files.
 
     Evidence:
         pytorch/pytorch#85604, meta-pytorch/torchtune#392.
     """
-    met = False
+    applicable = False
     for launch in job.launches:
         arrays = job.setting("job_array", launch.scope)
         ports = job.setting("master_port", launch.scope)
         if not arrays or not ports or all("%1" in text for text in texts(job_value(arrays)) or ("",)):
             continue
-        met = True
+        applicable = True
         held = numbers(job_value(job.setting("gpus_per_node", launch.scope)))
-        open_end = undecided(launch.id, (*arrays, *ports), launch)
-        if open_end is not None:
-            yield open_end
+        undecided_verdict = undecided(launch.id, (*arrays, *ports), launch)
+        if undecided_verdict is not None:
+            yield undecided_verdict
         elif job.setting("exclusive", launch.scope) or (held and min(held) >= 8) or not numbers(job_value(ports)):
             yield passed(launch.id)
         else:
             yield failed(
                 launch.id,
-                f"{quoted(arrays[0])} starts this launch many times, each with {placed(ports[0])} as its port: two on"
-                " one node collide.",
+                f"{quoted(arrays[0])} starts this launch many times, always with port {placed(ports[0])}: two"
+                " on one node collide.",
                 at=ports[0],
                 also=((arrays[0], "the array"),),
-                remedy="Add $SLURM_ARRAY_TASK_ID to the port, or take --standalone where a task stays on one node.",
+                remedy="Add $SLURM_ARRAY_TASK_ID to the port, or use --standalone if each task runs on one node.",
             )
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no launch of a job array names a port")
 
 
@@ -82,7 +84,7 @@ def array_tasks_share_an_output_file(job: Job) -> Iterator[Verdict]:
         With `--array`, that the pattern of `--output` has %a, %A or %j in it.
 
     Why it matters:
-        Each task that starts empties the file, and the lines of those that run at once are mixed up.
+        Each task that starts truncates the file, and the lines of tasks that run at the same time are interleaved.
 
     Example:
         `#SBATCH --array=0-7 --output=train.log`.
@@ -91,7 +93,7 @@ def array_tasks_share_an_output_file(job: Job) -> Iterator[Verdict]:
         `--output=train_%A_%a.log`.
 
     Known limits:
-        With `--open-mode=append` nothing is lost, only mixed up; it is information then.
+        With `--open-mode=append` nothing is lost, only interleaved; the finding is informational then.
 
     Evidence:
         sbatch's manual, filename pattern.
@@ -100,15 +102,20 @@ def array_tasks_share_an_output_file(job: Job) -> Iterator[Verdict]:
     if not arrays or not outputs:
         yield not_applicable(job.name, "no job array names its output file")
         return
-    open_end = undecided(job.name, (arrays[0], outputs[0]))
+    undecided_verdict = undecided(job.name, (arrays[0], outputs[0]))
     patterns = texts(outputs[0].value)
-    if open_end is not None:
-        yield open_end
-    elif patterns and not any(mark in text for text in patterns for mark in _APART) and "/dev/null" not in patterns:
+    if undecided_verdict is not None:
+        yield undecided_verdict
+    elif (
+        patterns
+        and not any(mark in text for text in patterns for mark in _TASK_PATTERNS)
+        and "/dev/null" not in patterns
+    ):
         appends = any("append" in texts(claim.value) for claim in job.about("output_opened"))
         yield failed(
             job.name,
-            f"{quoted(outputs[0])} is one file for all tasks of {placed(arrays[0])}: each that starts empties it.",
+            f"{quoted(outputs[0])} is one file for all tasks of {placed(arrays[0])}: each task truncates it when it"
+            f" starts.",
             at=outputs[0],
             also=((arrays[0], "the array"),),
             remedy="Put %A_%a into the name.",
@@ -125,38 +132,38 @@ def array_tasks_share_an_output_file(job: Job) -> Iterator[Verdict]:
     evidence=("https://slurm.schedmd.com/sbatch.html#SECTION_FILENAME-PATTERN",),
 )
 def log_folder_made_too_late(job: Job) -> Iterator[Verdict]:
-    """The folder of the output file is made by the script whose output is to go there.
+    """The script itself creates the folder of its output file, which is too late.
 
     What it checks:
         `--output=logs/%j.out` in a script that itself runs `mkdir logs`.
 
     Why it matters:
-        Slurm opens the file before it runs the script, and makes no folder. The first job on a fresh checkout ends at
-        once, without a log that would say why.
+        Slurm opens the file before it runs the script, and does not create folders. The first job on a fresh checkout
+        ends at once, without a log that shows the reason.
 
     Example:
         `#SBATCH --output=logs/%j.out` and `mkdir -p logs` below it.
 
     Fix:
-        Make the folder before sbatch is called, or keep it in the repository.
+        Create the folder before calling sbatch, or keep it in the repository.
 
     Known limits:
-        A folder that is there anyway does no harm.
+        A folder that already exists is fine.
 
     Evidence:
         sbatch's manual, --output.
     """
     outputs, made = job.about("output_file"), job.about("directory_made")
-    met = False
+    applicable = False
     for claim in outputs:
         folders = {posixpath.dirname(text).removeprefix("./") for text in texts(claim.value)} - {""}
         if not folders:
             if claim.alternatives:
                 continue
-            met = True
-            yield unknown(job.name, f"which folder {quoted(claim)} names", at=claim)
+            applicable = True
+            yield unknown(job.name, f"the folder of {quoted(claim)} is unknown", at=claim)
             continue
-        met = True
+        applicable = True
         own = [c for c in made if c.span.path == claim.span.path]
         late = [c for c in own if {text.removeprefix("./") for text in texts(c.value)} & folders]
         if late:
@@ -166,11 +173,11 @@ def log_folder_made_too_late(job: Job) -> Iterator[Verdict]:
                 " folder the job ends at once and leaves no log.",
                 at=claim,
                 also=((late[0], "too late"),),
-                remedy="Make the folder before sbatch is called.",
+                remedy="Create the folder before calling sbatch.",
             )
         else:
             yield passed(job.name)
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no header writes its output into a folder")
 
 
@@ -184,7 +191,7 @@ def log_folder_made_too_late(job: Job) -> Iterator[Verdict]:
     ),
 )
 def requeued_job_empties_its_log(job: Job) -> Iterator[Verdict]:
-    """A job that is queued again empties the log of its first run.
+    """A requeued job overwrites the log of its first run.
 
     What it checks:
         `--requeue`, or `scontrol requeue` in the script, without `--open-mode=append`.
@@ -207,18 +214,18 @@ def requeued_job_empties_its_log(job: Job) -> Iterator[Verdict]:
     """
     again = [c for c in (*job.about("requeue"), *job.about("requeues_itself")) if True in c.alternatives]
     if not again:
-        yield not_applicable(job.name, "nothing queues the job again")
+        yield not_applicable(job.name, "nothing requeues the job")
         return
     modes = job.about("output_opened")
-    open_end = undecided(job.name, modes)
-    if open_end is not None:
-        yield open_end
+    undecided_verdict = undecided(job.name, modes)
+    if undecided_verdict is not None:
+        yield undecided_verdict
     elif any("append" in texts(claim.value) for claim in modes):
         yield passed(job.name)
     else:
         yield failed(
             job.name,
-            f"{quoted(again[0])} runs the job again under the same id, and its output file is emptied then.",
+            f"{quoted(again[0])} runs the job again under the same id, which empties its output file.",
             at=again[0],
             remedy="Add `#SBATCH --open-mode=append`.",
         )

@@ -1,14 +1,15 @@
-"""The steps of a batch script, gathered from their claims."""
+"""The steps of a batch script."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from preflight.job import Claim, Job, Known, Launch, Scope
-from preflight.lazy.dataclasses import dataclass
-from preflight_rules.reading import job_value, numbers
+from preflight.model.job import Claim, Job, Known, Launch, Scope
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import numbers
 
-#: What a step may start without training anything: a look at the nodes, or a small chore.
+#: Commands of a step that do no work: inspection of nodes and small chores.
 CHORES = frozenset(
     (
         *("cat", "chmod", "cp", "curl", "date", "df", "dmesg", "docker", "du", "echo", "enroot", "env", "find"),
@@ -20,8 +21,7 @@ CHORES = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One srun of a batch script. `claim` is what it starts; `launch` the launch that it carries, if any."""
 
     job: Job
@@ -30,20 +30,20 @@ class Step:
 
     @property
     def subject(self) -> str:
-        """Its name in a report."""
+        """The name of the step in a report."""
         return self.claim.scope.launch
 
     @property
     def scope(self) -> Scope:
-        """Where its other claims stand."""
+        """The scope of its other claims."""
         return self.claim.scope
 
     def about(self, quantity: str) -> Claim | None:
-        """What is said of this very step."""
+        """The claims about this step."""
         return next((c for c in self.job.about(quantity, self.scope) if c.scope == self.scope), None)
 
-    def surely(self, quantity: str) -> bool:
-        """Whether something is certainly said of it."""
+    def definitely(self, quantity: str) -> bool:
+        """Whether a quantity is certainly true for this step."""
         claim = self.about(quantity)
         return claim is not None and claim.value == Known(True)
 
@@ -55,7 +55,7 @@ class Step:
 
 
 def steps(job: Job) -> Iterator[Step]:
-    """The steps that do some work, in file order."""
+    """The steps other than short utility commands (`CHORES`), in file order."""
     for claim in job.about("step"):
         if claim.alternatives and all(str(item) in CHORES for item in claim.alternatives):
             continue

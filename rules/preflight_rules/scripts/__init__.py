@@ -1,1 +1,1 @@
-"""What training scripts do."""
+"""Training scripts."""

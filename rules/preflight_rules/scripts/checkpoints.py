@@ -1,17 +1,24 @@
-"""Who writes a checkpoint, and whether two ranks write the same one."""
+"""Checkpoints and folders: the ranks that write them, and the nodes that read them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Job
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.outcome import Confidence, Severity
-from preflight_rules.reading import quoted, texts, undecided
-from preflight_rules.scripts.script_reading import is_run, on_several_nodes, stated, surely_on_one_node, surely_one_rank
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Job
+from preflight.model.job.value import texts
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import quoted, undecided
+from preflight_rules.scripts.script_facts import (
+    definitely_on_one_node,
+    definitely_one_rank,
+    on_several_nodes,
+    runs_program,
+    stated,
+)
 
 _EACH_NODE = "the first rank of every node"
-_EVERY = "every rank"
+_EVERY_RANK = "every rank"
 
 
 @rule(
@@ -22,41 +29,41 @@ _EVERY = "every rank"
     evidence=("NVIDIA/DeepLearningExamples#1092", "huggingface/pytorch-image-models#693"),
 )
 def checkpoint_written_on_every_node(job: Job) -> Iterator[Verdict]:
-    """A checkpoint is written by the first rank of every node, to one and the same path.
+    """The first rank of every node writes a checkpoint to the same path.
 
     What it checks:
-        What guards the writing of a checkpoint is the global rank, not the local one, unless the path names the rank
+        The condition for writing a checkpoint uses the global rank, not the local one, unless the path names the rank
         or node, or all launches stay on one node.
 
     Why it matters:
         On several nodes local rank 0 exists once on each. With a shared file system they write, rename and link the
-        same files at the same time: FileExistsError, FileNotFoundError, or a checkpoint made of two halves.
+        same files at the same time: FileExistsError, FileNotFoundError, or a checkpoint mixed from two writes.
 
     Example:
         `if local_rank == 0: torch.save(state, "output/checkpoint.pt")`.
 
     Fix:
-        Ask for the global rank: `if dist.get_rank() == 0:`.
+        Use the global rank: `if dist.get_rank() == 0:`.
 
     Known limits:
-        Whether the path is shared, and where nothing starts the script on how many nodes it runs, is not known from
-        the files. On local disks one copy a node may be meant; then put the node into the path.
+        Whether the path is shared is not known from files, nor the number of nodes where no launch runs the script.
+        With local disks one copy per node may be intended; then put the node into the path.
 
     Evidence:
         NVIDIA/DeepLearningExamples#1092, huggingface/pytorch-image-models#693.
     """
-    met = False
-    told: set[str] = set()
+    applicable = False
+    reported: set[str] = set()
     for subject, written in stated(job, "checkpoint_written"):
-        met = True
+        applicable = True
         guard = written.because[0] if written.because else written
-        if _EACH_NODE not in texts(written.value) or surely_on_one_node(job, written):
+        if _EACH_NODE not in texts(written.value) or definitely_on_one_node(job, written):
             yield passed(subject)
-        elif not is_run(job):
-            yield unknown(subject, "nothing here runs this, on one node or several", at=written)
-        elif written.span.path not in told:
-            # A script that asks for the local rank at one place does so at all of them: it is told once.
-            told.add(written.span.path)
+        elif not runs_program(job):
+            yield unknown(subject, "no launch runs this script", at=written)
+        elif written.span.path not in reported:
+            # A script that uses the local rank in one place does so in all: one finding is enough.
+            reported.add(written.span.path)
             nodes = on_several_nodes(job, written)
             where = f"each of the {nodes} nodes has one" if nodes else "started on several nodes, each has one"
             yield failed(
@@ -64,10 +71,10 @@ def checkpoint_written_on_every_node(job: Job) -> Iterator[Verdict]:
                 f"{quoted(guard)} lets local rank 0 write {quoted(written)}; {where}, and all write the same path.",
                 at=written,
                 also=((guard, "true once on every node"),),
-                remedy="Ask for the global rank (dist.get_rank() == 0, or RANK), or put the node rank into the path.",
+                remedy="Use the global rank (dist.get_rank() == 0, or RANK), or put the node rank into the path.",
             )
-    if not met:
-        yield not_applicable(job.name, "no script is seen to write a checkpoint")
+    if not applicable:
+        yield not_applicable(job.name, "no script writes a checkpoint")
 
 
 @rule(
@@ -78,44 +85,112 @@ def checkpoint_written_on_every_node(job: Job) -> Iterator[Verdict]:
     evidence=("allenai/allennlp#3841", "facebookresearch/ClassyVision#182", "PaddlePaddle/PaddleNLP#2660"),
 )
 def folder_made_by_every_rank(job: Job) -> Iterator[Verdict]:
-    """Every rank makes the same folder, and fails if another was quicker.
+    """Every rank creates the same folder and fails if another rank was faster.
 
     What it checks:
-        In a script for several ranks `os.makedirs` and `mkdir` that every rank comes to have `exist_ok=True`.
+        In a script for several ranks, `os.makedirs` and `mkdir` that every rank reaches have `exist_ok=True`.
 
     Why it matters:
-        Between `if not os.path.exists(path)` and `os.makedirs(path)` another rank makes the folder: FileExistsError
-        ends this rank, and the others wait for it. It happens on some runs only, mostly on the first.
+        Between `if not os.path.exists(path)` and `os.makedirs(path)` another rank creates the folder: FileExistsError
+        ends this rank, and the others wait for it. It happens only in some runs, mostly in the first.
 
     Example:
         `if not os.path.exists(out): os.makedirs(out)` in a script started by torchrun.
 
     Fix:
-        `os.makedirs(out, exist_ok=True)`, best on rank 0 alone.
+        `os.makedirs(out, exist_ok=True)`, preferably only on rank 0.
 
     Known limits:
-        Only where the script itself shows that every rank comes there.
+        Only reported where the script itself shows that every rank reaches it.
 
     Evidence:
         allenai/allennlp#3841, facebookresearch/ClassyVision#182, PaddlePaddle/PaddleNLP#2660.
     """
-    met = False
+    applicable = False
     for subject, made in stated(job, "folder_made"):
-        met = True
-        if surely_one_rank(job, made):
+        applicable = True
+        if definitely_one_rank(job, made):
             yield passed(subject)
-        elif not is_run(job):
-            yield unknown(subject, f"who runs {quoted(made)} is not known", at=made)
+        elif not runs_program(job):
+            yield unknown(subject, f"the ranks that run {quoted(made)} are unknown", at=made)
         else:
             yield failed(
                 subject,
-                f"{quoted(made)} stands under no condition on the rank: the rank that comes second ends with"
-                " FileExistsError.",
+                f"{quoted(made)} is not under a condition on the rank: the second rank ends with FileExistsError.",
                 at=made,
-                remedy="Give exist_ok=True, and let rank 0 alone make it.",
+                remedy="Add exist_ok=True, and let only rank 0 create it.",
             )
-    if not met:
-        yield not_applicable(job.name, "no script is seen to make a folder on every rank")
+    if not applicable:
+        yield not_applicable(job.name, "no script creates a folder on every rank")
+
+
+#: What happens when ranks meet at a path, and what helps, by the kind of the claim.
+_RACES = {
+    "removed by every rank": (
+        "is reached by every rank: one removes files while another lists them, which ends with FileNotFoundError",
+        "Let rank 0 alone remove it, and put a barrier after it.",
+    ),
+    "removed too early": (
+        "is done by one rank alone, and nothing before it waits for the ranks that still read it",
+        "Put a barrier before it.",
+    ),
+    "made by one rank": (
+        "is done by one rank alone, and the others write into the folder without waiting for it",
+        "Let every rank make the folder with exist_ok=True, or put a barrier after it.",
+    ),
+}
+
+
+@rule(
+    "CKP005",
+    "path-used-while-another-rank-changes-it",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("Physical-Intelligence/openpi#969", "pytorch/pytorch#84881", "karpathy/nanochat#336"),
+)
+def path_used_while_another_rank_changes_it(job: Job) -> Iterator[Verdict]:
+    """One rank removes or makes a path while other ranks use it.
+
+    What it checks:
+        In a script for several ranks, not every rank calls `shutil.rmtree` on one folder; rank 0 waits for the
+        others before it removes a file that every rank has read; and where rank 0 alone makes a folder, the others wait
+        for it before they write there.
+
+    Why it matters:
+        The ranks race. The slower one meets a file or folder that is gone, or not there yet: FileNotFoundError ends it,
+        and the others wait for it. It happens on some runs only.
+
+    Example:
+        `if overwrite: shutil.rmtree(checkpoint_dir)` in a script started by torchrun.
+
+    Fix:
+        `if rank == 0: shutil.rmtree(...)`, then `dist.barrier()`.
+
+    Known limits:
+        Calls between the two whose names say that they wait, save or train are taken for a barrier.
+
+    Evidence:
+        Physical-Intelligence/openpi#969, pytorch/pytorch#84881, karpathy/nanochat#336.
+    """
+    applicable = False
+    for subject, changed in stated(job, "shared_path"):
+        kind = next(iter(texts(changed.value)), "")
+        applicable = True
+        if definitely_one_rank(job, changed):
+            yield passed(subject)
+        elif not runs_program(job):
+            yield unknown(subject, f"the ranks that run {quoted(changed)} are unknown", at=changed)
+        else:
+            fault, remedy = _RACES[kind]
+            yield failed(
+                subject,
+                f"{quoted(changed)} {fault}.",
+                at=changed,
+                also=tuple((claim, "used here by every rank") for claim in changed.because),
+                remedy=remedy,
+            )
+    if not applicable:
+        yield not_applicable(job.name, "no script removes or makes a path that other ranks use")
 
 
 @rule(
@@ -129,42 +204,42 @@ def checkpoint_written_by_every_rank(job: Job) -> Iterator[Verdict]:
     """Every rank writes the same checkpoint file.
 
     What it checks:
-        In a script for several ranks `torch.save` stands under a condition on the rank, or its path names the rank.
+        In a script for several ranks `torch.save` is under a condition on the rank, or its path names the rank.
 
     Why it matters:
-        All ranks write one file at the same time. It may be made of pieces of several writes, which only shows when it
-        is loaded, and on a shared file system the writing takes as many times longer.
+        All ranks write one file at the same time. It may contain parts of several writes, which shows only when it is
+        loaded, and on a shared file system writing takes many times longer.
 
     Example:
         `torch.save(model.state_dict(), "model.pt")` at the end of a script that wraps its model in DDP.
 
     Fix:
-        `if dist.get_rank() == 0:` in front of it.
+        `if dist.get_rank() == 0:` before it.
 
     Known limits:
-        Only where the script itself shows that every rank comes there; what a function's unknown caller guards stays
-        silent.
+        Only reported where the script itself shows that every rank reaches it; a call in a function whose callers are
+        unknown is not reported.
 
     Evidence:
         PyTorch tutorial on DistributedDataParallel, saving and loading checkpoints.
     """
-    met = False
+    applicable = False
     for subject, written in stated(job, "checkpoint_written"):
-        met = True
-        if _EVERY not in texts(written.value) or surely_one_rank(job, written):
+        applicable = True
+        if _EVERY_RANK not in texts(written.value) or definitely_one_rank(job, written):
             yield passed(subject)
-        elif not is_run(job) or written.condition:
+        elif not runs_program(job) or written.condition:
             reason = f"the branch `{written.condition}`" if written.condition else "who runs this"
-            yield unknown(subject, f"whether every rank comes to {quoted(written)} is left open: {reason}", at=written)
+            yield unknown(subject, f"whether every rank reaches {quoted(written)} is unknown: {reason}", at=written)
         else:
             yield failed(
                 subject,
-                f"{quoted(written)} stands under no condition on the rank: every rank writes the same file at once.",
+                f"{quoted(written)} is not under a condition on the rank: every rank writes the same file at once.",
                 at=written,
                 remedy="Write it on one rank (if dist.get_rank() == 0:), or put the rank into the path.",
             )
-    if not met:
-        yield not_applicable(job.name, "no script is seen to write a checkpoint")
+    if not applicable:
+        yield not_applicable(job.name, "no script writes a checkpoint")
 
 
 @rule(
@@ -174,15 +249,15 @@ def checkpoint_written_by_every_rank(job: Job) -> Iterator[Verdict]:
     evidence=("https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html#save-and-load-checkpoints",),
 )
 def checkpoint_read_where_nobody_wrote_it(job: Job) -> Iterator[Verdict]:
-    """Rank 0 writes a checkpoint to the disk of its own node, and ranks on other nodes read it.
+    """Rank 0 writes a checkpoint to a local disk, and ranks on other nodes read it.
 
     What it checks:
-        In a script that runs on several nodes, a file below /tmp, /var/tmp or /dev/shm that `torch.save` writes on
-        rank 0 alone is not read by every rank.
+        In a script that runs on several nodes, a file below /tmp, /var/tmp or /dev/shm that `torch.save` writes only on
+        rank 0 is not read by every rank.
 
     Why it matters:
-        The file is there on the first node only. The ranks of all others stop with FileNotFoundError, or go on with
-        what an earlier run left behind, and the first node waits for them.
+        The file is there on the first node only. The ranks of all others stop with FileNotFoundError, or continue with
+        a file of an earlier run, and the first node waits for them.
 
     Example:
         `if rank == 0: torch.save(state, "/tmp/ckpt.pt")`, `dist.barrier()`, `torch.load("/tmp/ckpt.pt")`.
@@ -191,29 +266,31 @@ def checkpoint_read_where_nobody_wrote_it(job: Job) -> Iterator[Verdict]:
         A folder on a shared file system, or read it on rank 0 and broadcast it.
 
     Known limits:
-        A site whose /tmp is shared, and paths that only run time knows.
+        A shared /tmp is not recognized; paths known only at run time are not judged.
 
     Evidence:
         PyTorch DDP tutorial, which saves on rank 0 and loads on all ranks, of one node.
     """
-    met = False
+    applicable = False
     for subject, read in stated(job, "local_checkpoint_read"):
-        met = True
+        applicable = True
         nodes = on_several_nodes(job, read)
         wrote = read.because[0]
-        open_end = undecided(subject, (read,))
-        if surely_on_one_node(job, read):
+        undecided_verdict = undecided(subject, (read,))
+        if definitely_on_one_node(job, read):
             yield passed(subject)
-        elif open_end is not None or not nodes:
-            yield open_end or unknown(subject, f"on how many nodes {quoted(read)} runs is not known", at=read)
+        elif undecided_verdict is not None or not nodes:
+            yield undecided_verdict or unknown(
+                subject, f"the number of nodes that run {quoted(read)} is unknown", at=read
+            )
         else:
             yield failed(
                 subject,
-                f"{quoted(read)} reads on all {nodes} nodes what {quoted(wrote)} (line {wrote.span.line}) writes on the"
-                " disk of the first one alone.",
+                f"{quoted(read)} reads on all {nodes} nodes what {quoted(wrote)} (line {wrote.span.line}) writes only "
+                "to the disk of the first node.",
                 at=read,
                 also=((wrote, "rank 0 alone"),),
                 remedy="Put it into a folder that all nodes share, or read it on rank 0 and broadcast it.",
             )
-    if not met:
-        yield not_applicable(job.name, "no script hands a checkpoint from rank 0 to all through a local disk")
+    if not applicable:
+        yield not_applicable(job.name, "no script passes a checkpoint from rank 0 to all ranks through a local disk")

@@ -1,15 +1,15 @@
-"""Which GPU a training script takes for its rank."""
+"""The GPU that a training script chooses for its rank."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from preflight.job import Claim, Job, Plain, Unresolved
-from preflight.job.value import Scalar
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.outcome import Severity, Status
-from preflight_rules.reading import certainly_several, numbers, quoted, ranks_started, why_unresolved
-from preflight_rules.scripts.script_reading import launches_of, nodes_of, started_files, stated
+from preflight.model.findings import Severity, Status
+from preflight.model.job import Claim, Job, Plain, Unresolved, is_whole_number
+from preflight.model.job.value import Scalar, numbers
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import certainly_several, counted, quoted, ranks_started, why_unresolved
+from preflight_rules.scripts.script_facts import launches_of, nodes_of, started_files, stated
 
 _MASK = "env.CUDA_VISIBLE_DEVICES"
 
@@ -28,11 +28,11 @@ def physical_gpu_index_after_mask(job: Job) -> Iterator[Verdict]:
     """A GPU is chosen by its physical index after CUDA_VISIBLE_DEVICES has renumbered them.
 
     What it checks:
-        Where a script sets CUDA_VISIBLE_DEVICES, the index given to `set_device`, `torch.device` or `device_ids` is
+        If a script sets CUDA_VISIBLE_DEVICES, the index given to `set_device`, `torch.device` or `device_ids` is
         not an entry of that list.
 
     Why it matters:
-        The visible GPUs are numbered from 0 again. Index 4 of a list of four does not exist: "invalid device ordinal".
+        The visible GPUs are renumbered from 0. Index 4 of a list of four does not exist: "invalid device ordinal".
         It goes unnoticed as long as the list is 0,1,2,3.
 
     Example:
@@ -42,18 +42,18 @@ def physical_gpu_index_after_mask(job: Job) -> Iterator[Verdict]:
         Use the position in the list, which is the local rank: `torch.cuda.set_device(local_rank)`.
 
     Known limits:
-        Where the list is not written out, or some of its entries are small enough to exist, it is a warning.
+        If the list is not written out, or some of its entries are small enough to exist, it is a warning.
 
     Evidence:
         pytorch/examples#885; CUDA programming guide, environment variables.
     """
-    met = False
+    applicable = False
     for subject, chosen in stated(job, "device_of_masked_list"):
-        met = True
+        applicable = True
         mask = _mask(job, chosen)
         listed = next((tuple(value) for value in chosen.alternatives if isinstance(value, tuple)), ())
         if not listed and mask is not None:
-            listed = _listed(mask)
+            listed = _listed_devices(mask)
         missing = [index for index in listed if isinstance(index, int) and index >= len(listed)]
         if listed and not missing:
             yield passed(subject)
@@ -64,25 +64,25 @@ def physical_gpu_index_after_mask(job: Job) -> Iterator[Verdict]:
             yield _physical(subject, chosen, mask, listed, missing, None if certain else Severity.WARNING)
     for subject, chosen in stated(job, "device_index"):
         mask = _mask(job, chosen)
-        listed, found = _listed(mask) if mask is not None else (), numbers(chosen.value)
+        listed, found = _listed_devices(mask) if mask is not None else (), numbers(chosen.value)
         if mask is None or not listed or len(found) != 1:
             continue
-        met = True
+        applicable = True
         if found[0] < len(listed):
             yield passed(subject)
         elif why_unresolved((chosen, mask)) is not None:
-            yield unknown(subject, f"{quoted(chosen)} and {quoted(mask)} stand in branches", at=chosen)
+            yield unknown(subject, f"{quoted(chosen)} or {quoted(mask)} is under a condition", at=chosen)
         else:
-            # A module may hold such a number for a run of another kind.
+            # A module may contain such a number for another kind of run.
             sure = chosen.span.path in (*started_files(job), mask.span.path)
             severity = None if sure else Severity.WARNING
             yield _physical(subject, chosen, mask, listed, [found[0]], severity)
-    if not met:
-        yield not_applicable(job.name, "no GPU is chosen by an entry of a list that masks GPUs")
+    if not applicable:
+        yield not_applicable(job.name, "no script chooses a GPU under CUDA_VISIBLE_DEVICES")
 
 
 def _mask(job: Job, chosen: Claim) -> Claim | None:
-    """What CUDA_VISIBLE_DEVICES is where a GPU is chosen: set in the script itself, else for its launch."""
+    """The CUDA_VISIBLE_DEVICES in force where a GPU is chosen: the script's own, otherwise that of its launch."""
     own = next((c for c in job.about(_MASK) if c.span.path == chosen.span.path), None)
     if own is not None:
         return own
@@ -93,11 +93,11 @@ def _mask(job: Job, chosen: Claim) -> Claim | None:
     return None
 
 
-def _listed(mask: Claim) -> tuple[Scalar, ...]:
-    """The indices in a mask that is written out."""
+def _listed_devices(mask: Claim) -> tuple[Scalar, ...]:
+    """The indices in a literal device list."""
     found = mask.alternatives
     parts = str(found[0]).split(",") if len(found) == 1 else []
-    if not parts or not all(part.strip().isdigit() and len(part) < 5 for part in parts):
+    if not parts or not all(is_whole_number(part.strip()) and len(part) < 5 for part in parts):
         return ()
     return tuple(int(part) for part in parts)
 
@@ -111,18 +111,18 @@ def _physical(
     severity: Severity | None,
 ) -> Verdict:
     seen = ",".join(map(str, listed))
-    left = f"of the {len(listed)} GPUs left by `{seen}`" if len(listed) > 1 else f"beside the one GPU left by `{seen}`"
+    left = f"`{seen}` leaves {counted(len(listed), 'GPU')}, numbered from 0"
     detail = (
-        f"{left} there is no {' or '.join(map(str, missing))}: the first is 0"
+        f"{left}: index {' or '.join(map(str, missing))} does not exist"
         if listed
-        else "the GPUs left are numbered from 0 again"
+        else "the visible GPUs are renumbered from 0"
     )
     return failed(
         subject,
-        f"{quoted(chosen)} takes a physical index, as in the list in CUDA_VISIBLE_DEVICES, but {detail}.",
+        f"{quoted(chosen)} uses a physical index of the list in CUDA_VISIBLE_DEVICES, but {detail}.",
         at=chosen,
         also=((mask, "renumbers the GPUs"),) if mask is not None else (),
-        remedy="Give the position in the list, which is the local rank: torch.cuda.set_device(local_rank).",
+        remedy="Use the position in the list, which is the local rank: torch.cuda.set_device(local_rank).",
         severity=severity,
     )
 
@@ -135,14 +135,14 @@ def _physical(
     evidence=("https://docs.pytorch.org/docs/stable/elastic/run.html", "pytorch/examples#885"),
 )
 def gpu_chosen_by_global_rank(job: Job) -> Iterator[Verdict]:
-    """A rank takes the GPU that has its global rank as number, on more than one node.
+    """A rank uses its global rank as GPU index although the job has more than one node.
 
     What it checks:
-        Where the ranks run on several nodes, several to a node, the index given to `set_device`, `torch.device` or
-        `device_ids` is not the rank in the whole job.
+        If several ranks run on each of several nodes, the index given to `set_device`, `torch.device` or
+        `device_ids` is not the global rank.
 
     Why it matters:
-        The second node's ranks begin at the number of GPUs of the first, and no GPU there has such a number:
+        The ranks of the second node start at the number of GPUs of the first, and no GPU there has such an index:
         "invalid device ordinal" on all nodes but the first.
 
     Example:
@@ -152,49 +152,49 @@ def gpu_chosen_by_global_rank(job: Job) -> Iterator[Verdict]:
         Use the local rank: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))`.
 
     Known limits:
-        A rank that is passed in from elsewhere cannot be told and stays silent. So does a script on one node.
+        A rank that is passed in from another file is not judged, nor is a script on one node.
 
     Evidence:
         torchrun documentation (RANK and LOCAL_RANK); pytorch/examples#885 (the same error).
     """
-    met = False
-    said: set[str] = set()
+    applicable = False
+    reported: set[str] = set()
     for subject, chosen in stated(job, "device_of_global_rank"):
         launches = list(launches_of(job, chosen))
-        met = True
+        applicable = True
         if not launches:
-            yield unknown(subject, f"nothing says on how many nodes {quoted(chosen)} runs", at=chosen)
+            yield unknown(subject, f"the number of nodes that run {quoted(chosen)} is not given", at=chosen)
             continue
-        verdicts = [_on(job, chosen, launch.id) for launch in launches]
+        verdicts = [_global_rank_verdict(job, chosen, launch.id) for launch in launches]
         verdict = next((verdict for verdict in verdicts if verdict is not None), passed(subject))
-        if verdict.status is Status.FAIL and chosen.span.path in said:
-            # The rank that chooses the GPU is handed on (to the model, to DDP): one mistake, said once a script.
+        if verdict.status is Status.FAIL and chosen.span.path in reported:
+            # The same rank is used again for the model and for DDP: one finding for each script.
             continue
-        said.update([chosen.span.path] if verdict.status is Status.FAIL else [])
+        reported.update([chosen.span.path] if verdict.status is Status.FAIL else [])
         yield verdict
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no GPU is chosen by the global rank")
 
 
-def _on(job: Job, chosen: Claim, launch_id: str) -> Verdict | None:
+def _global_rank_verdict(job: Job, chosen: Claim, launch_id: str) -> Verdict | None:
     launch = job.launch(launch_id)
     nodes = nodes_of(job, launch)
     processes = job.setting("processes_per_node", launch.scope)
     world, because = ranks_started(job, launch.scope)
     if isinstance(nodes, Unresolved):
-        return unknown(launch.id, f"on how many nodes {quoted(chosen)} runs is left open: {nodes.why}", at=chosen)
+        return unknown(launch.id, f"the number of nodes that run {quoted(chosen)} is unknown: {nodes.why}", at=chosen)
     if not certainly_several(nodes):
         return None
     if not processes or not certainly_several(world):
-        return unknown(launch.id, "how many ranks run on each node is not known", at=chosen)
+        return unknown(launch.id, "the number of ranks on each node is unknown", at=chosen)
     if isinstance(processes[0].value, Unresolved) or chosen.condition or launch.condition:
-        return unknown(launch.id, f"{quoted(chosen)} depends on what only run time knows", at=chosen)
-    told = (*job.requiring("nodes", launch.scope), *job.setting("nodes", launch.scope), *because)
+        return unknown(launch.id, f"{quoted(chosen)} depends on a value known only at run time", at=chosen)
+    stated = (*job.requiring("nodes", launch.scope), *job.setting("nodes", launch.scope), *because)
     return failed(
         launch.id,
-        f"{quoted(chosen)} takes the global rank for the number of a GPU, but {quoted(told[0])} makes several nodes:"
-        " from the second node on there is no GPU of that number.",
+        f"{quoted(chosen)} uses the global rank as GPU index, but {quoted(stated[0])} gives several"
+        " nodes: on every node but the first, no GPU has that index.",
         at=chosen,
-        also=((told[0], "several nodes"),),
-        remedy='Take the local rank: torch.cuda.set_device(int(os.environ["LOCAL_RANK"])).',
+        also=((stated[0], "several nodes"),),
+        remedy='Use the local rank: torch.cuda.set_device(int(os.environ["LOCAL_RANK"])).',
     )

@@ -1,26 +1,26 @@
-"""TensorFlow clusters: what TF_CONFIG says about roles, addresses and the process's own place among them."""
+"""TensorFlow clusters in TF_CONFIG: roles, addresses and the process's own task."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from preflight.job import Claim, Job, Unresolved
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.lazy.dataclasses import dataclass
-from preflight.outcome import Severity
-from preflight_rules.reading import quoted, subjects
+from preflight.model.findings import Severity
+from preflight.model.job import Claim, Job, Unresolved, is_whole_number
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import quoted, subjects
 
-#: What a strategy waits for; the evaluator is never among it, because it opens no server.
+#: Roles that a strategy waits for; the evaluator opens no server.
 _SERVING = frozenset(("chief", "master", "worker", "ps"))
 _ROLES = _SERVING | {"evaluator"}
-_LONGEST = 200_000
+_MAX_LENGTH = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Cluster:
-    """One TF_CONFIG: addresses by role (None where not known), and the process's own role and index."""
+    """One TF_CONFIG: addresses by role (None if unknown), and the process's own role and index."""
 
     claim: Claim
     roles: dict[str, list[str | None] | None]
@@ -30,7 +30,7 @@ class _Cluster:
 
 
 def _clusters(job: Job) -> Iterator[tuple[str, _Cluster | None, Claim]]:
-    """Each place that writes TF_CONFIG out, once."""
+    """Each literal TF_CONFIG, once."""
     seen: set[tuple[str, int, int]] = set()
     for subject, scope, _ in subjects(job):
         for claim in (*job.about("tf_config", scope), *job.about("env.TF_CONFIG", scope)):
@@ -43,7 +43,7 @@ def _clusters(job: Job) -> Iterator[tuple[str, _Cluster | None, Claim]]:
 
 
 def _read(claim: Claim, value: object) -> _Cluster | None:
-    if not isinstance(value, str) or len(value) > _LONGEST:
+    if not isinstance(value, str) or len(value) > _MAX_LENGTH:
         return None
     try:
         table: Any = json.loads(value)
@@ -60,7 +60,7 @@ def _read(claim: Claim, value: object) -> _Cluster | None:
     task = table.get("task")
     task = task if isinstance(task, dict) else {}
     index, role = task.get("index"), task.get("type")
-    if isinstance(index, str) and index.isdigit() and len(index) < 9:
+    if isinstance(index, str) and is_whole_number(index) and len(index) < 9:
         index = int(index)
     known = index if isinstance(index, int) and not isinstance(index, bool) else None
     return _Cluster(claim, roles, role if isinstance(role, str) else None, known, bool(task))
@@ -74,14 +74,15 @@ def _read(claim: Claim, value: object) -> _Cluster | None:
     evidence=("tensorflow/tensorflow#46169", "tony-framework/TonY#506"),
 )
 def evaluator_in_cluster(job: Job) -> Iterator[Verdict]:
-    """TF_CONFIG lists the evaluator among those that serve the cluster.
+    """TF_CONFIG lists the evaluator as a member of the cluster.
 
     What it checks:
-        The `cluster` part of TF_CONFIG has chief, worker and ps; an evaluator stands in its own `task` alone.
+        The `cluster` part of TF_CONFIG has chief, worker and ps; an evaluator appears only in its own `task`.
 
     Why it matters:
         The strategy connects to every address of the cluster before it starts. An evaluator opens no server, so all
-        others wait for it for ever.
+        others wait for it forever. The evaluator itself connects to no other process, so what its own TF_CONFIG lists
+        is harmless.
 
     Example:
         `{"cluster": {"chief": [...], "worker": [...], "ps": [...], "evaluator": ["host4:2222"]}, ...}`.
@@ -90,28 +91,28 @@ def evaluator_in_cluster(job: Job) -> Iterator[Verdict]:
         Leave the evaluator out of `cluster`.
 
     Known limits:
-        Only where TF_CONFIG is written out; operators that make it at run time leave the evaluator out themselves.
+        Only for a literal TF_CONFIG; operators that make it at run time leave the evaluator out themselves.
 
     Evidence:
         tensorflow/tensorflow#46169, tony-framework/TonY#506.
     """
-    met = False
+    applicable = False
     for subject, cluster, claim in _clusters(job):
-        met = True
+        applicable = True
         if cluster is None:
-            yield unknown(subject, "TF_CONFIG is no JSON that is known as a whole", at=claim)
-        elif "evaluator" in cluster.roles:
+            yield unknown(subject, "TF_CONFIG is not a complete JSON value in the files", at=claim)
+        elif "evaluator" in cluster.roles and cluster.role != "evaluator":
             yield failed(
                 subject,
-                'the cluster in TF_CONFIG lists an "evaluator", which opens no server: whoever connects to the cluster'
-                " waits for it for ever.",
+                'the cluster in TF_CONFIG lists an "evaluator", which opens no server: every process that connects to'
+                " the cluster waits for it forever.",
                 at=claim,
-                remedy='Leave "evaluator" out of "cluster"; the evaluator\'s own "task" is enough.',
+                remedy='Remove "evaluator" from "cluster"; the evaluator\'s own "task" is enough.',
             )
         else:
             yield passed(subject)
-    if not met:
-        yield not_applicable(job.name, "no TF_CONFIG is written out")
+    if not applicable:
+        yield not_applicable(job.name, "no file contains a literal TF_CONFIG")
 
 
 @rule(
@@ -129,50 +130,52 @@ def task_not_in_cluster(job: Job) -> Iterator[Verdict]:
         no address is listed twice.
 
     Why it matters:
-        The process stops with IndexError, or binds nobody's address while the others wait; of two tasks with one
+        The process stops with IndexError, or serves no address, and the others wait for it; of two tasks with one
         address the second cannot bind it.
 
     Example:
         Two workers and `"task": {"type": "worker", "index": 2}`.
 
     Fix:
-        Count from 0, in each role by itself.
+        Count from 0 in each role.
 
     Known limits:
-        An index that only run time knows is not judged.
+        An index known only at run time is not judged.
 
     Evidence:
         tensorflow/tensorflow#46827; TensorFlow guide, TF_CONFIG.
     """
-    met = False
+    applicable = False
     for subject, cluster, claim in _clusters(job):
-        met = True
+        applicable = True
         if cluster is None:
-            yield unknown(subject, "TF_CONFIG is no JSON that is known as a whole", at=claim)
+            yield unknown(subject, "TF_CONFIG is not a complete JSON value in the files", at=claim)
             continue
         fault = _fault(cluster)
         if fault:
-            yield failed(subject, fault, at=claim, remedy="Give every task one address, and count indices from 0.")
+            yield failed(
+                subject, fault, at=claim, remedy="Give every task its own address, and number the tasks from 0."
+            )
         elif cluster.said and cluster.role != "evaluator" and (cluster.role is None or cluster.index is None):
-            yield unknown(subject, f"the task in {quoted(claim)[:60]} is known at run time only", at=claim)
+            yield unknown(subject, f"the task in {quoted(claim)[:60]} is known only at run time", at=claim)
         else:
             yield passed(subject)
-    if not met:
-        yield not_applicable(job.name, "no TF_CONFIG is written out")
+    if not applicable:
+        yield not_applicable(job.name, "no file contains a literal TF_CONFIG")
 
 
 def _fault(cluster: _Cluster) -> str:
     listed = [host for hosts in cluster.roles.values() for host in hosts or () if host]
     twice = sorted({host for host in listed if listed.count(host) > 1}) if len(listed) < 5000 else []
     if twice:
-        return f"TF_CONFIG lists {twice[0]} twice: two tasks cannot listen at one address."
+        return f"TF_CONFIG lists {twice[0]} twice: two tasks cannot listen on one address."
     unknown_roles = sorted(set(cluster.roles) - _ROLES)
     if unknown_roles:
-        return f"TF_CONFIG has a role `{unknown_roles[0]}`; roles are chief, worker, ps and evaluator."
+        return f"TF_CONFIG has the unknown role `{unknown_roles[0]}`; the roles are chief, worker, ps and evaluator."
     if cluster.role is None or cluster.role == "evaluator":
         return ""
     if cluster.role not in cluster.roles:
-        return f"TF_CONFIG makes this process a `{cluster.role}`, and its cluster has none."
+        return f"TF_CONFIG makes this process a `{cluster.role}`, but its cluster has none."
     hosts = cluster.roles[cluster.role]
     if hosts is not None and cluster.index is not None and not 0 <= cluster.index < len(hosts):
         return (
@@ -193,29 +196,30 @@ def parameter_servers_missing(job: Job) -> Iterator[Verdict]:
     """A parameter-server strategy gets a cluster without parameter servers, or without workers.
 
     What it checks:
-        Where a script makes a ParameterServerStrategy and writes TF_CONFIG out, its cluster has `ps` and `worker`.
+        If a script creates a ParameterServerStrategy and contains TF_CONFIG as a literal, its cluster has `ps` and
+        `worker`.
 
     Why it matters:
-        The strategy stops with ValueError: there is nobody to keep the variables, or nobody to train.
+        The strategy stops with ValueError, because no process stores the variables, or none trains.
 
     Example:
         `tf.distribute.ParameterServerStrategy(resolver)` and `{"cluster": {"worker": [...]}, ...}`.
 
     Fix:
-        List the servers under `ps`, or take MultiWorkerMirroredStrategy.
+        List the servers under `ps`, or use MultiWorkerMirroredStrategy.
 
     Known limits:
-        Only where strategy and TF_CONFIG stand in files of one job.
+        Only judged where strategy and TF_CONFIG are in files of one job.
 
     Evidence:
         TensorFlow tutorial, parameter server training.
     """
-    met = False
+    applicable = False
     strategies = [claim for claim in job.about("tf_strategy") if "ParameterServer" in str(claim.alternatives)]
     for subject, cluster, claim in _clusters(job) if strategies else ():
-        met = True
+        applicable = True
         if cluster is None or not cluster.roles:
-            yield unknown(subject, "TF_CONFIG is no JSON that is known as a whole", at=claim)
+            yield unknown(subject, "TF_CONFIG is not a complete JSON value in the files", at=claim)
             continue
         missing = [role for role in ("ps", "worker") if cluster.roles.get(role, []) == []]
         if missing:
@@ -225,9 +229,9 @@ def parameter_servers_missing(job: Job) -> Iterator[Verdict]:
                 f" `{missing[0]}`.",
                 at=claim,
                 also=((strategies[0], "the strategy"),),
-                remedy=f'List them under "{missing[0]}", or take MultiWorkerMirroredStrategy.',
+                remedy=f'List them under "{missing[0]}", or use MultiWorkerMirroredStrategy.',
             )
         else:
             yield passed(subject)
-    if not met:
-        yield not_applicable(job.name, "no parameter-server strategy has its TF_CONFIG written out")
+    if not applicable:
+        yield not_applicable(job.name, "no parameter-server strategy has a literal TF_CONFIG")

@@ -1,14 +1,20 @@
-"""Training loops in which one rank does something else than the others, who then wait for it for ever."""
+"""Training loops in which one rank diverges from the others, which then wait for it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Job
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.outcome import Confidence, Severity
-from preflight_rules.reading import quoted, spoken, subjects
-from preflight_rules.scripts.script_reading import is_run, on_several_nodes, stated, surely_one_rank
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Claim, Job
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import certainly_several, joined, placed, quoted, ranks_started, subjects
+from preflight_rules.scripts.script_facts import (
+    definitely_one_rank,
+    launches_of,
+    on_several_nodes,
+    runs_program,
+    stated,
+)
 
 
 @rule(
@@ -22,15 +28,15 @@ from preflight_rules.scripts.script_reading import is_run, on_several_nodes, sta
     ),
 )
 def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
-    """A rank leaves a loop, or skips a step of it, on a value that only it knows.
+    """A rank leaves a loop or skips a step depending on a value that differs between ranks.
 
     What it checks:
         In a loop whose step is a collective (`backward` of a distributed model, an all-reduce, a barrier), no `break`
-        or `continue` hangs on the rank's own loss, metric or clock.
+        or `continue` depends on the rank's own loss, metric or clock.
 
     Why it matters:
-        The ranks do not agree on when to leave. The first one out ends or goes on to other collectives, and the others
-        wait for it in the step until the time-out, usually 10 to 30 minutes, kills the job.
+        The ranks do not leave at the same step. The first one ends or continues to other collectives, and the others
+        wait for it in the step until the timeout, usually 10 to 30 minutes, kills the job.
 
     Example:
         `accelerator.backward(loss)` and `if loss.item() < best: break` in one loop.
@@ -40,42 +46,43 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
         `check_trigger()`.
 
     Known limits:
-        A condition that is computed in another file cannot be told and stays silent. A value that happens to be the
+        A condition that is computed in another file is not judged. A value that happens to be the
         same on every rank (every rank reads the same validation data) does no harm.
 
     Evidence:
         Accelerate documentation, Troubleshooting, Early stopping; Lightning-AI/pytorch-lightning#20404.
     """
-    met = False
+    applicable = False
     for subject, leaving in stated(job, "rank_local_exit"):
-        met = True
+        applicable = True
         step = leaving.because[0] if leaving.because else leaving
-        kind = spoken(leaving.alternatives)
-        if surely_one_rank(job, leaving):
+        kind = joined(leaving.alternatives)
+        if definitely_one_rank(job, leaving):
             yield passed(subject)
             continue
-        if not is_run(job):
-            yield unknown(subject, "nothing here runs this loop, on one rank or several", at=leaving)
+        if not runs_program(job):
+            yield unknown(subject, "no launch runs this loop", at=leaving)
             continue
         what = "skips the rest of the step" if kind == "continue" else "leaves the loop"
         under = quoted(leaving) if kind == "while" else f"`{kind}` under {quoted(leaving)}"
         yield failed(
             subject,
-            f"{under}: each rank {what} by what it alone knows, and the others wait for it in {quoted(step)} (line"
+            f"{under}: each rank {what} depending on its own value, and the others wait for it in {quoted(step)}"
+            f" (line"
             f" {step.span.line}).",
             at=leaving,
             also=((step, "the others wait here"),),
             remedy="Let all ranks decide together: all-reduce or broadcast the condition before it is tested"
             " (Accelerate: set_trigger() and check_trigger()).",
         )
-    yield from _rest(job, met, "uses_ddp", "no loop is left on a value that one rank knows")
+    yield from _without_finding(job, applicable, "uses_ddp", "no loop exit depends on a value of one rank")
 
 
 @rule(
     "TRN002",
     "collective-under-rank-condition",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
+    severity=Severity.ERROR,
+    profile="gate",
     evidence=(
         "deepspeedai/DeepSpeed#2993",
         "deepspeedai/DeepSpeed#801",
@@ -83,47 +90,158 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
     ),
 )
 def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
-    """A collective stands in a branch that only some ranks take.
+    """A collective is in a branch that only some ranks take.
 
     What it checks:
-        Barriers, reductions, broadcasts and `save_checkpoint` of a DeepSpeed engine do not stand under `rank == 0`
-        or the like, unless the other ranks come to one as well in the same function.
+        Barriers, reductions, broadcasts and `save_checkpoint` of a DeepSpeed engine are not under `rank == 0`
+        or the like, unless the other ranks reach one in the same function too. The same for `get_state_dict` and
+        `save_state` of Accelerate where FSDP or ZeRO divides the model among ranks.
 
     Why it matters:
-        A collective ends when every rank has come to it. The ranks in the branch wait until the time-out for those
-        that went past.
+        A collective ends when every rank has entered it. The ranks in the branch wait for the others until the timeout.
 
     Example:
-        `if rank == 0: model_engine.save_checkpoint(path)`; every rank has to call it, because each saves its part.
+        `if rank == 0: model_engine.save_checkpoint(path)`; every rank has to call it, because each saves its own part.
 
     Fix:
-        Move the call out of the branch, and leave in it only what one rank does for itself.
+        Move the call out of the branch, and keep only work of a single rank in it.
 
     Known limits:
-        Collectives over a group of their own (`group=...`) stay silent. Another function may hold the counterpart.
+        Collectives over their own group (`group=...`) are not reported. Another function may contain the counterpart:
+        it is an error only where the script certainly comes to the call, several ranks certainly run it, it has no
+        other call of that name, and the job has no other module.
 
     Evidence:
         deepspeedai/DeepSpeed#2993 and #801 (save_checkpoint on one rank hangs); torch.distributed documentation.
     """
-    met = False
-    for subject, call in stated(job, "guarded_collective"):
-        met = True
+    applicable = False
+    for subject, call in (*stated(job, "guarded_collective"), *stated(job, "guarded_gather")):
+        applicable = True
+        divided = _divided(job, call) if call.quantity == "guarded_gather" else True
+        if not divided:
+            reason = "it waits for other ranks only where the model is divided among them, and nothing says so"
+            yield passed(subject) if divided is False else unknown(subject, reason, at=call)
+            continue
         guard = call.because[0] if call.because else call
-        if surely_one_rank(job, call):
+        if definitely_one_rank(job, call):
             yield passed(subject)
-        elif not is_run(job):
-            yield unknown(subject, "nothing here runs this; whoever does may have the counterpart", at=call)
+        elif not runs_program(job):
+            yield unknown(subject, "no launch runs this; the caller may contain the counterpart", at=call)
         else:
+            sure = _definitely_waits(job, call)
             yield failed(
                 subject,
-                f"{quoted(call)} waits for every rank, but stands under {quoted(guard)} (line {guard.span.line}), which"
-                f" holds for {spoken(call.alternatives)} only.",
+                f"{quoted(call)} waits for every rank, but is under {quoted(guard)} (line {guard.span.line}), which"
+                f" holds for {joined(call.alternatives)} only.",
                 at=call,
-                also=((guard, "only for " + spoken(call.alternatives)),),
+                also=((guard, "only for " + joined(call.alternatives)),),
                 remedy="Move it out of the branch, so that every rank calls it.",
                 waits_at="collective",
+                severity=None if sure else Severity.WARNING,
+                confidence=None if sure else Confidence.MEDIUM,
             )
-    yield from _rest(job, met, "backend", "no collective stands under a condition on the rank")
+    for subject, save in stated(job, "guarded_trainer_save"):
+        stages = job.about("zero_stage", save.scope)
+        shards = [*stages, *job.about("uses_fsdp", save.scope)]
+        if not shards or definitely_one_rank(job, save):
+            continue
+        applicable = True
+        if all(claim.alternatives == (3,) or claim.quantity != "zero_stage" for claim in shards):
+            yield failed(
+                subject,
+                f"{quoted(save)} gathers the parts of the model from every rank ({placed(shards[0])}), but is under"
+                f" {quoted(save.because[0])}, which holds for {joined(save.alternatives)} only.",
+                at=save,
+                also=((save.because[0], "only for " + joined(save.alternatives)), (shards[0], "the model is sharded")),
+                remedy="Call it on every rank: the trainer itself writes on the first one only.",
+                waits_at="collective",
+            )
+        else:
+            yield passed(subject)
+    yield from _without_finding(job, applicable, "backend", "no collective is under a condition on the rank")
+
+
+def _divided(job: Job, call: Claim) -> bool | None:
+    """Whether the call needs the parts of all ranks; None if it is not known how the model is trained."""
+    scope = call.scope
+    if job.about("uses_fsdp", scope):
+        return True
+    kinds = [item for claim in job.about("distributed_type", scope) for item in claim.alternatives]
+    if "FSDP" in kinds:
+        return True
+    stages = [item for claim in job.setting("zero_stage", scope) for item in claim.alternatives]
+    if stages:
+        # DeepSpeed divides the state of the optimizer from stage 1 on, the model at stage 3.
+        least = 3 if "get_state_dict" in call.spelling else 1
+        counts = [item for item in stages if isinstance(item, int)]
+        return min(counts) >= least if len(counts) == len(stages) else None
+    return False if kinds and set(kinds) <= {"MULTI_GPU", "NO"} else None
+
+
+def _definitely_waits(job: Job, call: Claim) -> bool:
+    """Whether several ranks certainly run the script, and nothing in the job can be the counterpart of the call."""
+    places = {claim.span for _, claim in stated(job, "collective_unmatched")}
+    several = any(
+        launch.program == call.span.path and certainly_several(ranks_started(job, launch.scope)[0])
+        for launch in launches_of(job, call)
+    )
+    # Another module of the job may contain the counterpart.
+    alone = not any(file.kind == "python" and file.path != call.span.path for file in job.files)
+    return call.span in places and several and alone
+
+
+@rule(
+    "TRN023",
+    "collectives-ordered-by-rank",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=(
+        "https://docs.pytorch.org/docs/stable/distributed.html#collective-functions",
+        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/collectives.html",
+    ),
+)
+def collectives_ordered_by_rank(job: Job) -> Iterator[Verdict]:
+    """The two branches of a condition on the rank make different collectives, or in another order.
+
+    What it checks:
+        Where both branches of a condition on the rank only make collectives and computations, they make the same ones
+        in the same order.
+
+    Why it matters:
+        Ranks match collectives by their order. One rank reduces while another broadcasts: both wait for each other, or
+        one reads the other's data as its own.
+
+    Example:
+        `if rank == 0: all_reduce(a); broadcast(b, 0)` and `else: broadcast(b, 0); all_reduce(a)`.
+
+    Fix:
+        Make the collectives outside the branches, in one order for all ranks.
+
+    Known limits:
+        A branch that calls other functions of the script, or has branches or loops of its own, is not judged.
+
+    Evidence:
+        torch.distributed documentation, collective functions; NCCL user guide, collective operations.
+    """
+    applicable = False
+    for subject, call in stated(job, "collective_order_differs"):
+        applicable = True
+        if definitely_one_rank(job, call):
+            yield passed(subject)
+        elif not runs_program(job):
+            yield unknown(subject, "no launch runs this", at=call)
+        else:
+            guard = call.because[0]
+            yield failed(
+                subject,
+                f"The branches of {quoted(guard)} (line {guard.span.line}) make {joined(call.alternatives)}: ranks wait"
+                " for each other in different collectives.",
+                at=call,
+                also=((guard, "decides the order"),),
+                remedy="Make the same collectives in the same order on every rank, outside the branches.",
+                waits_at="collective",
+            )
+    yield from _without_finding(job, applicable, "backend", "no condition on the rank decides about collectives")
 
 
 @rule(
@@ -137,12 +255,12 @@ def group_destroyed_after_failure(job: Job) -> Iterator[Verdict]:
     """A rank that fails waits for the others in its clean-up instead of ending.
 
     What it checks:
-        `destroy_process_group` and barriers do not stand in the `finally` or `except` around the training.
+        `destroy_process_group` and barriers are not in the `finally` or `except` around the training.
 
     Why it matters:
-        A rank that has failed (out of memory inside a collective) comes to the clean-up while the others are still in
-        the collective. Tearing down the group waits for them, they wait for it, and no process ends: the launcher and
-        --kill-on-bad-exit never see an exit code, and the nodes stay taken until the time limit.
+        A rank that has failed (out of memory inside a collective) reaches the clean-up while the others are still in
+        the collective. Destroying the group waits for them, they wait for this rank, and no process ends: the launcher
+        and --kill-on-bad-exit never see an exit code, and the nodes stay taken until the time limit.
 
     Example:
         `try: main()` with `finally: dist.destroy_process_group()` on eight nodes for seven days.
@@ -152,19 +270,19 @@ def group_destroyed_after_failure(job: Job) -> Iterator[Verdict]:
         exception end the process.
 
     Known limits:
-        On one node, or where the number of nodes is unknown, it is information only: the launcher mostly ends the
+        On one node, or where the number of nodes is unknown, the finding is informational: the launcher mostly ends the
         other ranks in time.
 
     Evidence:
         goodfire-ai/spd#552 (two jobs of 64 GPUs did nothing for nine hours); torch.distributed documentation, Shutdown.
     """
-    met = False
+    applicable = False
     for subject, call in stated(job, "group_left_on_failure"):
-        met = True
-        if surely_one_rank(job, call):
+        applicable = True
+        if definitely_one_rank(job, call):
             yield passed(subject)
-        elif not is_run(job):
-            yield unknown(subject, "nothing here runs this", at=call)
+        elif not runs_program(job):
+            yield unknown(subject, "no launch runs this", at=call)
         else:
             nodes = on_several_nodes(job, call)
             limit = next(iter(job.setting("time_limit_s")), None)
@@ -172,15 +290,15 @@ def group_destroyed_after_failure(job: Job) -> Iterator[Verdict]:
             until = f", until {quoted(limit)} ends it" if limit is not None else ""
             yield failed(
                 subject,
-                f"{quoted(call)} runs when a rank has failed{over}: it waits for ranks that wait in a collective, so"
-                f" nothing exits and nobody is told{until}.",
+                f"{quoted(call)} runs when a rank has failed{over}: it waits for ranks that wait in a collective,"
+                f" so no process exits{until}.",
                 at=call,
-                also=((limit, "holds the nodes so long"),) if limit is not None else (),
+                also=((limit, "keeps the nodes until then"),) if limit is not None else (),
                 remedy="Call it only after success (at the end of the run, or in the `else` of the try), and let the"
                 " exception end the process.",
                 severity=None if nodes else Severity.INFO,
             )
-    yield from _rest(job, met, "backend", "no group is torn down after a failure")
+    yield from _without_finding(job, applicable, "backend", "no group is destroyed after a failure")
 
 
 @rule(
@@ -191,15 +309,15 @@ def group_destroyed_after_failure(job: Job) -> Iterator[Verdict]:
     evidence=("pytorch/pytorch#44353", "facebookresearch/fairseq#708"),
 )
 def step_failure_swallowed(job: Job) -> Iterator[Verdict]:
-    """A rank whose step failed goes on with the next batch, while the others wait in the failed one.
+    """A rank whose step failed continues with the next batch, while the others wait in the failed step.
 
     What it checks:
         A handler for failures of any kind (RuntimeError, out of memory, Exception) around a step that is a collective
-        ends the rank, hands the failure on, or lets the ranks agree; it does not just go on with the loop.
+        ends the rank, raises the error again, or lets the ranks agree; it does not just continue the loop.
 
     Why it matters:
-        The others are in the all-reduce of the step that failed here. The next collective of this rank is another one:
-        the job hangs until the time-out, or adds up gradients of different batches.
+        The others are in the all-reduce of the step that failed here. This rank's next collective is a different one:
+        the job hangs until the timeout, or sums gradients of different batches.
 
     Example:
         `try: loss.backward()` with `except RuntimeError: optimizer.zero_grad()` in the loop over a loader.
@@ -209,35 +327,35 @@ def step_failure_swallowed(job: Job) -> Iterator[Verdict]:
         rank skips the step.
 
     Known limits:
-        A handler that calls something in another file which does that is not followed.
+        Functions in other files that the handler calls are not followed.
 
     Evidence:
         pytorch/pytorch#44353 (one process catches the exception, the others get blocked), facebookresearch/fairseq#708.
     """
-    met = False
+    applicable = False
     for subject, handler in stated(job, "step_failure_swallowed"):
-        met = True
+        applicable = True
         step = handler.because[0] if handler.because else handler
-        if surely_one_rank(job, handler):
+        if definitely_one_rank(job, handler):
             yield passed(subject)
-        elif not is_run(job):
-            yield unknown(subject, "nothing here runs this loop, on one rank or several", at=handler)
+        elif not runs_program(job):
+            yield unknown(subject, "no launch runs this loop", at=handler)
         else:
             yield failed(
                 subject,
-                f"{quoted(handler)} goes on with the loop when {quoted(step)} (line {step.span.line}) has failed on"
-                " this rank; the others wait in it.",
+                f"{quoted(handler)} continues the loop when {quoted(step)} (line {step.span.line}) has failed"
+                " on this rank, while the others wait in that step.",
                 at=handler,
                 also=((step, "the others wait here"),),
                 remedy="Let the exception end the process, or all-reduce whether a rank has failed and skip the step on"
                 " all of them.",
             )
-    yield from _rest(job, met, "backend", "no loop goes on after a failed step")
+    yield from _without_finding(job, applicable, "backend", "no loop continues after a failed step")
 
 
-def _rest(job: Job, met: bool, quantity: str, reason: str) -> Iterator[Verdict]:
-    """Where nothing was found: fine for a script of several ranks, nothing to look at for any other."""
-    if met:
+def _without_finding(job: Job, applicable: bool, quantity: str, reason: str) -> Iterator[Verdict]:
+    """Yield `passed` for a script of several ranks without a finding, `not_applicable` for any other."""
+    if applicable:
         return
     if any(job.about(name) for name in (quantity, "uses_ddp", "uses_fsdp", "training_framework", "backend")):
         subject = next((subject for subject, _, _ in subjects(job)), job.name)

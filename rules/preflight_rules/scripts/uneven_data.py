@@ -1,19 +1,22 @@
-"""Ranks that run different numbers of steps, because their shares of the data differ."""
+"""Ranks whose shares of the data differ in size."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Job, Unresolved
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.outcome import Confidence, Severity
-from preflight_rules.reading import quoted, spoken, subjects
-from preflight_rules.scripts.script_reading import stated, surely_one_rank
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Claim, Job, Unresolved
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import joined, quoted, subjects
+from preflight_rules.scripts.script_facts import definitely_one_rank, runs_program, stated
 
-_WHAT = {
-    "clamp": "cuts off the last rank's share, which was rounded up for the others",
-    "rest": "gives the last rank what is left over, which the others do not get",
-    "stride": "gives the first ranks one sample more than the others",
+_FAULTS = {
+    "clamp": "truncates the last rank's share, while those of the others are rounded up",
+    "rest": "gives the remainder to the last rank only",
+    "stride": "gives the first ranks one more sample than the others",
+    "stream": "deals out a stream, whose length nobody knows, so that some ranks get more samples than others",
+    "files": "gives ranks as many steps as their own files have samples, and the first ranks one file more",
+    "readers": "gives ranks different data sets to read to their end",
 }
 
 
@@ -22,18 +25,20 @@ _WHAT = {
     "shares-of-ranks-uneven",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("mlcommons/storage#455", "Lightning-AI/pytorch-lightning#13498"),
+    evidence=("mlcommons/storage#455", "Lightning-AI/pytorch-lightning#13498", "huggingface/datasets#6437"),
 )
 def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
-    """A sampler written by hand gives some ranks fewer samples than others.
+    """A hand-written sampler gives some ranks fewer samples than others.
 
     What it checks:
-        Where samples are divided among ranks by hand, with a share that is rounded up or in turn, what is missing at
-        the end is padded, dropped or wrapped around, not cut off with `min(...)` or left to the last rank.
+        Where samples are divided among ranks by hand, with a share that is rounded up or in turn, the last share is
+        padded, dropped or wrapped around, not truncated with `min(...)` or left uneven. A rank that trains on its own
+        files, `files[rank::size]`, or on a data set chosen by rank, takes as many steps as the others. A streamed data
+        set that `split_dataset_by_node` divides needs a loop that ends at the same step on every rank.
 
     Why it matters:
-        The last rank has fewer batches. When it is done with its epoch, the others wait for it in the next
-        collective: a deadlock at every end of an epoch where the number of samples is no multiple of the ranks.
+        The last rank has fewer batches. It finishes its epoch first, and the others wait for it in the next collective:
+        a deadlock at the end of every epoch if the number of samples is not a multiple of the ranks.
 
     Example:
         `per = ceil(n / size)` and `end = min((rank + 1) * per - 1, n - 1)`.
@@ -42,15 +47,16 @@ def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
         Pad the list of indices to a multiple of the ranks, or drop the rest, as DistributedSampler does.
 
     Known limits:
-        Code that evens the shares elsewhere, with a Join context or a limit on the steps, is not seen.
+        Code elsewhere that balances the shares, with a Join context or a step limit, is not found.
 
     Evidence:
-        mlcommons/storage#455, Lightning-AI/pytorch-lightning#13498.
+        mlcommons/storage#455, Lightning-AI/pytorch-lightning#13498, huggingface/datasets#6437.
     """
-    met = False
+    applicable = False
     for subject, share in stated(job, "uneven_shards"):
-        met = True
-        if surely_one_rank(job, share):
+        applicable = True
+        kind = joined(share.alternatives)
+        if definitely_one_rank(job, share) or (kind in ("files", "readers") and _has_servers(job, share)):
             yield passed(subject)
             continue
         if isinstance(share.value, Unresolved):
@@ -58,14 +64,129 @@ def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
             continue
         yield failed(
             subject,
-            f"{quoted(share)} {_WHAT.get(spoken(share.alternatives), _WHAT['clamp'])}: where the samples are no"
-            " multiple of the ranks they run different numbers of steps, and those that are done wait for the others.",
+            f"{quoted(share)} {_FAULTS.get(kind, _FAULTS['clamp'])}: "
+            + ("" if kind in ("files", "readers") else "when the number of samples is not a multiple of the ranks, ")
+            + "ranks run different numbers of steps and wait for each other.",
             at=share,
-            remedy="Pad the indices to a multiple of the ranks (indices += indices[:missing]), or drop the rest on"
-            " every rank; DistributedSampler does either (drop_last).",
+            remedy="Let all ranks agree on the number of steps, or divide samples instead of files."
+            if kind in ("files", "readers")
+            else "Pad the indices to a multiple of the number of ranks (indices += indices[:missing]), or drop the"
+            " remainder; DistributedSampler can do either (drop_last).",
         )
-    if not met and job.about("distributed_sampler"):
-        met = True
+    if not applicable and job.about("distributed_sampler"):
+        applicable = True
         yield passed(next((subject for subject, _, _ in subjects(job)), job.name))
-    if not met:
-        yield not_applicable(job.name, "no share of the data is computed by hand")
+    if not applicable:
+        yield not_applicable(job.name, "no script computes shares of the data itself")
+
+
+def _has_servers(job: Job, share: Claim) -> bool:
+    """Whether the ranks are trainers of parameter servers, whose steps may differ."""
+    return any(True in claim.alternatives for claim in job.about("ps_mode", share.scope))
+
+
+@rule(
+    "BAT023",
+    "batch-size-by-rank",
+    severity=Severity.WARNING,
+    evidence=("pytorch/pytorch#67253", "pytorch/pytorch#37359"),
+)
+def batch_size_by_rank(job: Job) -> Iterator[Verdict]:
+    """The batch size of a loader depends on the rank.
+
+    What it checks:
+        The batch size of a DataLoader, sampler, `paddle.batch` or data set of Fleet is not a choice on the rank between
+        different numbers (a branch, a table, a function of the script), nor a sum or product with the rank in it.
+
+    Why it matters:
+        Gradients are averaged over ranks, not over samples: samples of a small batch count more. The ranks also take
+        different numbers of steps over equal shares, and the last ones wait for the others.
+
+    Example:
+        `DataLoader(data, batch_size=64 if rank == 0 else 32)`.
+
+    Fix:
+        Give every rank the same batch size.
+
+    Known limits:
+        A script that weights its gradients by batch size itself is correct.
+
+    Evidence:
+        pytorch/pytorch#67253 and #37359 (averages are not weighted by the batch size).
+    """
+    applicable = False
+    for subject, size in stated(job, "batch_size_of_rank"):
+        applicable = True
+        if definitely_one_rank(job, size):
+            yield passed(subject)
+        elif not runs_program(job):
+            yield unknown(subject, f"no launch runs the loader of {quoted(size)}", at=size)
+        else:
+            yield failed(
+                subject,
+                f"The batch size `{joined(size.alternatives)}` differs between ranks, but their gradients are averaged"
+                " as if it were the same.",
+                at=size,
+                remedy="Give every rank the same batch size.",
+            )
+    if not applicable:
+        yield not_applicable(job.name, "no batch size is computed from the rank")
+
+
+_ORDERS = {
+    "no seed": "shuffles without a seed, so that each rank has another order",
+    "seed of each rank": "is shuffled with a seed that depends on the rank, so that each rank has another order",
+    "unsorted": "has the order of the file system, which may differ between nodes",
+}
+
+
+@rule(
+    "DAT036",
+    "shards-of-different-orders",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("QwenLM/Qwen3-VL#1947", "NVlabs/LongLive#71", "https://docs.python.org/3/library/os.html#os.listdir"),
+)
+def shards_of_different_orders(job: Job) -> Iterator[Verdict]:
+    """Ranks take every n-th item of a list whose order differs between them.
+
+    What it checks:
+        A list that is divided as `items[rank::size]` is shuffled with one seed for all ranks, and a listing of files is
+        sorted first (otherwise informational).
+
+    Why it matters:
+        Each rank divides another list: some samples are read by several ranks, others by none. Nothing stops; the model
+        is trained on a part of the data, another one at each start.
+
+    Example:
+        `random.shuffle(files)` and `files = files[rank::world_size]` without `random.seed(0)`.
+
+    Fix:
+        Seed with the same number on every rank before shuffling, and sort listings: `sorted(os.listdir(path))`.
+
+    Known limits:
+        A seed that is set in another file is not seen.
+
+    Evidence:
+        QwenLM/Qwen3-VL#1947 and NVlabs/LongLive#71 (each rank its own order); Python documentation of
+        os.listdir (arbitrary order).
+    """
+    applicable = False
+    for subject, order in stated(job, "shard_order"):
+        applicable = True
+        kind = joined(order.alternatives)
+        if definitely_one_rank(job, order):
+            yield passed(subject)
+        elif not runs_program(job):
+            yield unknown(subject, "no launch runs this", at=order)
+        else:
+            yield failed(
+                subject,
+                f"{quoted(order)} {_ORDERS[kind]}: the parts of the ranks"
+                f" {'may overlap' if kind == 'unsorted' else 'overlap'} and leave samples out.",
+                at=order,
+                remedy="Sort the list." if kind == "unsorted" else "Shuffle with the same seed on every rank.",
+                severity=Severity.INFO if kind == "unsorted" else None,
+            )
+    if not applicable:
+        yield not_applicable(job.name, "no list is divided by rank")

@@ -1,1 +1,1 @@
-"""Batch sizes, parallel sizes, memory, precision: the arithmetic of a training."""
+"""Batch sizes, parallel sizes, memory and precision of a training run."""

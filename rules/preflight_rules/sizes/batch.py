@@ -1,37 +1,20 @@
-"""Batch sizes: what one step takes, and how it is cut."""
+"""DeepSpeed's batch sizes."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
 
-from preflight.job import (
-    Claim,
-    Job,
-    Launch,
-    Plain,
-    Scope,
-    Unresolved,
-    Value,
-    as_int,
-    lift,
-)
-from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
-from preflight.outcome import Fix, Severity
-from preflight_rules.reading import (
-    distinct,
-    job_value,
-    numbers,
-    quoted,
-    ranks_started,
-    subjects,
-    undecided,
-    why_unresolved,
-)
+from preflight.model.findings import Fix, Severity
+from preflight.model.job import AUTO, Claim, Job, Launch, Plain, Scope, Unresolved, Value, as_int, lift
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import numbers
+from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
+from preflight_rules.helpers import distinct, quoted, ranks_started, subjects, undecided, why_unresolved
 from preflight_rules.sizes.batch_sizes import BATCH, KEYS, configured, given_to_trainer, uses_hugging_face
 
-#: Said where the number of nodes is not: deepspeed without a hostfile starts on the node it is called on.
-_ONE_NODE = " No hostfile is given, so one node is taken."
+#: Added where the number of nodes is unknown: deepspeed without a hostfile starts on the node it is called on.
+_ONE_NODE = " No hostfile is given, so one node is assumed."
 
 
 @rule(
@@ -42,12 +25,12 @@ _ONE_NODE = " No hostfile is given, so one node is taken."
     evidence=("deepspeedai/DeepSpeed#6914", "deepspeedai/DeepSpeed#3982", "CASIA-LMC-Lab/AnomalyGPT#19"),
 )
 def deepspeed_batch_product_mismatch(job: Job) -> Iterator[Verdict]:
-    """DeepSpeed's batch sizes do not multiply to each other for the ranks that are started.
+    """DeepSpeed's batch sizes do not match the number of ranks.
 
     What it checks:
         train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data-parallel ranks,
         where data-parallel ranks are all ranks divided by tensor and pipeline parallel sizes. With two of the
-        three given, the division that yields the third leaves no rest. A value of "auto" is taken from the
+        three given, the third is a whole number. A value of "auto" is taken from the
         arguments of Hugging Face's trainer where they are given.
 
     Why it matters:
@@ -58,35 +41,35 @@ def deepspeed_batch_product_mismatch(job: Job) -> Iterator[Verdict]:
         ranks: 4 x 2 x 16 is 128.
 
     Fix:
-        Change one of the three, or leave one out and DeepSpeed computes it.
+        Change one of the three, or omit one and DeepSpeed computes it.
 
     Known limits:
-        With elasticity DeepSpeed computes the sizes itself and nothing is said. deepspeed without any hostfile is
-        taken to run on one node; where more nodes would make it right, it is a warning. Where the number of ranks is
-        unknown, only what no number of ranks could satisfy is reported.
+        With elasticity DeepSpeed computes the sizes itself and nothing is reported. deepspeed without a hostfile is
+        assumed to run on one node; if more nodes would make the sizes fit, it is a warning. Where the number of ranks
+        is unknown, only what no number of ranks could satisfy is reported.
 
     Evidence:
         deepspeedai/DeepSpeed#6914, #3982; CASIA-LMC-Lab/AnomalyGPT#19.
     """
-    met = False
+    applicable = False
     for subject, scope, launch in subjects(job):
         claims = {quantity: configured(job, quantity, scope) for quantity in BATCH}
         if not claims["train_batch_size"]:
             continue
-        met = True
+        applicable = True
         if any(True in c.alternatives for c in job.about("elasticity_enabled", scope)):
             yield not_applicable(subject, "elasticity computes the batch sizes")
             continue
         if uses_hugging_face(job, launch, scope):
-            claims = {q: _filled(job, q, found, scope) for q, found in claims.items()}
+            claims = {q: _with_auto(job, q, found, scope) for q, found in claims.items()}
         yield _product(job, subject, launch, scope, claims)
-    if not met:
-        yield not_applicable(job.name, "no DeepSpeed configuration gives a train_batch_size")
+    if not applicable:
+        yield not_applicable(job.name, "no DeepSpeed configuration sets a train_batch_size")
 
 
-def _filled(job: Job, quantity: str, found: tuple[Claim, ...], scope: Scope) -> tuple[Claim, ...]:
-    """A value of "auto" as Hugging Face's trainer fills it in from its own arguments."""
-    if found and all(isinstance(c.value, Unresolved) and c.value.why.startswith("auto") for c in found):
+def _with_auto(job: Job, quantity: str, found: tuple[Claim, ...], scope: Scope) -> tuple[Claim, ...]:
+    """The value that Hugging Face's trainer fills in for "auto" from its own arguments."""
+    if found and all(c.value == AUTO for c in found):
         return given_to_trainer(job, quantity, scope) or found
     return found
 
@@ -95,42 +78,42 @@ def _product(
     job: Job, subject: str, launch: Launch | None, scope: Scope, claims: dict[str, tuple[Claim, ...]]
 ) -> Verdict:
     every = tuple(claim for quantity in BATCH for claim in claims[quantity])
-    open_end = undecided(subject, every, launch)
-    if open_end is not None:
-        return open_end
+    undecided_verdict = undecided(subject, every, launch)
+    if undecided_verdict is not None:
+        return undecided_verdict
     total = numbers(job_value(claims["train_batch_size"]))
     micro = numbers(job_value(claims["micro_batch_size_per_gpu"])) if claims["micro_batch_size_per_gpu"] else ()
     steps = numbers(job_value(claims["gradient_accumulation_steps"])) if claims["gradient_accumulation_steps"] else ()
     if not total or min((*total, *micro, *steps)) < 1 or len(every) > len(total) + len(micro) + len(steps):
-        return unknown(subject, "a batch size is no positive whole number (see BAT002)", at=every[0])
+        return unknown(subject, "a batch size is not a positive whole number (see BAT002)", at=every[0])
     ranks, because = data_parallel_ranks(job, launch, scope)
-    alone = isinstance(ranks, Unresolved) and _may_run_here_only(job, launch, scope)
+    alone = isinstance(ranks, Unresolved) and _may_be_one_node(job, launch, scope)
     if alone:
         because = job.setting("processes_per_node", scope)
         ranks = job_value(because)
     sizes = numbers(ranks)
-    if isinstance(ranks, Unresolved) or not sizes or why_unresolved(because, launch) is not None:
+    if isinstance(ranks, Unresolved) or not sizes or min(sizes) < 1 or why_unresolved(because, launch) is not None:
         return _without_ranks(subject, claims, total, micro, steps, ranks, because)
     combinations = list(itertools.product(total, micro or (0,), steps or (0,), sizes))
-    if any(_fits(*combination) for combination in combinations):
+    if any(_sizes_agree(*combination) for combination in combinations):
         return passed(subject)
-    one = combinations[0]
+    first = combinations[0]
     return failed(
         subject,
-        _sentence(*one, claims=claims) + (_ONE_NODE if alone else ""),
+        _fault(*first, claims=claims) + (_ONE_NODE if alone else ""),
         at=claims["train_batch_size"][0],
         also=(
             *((c, "micro batch of one rank") for c in claims["micro_batch_size_per_gpu"]),
             *((c, "accumulation") for c in claims["gradient_accumulation_steps"]),
-            *((c, "decides the number of ranks") for c in distinct(because)),
+            *((c, "determines the number of ranks") for c in distinct(because)),
         ),
-        remedy=_batch_remedy(*one),
-        severity=Severity.WARNING if alone and _fits_some_nodes(*one) else None,
+        remedy=_batch_remedy(*first),
+        severity=Severity.WARNING if alone and _fits_some_nodes(*first) else None,
     )
 
 
-def _may_run_here_only(job: Job, launch: Launch | None, scope: Scope) -> bool:
-    """Whether deepspeed is told its processes and no hosts, so takes this node alone unless the site has a hostfile."""
+def _may_be_one_node(job: Job, launch: Launch | None, scope: Scope) -> bool:
+    """Whether deepspeed has a number of processes but no hosts, and so uses one node unless the site has a hostfile."""
     return (
         launch is not None
         and launch.launcher == "deepspeed"
@@ -141,18 +124,18 @@ def _may_run_here_only(job: Job, launch: Launch | None, scope: Scope) -> bool:
 
 
 def _fits_some_nodes(total: int, micro: int, steps: int, ranks: int) -> bool:
-    """Whether a larger number of nodes would make it right."""
+    """Whether a larger number of nodes would satisfy the equation."""
     return total % ((micro or 1) * (steps or 1) * ranks) == 0
 
 
-def _fits(total: int, micro: int, steps: int, ranks: int) -> bool:
-    """Whether the sizes agree; 0 stands for one that is not given."""
+def _sizes_agree(total: int, micro: int, steps: int, ranks: int) -> bool:
+    """Whether the sizes agree; 0 means not given."""
     if micro and steps:
         return total == micro * steps * ranks
     return total % ((micro or 1) * (steps or 1) * ranks) == 0
 
 
-def _sentence(total: int, micro: int, steps: int, ranks: int, *, claims: dict[str, tuple[Claim, ...]]) -> str:
+def _fault(total: int, micro: int, steps: int, ranks: int, *, claims: dict[str, tuple[Claim, ...]]) -> str:
     first = claims["train_batch_size"][0]
     if micro and steps:
         return (
@@ -163,7 +146,7 @@ def _sentence(total: int, micro: int, steps: int, ranks: int, *, claims: dict[st
     factors = [f"micro batch {micro}"] if micro else []
     factors += [f"accumulation {steps}"] if steps else []
     factors += [f"{ranks} data-parallel ranks"]
-    return f"{quoted(first)} is no multiple of {' x '.join(factors)} = {unit}: DeepSpeed stops in every rank."
+    return f"{quoted(first)} is not a multiple of {' x '.join(factors)} = {unit}: DeepSpeed stops in every rank."
 
 
 def _batch_remedy(total: int, micro: int, steps: int, ranks: int) -> str:
@@ -175,10 +158,10 @@ def _batch_remedy(total: int, micro: int, steps: int, ranks: int) -> str:
             options.append(f'"train_micro_batch_size_per_gpu": {total // (steps * ranks)}')
         if total % (micro * steps) == 0:
             options.append(f"{total // (micro * steps)} data-parallel ranks")
-        return "One of these makes it right: " + ", ".join(options) + "."
+        return "Use one of these: " + ", ".join(options) + "."
     unit = (micro or 1) * (steps or 1) * ranks
     below = total // unit * unit
-    return f"Take a train_batch_size of {f'{below} or ' if below else ''}{below + unit}, or other factors."
+    return f"Use a train_batch_size of {f'{below} or ' if below else ''}{below + unit}, or other factors."
 
 
 def _without_ranks(
@@ -190,17 +173,18 @@ def _without_ranks(
     ranks: Value,
     because: tuple[Claim, ...],
 ) -> Verdict:
-    """What no number of ranks can satisfy is wrong even where the number is unknown."""
+    """Judge the sizes without the number of ranks: report sizes that no number of ranks can satisfy."""
     pairs = list(itertools.product(total, micro or (1,), steps or (1,)))
     if (micro or steps) and all(batch % (each * count) for batch, each, count in pairs):
         _, m, s = pairs[0]
         return failed(
             subject,
-            f"{quoted(claims['train_batch_size'][0])} is no multiple of micro batch {m} x accumulation {s} = {m * s},"
+            f"{quoted(claims['train_batch_size'][0])} is not a multiple of micro batch {m} x accumulation {s} ="
+            f" {m * s},"
             " so no number of ranks fits: DeepSpeed stops in every rank.",
             at=claims["train_batch_size"][0],
             also=(*claims["micro_batch_size_per_gpu"], *claims["gradient_accumulation_steps"]),
-            remedy=f"Take a train_batch_size that {m * s} divides, or other factors.",
+            remedy=f"Use a train_batch_size that is a multiple of {m * s}, or other factors.",
         )
     why = ranks.why if isinstance(ranks, Unresolved) else "a branch"
     place = next(iter(because), claims["train_batch_size"][0])
@@ -208,19 +192,19 @@ def _without_ranks(
 
 
 def data_parallel_ranks(job: Job, launch: Launch | None, scope: Scope) -> tuple[Value, tuple[Claim, ...]]:
-    """All ranks divided by tensor and pipeline parallel sizes, and the claims it comes from."""
+    """The data-parallel ranks: all ranks divided by tensor and pipeline parallel sizes; and their claims."""
     ranks, because = ranks_started(job, scope)
     for quantity in ("tensor_parallel_size", "pipeline_parallel_size"):
         sizes = job.setting(quantity, scope)
         if sizes:
-            ranks = lift(_divided, ranks, as_int(job_value(sizes)))
+            ranks = lift(_data_parallel, ranks, as_int(job_value(sizes)))
             because = (*because, *sizes)
     return ranks, because
 
 
-def _divided(ranks: Plain, size: Plain) -> Plain:
+def _data_parallel(ranks: Plain, size: Plain) -> Plain:
     if not isinstance(ranks, int) or not isinstance(size, int) or size < 1 or ranks % size:
-        raise ValueError(f"{ranks} ranks cannot be divided by a parallel size of {size}")
+        raise ValueError(f"{ranks} ranks is not a multiple of the parallel size {size}")
     return ranks // size
 
 
@@ -233,14 +217,14 @@ def _divided(ranks: Plain, size: Plain) -> Plain:
     evidence=("hiyouga/LlamaFactory#1116", "https://www.deepspeed.ai/docs/config-json/"),
 )
 def deepspeed_batch_size_not_positive_integer(job: Job) -> Iterator[Verdict]:
-    """A batch size of DeepSpeed's configuration is no positive whole number.
+    """A batch size of DeepSpeed's configuration is not a positive whole number.
 
     What it checks:
-        train_batch_size, train_micro_batch_size_per_gpu and gradient_accumulation_steps are whole numbers above 0
-        and not texts: `8`, not `"8"`, `8.0` or `0`.
+        train_batch_size, train_micro_batch_size_per_gpu and gradient_accumulation_steps are whole numbers above 0 and
+        not strings: `8`, not `"8"`, `8.0` or `0`.
 
     Why it matters:
-        DeepSpeed multiplies and compares them as they stand: a text never equals a number, so the job stops with
+        DeepSpeed multiplies and compares them as written: a string never equals a number, so the job stops with
         a message that shows two equal numbers.
 
     Example:
@@ -261,19 +245,19 @@ def deepspeed_batch_size_not_positive_integer(job: Job) -> Iterator[Verdict]:
         key = KEYS[claim.quantity]
         if isinstance(claim.value, Unresolved):
             yield unknown(claim.span.path, f"{key}: {claim.value.why}", at=claim)
-        elif any(_is_count(value) for value in claim.alternatives):
+        elif any(value is None or _is_count(value) for value in claim.alternatives):
             yield passed(claim.span.path)
         else:
             yield failed(
                 claim.span.path,
-                f"{quoted(claim)} is no positive whole number, which DeepSpeed needs {key} to be.",
+                f"{quoted(claim)} is not a positive whole number, as DeepSpeed requires of {key}.",
                 at=claim,
                 remedy=_number_remedy(key, claim),
                 fix=_as_number(claim),
                 severity=Severity.WARNING if all(isinstance(v, float) for v in claim.alternatives) else None,
             )
     if not found:
-        yield not_applicable(job.name, "no DeepSpeed configuration gives a batch size")
+        yield not_applicable(job.name, "no DeepSpeed configuration sets a batch size")
 
 
 def _is_count(value: Plain) -> bool:
@@ -281,17 +265,17 @@ def _is_count(value: Plain) -> bool:
 
 
 def _as_number(claim: Claim) -> Fix | None:
-    """The number that a text or a fraction of nothing means, as DeepSpeed wants it."""
+    """The whole number that a string such as "8" or a float such as 8.0 means."""
     read = numbers(claim.value)
     if len(read) != 1 or read[0] < 1:
         return None
-    said = claim.alternatives[0]
-    shown = f'"{said}"' if isinstance(said, str) else str(said)
-    return mend(f"write {shown} as {read[0]}", reworded(claim, shown, str(read[0])), safe=True)
+    value = claim.alternatives[0]
+    shown = f'"{value}"' if isinstance(value, str) else str(value)
+    return make_fix(f"write {shown} as {read[0]}", replace_text(claim, shown, str(read[0])), safe=True)
 
 
 def _number_remedy(key: str, claim: Claim) -> str:
     read = numbers(claim.value)
     if read and read[0] > 0:
         return f'Write `"{key}": {read[0]}`.'
-    return f'Give "{key}" a whole number above 0, or leave the key out.'
+    return f'Set "{key}" to a whole number above 0, or remove the key.'

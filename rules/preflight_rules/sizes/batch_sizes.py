@@ -1,12 +1,12 @@
-"""Where batch sizes are said: in DeepSpeed's configuration, and to the trainer that is started with it."""
+"""Batch sizes in DeepSpeed's configuration and in the trainer's arguments."""
 
 from __future__ import annotations
 
 import itertools
 
-from preflight.job import Claim, Job, Launch, Relation, Scope, strongest
+from preflight.model.job import Claim, Job, Launch, Relation, Scope, strongest
 
-#: The quantities whose product is checked, and below them the configuration's own names.
+#: The quantities whose product is checked, with their keys in the configuration.
 BATCH = ("train_batch_size", "micro_batch_size_per_gpu", "gradient_accumulation_steps")
 KEYS = {
     "train_batch_size": "train_batch_size",
@@ -16,12 +16,12 @@ KEYS = {
 
 
 def configured(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
-    """What DeepSpeed's configuration says of a quantity in `scope`."""
+    """The claims of DeepSpeed's configuration about a quantity in `scope`."""
     return strongest(c for c in job.about(quantity, scope) if c.source == "deepspeed")
 
 
 def given_to_trainer(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
-    """What the program is told by its arguments, or its script passes to `TrainingArguments`."""
+    """The claims of the program's arguments, or of its script's `TrainingArguments`, about a quantity."""
     return strongest(
         c
         for c in job.about(quantity, scope)
@@ -34,8 +34,13 @@ def _is_option_default(claim: Claim) -> bool:
 
 
 def uses_hugging_face(job: Job, launch: Launch | None, scope: Scope) -> bool:
-    """Whether the configuration goes through Hugging Face's trainer (`--deepspeed FILE`, `TrainingArguments`)."""
-    if launch is not None:
+    """Whether the configuration goes through Hugging Face's trainer (`--deepspeed FILE`, `TrainingArguments`).
+
+    A program that declares `--deepspeed` itself does not leave the option to the trainer's parser.
+    """
+    lists = [value for claim in job.about("declared_options", scope) for value in claim.alternatives]
+    is_declared = any(isinstance(names, tuple) and "--deepspeed" in names for names in lists)
+    if launch is not None and not is_declared:
         words = launch.arguments
         for word, following in itertools.zip_longest(words, words[1:]):
             if word is not None and word.startswith("--deepspeed="):

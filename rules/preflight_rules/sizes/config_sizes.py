@@ -1,26 +1,28 @@
-"""Sizes of one configuration file against each other: devices, nodes, parallel sizes and batches of NeMo."""
+"""NeMo configurations: devices, nodes, parallel sizes and batches."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 
-from preflight.job import Claim, Job
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule
-from preflight.outcome import Confidence, Severity
-from preflight_rules.reading import counted, job_value, numbers, placed, quoted, undecided
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Claim, Job
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import numbers
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule
+from preflight_rules.helpers import counted, placed, quoted, undecided
 from preflight_rules.sizes.parallel_sizes import Setup, setups
 
 _PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
 
 
 def _world(setup: Setup) -> tuple[int | None, tuple[Claim, ...]]:
-    """Devices x nodes of a trainer, and the claims; None where they are not known."""
+    """Devices x nodes of a trainer, and the claims; None if unknown."""
     nodes = tuple(c for c in setup.job.requiring("nodes", setup.scope) if c.source == setup.source)
     devices = tuple(c for c in setup.job.requiring("processes_per_node", setup.scope) if c.source == setup.source)
-    one, other = numbers(job_value(nodes)) if nodes else (1,), numbers(job_value(devices)) if devices else ()
+    per_gpu, other = numbers(job_value(nodes)) if nodes else (1,), numbers(job_value(devices)) if devices else ()
     claims = (*devices, *nodes)
-    return (one[0] * other[0] if len(one) == len(other) == 1 else None), claims
+    return (per_gpu[0] * other[0] if len(per_gpu) == len(other) == 1 else None), claims
 
 
 def _trainers(job: Job) -> Iterator[tuple[Setup, int | None, tuple[Claim, ...], tuple[Claim, ...], int]]:
@@ -45,13 +47,13 @@ def _trainers(job: Job) -> Iterator[tuple[Setup, int | None, tuple[Claim, ...], 
     ),
 )
 def trainer_ranks_not_divisible(job: Job) -> Iterator[Verdict]:
-    """The devices of a trainer cannot be divided into replicas of the model.
+    """The devices of a trainer cannot be divided evenly into replicas of the model.
 
     What it checks:
         In a NeMo configuration: tensor x pipeline x context parallel size divides devices x num_nodes.
 
     Why it matters:
-        NeMo stops when it makes the groups of ranks, after all of them have started.
+        NeMo stops when it creates the groups of ranks, after all of them have started.
 
     Example:
         `devices: 8`, `num_nodes: 1` and `tensor_model_parallel_size: 3`.
@@ -60,18 +62,18 @@ def trainer_ranks_not_divisible(job: Job) -> Iterator[Verdict]:
         Choose sizes whose product divides the devices.
 
     Known limits:
-        Such files are templates, whose numbers are overridden on the command line: a warning, and information where
-        only ranks are missing.
+        Such files are templates whose numbers are overridden on the command line, so this is a warning, or information
+        where only ranks are missing.
 
     Evidence:
         NeMo, megatron_init.py.
     """
-    met = False
+    applicable = False
     for setup, ranks, because, parts, product in _trainers(job):
-        met = True
-        open_end = undecided(setup.subject, (*because, *parts), setup.launch)
-        if open_end is not None:
-            yield open_end
+        applicable = True
+        undecided_verdict = undecided(setup.subject, (*because, *parts), setup.launch)
+        if undecided_verdict is not None:
+            yield undecided_verdict
         elif ranks is not None and ranks % product:
             yield failed(
                 setup.subject,
@@ -85,8 +87,8 @@ def trainer_ranks_not_divisible(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(setup.subject)
-    if not met:
-        yield not_applicable(job.name, "no configuration gives devices beside parallel sizes")
+    if not applicable:
+        yield not_applicable(job.name, "no configuration sets both devices and parallel sizes")
 
 
 @rule(
@@ -100,7 +102,7 @@ def trainer_ranks_not_divisible(job: Job) -> Iterator[Verdict]:
     ),
 )
 def trainer_global_batch_not_divisible(job: Job) -> Iterator[Verdict]:
-    """The global batch of a configuration cannot be cut into micro batches for all replicas.
+    """The global batch of a configuration cannot be divided into micro batches for all replicas.
 
     What it checks:
         In a NeMo configuration: micro_batch_size x replicas divides global_batch_size, where replicas are devices x
@@ -116,31 +118,31 @@ def trainer_global_batch_not_divisible(job: Job) -> Iterator[Verdict]:
         A global batch that is a multiple of micro batch x replicas.
 
     Known limits:
-        As for the ranks: the numbers may be overridden.
+        The numbers may be overridden on the command line.
 
     Evidence:
         NeMo, megatron_init.py; deepspeedai/DeepSpeed#17.
     """
-    met = False
+    applicable = False
     for setup, ranks, because, parts, product in _trainers(job):
         total, micro = setup.claims("train_batch_size"), setup.claims("micro_batch_size_per_gpu")
         if not total or not micro:
             continue
-        met = True
-        open_end = undecided(setup.subject, (*total, *micro, *because, *parts), setup.launch)
-        whole, one = setup.number("train_batch_size"), setup.number("micro_batch_size_per_gpu")
-        if open_end is not None:
-            yield open_end
-        elif whole and one and ranks and ranks % product == 0 and whole % (one * (ranks // product)):
-            unit = one * (ranks // product)
+        applicable = True
+        undecided_verdict = undecided(setup.subject, (*total, *micro, *because, *parts), setup.launch)
+        whole, per_gpu = setup.number("train_batch_size"), setup.number("micro_batch_size_per_gpu")
+        if undecided_verdict is not None:
+            yield undecided_verdict
+        elif whole and per_gpu and ranks and ranks % product == 0 and whole % (per_gpu * (ranks // product)):
+            unit = per_gpu * (ranks // product)
             yield failed(
                 setup.subject,
-                f"{quoted(total[0])} is no multiple of {placed(micro[0])} x {ranks // product} replicas = {unit}.",
+                f"{quoted(total[0])} is not a multiple of {placed(micro[0])} x {ranks // product} replicas = {unit}.",
                 at=total[0],
-                also=((micro[0], "micro batch"), *((c, "decides the replicas") for c in (*because, *parts))),
-                remedy=f"Take a global batch that {unit} divides, such as {-(-whole // unit) * unit}.",
+                also=((micro[0], "micro batch"), *((c, "determines the replicas") for c in (*because, *parts))),
+                remedy=f"Use a global batch size that is a multiple of {unit}, such as {-(-whole // unit) * unit}.",
             )
         else:
             yield passed(setup.subject)
-    if not met:
-        yield not_applicable(job.name, "no configuration gives devices beside batch sizes")
+    if not applicable:
+        yield not_applicable(job.name, "no configuration sets both devices and batch sizes")

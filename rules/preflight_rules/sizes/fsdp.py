@@ -1,16 +1,18 @@
-"""Fully sharded data parallel: settings that exclude each other or mean something else."""
+"""FSDP: settings that exclude each other or are misread."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Claim, Job, Known, Launch, Scope, Strength, Unresolved
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.lazy.patterns import lazy_pattern
-from preflight.outcome import Severity
-from preflight_rules.reading import job_value, placed, quoted, subjects, texts, undecided, where
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.findings import Severity
+from preflight.model.job import Claim, Job, Known, Launch, Scope, Strength, Unresolved
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import numbers, texts
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import placed, quoted, subjects, undecided, where
 
-#: What accelerate 1.15 takes (utils/constants.py); numbers count from 1 and are words by now.
+#: Values that accelerate 1.15 accepts (utils/constants.py); the old numbers count from 1.
 _WORDS = {
     "fsdp_wrap_policy": ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"),
     "fsdp_sharding_strategy": ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2"),
@@ -20,7 +22,7 @@ _WORDS = {
 
 
 def has_fsdp(job: Job, scope: Scope) -> bool:
-    """Whether FSDP is really used: Accelerate's configuration may hold a section that another type leaves idle."""
+    """Whether FSDP is used: a configuration of another distributed type may contain an unused FSDP section."""
     kinds = job.setting("distributed_type", scope)
     return (
         not kinds
@@ -30,13 +32,13 @@ def has_fsdp(job: Job, scope: Scope) -> bool:
 
 
 def only_claim(job: Job, quantity: str, scope: Scope) -> Claim | None:
-    """The one claim that sets a quantity; None where there is none, or several."""
+    """The single claim that sets a quantity; None if there is none or several."""
     found = job.setting(quantity, scope)
     return found[0] if len(found) == 1 else None
 
 
 def is_value(claim: Claim | None, value: object) -> bool:
-    """Whether a claim is known to be this value."""
+    """Whether a claim certainly has this value."""
     return claim is not None and claim.value == Known(value)  # type: ignore[arg-type]
 
 
@@ -47,14 +49,14 @@ def is_value(claim: Claim | None, value: object) -> bool:
     profile="gate",
     evidence=("https://huggingface.co/docs/accelerate/usage_guides/fsdp",),
 )
-def module_states_not_synchronised(job: Job) -> Iterator[Verdict]:
-    """Only the first rank is to load the weights, and they are not to be sent to the others.
+def fsdp_module_states_not_synchronised(job: Job) -> Iterator[Verdict]:
+    """Only the first rank loads the weights, and they are not sent to the other ranks.
 
     What it checks:
         Where fsdp_cpu_ram_efficient_loading is on (Accelerate's default), fsdp_sync_module_states is not off.
 
     Why it matters:
-        All ranks but the first would train on uninitialised memory; Accelerate refuses to launch.
+        All ranks but the first would train on uninitialised memory, so Accelerate refuses to launch.
 
     Example:
         `fsdp_cpu_ram_efficient_loading: true` and `fsdp_sync_module_states: false`.
@@ -63,13 +65,13 @@ def module_states_not_synchronised(job: Job) -> Iterator[Verdict]:
         Turn fsdp_sync_module_states on, or fsdp_cpu_ram_efficient_loading off.
 
     Known limits:
-        Where fsdp_cpu_ram_efficient_loading is not written down it is a warning, because its default has changed
-        between versions; so it is with version 2 of FSDP, which does not need the setting.
+        If fsdp_cpu_ram_efficient_loading is not set, it is a warning, because its default has changed between versions;
+        likewise with version 2 of FSDP, which does not need the setting.
 
     Evidence:
         Accelerate's guide to FSDP (fsdp_cpu_ram_efficient_loading needs fsdp_sync_module_states).
     """
-    met = False
+    applicable = False
     for subject, scope, launch in subjects(job):
         synchronised, efficient = (
             only_claim(job, "fsdp_sync_module_states", scope),
@@ -77,11 +79,11 @@ def module_states_not_synchronised(job: Job) -> Iterator[Verdict]:
         )
         if synchronised is None or not has_fsdp(job, scope):
             continue
-        met = True
-        said = tuple(claim for claim in (synchronised, efficient) if claim is not None)
-        open_end = undecided(subject, said, launch)
-        if open_end is not None:
-            yield open_end
+        applicable = True
+        stated = tuple(claim for claim in (synchronised, efficient) if claim is not None)
+        undecided_verdict = undecided(subject, stated, launch)
+        if undecided_verdict is not None:
+            yield undecided_verdict
         elif is_value(synchronised, True) or is_value(efficient, False):
             yield passed(subject)
         else:
@@ -89,15 +91,15 @@ def module_states_not_synchronised(job: Job) -> Iterator[Verdict]:
             other = quoted(efficient) if efficient is not None else "fsdp_cpu_ram_efficient_loading (on by default)"
             yield failed(
                 subject,
-                f"{quoted(synchronised)}, but {other} lets only the first rank load the weights: Accelerate refuses to"
-                " launch.",
+                f"{quoted(synchronised)}, but {other} lets only the first rank load the weights: Accelerate refuses "
+                "to launch.",
                 at=synchronised,
                 also=() if efficient is None else ((efficient, "only the first rank loads"),),
                 remedy="Turn fsdp_sync_module_states on, or fsdp_cpu_ram_efficient_loading off.",
                 severity=Severity.WARNING if mild else None,
             )
-    if not met:
-        yield not_applicable(job.name, "nothing says whether module states are synchronised")
+    if not applicable:
+        yield not_applicable(job.name, "fsdp_sync_module_states is not set")
 
 
 @rule(
@@ -106,53 +108,54 @@ def module_states_not_synchronised(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     evidence=("https://huggingface.co/docs/accelerate/concept_guides/fsdp1_vs_fsdp2",),
 )
-def setting_of_the_other_version(job: Job) -> Iterator[Verdict]:
-    """A setting of FSDP 1 stands beside `fsdp_version: 2`.
+def fsdp_setting_of_the_other_version(job: Job) -> Iterator[Verdict]:
+    """A setting of FSDP 1 is given together with `fsdp_version: 2`.
 
     What it checks:
         With version 2: fsdp_reshard_after_forward is true or false and not the name of a strategy,
-        fsdp_state_dict_type is not LOCAL_STATE_DICT, and fsdp_sharding_strategy does not ask for something other than
+        fsdp_state_dict_type is not LOCAL_STATE_DICT, and fsdp_sharding_strategy does not request anything other than
         full sharding.
 
     Why it matters:
-        Version 2 stops at the first two. It never looks at the strategy, so `SHARD_GRAD_OP`, `NO_SHARD` and
-        `HYBRID_SHARD` shard everything all the same.
+        Version 2 stops on the first two. It ignores the strategy, so `SHARD_GRAD_OP`, `NO_SHARD` and
+        `HYBRID_SHARD` shard everything.
 
     Example:
         `fsdp_version: 2` with `fsdp_sharding_strategy: HYBRID_SHARD`.
 
     Fix:
-        Run `accelerate to-fsdp2`, or say it by fsdp_reshard_after_forward and parallelism_config.
+        Run `accelerate to-fsdp2`, or use fsdp_reshard_after_forward and parallelism_config.
 
     Known limits:
-        Settings that version 2 ignores without a difference (fsdp_use_orig_params, fsdp_backward_prefetch) are let
-        through.
+        Settings that version 2 ignores without consequences (fsdp_use_orig_params, fsdp_backward_prefetch) are
+        accepted.
 
     Evidence:
         Accelerate's comparison of FSDP 1 and 2.
     """
-    met = False
+    applicable = False
     for subject, scope, launch in subjects(job):
         version = job.setting("fsdp_version", scope)
         if not version or not has_fsdp(job, scope):
             continue
-        met = True
-        open_end = undecided(subject, version, launch)
-        if open_end is not None:
-            yield open_end
+        applicable = True
+        undecided_verdict = undecided(subject, version, launch)
+        if undecided_verdict is not None:
+            yield undecided_verdict
             continue
-        verdicts = list(_of_version_1(job, subject, scope, version[0])) if is_value(version[0], 2) else []
+        verdicts = list(_version_1_settings(job, subject, scope, version[0])) if is_value(version[0], 2) else []
         yield from verdicts or [passed(subject)]
-    if not met:
-        yield not_applicable(job.name, "nothing says a version of FSDP")
+    if not applicable:
+        yield not_applicable(job.name, "fsdp_version is not set")
 
 
-def _of_version_1(job: Job, subject: str, scope: Scope, version: Claim) -> Iterator[Verdict]:
+def _version_1_settings(job: Job, subject: str, scope: Scope, version: Claim) -> Iterator[Verdict]:
     reshard = only_claim(job, "fsdp_reshard_after_forward", scope)
     if reshard is not None and all(text not in ("true", "false", "1", "0") for text in texts(reshard.value)):
         yield failed(
             subject,
-            f"{quoted(reshard)} names a strategy, but with {placed(version)} it is true or false: the launch stops.",
+            f"{quoted(reshard)} names a strategy, but with {placed(version)} it must be true or false: the "
+            "launch stops.",
             at=reshard,
             also=((version, "version 2"),),
             remedy="Write `fsdp_reshard_after_forward: true` (shard again) or `false`.",
@@ -171,10 +174,10 @@ def _of_version_1(job: Job, subject: str, scope: Scope, version: Claim) -> Itera
     if strategy is not None and strategy.strength > Strength.DEFAULT and words and "FULL_SHARD" not in words:
         yield failed(
             subject,
-            f"{quoted(strategy)} is not looked at with {placed(version)}: parameters are fully sharded.",
+            f"{quoted(strategy)} is ignored with {placed(version)}: parameters are fully sharded.",
             at=strategy,
             also=((version, "version 2"),),
-            remedy="Say it by fsdp_reshard_after_forward (false: SHARD_GRAD_OP) or parallelism_config (HYBRID_SHARD).",
+            remedy="Use fsdp_reshard_after_forward (false: SHARD_GRAD_OP) or parallelism_config (HYBRID_SHARD).",
         )
 
 
@@ -186,13 +189,13 @@ def _of_version_1(job: Job, subject: str, scope: Scope, version: Claim) -> Itera
     evidence=("huggingface/transformers#30404", "https://huggingface.co/docs/transformers/fsdp"),
 )
 def activation_checkpointing_twice(job: Job) -> Iterator[Verdict]:
-    """Both FSDP and the trainer are told to compute activations again.
+    """Activation checkpointing is on both in FSDP and in the trainer.
 
     What it checks:
         fsdp_activation_checkpointing and the trainer's gradient_checkpointing are not both on.
 
     Why it matters:
-        Hugging Face's trainer refuses the two together; where a script combines them itself, every activation is
+        Hugging Face's trainer rejects the two together; where a script combines them itself, every activation is
         computed a third time and gathered once more.
 
     Example:
@@ -207,7 +210,7 @@ def activation_checkpointing_twice(job: Job) -> Iterator[Verdict]:
     Evidence:
         transformers' guide to FSDP; huggingface/transformers#30404.
     """
-    met = False
+    applicable = False
     for subject, scope, launch in subjects(job):
         ours, theirs = (
             only_claim(job, "fsdp_activation_checkpointing", scope),
@@ -215,10 +218,10 @@ def activation_checkpointing_twice(job: Job) -> Iterator[Verdict]:
         )
         if ours is None or theirs is None or not has_fsdp(job, scope):
             continue
-        met = True
-        open_end = undecided(subject, (ours, theirs), launch)
-        if open_end is not None:
-            yield open_end
+        applicable = True
+        undecided_verdict = undecided(subject, (ours, theirs), launch)
+        if undecided_verdict is not None:
+            yield undecided_verdict
         elif is_value(ours, True) and is_value(theirs, True):
             trained = any("transformers" in c.alternatives for c in job.about("training_framework", scope))
             if any("axolotl" in c.alternatives for c in job.about("training_framework", scope)):
@@ -226,8 +229,8 @@ def activation_checkpointing_twice(job: Job) -> Iterator[Verdict]:
                 continue
             yield failed(
                 subject,
-                f"{quoted(theirs)} and {placed(ours)} both compute activations again; the trainer refuses the two"
-                " together.",
+                f"{quoted(theirs)} and {placed(ours)} both enable activation checkpointing; the trainer rejects"
+                " this combination.",
                 at=theirs,
                 also=((ours, "FSDP's own"),),
                 remedy="Turn the trainer's gradient_checkpointing off and leave it to FSDP.",
@@ -235,12 +238,16 @@ def activation_checkpointing_twice(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not met:
-        yield not_applicable(job.name, "activation checkpointing is not said of both FSDP and a trainer")
+    if not applicable:
+        yield not_applicable(job.name, "activation checkpointing is not set both for FSDP and for a trainer")
 
 
 #: `fsdp_sharding_strategy: 3`.
 _BARE_NUMBER = lazy_pattern(r"[:=\s][\"']?[1-5][\"']?$")
+
+
+#: Settings that version 2 of FSDP passes over.
+_OF_FIRST = ("fsdp_sharding_strategy",)
 
 
 @rule(
@@ -250,50 +257,53 @@ _BARE_NUMBER = lazy_pattern(r"[:=\s][\"']?[1-5][\"']?$")
     profile="gate",
     evidence=("netease-youdao/BCEmbedding#66", "https://huggingface.co/docs/accelerate/usage_guides/fsdp"),
 )
-def word_unknown_or_misread(job: Job) -> Iterator[Verdict]:
-    """A setting of FSDP holds a word that nothing understands, or a number that means something else.
+def fsdp_word_unknown_or_misread(job: Job) -> Iterator[Verdict]:
+    """An FSDP setting has an unknown value, or a number with another meaning than intended.
 
     What it checks:
         fsdp_auto_wrap_policy, fsdp_sharding_strategy, fsdp_state_dict_type and fsdp_backward_prefetch are words that
         Accelerate knows. `fsdp_sharding_strategy: 3` is NO_SHARD, not ZeRO stage 3.
 
     Why it matters:
-        An unknown word stops every rank at start. With NO_SHARD every GPU holds the whole model, its gradients and its
-        optimizer.
+        An unknown word stops every rank at startup. With NO_SHARD every GPU holds the whole model, its gradients and
+        its optimizer.
 
     Example:
         `fsdp_sharding_strategy: 3`, or `fsdp_auto_wrap_policy: TRANSFORMER_WRAP`.
 
     Fix:
-        Write FULL_SHARD for what ZeRO stage 3 does, SHARD_GRAD_OP for stage 2.
+        Write FULL_SHARD for the equivalent of ZeRO stage 3, SHARD_GRAD_OP for stage 2.
 
     Known limits:
-        The number 3 is a warning: it may be meant.
+        The number 3 is a warning: it may be intended.
 
     Evidence:
         netease-youdao/BCEmbedding#66 (the number 3); Accelerate's guide to FSDP lists the words.
     """
-    met = False
+    applicable = False
     for subject, scope, launch in subjects(job):
         for quantity, words in _WORDS.items():
             for claim in job.setting(quantity, scope):
                 if not has_fsdp(job, scope) or (quantity == "fsdp_sharding_strategy" and claim.source == "trainer"):
                     continue
-                met = True
+                applicable = True
+                if quantity in _OF_FIRST and 2 in numbers(job_value(job.setting("fsdp_version", scope))):
+                    yield passed(subject)
+                    continue
                 yield _word(subject, launch, quantity, claim, words)
-    if not met:
-        yield not_applicable(job.name, "nothing is said of FSDP")
+    if not applicable:
+        yield not_applicable(job.name, "there is no FSDP setting")
 
 
 def _word(subject: str, launch: Launch | None, quantity: str, claim: Claim, words: tuple[str, ...]) -> Verdict:
-    open_end = undecided(subject, (claim,), launch)
-    if open_end is not None:
-        return open_end
+    undecided_verdict = undecided(subject, (claim,), launch)
+    if undecided_verdict is not None:
+        return undecided_verdict
     found = texts(job_value((claim,)))
     if found and not set(found) & set(words):
         return failed(
             subject,
-            f"{quoted(claim)} is none of {', '.join(words)}: Accelerate stops.",
+            f"{quoted(claim)} is not one of {', '.join(words)}: Accelerate stops.",
             at=claim,
             remedy=f"Write one of {', '.join(words)}.",
         )
@@ -306,4 +316,4 @@ def _word(subject: str, launch: Launch | None, quantity: str, claim: Claim, word
             remedy="Write FULL_SHARD if parameters are to be sharded, else NO_SHARD.",
             severity=Severity.WARNING,
         )
-    return passed(subject) if found else unknown(subject, f"{quoted(claim)} in {where(claim)} is no word", at=claim)
+    return passed(subject) if found else unknown(subject, f"{quoted(claim)} in {where(claim)} is not text", at=claim)

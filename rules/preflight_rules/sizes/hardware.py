@@ -1,25 +1,24 @@
-"""Which GPU a job asks for, as far as a name in its files tells."""
+"""The GPU model that a job requests by name."""
 
 from __future__ import annotations
 
 import functools
 import re
+from typing import NamedTuple
 
-from preflight.job import Claim, Job, Scope
-from preflight.lazy.dataclasses import dataclass
-from preflight.lazy.patterns import lazy_pattern
-from preflight_rules.reading import texts
-from preflight_rules.tables import gpu_rows
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job import Claim, Job, Scope
+from preflight.model.job.value import texts
+from preflight_rules.data_tables import gpu_rows
 
 _SEPARATORS = r"(?:^|[-_=:/,.&| \"'\[\(])"
 _ENDS = r"(?=$|[-_:/,.&| \"'\]\)*])"
-#: Labels of nodes whose value names a GPU or a machine.
+#: Node labels whose value names a GPU or a machine type.
 _LABELS = lazy_pattern(r".*(?:accelerator|gpu[.-]product|gpu[.-]name|instance-type|gpu[.-]type|gpu[.-]family|sku).*=")
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One kind of GPU: memory of its largest variant, and its compute capability (7.0 is Volta)."""
+class Gpu(NamedTuple):
+    """One GPU model: the memory of its largest variant, and its compute capability (7.0 is Volta)."""
 
     name: str
     memory_gib: float
@@ -27,12 +26,12 @@ class Gpu:
 
 
 def gpu_of(job: Job, scope: Scope) -> tuple[Gpu, Claim] | None:
-    """The GPU that the files name for a launch, and where; None where they name none, or several."""
+    """The GPU that the files name for a launch, and the claim; None if they name none or several."""
     found: list[tuple[Gpu, Claim]] = []
     for claim in job.setting("gpu_type", scope):
         found.extend((gpu, claim) for text in texts(claim.value) if (gpu := named(text)) is not None)
     for claim in () if found else job.setting("partition", scope):
-        # Partitions have names of their own making: only one that says as much as `a100` counts.
+        # Sites choose partition names freely: only one that contains a GPU name such as `a100` counts.
         found.extend(
             (gpu, claim)
             for text in texts(claim.value)
@@ -48,10 +47,10 @@ def gpu_of(job: Job, scope: Scope) -> tuple[Gpu, Claim] | None:
 
 @functools.lru_cache(maxsize=512)
 def named(text: str) -> Gpu | None:
-    """The GPU that a name such as `nvidia_a100-sxm4-80gb` or `p4d.24xlarge` means; None when it means none."""
+    """The GPU that a name such as `nvidia_a100-sxm4-80gb` or `p4d.24xlarge` means; None for any other name."""
     lowered = text.strip().lower()[:120]
     if re.search(r"[1-7]g\.\d+gb|[|!]", lowered):
-        # A slice of one is no whole GPU, and `a100|h100` is either.
+        # A MIG slice is not a whole GPU, and `a100|h100` is ambiguous.
         return None
     for row in gpu_rows():
         if re.search(f"{_SEPARATORS}(?:nvidia|tesla|geforce|quadro)?(?:{row.pattern}){_ENDS}", lowered):

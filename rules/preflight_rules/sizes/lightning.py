@@ -1,18 +1,20 @@
-"""Lightning: precision and strategy that do not go together."""
+"""Lightning: precisions and strategies that exclude each other."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Claim, Job
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule
-from preflight.lazy.patterns import lazy_pattern
-from preflight.outcome import Severity
-from preflight_rules.reading import placed, quoted, texts, undecided
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.findings import Severity
+from preflight.model.job import Claim, Job
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import numbers, texts
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import placed, quoted, undecided
 
 #: What each family of strategies takes (`_PRECISION_INPUT` in lightning/fabric/plugins/precision/{deepspeed,fsdp}.py,
 #: `mp_precision_supported` in fabric/connector.py), in lightning 2.6.6.
-_TAKES = {
+_SUPPORTED_PRECISIONS = {
     "deepspeed": ("32-true", "16-true", "bf16-true", "16-mixed", "bf16-mixed"),
     "fsdp": ("32-true", "16-true", "bf16-true", "16-mixed", "bf16-mixed"),
     "modelparallel": ("32-true", "16-true", "bf16-true", "bf16-mixed"),
@@ -20,8 +22,8 @@ _TAKES = {
 #: New in 2.1.0; 2.0.0 to 2.0.9 refuse them with DeepSpeed.
 _SINCE_2_1 = ("16-true", "bf16-true")
 #: Older spellings of the same (lightning/fabric/connector.py, `_convert_precision_to_unified_args`).
-_OLD = {"16": "16-mixed", "bf16": "bf16-mixed", "32": "32-true", "64": "64-true"}
-_VERSION = lazy_pattern(r"(?:lightning|pytorch-lightning)(?:==|>=|~=|>)(\d+)\.(\d+)")
+_OLD = {"16": "16-mixed", "bf16": "bf16-mixed", "32": "32-true", "64": "64-true", "None": "32-true"}
+_VERSION = lazy_pattern(r"(?:lightning|pytorch-lightning)(?:==|>=|~=|>)(\d{1,9})\.(\d{1,9})")
 
 
 @rule(
@@ -31,74 +33,74 @@ _VERSION = lazy_pattern(r"(?:lightning|pytorch-lightning)(?:==|>=|~=|>)(\d+)\.(\
     profile="gate",
     evidence=("Lightning-AI/litgpt#116", "https://lightning.ai/docs/fabric/stable/fundamentals/precision.html"),
 )
-def precision_not_for_strategy(job: Job) -> Iterator[Verdict]:
-    """Lightning is given a precision that its strategy does not take.
+def lightning_precision_not_for_strategy(job: Job) -> Iterator[Verdict]:
+    """Lightning is given a precision that its strategy does not support.
 
     What it checks:
-        precision and strategy of one `Fabric(...)` or `Trainer(...)`: DeepSpeed and FSDP take 32-true, 16-true,
-        bf16-true, 16-mixed and bf16-mixed; model parallelism takes no 16-mixed.
+        precision and strategy of one `Fabric(...)` or `Trainer(...)`: DeepSpeed and FSDP accept 32-true, 16-true,
+        bf16-true, 16-mixed and bf16-mixed; model parallelism does not accept 16-mixed.
 
     Why it matters:
-        Lightning stops at start: "precision=... is not supported in DeepSpeed".
+        Lightning fails at startup: "precision=... is not supported in DeepSpeed".
 
     Example:
         `Fabric(strategy="deepspeed", precision="64-true")`, or before Lightning 2.1 with `precision="bf16-true"`.
 
     Fix:
-        Take one of the precisions that the message lists: bf16-mixed works with all of them in every version.
+        Use one of the precisions that the message lists: bf16-mixed works with all of them in every version.
 
     Known limits:
-        16-true and bf16-true with DeepSpeed are new in Lightning 2.1, so they are a warning, and nothing where the
-        job's files pin 2.1 or a later version. Precision plugins are not looked at.
+        16-true and bf16-true with DeepSpeed are new in Lightning 2.1, so they are a warning, and not reported if the
+        job's files pin 2.1 or a later version. Precision plugins are not checked.
 
     Evidence:
         Lightning-AI/litgpt#116; Lightning's documentation of precisions, and its own lists at 2.0.0, 2.0.9, 2.1.0 and
         2.6.6.
     """
-    met = False
+    applicable = False
     strategies = {claim.span.path: claim for claim in job.about("lightning_strategy")}
     for precision in job.about("lightning_precision"):
         strategy = strategies.get(precision.span.path)
         several = sum(claim.span.path == precision.span.path for claim in job.about("lightning_strategy")) > 1
         if strategy is None or several:
             continue
-        met = True
-        open_end = undecided(precision.span.path, (precision, strategy))
-        yield open_end if open_end is not None else _judged(job, precision, strategy)
-    if not met:
-        yield not_applicable(job.name, "no script gives Lightning both a strategy and a precision")
+        applicable = True
+        undecided_verdict = undecided(precision.span.path, (precision, strategy))
+        yield undecided_verdict if undecided_verdict is not None else _judged(job, precision, strategy)
+    if not applicable:
+        yield not_applicable(job.name, "no script passes both a strategy and a precision to Lightning")
 
 
 def _judged(job: Job, precision: Claim, strategy: Claim) -> Verdict:
     names = [_OLD.get(text, text) for text in texts(precision.value)]
     family = next(iter(texts(strategy.value)), "")
-    takes = _TAKES.get(family, ())
+    takes = _SUPPORTED_PRECISIONS.get(family, ())
     subject = precision.span.path
     if not takes or not names:
         return passed(subject)
     if all(name not in takes for name in names):
         return failed(
             subject,
-            f"{quoted(precision)} is not taken with {placed(strategy)}: Lightning stops at start.",
+            f"{quoted(precision)} is not supported with {placed(strategy)}: Lightning fails at startup.",
             at=precision,
             also=((strategy, "the strategy"),),
-            remedy=f"Take one of {', '.join(takes)}.",
+            remedy=f"Use one of {', '.join(takes)}.",
         )
     if family == "deepspeed" and all(name in _SINCE_2_1 for name in names) and not _is_new(job):
         return failed(
             subject,
-            f"{quoted(precision)} with {placed(strategy)} needs Lightning 2.1; before, it stops with 'not supported in"
-            " DeepSpeed', and no file of the job says which version is installed.",
+            f"{quoted(precision)} with {placed(strategy)} requires Lightning 2.1; earlier versions stop with 'not "
+            "supported in DeepSpeed', and no file of the job pins a version.",
             at=precision,
             also=((strategy, "the strategy"),),
-            remedy="Pin lightning>=2.1, or take bf16-mixed, which every version has.",
+            remedy="Pin lightning>=2.1, or use bf16-mixed, which every version supports.",
             severity=Severity.WARNING,
         )
     return passed(subject)
 
 
 def _is_new(job: Job) -> bool:
-    """Whether a file of the job asks for Lightning 2.1 or later."""
+    """Whether a file of the job requests Lightning 2.1 or later."""
     for claim in job.about("package"):
         for text in texts(claim.value):
             match = _VERSION.match(text)
@@ -114,22 +116,22 @@ def _is_new(job: Job) -> bool:
     profile="gate",
     evidence=("https://lightning.ai/docs/pytorch/stable/advanced/model_parallel/deepspeed.html",),
 )
-def accumulation_in_deepspeed_file(job: Job) -> Iterator[Verdict]:
-    """Lightning's Trainer is given a DeepSpeed configuration that says how gradients are accumulated.
+def lightning_accumulation_in_deepspeed_file(job: Job) -> Iterator[Verdict]:
+    """Lightning's Trainer is given a DeepSpeed configuration with gradient_accumulation_steps.
 
     What it checks:
         A DeepSpeed configuration that a script gives to `DeepSpeedStrategy(config=...)` beside a `Trainer` has no
         gradient_accumulation_steps.
 
     Why it matters:
-        The Trainer sets the key itself, from accumulate_grad_batches, and stops where it is there already: "Do not set
+        The Trainer sets the key itself, from accumulate_grad_batches, and stops if it is already present: "Do not set
         `gradient_accumulation_steps` in the DeepSpeed config".
 
     Example:
         `Trainer(strategy=DeepSpeedStrategy(config="ds.json"))` with `"gradient_accumulation_steps": 4` in ds.json.
 
     Fix:
-        Take the key out and give `accumulate_grad_batches` to the Trainer.
+        Remove the key and give `accumulate_grad_batches` to the Trainer.
 
     Known limits:
         Fabric leaves the key alone, and so does this rule.
@@ -149,17 +151,77 @@ def accumulation_in_deepspeed_file(job: Job) -> Iterator[Verdict]:
         yield not_applicable(job.name, "no Lightning Trainer with DeepSpeed")
         return
     for claim in strategies:
-        open_end = undecided(claim.span.path, (claim,))
-        if open_end is not None:
-            yield open_end
+        undecided_verdict = undecided(claim.span.path, (claim,))
+        if undecided_verdict is not None:
+            yield undecided_verdict
             return
     if not steps:
         yield passed(trainers[0].span.path)
         return
     yield failed(
         trainers[0].span.path,
-        f"{placed(steps[0])} in DeepSpeed's configuration: Lightning's Trainer sets that itself and stops.",
+        f"{placed(steps[0])} is in the DeepSpeed configuration: Lightning's Trainer sets it itself and stops.",
         at=steps[0],
         also=((strategies[0], "the strategy"),),
-        remedy="Take gradient_accumulation_steps out and give accumulate_grad_batches to the Trainer.",
+        remedy="Remove gradient_accumulation_steps and give accumulate_grad_batches to the Trainer.",
     )
+
+
+@rule(
+    "LIT009",
+    "lightning-nodes-not-allocated",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("Lightning-AI/pytorch-lightning#10098", "https://slurm.schedmd.com/sbatch.html"),
+)
+def lightning_nodes_not_allocated(job: Job) -> Iterator[Verdict]:
+    """A Lightning Trainer waits for several nodes, and the batch script asks for no number of nodes.
+
+    What it checks:
+        Where srun starts a Trainer or Fabric with `num_nodes` above 1, the header of the batch script (or srun) gives
+        a number of nodes or of tasks.
+
+    Why it matters:
+        sbatch allocates one node where neither `--nodes` nor `--ntasks` is given, also with `--ntasks-per-node`. The
+        ranks of the first node wait for the others until the rendezvous times out.
+
+    Example:
+        `#SBATCH --ntasks-per-node=4` and `Trainer(devices=4, num_nodes=2)`.
+
+    Fix:
+        Add `#SBATCH --nodes=2`.
+
+    Known limits:
+        A script whose header is completed by options of sbatch on the command line is reported, too.
+
+    Evidence:
+        Lightning-AI/pytorch-lightning#10098; sbatch documentation (--nodes, --ntasks-per-node).
+    """
+    applicable = False
+    header = [claim for claim in job.about("batch_directive") if claim.source == "slurm"]
+    for launch in job.launches:
+        asked = [claim for claim in job.requiring("nodes", launch.scope) if claim.source == "lightning"]
+        if launch.launcher != "srun" or not asked or not header:
+            continue
+        applicable = True
+        undecided_verdict = undecided(launch.id, asked, launch)
+        given = [*job.setting("nodes", launch.scope), *job.setting("tasks", launch.scope)]
+        counts = numbers(job_value(asked))
+        if undecided_verdict is not None:
+            yield undecided_verdict
+        elif given or not counts or max(counts) < 2:
+            yield passed(launch.id)
+        elif min(counts) < 2:
+            yield unknown(launch.id, f"{quoted(asked[0])} may ask for one node", at=asked[0])
+        else:
+            yield failed(
+                launch.id,
+                f"{quoted(asked[0])} makes Lightning wait for {counts[0]} nodes, but the batch script asks for no"
+                " number of nodes, so that it gets one.",
+                at=asked[0],
+                also=((header[0], "the header"), (launch, "started here")),
+                remedy=f"Add `#SBATCH --nodes={counts[0]}`.",
+                waits_at="rendezvous",
+            )
+    if not applicable:
+        yield not_applicable(job.name, "srun starts no Lightning Trainer for several nodes")

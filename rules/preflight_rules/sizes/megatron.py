@@ -1,26 +1,20 @@
-"""Megatron-LM's arithmetic: ranks, parallel sizes and the global batch."""
+"""Megatron-LM: ranks, parallel sizes and the global batch."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
 
-from preflight.job import Claim, Job, Launch, Unresolved, strongest
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.outcome import Severity
-from preflight_rules.reading import (
-    certainly_one,
-    distinct,
-    job_value,
-    numbers,
-    quoted,
-    ranks_started,
-    why_unresolved,
-)
+from preflight.model.findings import Severity
+from preflight.model.job import Claim, Job, Launch, Unresolved, strongest
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import numbers
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import certainly_one, distinct, quoted, ranks_started, why_unresolved
 
 _PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
 #: Options that only Megatron-LM's argument parser has in this spelling (megatron/training/arguments.py, core_r0.12).
-_OWN = frozenset(
+_MEGATRON_OPTIONS = frozenset(
     (
         "--tensor-model-parallel-size",
         "--pipeline-model-parallel-size",
@@ -31,27 +25,27 @@ _OWN = frozenset(
 
 
 def _is_megatron(launch: Launch) -> bool:
-    return any(word is not None and word.partition("=")[0] in _OWN for word in launch.arguments)
+    return any(word is not None and word.partition("=")[0] in _MEGATRON_OPTIONS for word in launch.arguments)
 
 
 def _may_hide_options(arguments: tuple[str | None, ...]) -> bool:
-    """Whether an unresolved word may be an option; right behind `--option` it is that option's value."""
+    """Whether an unresolved word may be an option; right after `--option` it is that option's value."""
     return any(
         word is None and (before is None or not before.startswith("--") or "=" in before)
         for before, word in itertools.pairwise(("", *arguments))
     )
 
 
-def _told(job: Job, launch: Launch, quantity: str) -> tuple[Claim, ...]:
+def _stated(job: Job, launch: Launch, quantity: str) -> tuple[Claim, ...]:
     return strongest(c for c in job.about(quantity, launch.scope) if c.source == "arguments")
 
 
 def _model_ranks(job: Job, launch: Launch) -> tuple[list[int], tuple[Claim, ...], str]:
-    """Every product of the parallel sizes, the claims, and what hides one of them."""
+    """Every possible product of the parallel sizes, the claims, and why one of them is unknown."""
     claims: tuple[Claim, ...] = ()
     products = [1]
     for quantity in _PARALLEL:
-        found = _told(job, launch, quantity)
+        found = _stated(job, launch, quantity)
         if not found:
             if _may_hide_options(launch.arguments):
                 return [], claims, f"whether an unresolved argument gives the {quantity.replace('_', ' ')}"
@@ -60,12 +54,13 @@ def _model_ranks(job: Job, launch: Launch) -> tuple[list[int], tuple[Claim, ...]
         sizes = numbers(job_value(found))
         if not sizes or min(sizes) < 1:
             why = why_unresolved(found, launch)
-            return [], claims, why[1] if why else f"{quoted(found[0])}, which is no positive number"
+            return [], claims, why[1] if why else f"{quoted(found[0])}, which is not a positive number"
         products = [product * size for product in products for size in sizes]
     return products, claims, ""
 
 
-def _on_one_node(job: Job, launch: Launch) -> bool:
+def on_one_node(job: Job, launch: Launch) -> bool:
+    """Whether the files give one node; scripts for many nodes often have it as a placeholder."""
     nodes = job.requiring("nodes", launch.scope) or job.setting("nodes", launch.scope)
     return bool(nodes) and certainly_one(job_value(nodes))
 
@@ -88,7 +83,7 @@ def ranks_not_divisible_by_model_parallel_size(job: Job) -> Iterator[Verdict]:
         of ranks that are started.
 
     Why it matters:
-        Megatron-LM asserts it in every rank once all of them have started.
+        An assertion in Megatron-LM fails in every rank once all of them have started.
 
     Example:
         8 ranks with `--tensor-model-parallel-size 3 --pipeline-model-parallel-size 2`.
@@ -97,39 +92,41 @@ def ranks_not_divisible_by_model_parallel_size(job: Job) -> Iterator[Verdict]:
         Choose sizes whose product divides the ranks, or start a multiple of the product.
 
     Known limits:
-        Sizes in a configuration file of another framework are not read. Where the number of nodes is 1 and more
-        nodes would make it right, it is a warning: scripts are published like that, to be filled in.
+        Sizes in a configuration file of another framework are not read. If the number of nodes is 1 and more nodes
+        would make the sizes fit, it is a warning: scripts are published with placeholder numbers.
 
     Evidence:
         Megatron-LM, validate_args (the world size check); tunib-ai/oslo#150.
     """
-    met = False
+    applicable = False
     for launch in job.launches:
         if not _is_megatron(launch):
             continue
-        met = True
+        applicable = True
         products, sizes, hidden = _model_ranks(job, launch)
         ranks, because = ranks_started(job, launch.scope)
         started = numbers(ranks)
-        open_end = why_unresolved((*sizes, *because), launch)
-        if hidden or open_end is not None or not started:
-            why = hidden or (open_end[1] if open_end else ranks.why if isinstance(ranks, Unresolved) else "")
+        undecided_verdict = why_unresolved((*sizes, *because), launch)
+        if hidden or undecided_verdict is not None or not started:
+            why = hidden or (
+                undecided_verdict[1] if undecided_verdict else ranks.why if isinstance(ranks, Unresolved) else ""
+            )
             yield unknown(launch.id, f"ranks by model parallel size: {why}", at=launch)
         elif all(count % product for count in started for product in products):
             count, product = started[0], products[0]
             yield failed(
                 launch.id,
-                f"{count} ranks are started, but one replica of the model takes {product}"
+                f"{count} ranks are started, but one replica of the model needs {product}"
                 f" ({' x '.join(quoted(c) for c in sizes)}), which does not divide {count}.",
                 at=sizes[0],
                 also=(*((c, "parallel size") for c in sizes[1:]), *((c, "ranks") for c in distinct(because))),
                 remedy=f"Choose parallel sizes whose product divides {count}, or start a multiple of {product} ranks.",
-                # A published script for many nodes with the number of nodes left at 1 is filled in before it runs.
-                severity=Severity.WARNING if product % count == 0 and _on_one_node(job, launch) else None,
+                # Published scripts for many nodes often leave the number of nodes at 1, to be filled in.
+                severity=Severity.WARNING if product % count == 0 and on_one_node(job, launch) else None,
             )
         else:
             yield passed(launch.id)
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no launch has Megatron-LM's options")
 
 
@@ -144,48 +141,50 @@ def ranks_not_divisible_by_model_parallel_size(job: Job) -> Iterator[Verdict]:
     ),
 )
 def global_batch_not_divisible(job: Job) -> Iterator[Verdict]:
-    """Megatron-LM's global batch cannot be cut into micro batches for all replicas.
+    """Megatron-LM's global batch cannot be divided into micro batches for all replicas.
 
     What it checks:
         micro batch x data-parallel replicas divides the global batch, where replicas are ranks divided by tensor,
         pipeline and context parallel sizes.
 
     Why it matters:
-        Megatron-LM asserts it in every rank once all of them have started.
+        An assertion in Megatron-LM fails in every rank once all of them have started.
 
     Example:
         `--micro-batch-size 4 --global-batch-size 30` on 8 ranks.
 
     Fix:
-        Take a global batch that is a multiple of micro batch x replicas.
+        Use a global batch that is a multiple of micro batch x replicas.
 
     Known limits:
         `--decrease-batch-size-if-needed` and `--rampup-batch-size` change the arithmetic; with them nothing is
-        said.
+        reported.
 
     Evidence:
         Megatron-LM, num_microbatches_calculator.py; deepspeedai/DeepSpeed#17.
     """
-    met = False
+    applicable = False
     for launch in job.launches:
-        total, micro = _told(job, launch, "train_batch_size"), _told(job, launch, "micro_batch_size_per_gpu")
+        total, micro = _stated(job, launch, "train_batch_size"), _stated(job, launch, "micro_batch_size_per_gpu")
         if not _is_megatron(launch) or not total or not micro:
             continue
-        met = True
+        applicable = True
         if {"--decrease-batch-size-if-needed", "--rampup-batch-size"}.intersection(launch.arguments):
             yield not_applicable(launch.id, "the global batch is changed at run time")
             continue
         yield _global_batch(job, launch, total, micro)
-    if not met:
-        yield not_applicable(job.name, "no launch gives Megatron-LM a global and a micro batch size")
+    if not applicable:
+        yield not_applicable(job.name, "no launch sets a global and a micro batch size for Megatron-LM")
 
 
 def _global_batch(job: Job, launch: Launch, total: tuple[Claim, ...], micro: tuple[Claim, ...]) -> Verdict:
     products, sizes, hidden = _model_ranks(job, launch)
     ranks, because = ranks_started(job, launch.scope)
-    open_end = why_unresolved((*total, *micro, *sizes, *because), launch)
-    if hidden or open_end is not None or not numbers(ranks):
-        why = hidden or (open_end[1] if open_end else ranks.why if isinstance(ranks, Unresolved) else "")
+    undecided_verdict = why_unresolved((*total, *micro, *sizes, *because), launch)
+    if hidden or undecided_verdict is not None or not numbers(ranks):
+        why = hidden or (
+            undecided_verdict[1] if undecided_verdict else ranks.why if isinstance(ranks, Unresolved) else ""
+        )
         return unknown(launch.id, f"global batch by replicas: {why}", at=total[0])
     cases = [
         (batch, one, count // product)
@@ -200,11 +199,11 @@ def _global_batch(job: Job, launch: Launch, total: tuple[Claim, ...], micro: tup
     unit = one * replicas
     return failed(
         launch.id,
-        f"{quoted(total[0])} is no multiple of {quoted(micro[0])} x {replicas} replicas = {unit}.",
+        f"{quoted(total[0])} is not a multiple of {quoted(micro[0])} x {replicas} replicas = {unit}.",
         at=total[0],
         also=(
             (micro[0], "micro batch"),
-            *((c, "decides the replicas") for c in (*sizes, *distinct(because))),
+            *((c, "determines the replicas") for c in (*sizes, *distinct(because))),
         ),
-        remedy=f"Take a global batch that {unit} divides, such as {-(-batch // unit) * unit}.",
+        remedy=f"Use a global batch size that is a multiple of {unit}, such as {-(-batch // unit) * unit}.",
     )

@@ -1,49 +1,41 @@
-"""Weights, gradients, optimizer states and activations against the memory of GPUs and hosts.
+"""Weights, gradients, optimizer states and activations compared with the memory of GPUs and hosts.
 
-Lower bounds throughout: what is not known counts as nothing, and a GPU that is not named is taken for the largest.
+Lower bounds throughout: an unknown quantity counts as zero, and an unnamed GPU as the largest one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from preflight.job import Claim, Job, Launch, Scope, Unresolved
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.lazy.dataclasses import dataclass
-from preflight.lazy.patterns import lazy_pattern
-from preflight.outcome import Confidence, Severity
-from preflight_rules.reading import job_value, numbers, placed, quoted, ranks_started, subjects, texts, undecided
+from preflight.analysis.model_size import (
+    GIB,
+    TransformerShape,
+    format_gibibytes,
+    format_parameters,
+    model_parameters,
+    shape_of,
+    trains,
+    uses_less_memory,
+)
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Claim, Job, Launch, Scope, Unresolved
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import numbers, texts
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import placed, quoted, ranks_started, subjects, undecided
 from preflight_rules.sizes.hardware import gpu_of, largest_memory_gib
 from preflight_rules.sizes.parallel_sizes import Setup, setups
 from preflight_rules.sizes.pipelines import Pipeline, pipeline_of
-from preflight_rules.sizes.transformer import GIB, Shape, billions, gibibytes, model_parameters, shape_of
 
 #: Bytes of a parameter in mixed precision with Adam: the 16-bit weight, its gradient, and 32-bit master, momentum and
 #: variance (Rajbhandari et al., ZeRO, arXiv 1910.02054, section 3.1).
 _WEIGHT, _GRADIENT, _STATES = 2, 2, 12
-#: Words of a command line that say that only a part is trained, in fewer bits, or with a lighter optimizer.
-_LIGHTER = (
-    *("lora", "peft", "adapter", "quant", "4bit", "8bit", "int8", "int4", "freeze", "adafactor", "galore", "badam"),
-    *("apollo", "prefix", "prompt_tun", "vllm", "sgd", "lomo", "bitfit", "ia3", "muon", "adamini"),
-)
-#: Programs that use a model without training it.
-_NO_TRAINING = lazy_pattern(r"generat|eval|infer|serv|export|convert|detox|sampl|predict|test|zeroshot|bench")
+#: Sources that state completely how parameters and states are split; others leave part of it to other files.
+_SHARDING_SOURCES = ("arguments", "nanotron")
 _EVALUATES = ("--eval-only", "--skip-train", "--do_eval_only")
 _DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--deepspeed-config")
 _FULLY_SHARDED = ("--use-torch-fsdp2", "--use-megatron-fsdp", "--use-custom-fsdp")
-
-
-def lighter(launch: Launch | None) -> bool:
-    """Whether a command line names something by which it needs less than a full training."""
-    if launch is None:
-        return False
-    words = [word.lower() for word in launch.arguments if word is not None]
-    return any(mark in word for word in words for mark in _LIGHTER) or not trains(launch)
-
-
-def trains(launch: Launch) -> bool:
-    """Whether the program's name does not say that it only uses a model."""
-    return _NO_TRAINING.search(launch.program.rpartition("/")[2].lower()) is None
 
 
 @rule(
@@ -58,13 +50,14 @@ def trains(launch: Launch) -> bool:
     ),
 )
 def training_exceeds_device_memory(job: Job) -> Iterator[Verdict]:
-    """What must lie on each GPU at least is more than the GPU holds.
+    """The training needs more memory on each GPU than the GPU has.
 
     What it checks:
         For Megatron-LM's options: parameters from layers, width and heads, divided by tensor, pipeline and expert
         parallel sizes; 16 bytes for each with Adam in mixed precision, or 4 and 12 divided by the replicas with a
-        distributed optimizer; and the activations of the first stage. For a model named with its size under
-        DeepSpeed: the same by ZeRO stage. Against the GPU that the files name, else against the largest there is.
+        distributed optimizer; and the activations of the first stage. For a model whose name contains its size, under
+        DeepSpeed: the same by ZeRO stage. The sum is compared with the memory of the GPU that the files name, otherwise
+        of the largest GPU there is.
 
     Why it matters:
         Every rank runs out of memory in its first steps, after the whole job was placed and the data was read.
@@ -76,65 +69,66 @@ def training_exceeds_device_memory(job: Job) -> Iterator[Verdict]:
         More tensor or pipeline parallelism, a higher ZeRO stage, recomputation of activations, a smaller micro batch.
 
     Known limits:
-        A lower bound: a training that passes may still run out. Optimizers other than Adam, adapters and
-        quantisation are left out where the command line names them.
+        This is a lower bound: a run that passes may still run out of memory. Optimizers other than Adam, adapters and
+        quantisation are not judged where the command line names them.
 
     Evidence:
         Rajbhandari et al., arXiv 1910.02054; Korthikanti et al., arXiv 2205.05198; Megatron-LM, distributed optimizer.
     """
-    met = False
+    applicable = False
     for setup in setups(job):
+        if setup.source not in _SHARDING_SOURCES:
+            continue
         if setup.launch is None or setup.has(*_EVALUATES, *_DEEPSPEED) or not trains(setup.launch):
-            # DeepSpeed splits states in ways that its own configuration decides.
+            # DeepSpeed's own configuration decides how states are split.
             continue
         shape = shape_of(job, setup.scope, setup.source)
         if shape is None:
             continue
-        met = True
-        yield _of_shape(setup, shape)
+        applicable = True
+        yield _shape_verdict(setup, shape)
     for subject, scope, launch in subjects(job):
         named = model_parameters(job, scope)
-        if named is None or launch is None or not job.setting("zero_stage", scope) or lighter(launch):
+        if named is None or launch is None or not job.setting("zero_stage", scope) or uses_less_memory(launch):
             continue
-        met = True
-        yield _of_name(job, subject, scope, launch, named)
-    if not met:
-        yield not_applicable(job.name, "no launch gives the size of what it trains")
+        applicable = True
+        yield _named_model_verdict(job, subject, scope, launch, named)
+    if not applicable:
+        yield not_applicable(job.name, "no launch specifies the size of its model")
 
 
-@dataclass(frozen=True, slots=True)
-class _Room:
-    """The memory there is: of the GPU that is named, or of the largest."""
+class _Room(NamedTuple):
+    """The available memory: of the named GPU, otherwise of the largest one."""
 
     gib: float
     shown: str
     claim: Claim | None
 
 
-def _room(job: Job, scope: Scope) -> _Room:
+def _available_memory(job: Job, scope: Scope) -> _Room:
     found = gpu_of(job, scope)
     if found is None:
         gib = largest_memory_gib()
-        return _Room(gib, f"the {gib:.0f} GiB of the largest GPU there is", None)
+        return _Room(gib, f"the {gib:.0f} GiB of the largest GPU available", None)
     gpu, claim = found
     return _Room(gpu.memory_gib, f"the {gpu.memory_gib:g} GiB of {placed(claim)}", claim)
 
 
-def _of_shape(setup: Setup, shape: Shape) -> Verdict:
+def _shape_verdict(setup: Setup, shape: TransformerShape) -> Verdict:
     sizes = [
         claim
         for quantity in ("tensor_parallel_size", "pipeline_parallel_size", "expert_parallel_size")
         for claim in setup.claims(quantity)
     ]
-    open_end = undecided(setup.subject, (*shape.claims, *sizes), setup.launch)
-    if open_end is not None:
-        return open_end
+    undecided_verdict = undecided(setup.subject, (*shape.claims, *sizes), setup.launch)
+    if undecided_verdict is not None:
+        return undecided_verdict
     tensor, stages, experts = (
         setup.number(quantity) or 1
         for quantity in ("tensor_parallel_size", "pipeline_parallel_size", "expert_parallel_size")
     )
-    if setup.hidden:
-        return unknown(setup.subject, "an unresolved argument may give further parallel sizes", at=setup.launch)
+    if setup.may_have_more_options:
+        return unknown(setup.subject, "an unresolved argument may set further parallel sizes", at=setup.launch)
     here = (shape.dense_parameters + shape.expert_parameters // experts) // (tensor * stages)
     fully = setup.has(*_FULLY_SHARDED)
     replicas = 1
@@ -142,21 +136,21 @@ def _of_shape(setup: Setup, shape: Shape) -> Verdict:
         replicas = _replicas(setup, tensor * stages)
     everywhere = 0 if fully else _WEIGHT + _GRADIENT
     shared = _WEIGHT + _GRADIENT + _STATES - everywhere
-    # Nobody knows over how many replicas: then what they share counts as nothing.
+    # The number of replicas is unknown, so the part that they share counts as zero.
     states = here * everywhere + (here * shared // replicas if replicas else 0)
     if setup.has("--optimizer-cpu-offload"):
         states = here * everywhere
     activations = _activations(setup, shape, tensor)
-    room = _room(setup.job, setup.scope)
+    room = _available_memory(setup.job, setup.scope)
     if states + activations <= room.gib * GIB:
         return passed(setup.subject)
-    kept = f"{gibibytes(states)} of weights, gradients and optimizer states"
+    kept = f"{format_gibibytes(states)} of weights, gradients and optimizer states"
     if activations:
-        kept += f" and {gibibytes(activations)} of activations"
+        kept += f" and {format_gibibytes(activations)} of activations"
     return failed(
         setup.subject,
-        f"{billions(shape.parameters)} ({', '.join(quoted(c) for c in shape.claims[:3])}) leave at least {kept} on each"
-        f" GPU, more than {room.shown}.",
+        f"{format_parameters(shape.parameters)} ({', '.join(quoted(c) for c in shape.claims[:3])}) need at least "
+        f"{kept} on each GPU, more than {room.shown}.",
         at=shape.claims[0],
         also=(
             *((claim, "divides it") for claim in sizes),
@@ -168,13 +162,13 @@ def _of_shape(setup: Setup, shape: Shape) -> Verdict:
 
 
 def _replicas(setup: Setup, parts: int) -> int:
-    """The replicas that share a distributed optimizer; 0 where it is not known how many."""
+    """The number of replicas that share a distributed optimizer; 0 if unknown."""
     found = numbers(ranks_started(setup.job, setup.scope)[0])
     return max(found[0] // parts, 1) if len(found) == 1 else 0
 
 
-def _activations(setup: Setup, shape: Shape, tensor: int) -> int:
-    """Activations of the first stage, which holds a micro-batch for every stage behind it: all layers' worth."""
+def _activations(setup: Setup, shape: TransformerShape, tensor: int) -> int:
+    """Activations of the first stage, which holds a micro-batch for every stage after it: as much as for all layers."""
     micro = setup.number("micro_batch_size_per_gpu")
     pipeline = pipeline_of(setup)
     if micro is None or not shape.sequence:
@@ -193,46 +187,48 @@ def _activations(setup: Setup, shape: Shape, tensor: int) -> int:
     return whole // stages
 
 
-def _of_name(job: Job, subject: str, scope: Scope, launch: Launch | None, named: tuple[int, Claim]) -> Verdict:
+def _named_model_verdict(
+    job: Job, subject: str, scope: Scope, launch: Launch | None, named: tuple[int, Claim]
+) -> Verdict:
     parameters, model = named
     stages = job.setting("zero_stage", scope)
     split = (*job.setting("tensor_parallel_size", scope), *job.setting("pipeline_parallel_size", scope))
-    open_end = undecided(subject, (model, *stages, *split), launch)
-    if open_end is not None:
-        return open_end
+    undecided_verdict = undecided(subject, (model, *stages, *split), launch)
+    if undecided_verdict is not None:
+        return undecided_verdict
     ranks = numbers(ranks_started(job, scope)[0])
     stage = numbers(job_value(stages))
     if not stage or (not ranks and max(stage) >= 3):
-        return unknown(subject, "how many ranks share the model", at=model)
+        return unknown(subject, "the number of ranks that share the model is unknown", at=model)
     if any(max(numbers(claim.value) or (1,)) > 1 for claim in split):
         return passed(subject)
-    # What ranks share counts as nothing where nobody knows how many they are.
+    # With an unknown number of ranks, the part that they share counts as zero.
     whole = {0: _WEIGHT + _GRADIENT + _STATES, 1: _WEIGHT + _GRADIENT, 2: _WEIGHT}.get(max(stage), 0)
     shared = (_WEIGHT + _GRADIENT + _STATES - whole) * parameters // max(ranks) if ranks else 0
     kept = whole * parameters + shared
-    if _offloads(job, "offload_optimizer_device", scope):
+    if _is_offloaded(job, "offload_optimizer_device", scope):
         kept = _WEIGHT * parameters if max(stage) < 3 else _WEIGHT * parameters // max(ranks)
-    if _offloads(job, "offload_param_device", scope):
+    if _is_offloaded(job, "offload_param_device", scope):
         kept = 0
-    room = _room(job, scope)
+    room = _available_memory(job, scope)
     if kept <= room.gib * GIB:
         return passed(subject)
     among = f" on {max(ranks)} ranks" if ranks else ""
     return failed(
         subject,
-        f"{quoted(model)} has {billions(parameters)}: with {placed(stages[0])}{among} each rank keeps at least"
-        f" {gibibytes(kept)}, more than {room.shown}.",
+        f"{quoted(model)} has {format_parameters(parameters)}: with {placed(stages[0])}{among} each rank holds at least"
+        f" {format_gibibytes(kept)}, more than {room.shown}.",
         at=stages[0],
         also=(
-            (model, billions(parameters)),
+            (model, format_parameters(parameters)),
             *(((room.claim, "the GPU"),) if room.claim is not None else ()),
         ),
-        remedy="Take ZeRO stage 3, offload optimizer states, or start more ranks.",
+        remedy="Use ZeRO stage 3, offload optimizer states, or start more ranks.",
     )
 
 
-def _offloads(job: Job, quantity: str, scope: Scope) -> bool:
-    """Whether a part may lie in host memory: certainly, or nobody knows."""
+def _is_offloaded(job: Job, quantity: str, scope: Scope) -> bool:
+    """Whether a part is in host memory, certainly or possibly."""
     return any(
         isinstance(claim.value, Unresolved) or set(texts(claim.value)) & {"cpu", "nvme"}
         for claim in job.setting(quantity, scope)
@@ -247,22 +243,22 @@ def _offloads(job: Job, quantity: str, scope: Scope) -> bool:
     evidence=("deepspeedai/DeepSpeed#4239", "deepspeedai/DeepSpeedExamples#498", "https://arxiv.org/abs/2101.06840"),
 )
 def offload_exceeds_host_memory(job: Job) -> Iterator[Verdict]:
-    """What is kept in host memory is more than the job asks for on each node.
+    """The training needs more host memory than the job requests on each node.
 
     What it checks:
-        A model named with its size: with optimizer states offloaded to the CPU, 16 bytes for each parameter (master
-        weight, momentum, variance, gradient) and 2 more with parameters offloaded, shared by the nodes; without
-        ZeRO stage 3, 2 bytes for each parameter in every rank of a node while it loads. Against `--mem`,
-        `--mem-per-cpu` or the memory limit of a pod.
+        For a model whose name contains its size: with optimizer states offloaded to the CPU, 16 bytes for each
+        parameter (master weight, momentum, variance, gradient) and 2 more with parameters offloaded, shared by the
+        nodes; without ZeRO stage 3, 2 bytes for each parameter in every rank of a node while it loads. The sum is
+        compared with `--mem`, `--mem-per-cpu` or the memory limit of a pod.
 
     Why it matters:
-        The kernel kills a rank (exit code -9, "return code = -9") while the GPUs look half empty.
+        The kernel kills a rank (exit code -9, "return code = -9") although the GPUs have free memory.
 
     Example:
         A 13-billion-parameter model offloaded to the CPU with `#SBATCH --mem=128G`: 208 GB are needed.
 
     Fix:
-        Ask for more memory, use more nodes, load on one rank only (`low_cpu_mem_usage`, zero.Init), or offload to NVMe.
+        Request more memory, use more nodes, load on one rank only (`low_cpu_mem_usage`, zero.Init), or offload to NVMe.
 
     Known limits:
         Only where files name both the model's size and a memory limit; without a limit the node's own memory counts,
@@ -271,24 +267,24 @@ def offload_exceeds_host_memory(job: Job) -> Iterator[Verdict]:
     Evidence:
         deepspeedai/DeepSpeed#4239, deepspeedai/DeepSpeedExamples#498; Ren et al., arXiv 2101.06840.
     """
-    met = False
+    applicable = False
     for subject, scope, launch in subjects(job):
         named = model_parameters(job, scope)
         if named is None:
             continue
         limits = job.setting("memory_per_node_mib", scope) or job.about("pod_memory_mib")
         if not limits:
-            met = True
-            yield unknown(subject, "how much memory each node has", at=named[1])
+            applicable = True
+            yield unknown(subject, "the memory of each node is unknown", at=named[1])
             continue
-        met = True
-        open_end = undecided(subject, (named[1], *limits), launch)
-        if open_end is not None:
-            yield open_end
+        applicable = True
+        undecided_verdict = undecided(subject, (named[1], *limits), launch)
+        if undecided_verdict is not None:
+            yield undecided_verdict
             continue
         yield _on_host(job, subject, scope, launch, named, limits)
-    if not met:
-        yield not_applicable(job.name, "no launch names a model with its size")
+    if not applicable:
+        yield not_applicable(job.name, "no launch uses a model whose name contains its size")
 
 
 def _on_host(
@@ -301,13 +297,13 @@ def _on_host(
 ) -> Verdict:
     parameters, model = named
     limit = max(numbers(job_value(limits)) or (0,)) * 1024 * 1024
-    nodes = numbers(job_value(job.requiring("nodes", scope) or job.setting("nodes", scope))) or (1,)
+    nodes = (1, *numbers(job_value(job.requiring("nodes", scope) or job.setting("nodes", scope))))
     stage = max(numbers(job_value(job.setting("zero_stage", scope))) or (0,))
     where, needed, why = model, 0, ""
     optimizer = [c for c in job.setting("offload_optimizer_device", scope) if texts(c.value) == ("cpu",)]
     weights = [c for c in job.setting("offload_param_device", scope) if texts(c.value) == ("cpu",)]
     each = numbers(job_value(job.setting("processes_per_node", scope)))
-    if optimizer and not lighter(launch):
+    if optimizer and not uses_less_memory(launch):
         where, why = optimizer[0], "optimizer states and gradients in host memory"
         needed = parameters * (_STATES + 4 + (_WEIGHT if weights else 0)) // max(nodes)
     elif weights:
@@ -319,9 +315,9 @@ def _on_host(
         return passed(subject)
     return failed(
         subject,
-        f"{quoted(model)} has {billions(parameters)}: {gibibytes(needed)} on each node ({why}), and"
-        f" {placed(limits[0])} grants {gibibytes(limit)}.",
+        f"{quoted(model)} has {format_parameters(parameters)}: {format_gibibytes(needed)} on each node ({why}), and"
+        f" {placed(limits[0])} grants {format_gibibytes(limit)}.",
         at=where,
-        also=((model, billions(parameters)), (limits[0], "memory of a node")),
-        remedy="Ask for more memory or nodes, load the model on one rank, or offload to NVMe.",
+        also=((model, format_parameters(parameters)), (limits[0], "memory of a node")),
+        remedy="Request more memory or nodes, load the model on one rank, or offload to NVMe.",
     )

@@ -1,24 +1,25 @@
-"""Parallel sizes against the shape of the model and of the nodes."""
+"""Parallel sizes compared with the shape of the model and of the nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
-from preflight.job import Claim, Job, Launch, Scope
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule
-from preflight.lazy.dataclasses import dataclass
-from preflight.outcome import Severity
-from preflight_rules.reading import job_value, numbers, placed, quoted, subjects, undecided
+from preflight.analysis.model_size import is_megatron
+from preflight.model.findings import Severity
+from preflight.model.job import Claim, Job, Known, Launch, Scope
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import numbers
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule
+from preflight_rules.helpers import placed, quoted, subjects, undecided
 
-#: Whose sizes are held against each other: within one command line, or one configuration.
-_SOURCES = ("arguments", "gpt-neox", "lightning")
-_MEGATRON = frozenset(
-    ("--num-layers", "--hidden-size", "--num-attention-heads", "--seq-length", "--tensor-model-parallel-size")
-)
-#: Of these, one of each kind tells as much.
-_SPLITS = frozenset(("--tensor-model-parallel-size", "--pipeline-model-parallel-size"))
-_BATCHES = frozenset(("--micro-batch-size", "--global-batch-size"))
-#: With one of these the layers are handed out otherwise than evenly.
+#: Sources whose sizes are compared: within one command line, or one configuration.
+_SOURCES = ("arguments", "gpt-neox", "lightning", "nanotron", "megatron-bridge", "paddlefleetx", "trainer")
+#: Sources of jobs that Megatron-LM itself runs.
+_MEGATRON = ("arguments", "lightning", "megatron-bridge")
+#: Trainers that load a model with a configuration of its own.
+_OF_MODELS = ("trainer",)
+#: Options that divide the layers unevenly.
 _UNEVEN = (
     "--decoder-first-pipeline-num-layers",
     "--decoder-last-pipeline-num-layers",
@@ -37,19 +38,12 @@ _UNEVEN = (
     "--deepspeed_config",
     "--pp-partition-method",
 )
-#: What makes a place one that gives a shape.
+#: Quantities that give the shape of a model.
 _SHAPE = ("num_layers", "hidden_size", "attention_heads", "tensor_parallel_size")
 
 
-def is_megatron(launch: Launch) -> bool:
-    """Whether a command line has several of Megatron-LM's own options; one alone may be anybody's."""
-    found = {word.partition("=")[0] for word in launch.arguments if word is not None}
-    return len(found & _MEGATRON) >= 2 or bool(found & _SPLITS and found & _BATCHES)
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """One place that gives a model's shape: a Megatron launch, or a gpt-neox configuration."""
+class Setup(NamedTuple):
+    """One source of a model's shape: a Megatron launch, or a gpt-neox configuration."""
 
     job: Job
     subject: str
@@ -58,11 +52,19 @@ class Setup:
     source: str
 
     def claims(self, quantity: str) -> tuple[Claim, ...]:
-        """What this place says of a quantity."""
-        return tuple(c for c in self.job.setting(quantity, self.scope) if c.source == self.source)
+        """The claims of this source about a quantity; what the command line sets also counts for its configuration."""
+        own = (self.source, "arguments", "model") if self.source in _OF_MODELS else (self.source, "arguments")
+        return tuple(c for c in self.job.setting(quantity, self.scope) if c.source in own)
+
+    @property
+    def is_configured(self) -> bool:
+        """Whether a configuration of this source sets any of the sizes."""
+        sizes = (*_SHAPE, "pipeline_parallel_size", "context_parallel_size", "micro_batch_size_per_gpu")
+        own = "model" if self.source in _OF_MODELS else self.source
+        return any(c.source == own for name in sizes for c in self.job.about(name, self.scope))
 
     def number(self, quantity: str) -> int | None:
-        """The one value it gives; None where it gives none, several, or an unresolved one."""
+        """The single value of a quantity; None if there is none, several, or an unresolved one."""
         found = self.claims(quantity)
         values = numbers(job_value(found)) if found else ()
         return values[0] if len(values) == 1 and values[0] > 0 else None
@@ -73,7 +75,7 @@ class Setup:
         return any(word is not None and word.partition("=")[0] in options for word in words)
 
     @property
-    def hidden(self) -> bool:
+    def may_have_more_options(self) -> bool:
         """Whether an unresolved argument may hold further options."""
         words = self.launch.arguments if self.launch is not None else ()
         return any(
@@ -83,14 +85,16 @@ class Setup:
 
 
 def setups(job: Job) -> Iterator[Setup]:
-    """Every place that gives a model's shape."""
+    """Every source of a model's shape."""
     seen: set[tuple[str, int]] = set()
     named = [name for name in _SHAPE if job.about(name)]
     for subject, scope, launch in subjects(job) if named else ():
         for source in _SOURCES:
             setup = Setup(job, subject, scope, launch, source)
             shape = next((found for name in named if (found := setup.claims(name))), ())
-            if not shape or (source == "arguments" and (launch is None or not is_megatron(launch))):
+            if source == "arguments" and (launch is None or not is_megatron(launch)):
+                continue
+            if not shape or (source != "arguments" and not setup.is_configured):
                 continue
             key = (shape[0].span.path, shape[0].span.line)
             if source == "arguments" or key not in seen:
@@ -98,30 +102,43 @@ def setups(job: Job) -> Iterator[Setup]:
                 yield setup
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """`whole` must be a multiple of `part`; `applies` says where."""
+class Demand(NamedTuple):
+    """`whole` must be a multiple of `part`, in setups for which `applies` is true; with `at_least`, it must only be no
+    smaller.
+    """
 
     whole: str
     part: str
     why: str
     error: bool
     applies: Callable[[Setup], bool] = lambda setup: True
+    at_least: bool = False
+    #: Holds for trainers that load a published model as well.
+    of_models: bool = False
+
+    def violated(self, whole: int, part: int) -> bool:
+        """Whether these two sizes do not fit."""
+        return whole < part if self.at_least else whole % part != 0
 
 
 _DEMANDS = (
     Demand("hidden_size", "attention_heads", "each head gets an equal part of the width", error=True,
            applies=lambda s: s.source == "arguments" and not s.has("--kv-channels")),
-    Demand("attention_heads", "tensor_parallel_size", "each rank holds as many heads", error=True),
+    Demand("attention_heads", "tensor_parallel_size", "each rank holds the same number of heads", error=True,
+           of_models=True),
     Demand("ffn_hidden_size", "tensor_parallel_size", "each rank holds an equal part of the feed-forward width",
            error=True),
-    Demand("query_groups", "tensor_parallel_size", "each rank holds as many groups", error=False,
+    Demand("query_groups", "tensor_parallel_size", "each rank holds the same number of groups", error=False,
            applies=lambda s: (s.number("query_groups") or 0) >= (s.number("tensor_parallel_size") or 1)),
-    Demand("attention_heads", "query_groups", "each group has as many heads", error=True),
-    Demand("num_experts", "expert_parallel_size", "each rank holds as many experts", error=True),
-    Demand("num_layers", "pipeline_parallel_size", "each stage holds as many layers", error=True,
+    Demand("query_groups", "tensor_parallel_size", "nanotron gives each rank at least one", error=True, at_least=True,
+           applies=lambda s: s.source == "nanotron"),
+    Demand("attention_heads", "query_groups", "each group has the same number of heads", error=True),
+    Demand("num_experts", "expert_parallel_size", "each rank holds the same number of experts", error=True,
+           applies=lambda s: s.source not in ("nanotron", "paddlefleetx")),
+    Demand("num_layers", "pipeline_parallel_size", "each stage holds the same number of layers", error=True,
            applies=lambda s: s.source == "arguments" and not s.has(*_UNEVEN)),
-    Demand("sequence_length", "context_parallel_size", "each rank holds an equal part of the sequence", error=True),
+    Demand("sequence_length", "context_parallel_size", "each rank holds an equal part of the sequence", error=True,
+           applies=lambda s: s.source in ("gpt-neox", "lightning", "nanotron")),
 )  # fmt: skip
 
 
@@ -134,18 +151,19 @@ _DEMANDS = (
         "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/arguments.py",
         "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/core/utils.py",
         "https://github.com/EleutherAI/gpt-neox/blob/main/megatron/neox_arguments/arguments.py",
+        "https://github.com/huggingface/nanotron/blob/main/src/nanotron/config/config.py",
     ),
 )
 def model_not_divisible_by_parallel_size(job: Job) -> Iterator[Verdict]:
-    """A size of the model cannot be cut into as many parts as there are ranks for it.
+    """A size of the model is not divisible by the parallel size that splits it.
 
     What it checks:
-        For Megatron-LM and the configurations of gpt-neox and NeMo: heads, feed-forward width and query groups by
-        tensor parallel size, layers by pipeline stages, experts by expert parallel size, sequence by context parallel
-        size, width by heads, heads by query groups.
+        For Megatron-LM and the configurations of gpt-neox, NeMo, Megatron-Bridge, nanotron and PaddleFleetX: heads,
+        feed-forward width and query groups by tensor parallel size, layers by pipeline stages, experts by expert
+        parallel size, sequence by context parallel size, width by heads, heads by query groups.
 
     Why it matters:
-        Each rank must hold an equal part; Megatron-LM asserts it in every rank once all have started.
+        Each rank must hold an equal part; an assertion in Megatron-LM fails in every rank once all have started.
 
     Example:
         `--num-attention-heads 12 --tensor-model-parallel-size 8`.
@@ -154,36 +172,46 @@ def model_not_divisible_by_parallel_size(job: Job) -> Iterator[Verdict]:
         Choose a parallel size that divides the number.
 
     Known limits:
-        Layers that are handed out unevenly on purpose, and gpt-neox's own partition of layers, are let be.
+        Layers that are distributed unevenly on purpose, and gpt-neox's own partition of layers, are not reported.
 
     Evidence:
-        Megatron-LM, validate_args and core/utils.py (divide); gpt-neox, neox_arguments.
+        Megatron-LM, validate_args and core/utils.py (divide); gpt-neox, neox_arguments; nanotron, config.py.
     """
-    met = False
+    applicable = False
     for setup in setups(job):
         for demand in _DEMANDS:
             whole, part = setup.claims(demand.whole), setup.claims(demand.part)
             if not whole or not part or not demand.applies(setup):
                 continue
-            met = True
-            open_end = undecided(setup.subject, (*whole, *part), setup.launch)
+            if setup.source in _OF_MODELS and not demand.of_models:
+                continue
+            applicable = True
+            undecided_verdict = undecided(setup.subject, (*whole, *part), setup.launch)
             wholes, parts = numbers(job_value(whole)), numbers(job_value(part))
-            if open_end is not None:
-                yield open_end
-            elif wholes and parts and min((*wholes, *parts)) > 0 and all(w % p for w in wholes for p in parts):
+            if undecided_verdict is not None:
+                yield undecided_verdict
+            elif (
+                wholes
+                and parts
+                and min((*wholes, *parts)) > 0
+                and all(demand.violated(w, p) for w in wholes for p in parts)
+            ):
+                relation = "is less than" if demand.at_least else "is not a multiple of"
                 yield failed(
                     setup.subject,
-                    f"{quoted(whole[0])} is no multiple of {placed(part[0])}, and {demand.why}.",
+                    f"{quoted(whole[0])} {relation} {placed(part[0])}, and {demand.why}.",
                     at=whole[0],
                     also=((part[0], "divides it"),),
-                    remedy=f"Choose a number that divides {wholes[0]}, or another multiple of {parts[0]}.",
+                    remedy=f"Choose at most {wholes[0]}."
+                    if demand.at_least
+                    else f"Choose a number that divides {wholes[0]}, or another multiple of {parts[0]}.",
                     # NeMo's files are templates, whose numbers are overridden on the command line.
                     severity=None if demand.error and setup.source != "lightning" else Severity.WARNING,
                 )
             else:
                 yield passed(setup.subject)
-    if not met:
-        yield not_applicable(job.name, "no sizes of a model stand beside parallel sizes")
+    if not applicable:
+        yield not_applicable(job.name, "no sizes of a model are given together with parallel sizes")
 
 
 @rule(
@@ -196,7 +224,7 @@ def model_not_divisible_by_parallel_size(job: Job) -> Iterator[Verdict]:
     ),
 )
 def tensor_parallel_across_nodes(job: Job) -> Iterator[Verdict]:
-    """The ranks that share one layer do not fit on one node.
+    """The tensor-parallel ranks of a layer do not fit on one node.
 
     What it checks:
         For Megatron-LM's options, that the tensor parallel size is at most the ranks of a node.
@@ -212,23 +240,23 @@ def tensor_parallel_across_nodes(job: Job) -> Iterator[Verdict]:
         A tensor parallel size of at most the GPUs of a node, and more pipeline stages.
 
     Known limits:
-        Machines whose NVLink spans nodes (NVL72) are right as they are.
+        Machines whose NVLink spans nodes (NVL72) are reported too, although they are fine.
 
     Evidence:
         Megatron-Core's guide; Narayanan et al., arXiv 2104.04473, section 3.2 (takeaway 1).
     """
-    met = False
+    applicable = False
     for setup in setups(job):
         tensor = setup.claims("tensor_parallel_size")
         each = job.setting("processes_per_node", setup.scope)
         nodes = job.requiring("nodes", setup.scope) or job.setting("nodes", setup.scope)
         if not tensor or not each or setup.launch is None:
             continue
-        met = True
-        open_end = undecided(setup.subject, (*tensor, *each), setup.launch)
+        applicable = True
+        undecided_verdict = undecided(setup.subject, (*tensor, *each), setup.launch)
         sizes, ranks = numbers(job_value(tensor)), numbers(job_value(each))
-        if open_end is not None:
-            yield open_end
+        if undecided_verdict is not None:
+            yield undecided_verdict
         elif sizes and ranks and min(sizes) > max(ranks) and max(numbers(job_value(nodes)) or (2,)) > 1:
             yield failed(
                 setup.subject,
@@ -236,12 +264,12 @@ def tensor_parallel_across_nodes(job: Job) -> Iterator[Verdict]:
                 f" {max(ranks)} on a node: every layer then waits for the network twice.",
                 at=tensor[0],
                 also=((each[0], "ranks of a node"),),
-                remedy=f"Take at most {max(ranks)}, and more pipeline stages.",
+                remedy=f"Use at most {max(ranks)}, and more pipeline stages.",
             )
         else:
             yield passed(setup.subject)
-    if not met:
-        yield not_applicable(job.name, "no launch gives a tensor parallel size and the ranks of a node")
+    if not applicable:
+        yield not_applicable(job.name, "no launch sets both a tensor parallel size and the ranks per node")
 
 
 @rule(
@@ -254,15 +282,15 @@ def tensor_parallel_across_nodes(job: Job) -> Iterator[Verdict]:
     ),
 )
 def connections_not_limited_to_one(job: Job) -> Iterator[Verdict]:
-    """Megatron-LM is to overlap tensor-parallel communication, and CUDA_DEVICE_MAX_CONNECTIONS is not 1.
+    """Megatron-LM overlaps tensor-parallel communication, but CUDA_DEVICE_MAX_CONNECTIONS is not 1.
 
     What it checks:
         A launch with a tensor parallel size above 1 and `--sequence-parallel` sets CUDA_DEVICE_MAX_CONNECTIONS, and
         sets it to 1.
 
     Why it matters:
-        Megatron-LM asserts it at start on GPUs before Blackwell: only one connection makes kernels start in the
-        order in which communication and computation overlap.
+        An assertion in Megatron-LM fails at startup on GPUs before Blackwell: only with one connection do kernels start
+        in the order that lets communication and computation overlap.
 
     Example:
         `export CUDA_DEVICE_MAX_CONNECTIONS=8` with `--tensor-model-parallel-size 4 --sequence-parallel`.
@@ -271,30 +299,33 @@ def connections_not_limited_to_one(job: Job) -> Iterator[Verdict]:
         `export CUDA_DEVICE_MAX_CONNECTIONS=1`.
 
     Known limits:
-        Left out it may come from the container image; it is information then. Fully sharded training wants another
-        value and is let be.
+        If it is not set, the container image may set it; the finding is informational then. Fully sharded training
+        needs another value and is not reported.
 
     Evidence:
         Megatron-LM, validate_args; NVIDIA/Megatron-LM#533.
     """
-    met = False
+    applicable = False
     for setup in setups(job):
-        tensor, split = setup.claims("tensor_parallel_size"), setup.claims("sequence_parallel")
+        tensor = setup.claims("tensor_parallel_size")
+        split = tuple(claim for claim in setup.claims("sequence_parallel") if claim.value != Known(False))
+        if setup.source not in _MEGATRON:
+            continue
         if not tensor or not split or setup.launch is None:
             continue
         if setup.has("--use-torch-fsdp2", "--use-megatron-fsdp", "--use-custom-fsdp"):
             continue
-        met = True
+        applicable = True
         connections = job.setting("env.CUDA_DEVICE_MAX_CONNECTIONS", setup.scope)
-        open_end = undecided(setup.subject, (*tensor, *connections), setup.launch)
-        if open_end is not None:
-            yield open_end
+        undecided_verdict = undecided(setup.subject, (*tensor, *connections), setup.launch)
+        if undecided_verdict is not None:
+            yield undecided_verdict
             continue
         values = numbers(job_value(connections)) if connections else ()
         if max(numbers(job_value(tensor)) or (1,)) <= 1 or (values and set(values) == {1}):
             yield passed(setup.subject)
             continue
-        shown = f"{quoted(connections[0])} sets it otherwise" if connections else "nothing here sets it"
+        shown = f"{quoted(connections[0])} sets another value" if connections else "the job does not set it"
         yield failed(
             setup.subject,
             f"{quoted(tensor[0])} with {quoted(split[0])} needs CUDA_DEVICE_MAX_CONNECTIONS=1, and {shown}.",
@@ -303,5 +334,5 @@ def connections_not_limited_to_one(job: Job) -> Iterator[Verdict]:
             remedy="Put `export CUDA_DEVICE_MAX_CONNECTIONS=1` before the launch.",
             severity=None if connections else Severity.INFO,
         )
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no launch overlaps tensor-parallel communication")

@@ -1,25 +1,25 @@
-"""Pipelines: micro-batches enough to fill them."""
+"""Pipeline parallelism: micro-batches, stages and the interleaved schedule."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from preflight.job import Claim, Job
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.lazy.dataclasses import dataclass
-from preflight.outcome import Confidence, Severity
-from preflight_rules.reading import distinct, numbers, placed, quoted, ranks_started, undecided
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Claim, Job
+from preflight.model.job.value import numbers
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import distinct, placed, quoted, ranks_started, undecided
 from preflight_rules.sizes.parallel_sizes import Setup, setups
 
-#: Narayanan et al. take pipelines as efficient whose bubble is well below this.
-_LARGEST_BUBBLE = 0.25
-#: From here on most would call it waste.
-_WASTE = 0.4
+#: Efficient pipelines have a smaller bubble (Narayanan et al.).
+_MAX_BUBBLE = 0.25
+#: From this bubble on the finding is a warning.
+_WARNING_BUBBLE = 0.4
 _CHANGES_BATCH = ("--decrease-batch-size-if-needed", "--rampup-batch-size")
 
 
-@dataclass(frozen=True, slots=True)
-class Pipeline:
+class Pipeline(NamedTuple):
     """Stages, micro-batches of one step, and chunks of layers that each stage holds."""
 
     stages: int
@@ -34,7 +34,7 @@ class Pipeline:
 
 
 def pipeline_of(setup: Setup) -> Pipeline | str:
-    """The pipeline of a Megatron launch, or what of it is not known; empty where there is none."""
+    """The pipeline of a Megatron launch, or why it is unknown; empty where there is none."""
     stages = setup.number("pipeline_parallel_size")
     claims = setup.claims("pipeline_parallel_size")
     if not claims:
@@ -44,23 +44,23 @@ def pipeline_of(setup: Setup) -> Pipeline | str:
     if stages < 2:
         return ""
     total, micro = setup.number("train_batch_size"), setup.number("micro_batch_size_per_gpu")
-    if setup.launch is None or total is None or micro is None:
+    if setup.launch is None or total is None or micro is None or micro < 1:
         return "the global or the micro batch size is not known"
-    if setup.hidden:
+    if setup.may_have_more_options:
         return "an unresolved argument may give further sizes"
     ranks, because = ranks_started(setup.job, setup.scope)
     world = numbers(ranks)
     if len(world) != 1:
-        return "how many ranks are started is not known"
+        return "the number of started ranks is unknown"
     parts = stages * (setup.number("tensor_parallel_size") or 1) * (setup.number("context_parallel_size") or 1)
     replicas, left = divmod(world[0], parts)
     if not replicas or left or total % (micro * replicas):
-        # Another rule's fault.
-        return "ranks and batch do not divide by the replicas"
+        # Another rule reports this.
+        return "ranks or batch are not a multiple of the replicas"
     virtual, layers = setup.number("layers_per_virtual_stage"), setup.number("num_layers")
     chunks = layers // stages // virtual if virtual and layers and layers >= stages * virtual else 1
-    said = (*claims, *setup.claims("train_batch_size"), *setup.claims("micro_batch_size_per_gpu"), *because)
-    return Pipeline(stages, total // (micro * replicas), max(chunks, 1), distinct(said))
+    stated = (*claims, *setup.claims("train_batch_size"), *setup.claims("micro_batch_size_per_gpu"), *because)
+    return Pipeline(stages, total // (micro * replicas), max(chunks, 1), distinct(stated))
 
 
 @rule(
@@ -75,57 +75,57 @@ def pipeline_mostly_waits(job: Job) -> Iterator[Verdict]:
 
     What it checks:
         For Megatron-LM's options, from global batch, micro batch and replicas: the micro-batches of a step, and the
-        share of it in which a stage waits, (stages - 1) / (chunks x micro-batches + stages - 1). Above a quarter it
-        is information, above 40 % a warning.
+        share of it in which a stage waits, (stages - 1) / (chunks x micro-batches + stages - 1). Above 25 % it is
+        information, above 40 % a warning.
 
     Why it matters:
         Stages wait while the pipeline fills and drains. Without more micro-batches than stages most GPUs idle, and
         are paid for.
 
     Example:
-        8 stages and 4 micro-batches: 64 % of each step are waiting.
+        8 stages and 4 micro-batches: stages wait for 64 % of each step.
 
     Fix:
         A larger global batch, a smaller micro batch, fewer stages, or `--num-layers-per-virtual-pipeline-stage`.
 
     Known limits:
-        A batch size may be fixed by what is to be learned; then the pipeline is the price of fitting in memory.
+        The training may require its batch size; then idle stages are the price of fitting into memory.
 
     Evidence:
         Narayanan et al., arXiv 2104.04473, section 2.2; Huang et al., arXiv 1811.06965.
     """
-    met = False
+    applicable = False
     for setup in setups(job):
         found = pipeline_of(setup)
         if found == "" or setup.has(*_CHANGES_BATCH):
             continue
-        met = True
+        applicable = True
         if isinstance(found, str):
-            yield unknown(setup.subject, f"how full the pipeline is: {found}", at=setup.launch)
+            yield unknown(setup.subject, f"the number of micro-batches is unknown: {found}", at=setup.launch)
             continue
-        open_end = undecided(setup.subject, found.claims, setup.launch)
-        if open_end is not None:
-            yield open_end
-        elif found.bubble > _LARGEST_BUBBLE:
+        undecided_verdict = undecided(setup.subject, found.claims, setup.launch)
+        if undecided_verdict is not None:
+            yield undecided_verdict
+        elif found.bubble > _MAX_BUBBLE:
             first = found.claims[0]
             yield failed(
                 setup.subject,
-                f"{quoted(first)} with {found.micro_batches} micro-batches in a step ({_batches(found)}): each stage"
-                f" waits {found.bubble:.0%} of the time.",
+                f"{quoted(first)} with {found.micro_batches} micro-batches in a step ({_batches(found)}): each stage "
+                f"is idle for {found.bubble:.0%} of the time.",
                 at=first,
-                also=tuple((claim, "decides the micro-batches") for claim in found.claims[1:]),
-                remedy=f"Take {4 * found.stages} micro-batches or more: a larger global batch, a smaller micro batch or"
-                " fewer stages; or hold layers in chunks (--num-layers-per-virtual-pipeline-stage).",
-                severity=None if found.bubble > _WASTE else Severity.INFO,
+                also=tuple((claim, "determines the micro-batches") for claim in found.claims[1:]),
+                remedy=f"Use {4 * found.stages} micro-batches or more: a larger global batch, a smaller micro batch or"
+                " fewer stages; or split the layers into chunks (--num-layers-per-virtual-pipeline-stage).",
+                severity=None if found.bubble > _WARNING_BUBBLE else Severity.INFO,
             )
         else:
             yield passed(setup.subject)
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no launch has a pipeline of Megatron-LM")
 
 
-def _batches(found: Pipeline) -> str:
-    return " and ".join(placed(claim) for claim in found.claims[1:3])
+def _batches(pipeline: Pipeline) -> str:
+    return " and ".join(placed(claim) for claim in pipeline.claims[1:3])
 
 
 @rule(
@@ -138,15 +138,15 @@ def _batches(found: Pipeline) -> str:
     ),
 )
 def interleaved_pipeline_not_divisible(job: Job) -> Iterator[Verdict]:
-    """The interleaved schedule is asked for with numbers that it cannot use.
+    """The sizes do not fit the interleaved pipeline schedule.
 
     What it checks:
         With `--num-layers-per-virtual-pipeline-stage`: the layers of a stage are a multiple of it, and there is more
-        than one stage. That the micro-batches are a multiple of the stages is a warning, for newer versions can do
-        without.
+        than one stage. Micro-batches that are not a multiple of the stages are a warning, because newer versions accept
+        them.
 
     Why it matters:
-        Megatron-LM stops at start, or in the first step.
+        Megatron-LM fails at startup, or in the first step.
 
     Example:
         `--num-layers 30 --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2`.
@@ -156,45 +156,49 @@ def interleaved_pipeline_not_divisible(job: Job) -> Iterator[Verdict]:
         stages.
 
     Known limits:
-        Layouts given by hand are let be.
+        Layouts given by hand are not reported.
 
     Evidence:
         Megatron-LM, validate_args and core/pipeline_parallel/schedules.py.
     """
-    met = False
+    applicable = False
     for setup in setups(job):
         virtual, stages, layers = (
             setup.claims(name) for name in ("layers_per_virtual_stage", "pipeline_parallel_size", "num_layers")
         )
         if not virtual or not stages or not layers or setup.has("--pipeline-model-parallel-layout"):
             continue
-        met = True
-        open_end = undecided(setup.subject, (*virtual, *stages, *layers), setup.launch)
+        applicable = True
+        undecided_verdict = undecided(setup.subject, (*virtual, *stages, *layers), setup.launch)
         chunk, many, all_of = (
             setup.number(name) for name in ("layers_per_virtual_stage", "pipeline_parallel_size", "num_layers")
         )
-        if open_end is not None or chunk is None or many is None or all_of is None:
-            yield open_end or unknown(setup.subject, "a size of the pipeline is not known", at=virtual[0])
+        if undecided_verdict is not None or chunk is None or many is None or all_of is None:
+            yield undecided_verdict or unknown(setup.subject, "a size of the pipeline is not known", at=virtual[0])
             continue
         found = pipeline_of(setup)
         if many == 1:
             message, milder = f"{quoted(virtual[0])} is for several stages, and {placed(stages[0])} is one", False
         elif all_of % (many * chunk):
-            message = f"{quoted(layers[0])} cannot be held in chunks of {chunk} by {many} stages ({placed(virtual[0])})"
+            message = (
+                f"{quoted(layers[0])} cannot be split into chunks of {chunk} over {many} stages ({placed(virtual[0])})"
+            )
             milder = False
         elif isinstance(found, Pipeline) and found.micro_batches % many:
-            message = f"{found.micro_batches} micro-batches are no multiple of the {many} stages ({placed(stages[0])})"
+            message = f"{found.micro_batches} micro-batches are not a multiple of the {many} stages"
+            f" ({placed(stages[0])})"
             milder = True
         else:
             yield passed(setup.subject)
             continue
         yield failed(
             setup.subject,
-            f"{message}: the interleaved schedule cannot use that.",
+            f"{message}: the interleaved schedule does not support this.",
             at=virtual[0],
             also=((stages[0], "stages"), (layers[0], "layers")),
-            remedy=f"Take layers that are a multiple of {many} x {chunk}, and micro-batches that are one of {many}.",
+            remedy=f"Use a number of layers that is a multiple of {many} x {chunk}, and a number of micro-batches"
+            f" that is a multiple of {many}.",
             severity=Severity.WARNING if milder else None,
         )
-    if not met:
-        yield not_applicable(job.name, "no launch asks for the interleaved schedule")
+    if not applicable:
+        yield not_applicable(job.name, "no launch requests the interleaved schedule")

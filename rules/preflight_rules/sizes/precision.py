@@ -1,20 +1,22 @@
-"""Number formats: two at once, one in an old form, and formats that the GPU asked for does not have."""
+"""Number formats: fp16 and bf16 together, obsolete keys, and formats that the GPU does not support."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Claim, Job, Known, Scope, Unresolved
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule
-from preflight.outcome import Confidence, Severity
-from preflight_rules.reading import job_value, placed, quoted, subjects, texts, undecided
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import AUTO, Claim, Job, Known, Scope, Unresolved
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import texts
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule
+from preflight_rules.helpers import placed, quoted, subjects, undecided
 from preflight_rules.sizes.hardware import gpu_of
 
 _BF16_FROM, _FP8_FROM = 8.0, 8.9
 
 
-def _on(job: Job, quantity: str, scope: Scope, source: str = "") -> tuple[Claim, ...]:
-    """The claims that switch something on in `scope`."""
+def _enabling_claims(job: Job, quantity: str, scope: Scope, source: str = "") -> tuple[Claim, ...]:
+    """The claims that enable a setting in `scope`."""
     return tuple(c for c in job.setting(quantity, scope) if c.value == Known(True) and source in ("", c.source))
 
 
@@ -38,7 +40,7 @@ def two_half_precisions_at_once(job: Job) -> Iterator[Verdict]:
         both on.
 
     Why it matters:
-        All three stop at start: the formats exclude each other.
+        All three fail at startup: the formats exclude each other.
 
     Example:
         `"fp16": {"enabled": true}, "bf16": {"enabled": true}`.
@@ -52,51 +54,55 @@ def two_half_precisions_at_once(job: Job) -> Iterator[Verdict]:
     Evidence:
         DeepSpeed, runtime/config.py; Megatron-LM, validate_args; transformers, TrainingArguments.__post_init__.
     """
-    met = False
+    applicable = False
     seen: set[tuple[str, int, int]] = set()
     for subject, scope, launch in subjects(job):
         for half, brain in (
-            (_on(job, "fp16_enabled", scope, "deepspeed"), _on(job, "bf16_enabled", scope, "deepspeed")),
-            (_said_as(job, "fp16", scope), _said_as(job, "bf16", scope)),
+            (
+                _enabling_claims(job, "fp16_enabled", scope, "deepspeed"),
+                _enabling_claims(job, "bf16_enabled", scope, "deepspeed"),
+            ),
+            (_stated_as(job, "fp16", scope), _stated_as(job, "bf16", scope)),
         ):
             if not half and not brain:
                 continue
-            met = True
+            applicable = True
             first = (half or brain)[0]
             key = (first.span.path, first.span.line, first.span.column)
             both = half and brain and half[0].span.path == brain[0].span.path
-            open_end = undecided(subject, (*half[:1], *brain[:1], *_open(job, scope)), launch)
-            if open_end is not None:
-                yield open_end
+            undecided_verdict = undecided(subject, (*half[:1], *brain[:1], *_unknown_switches(job, scope)), launch)
+            if undecided_verdict is not None:
+                yield undecided_verdict
             elif both and key not in seen:
                 seen.add(key)
                 yield failed(
                     subject,
-                    f"fp16 ({placed(half[0])}) and bf16 ({placed(brain[0])}) are both on, and the job stops at start.",
+                    f"fp16 ({placed(half[0])}) and bf16 ({placed(brain[0])}) are both enabled: the job fails at"
+                    " startup.",
                     at=half[0],
                     also=((brain[0], "bf16"),),
-                    remedy="Switch one of them off: bf16 where the GPU has it, fp16 elsewhere.",
+                    remedy="Keep only one of them: bf16 if the GPU supports it, otherwise fp16.",
                 )
             else:
                 yield passed(subject)
-    if not met:
-        yield not_applicable(job.name, "no half precision is switched on")
+    if not applicable:
+        yield not_applicable(job.name, "no half precision is enabled")
 
 
-def _open(job: Job, scope: Scope) -> tuple[Claim, ...]:
-    """Switches that something fills in later; what a trainer fills in (`"auto"`) it fills in with sense."""
+def _unknown_switches(job: Job, scope: Scope) -> tuple[Claim, ...]:
+    """The switches with unknown values, except `"auto"`, which the trainer fills in."""
     return tuple(
         c
         for quantity in ("fp16_enabled", "bf16_enabled")
         for c in job.setting(quantity, scope)
-        if isinstance(c.value, Unresolved) and not c.value.why.startswith("auto")
+        if isinstance(c.value, Unresolved) and c.value != AUTO
     )
 
 
-def _said_as(job: Job, name: str, scope: Scope) -> tuple[Claim, ...]:
-    """What asks a trainer for one format: a flag, a key of its file of arguments, an argument in the script."""
-    told = ("arguments", "trainer", "python")
-    return tuple(c for c in job.about("mixed_precision", scope) if c.source in told and c.value == Known(name))
+def _stated_as(job: Job, name: str, scope: Scope) -> tuple[Claim, ...]:
+    """The claims that request a format from a trainer: a flag, a key of a file, an argument in the script."""
+    sources = ("arguments", "trainer", "python")
+    return tuple(c for c in job.about("mixed_precision", scope) if c.source in sources and c.value == Known(name))
 
 
 @rule(
@@ -107,13 +113,13 @@ def _said_as(job: Job, name: str, scope: Scope) -> tuple[Claim, ...]:
     evidence=("EleutherAI/gpt-neox#939", "https://github.com/EleutherAI/gpt-neox/pull/787"),
 )
 def bfloat16_inside_fp16_section(job: Job) -> Iterator[Verdict]:
-    """bfloat16 is asked for in the fp16 section, a form that only old versions understand.
+    """bfloat16 is requested in the fp16 section, which only old versions read.
 
     What it checks:
         `fp16.type` is bfloat16 in a DeepSpeed or gpt-neox configuration that has no `bf16` section switched on.
 
     Why it matters:
-        DeepSpeed reads no `fp16.type`: it trains in fp16, with a loss scale of its own, while gpt-neox makes the
+        DeepSpeed ignores `fp16.type`: it trains in fp16, with a loss scale of its own, while gpt-neox makes the
         model bfloat16. With ZeRO stage 0 and pipeline parallelism the first step fails.
 
     Example:
@@ -128,23 +134,23 @@ def bfloat16_inside_fp16_section(job: Job) -> Iterator[Verdict]:
     Evidence:
         EleutherAI/gpt-neox#939.
     """
-    met = False
+    applicable = False
     for subject, scope, launch in subjects(job):
         kinds = [c for c in job.setting("fp16_type", scope) if c.source == "deepspeed"]
         if not kinds:
             continue
-        met = True
-        open_end = undecided(subject, kinds, launch)
-        brain = _on(job, "bf16_enabled", scope)
+        applicable = True
+        undecided_verdict = undecided(subject, kinds, launch)
+        brain = _enabling_claims(job, "bf16_enabled", scope)
         off = any(c.value == Known(False) for c in job.setting("fp16_enabled", scope))
-        if open_end is not None:
-            yield open_end
+        if undecided_verdict is not None:
+            yield undecided_verdict
         elif not off and not brain and all(text.lower() in ("bfloat16", "bf16") for text in texts(job_value(kinds))):
             stage = job.setting("zero_stage", scope)
             yield failed(
                 subject,
-                f"{quoted(kinds[0])} stands in the fp16 section, where DeepSpeed does not look for it: it takes the"
-                " training for fp16, and the first step with a bfloat16 model fails.",
+                f"{quoted(kinds[0])} is in the fp16 section, where DeepSpeed ignores it: DeepSpeed trains"
+                " in fp16, and the first step with a bfloat16 model fails.",
                 at=kinds[0],
                 also=tuple((c, "ZeRO stage") for c in stage[:1]),
                 remedy='Write `"bf16": {"enabled": true}` (in gpt-neox `"precision": "bfloat16"`) in place of the fp16'
@@ -152,7 +158,7 @@ def bfloat16_inside_fp16_section(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no fp16 section names a type")
 
 
@@ -167,20 +173,20 @@ def bfloat16_inside_fp16_section(job: Job) -> Iterator[Verdict]:
     ),
 )
 def number_format_missing_on_gpu(job: Job) -> Iterator[Verdict]:
-    """The training asks for a number format that the GPU it asks for does not have.
+    """The training uses a number format that its GPU does not support.
 
     What it checks:
         bf16 on a GPU named in the files whose compute capability is below 8.0 (V100, T4, P100, RTX 20xx), and fp8
         below 8.9 (A100 and older).
 
     Why it matters:
-        Trainers and Transformer Engine stop at start; plain torch emulates bf16 and is many times slower.
+        Trainers and Transformer Engine fail at startup; plain torch emulates bf16 and is many times slower.
 
     Example:
         `#SBATCH --gres=gpu:v100:4` and `--bf16`.
 
     Fix:
-        fp16 with a dynamic loss scale on V100 and T4, bf16 on A100; or ask for a GPU that has the format.
+        fp16 with a dynamic loss scale on V100 and T4, bf16 on A100; or request a GPU that has the format.
 
     Known limits:
         The GPU must be named: in the request, a constraint, a partition, a node label or an instance type.
@@ -189,44 +195,44 @@ def number_format_missing_on_gpu(job: Job) -> Iterator[Verdict]:
         transformers, TrainingArguments.__post_init__; Transformer Engine's documentation; NVIDIA's table of compute
         capabilities.
     """
-    met = False
+    applicable = False
     seen: set[tuple[str, int, int]] = set()
     for subject, scope, launch in subjects(job):
-        asked = _formats(job, scope)
-        if not asked:
+        formats = _formats(job, scope)
+        if not formats:
             continue
-        met = True
+        applicable = True
         found = gpu_of(job, scope)
         if found is None:
-            open_end = undecided(subject, job.setting("gpu_type", scope), launch)
-            yield open_end or passed(subject)
+            undecided_verdict = undecided(subject, job.setting("gpu_type", scope), launch)
+            yield undecided_verdict or passed(subject)
             continue
         gpu, where = found
-        for claim, name, least in asked:
+        for claim, name, least in formats:
             key = (claim.span.path, claim.span.line, claim.span.column)
-            open_end = undecided(subject, (claim,), launch)
-            if open_end is not None:
-                yield open_end
+            undecided_verdict = undecided(subject, (claim,), launch)
+            if undecided_verdict is not None:
+                yield undecided_verdict
             elif gpu.capability >= least:
                 yield passed(subject)
             elif key not in seen:
                 seen.add(key)
                 yield failed(
                     subject,
-                    f"{name} ({quoted(claim)}) is nothing that {placed(where)} has: {gpu.name} is of compute capability"
-                    f" {gpu.capability}, and {name} needs {least}.",
+                    f"{name} ({quoted(claim)}) is not supported by {placed(where)}: {gpu.name} has compute"
+                    f" capability {gpu.capability}, but {name} needs {least}.",
                     at=claim,
                     also=((where, gpu.name),),
-                    remedy=f"Train in {'fp16' if gpu.capability < _BF16_FROM else 'bf16'} there, or ask for a GPU that"
-                    f" has {name}.",
+                    remedy=f"Train in {'fp16' if gpu.capability < _BF16_FROM else 'bf16'} there, or request a GPU "
+                    f"that supports {name}.",
                 )
-    if not met:
-        yield not_applicable(job.name, "no bf16 or fp8 is asked for")
+    if not applicable:
+        yield not_applicable(job.name, "no launch requests bf16 or fp8")
 
 
 def _formats(job: Job, scope: Scope) -> list[tuple[Claim, str, float]]:
-    """Every claim that asks for a format, which one, and from which compute capability on GPUs have it."""
-    found = [(claim, "bf16", _BF16_FROM) for claim in _on(job, "bf16_enabled", scope)[:1]]
+    """Every claim that requests a format, the format, and the compute capability that it needs."""
+    found = [(claim, "bf16", _BF16_FROM) for claim in _enabling_claims(job, "bf16_enabled", scope)[:1]]
     for claim in job.setting("mixed_precision", scope):
         name = "/".join(texts(claim.value))
         if name in ("bf16", "fp8"):
@@ -246,45 +252,45 @@ def _formats(job: Job, scope: Scope) -> list[tuple[Claim, str, float]]:
     ),
 )
 def fp16_without_loss_scaling(job: Job) -> Iterator[Verdict]:
-    """fp16 is on and its loss is not scaled.
+    """fp16 is used without loss scaling.
 
     What it checks:
         fp16 is switched on with a fixed loss scale of 1.
 
     Why it matters:
-        Small gradients become 0 in fp16. Training goes on, and learns nothing or slowly.
+        Small gradients become 0 in fp16. Training continues, but learns slowly or not at all.
 
     Example:
         `"fp16": {"enabled": true, "loss_scale": 1}`.
 
     Fix:
-        `"loss_scale": 0`, which is a dynamic one.
+        `"loss_scale": 0`, which means dynamic loss scaling.
 
     Known limits:
-        A model without small gradients trains all the same.
+        A model without small gradients trains anyway.
 
     Evidence:
         NVIDIA, mixed-precision training; DeepSpeed documentation, fp16 options.
     """
-    met = False
+    applicable = False
     for subject, scope, launch in subjects(job):
         scales = job.setting("fp16_loss_scale", scope)
-        on = _on(job, "fp16_enabled", scope) or _said_as(job, "fp16", scope)
+        on = _enabling_claims(job, "fp16_enabled", scope) or _stated_as(job, "fp16", scope)
         if not scales or not on:
             continue
-        met = True
-        open_end = undecided(subject, scales, launch)
-        if open_end is not None:
-            yield open_end
+        applicable = True
+        undecided_verdict = undecided(subject, scales, launch)
+        if undecided_verdict is not None:
+            yield undecided_verdict
         elif all(value in (1, 1.0) and not isinstance(value, bool) for c in scales for value in c.alternatives):
             yield failed(
                 subject,
-                f"{quoted(scales[0])} leaves the loss as it is, and small gradients become 0 in fp16.",
+                f"{quoted(scales[0])} does not scale the loss, so small gradients become 0 in fp16.",
                 at=scales[0],
                 also=((on[0], "fp16"),),
-                remedy="Take 0 for a dynamic loss scale.",
+                remedy="Use 0 for a dynamic loss scale.",
             )
         else:
             yield passed(subject)
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no loss scale is given for fp16")

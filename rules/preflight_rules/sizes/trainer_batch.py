@@ -1,13 +1,16 @@
-"""Batch sizes given twice: to the trainer by its arguments, and in DeepSpeed's configuration."""
+"""Batch sizes given both in the trainer's arguments and in DeepSpeed's configuration."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Claim, Job, Launch
-from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule
-from preflight.outcome import Fix, Severity
-from preflight_rules.reading import job_value, numbers, placed, quoted, spoken, subjects, undecided
+from preflight.model.findings import Fix, Severity
+from preflight.model.job import Claim, Job, Launch
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import numbers
+from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule
+from preflight_rules.helpers import joined, placed, quoted, subjects, undecided
+from preflight_rules.settings.given import is_compared
 from preflight_rules.sizes.batch_sizes import KEYS, configured, given_to_trainer, uses_hugging_face
 
 
@@ -20,11 +23,11 @@ from preflight_rules.sizes.batch_sizes import KEYS, configured, given_to_trainer
     evidence=("hiyouga/LlamaFactory#201", "hendrycks/apps#9", "huggingface/transformers#27830"),
 )
 def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
-    """The trainer's arguments and DeepSpeed's configuration give one batch size two values.
+    """The trainer's arguments and DeepSpeed's configuration give different batch sizes.
 
     What it checks:
-        The micro batch size and gradient accumulation steps given to the training program equal those of the
-        DeepSpeed configuration it is started with, unless that says "auto".
+        The micro batch size and gradient accumulation steps given to the training program equal those of the DeepSpeed
+        configuration it is started with, unless that has "auto".
 
     Why it matters:
         Hugging Face's trainer compares the two and stops. Other programs train with one and log the other.
@@ -42,26 +45,30 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
     Evidence:
         hiyouga/LlamaFactory#201, hendrycks/apps#9, huggingface/transformers#27830.
     """
-    met = False
+    applicable = False
     for subject, scope, launch in subjects(job):
+        if is_compared(job, launch):
+            applicable = True
+            yield passed(subject)
+            continue
         for quantity in ("micro_batch_size_per_gpu", "gradient_accumulation_steps"):
             ours, theirs = given_to_trainer(job, quantity, scope), configured(job, quantity, scope)
             if not ours and theirs and launch is not None:
                 verdict = _against_default(job, launch, quantity, theirs)
                 if verdict is not None:
-                    met = True
+                    applicable = True
                     yield verdict
             if not ours or not theirs:
                 continue
-            met = True
-            open_end = undecided(subject, (*ours, *theirs), launch)
+            applicable = True
+            undecided_verdict = undecided(subject, (*ours, *theirs), launch)
             one, other = numbers(job_value(ours)), numbers(job_value(theirs))
-            if open_end is not None:
-                yield open_end
+            if undecided_verdict is not None:
+                yield undecided_verdict
             elif one and other and not set(one) & set(other):
                 yield failed(
                     subject,
-                    f"{quoted(ours[0])} gives {spoken(one)}, but {placed(theirs[0])} gives {spoken(other)}.",
+                    f"{quoted(ours[0])} gives {joined(one)}, but {placed(theirs[0])} gives {joined(other)}.",
                     at=ours[0],
                     also=((theirs[0], "DeepSpeed's value"),),
                     remedy=f'Write `"{KEYS[quantity]}": "auto"` in {theirs[0].span.path}, or make the two equal.',
@@ -70,17 +77,17 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(subject)
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no batch size is given both to the program and to DeepSpeed")
 
 
 def _as_auto(claim: Claim, quantity: str) -> Fix | None:
-    """Leave the value to the argument. Which of the two was meant is a guess, so that is unsafe."""
+    """A fix that writes "auto". Unsafe, because the intended value is a guess."""
     number = str(claim.alternatives[0]) if len(claim.alternatives) == 1 else ""
-    return mend(f'write "{KEYS[quantity]}": "auto"', reworded(claim, number, '"auto"'), safe=False)
+    return make_fix(f'write "{KEYS[quantity]}": "auto"', replace_text(claim, number, '"auto"'), safe=False)
 
 
-#: What Hugging Face's `TrainingArguments` take when nothing is given (transformers 4.50, training_args.py).
+#: Defaults of Hugging Face's `TrainingArguments` (transformers 4.50, training_args.py).
 _TRAINER_DEFAULTS = {"micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 1}
 _OPTIONS = {
     "micro_batch_size_per_gpu": "--per_device_train_batch_size",
@@ -89,7 +96,7 @@ _OPTIONS = {
 
 
 def _against_default(job: Job, launch: Launch, quantity: str, theirs: tuple[Claim, ...]) -> Verdict | None:
-    """A number in the configuration against the trainer's default, where the whole command line is known."""
+    """Compare a number in the configuration with the trainer's default, if the whole command line is known."""
     if None in launch.arguments or not uses_hugging_face(job, launch, launch.scope):
         return None
     if job.about(quantity, launch.scope) != theirs:

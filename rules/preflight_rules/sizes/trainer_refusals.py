@@ -1,17 +1,20 @@
-"""What Hugging Face's trainer, or the command that starts it, refuses or passes over."""
+"""Arguments that Hugging Face's trainer, or llamafactory-cli, rejects or ignores."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Claim, Job, Known, Launch, Scope, Unresolved
-from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
-from preflight.outcome import Confidence, Severity
-from preflight.tables.training_arguments import TRAINING_ARGUMENTS
-from preflight_rules.meeting.variables import distance
-from preflight_rules.reading import certainly_several, distinct, job_value, quoted, subjects, texts, undecided
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Claim, Job, Known, Launch, Scope, Unresolved
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import texts
+from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
+from preflight.sources.tables.training_arguments import TRAINING_ARGUMENTS
+from preflight_rules.helpers import certainly_several, distinct, quoted, subjects, undecided
+from preflight_rules.rendezvous.variables import distance
+from preflight_rules.settings.given import given
 from preflight_rules.sizes.batch_sizes import uses_hugging_face
-from preflight_rules.sizes.trainer_settings import numbers_of, told_to_trainer
+from preflight_rules.sizes.trainer_settings import numbers_of, trainer_claims
 
 
 @rule(
@@ -21,8 +24,8 @@ from preflight_rules.sizes.trainer_settings import numbers_of, told_to_trainer
     fix="unsafe",
     evidence=("hiyouga/LlamaFactory#7326",),
 )
-def rank_of_the_node_ignored(job: Job) -> Iterator[Verdict]:
-    """llamafactory-cli is given RANK where it looks for NODE_RANK.
+def llamafactory_rank_of_the_node_ignored(job: Job) -> Iterator[Verdict]:
+    """llamafactory-cli is given RANK, but reads NODE_RANK.
 
     What it checks:
         A `llamafactory-cli train` over several nodes that sets RANK also sets NODE_RANK.
@@ -35,7 +38,7 @@ def rank_of_the_node_ignored(job: Job) -> Iterator[Verdict]:
         `FORCE_TORCHRUN=1 NNODES=2 RANK=1 MASTER_ADDR=... llamafactory-cli train a.yaml`.
 
     Fix:
-        Set NODE_RANK, from 0 on, each once.
+        Set NODE_RANK, counting from 0, each value once.
 
     Known limits:
         Versions before 0.9.2 looked for RANK; which version is installed is not known.
@@ -43,7 +46,7 @@ def rank_of_the_node_ignored(job: Job) -> Iterator[Verdict]:
     Evidence:
         hiyouga/LlamaFactory#7326; llamafactory/launcher.py of 0.9.5.
     """
-    met = False
+    applicable = False
     for launch in job.launches:
         if launch.launcher != "llamafactory-cli":
             continue
@@ -51,30 +54,30 @@ def rank_of_the_node_ignored(job: Job) -> Iterator[Verdict]:
         ranks = job.setting("env.RANK", launch.scope)
         if not nodes:
             continue
-        met = True
-        open_end = undecided(launch.id, nodes, launch)
-        if open_end is not None:
-            yield open_end
+        applicable = True
+        undecided_verdict = undecided(launch.id, nodes, launch)
+        if undecided_verdict is not None:
+            yield undecided_verdict
         elif ranks and certainly_several(job_value(nodes)) and not job.about("env.NODE_RANK", launch.scope):
             yield failed(
                 launch.id,
-                f"{quoted(ranks[0])} is not looked at: llamafactory-cli takes the rank of a node from NODE_RANK, which"
+                f"{quoted(ranks[0])} is ignored: llamafactory-cli reads the rank of a node from NODE_RANK, which"
                 " is not set, so every node is node 0.",
                 at=ranks[0],
                 also=((nodes[0], "several nodes"),),
-                remedy="Set NODE_RANK instead, from 0 on, another one on each node.",
-                fix=mend("set NODE_RANK", reworded(ranks[0], "RANK", "NODE_RANK"), safe=False),
+                remedy="Set NODE_RANK instead, starting at 0 and different on each node.",
+                fix=make_fix("set NODE_RANK", replace_text(ranks[0], "RANK", "NODE_RANK"), safe=False),
             )
         else:
             yield passed(launch.id)
-    if not met:
-        yield not_applicable(job.name, "no llamafactory-cli over several nodes")
+    if not applicable:
+        yield not_applicable(job.name, "the job does not start llamafactory-cli on several nodes")
 
 
 _ARGUMENTS = frozenset(row.dest for row in TRAINING_ARGUMENTS.rows)
 
 
-_SHORTEST = 8
+_MIN_LENGTH = 8
 
 
 _LONG = 12
@@ -88,16 +91,16 @@ _LONG = 12
     confidence=Confidence.MEDIUM,
     evidence=("https://huggingface.co/docs/transformers/main_classes/trainer",),
 )
-def argument_misspelt(job: Job) -> Iterator[Verdict]:
-    """A file of training arguments holds a name one slip away from a real one.
+def trainer_argument_misspelt(job: Job) -> Iterator[Verdict]:
+    """A file of training arguments contains a misspelt argument.
 
     What it checks:
-        Keys of files for Hugging Face's trainer (LLaMA-Factory, TRL and the like) that are none of its arguments but
-        very near to one.
+        Keys of files for Hugging Face's trainer (LLaMA-Factory, TRL and the like) that are not its arguments but almost
+        the same as one.
 
     Why it matters:
-        The trainer's parser refuses a key that it does not know; where a script passes over what it does not know, the
-        default stays in force.
+        The trainer's parser rejects a key that it does not know; where a script ignores unknown keys, the default stays
+        in force.
 
     Example:
         `gradient_acumulation_steps: 8`.
@@ -106,35 +109,44 @@ def argument_misspelt(job: Job) -> Iterator[Verdict]:
         Write the argument as the trainer spells it.
 
     Known limits:
-        Arguments of a script's own that are near to none of the trainer's are left alone, and so are those that only an
+        A script's own arguments that resemble none of the trainer's are left alone, and so are those that only an
         older or newer version has.
 
     Evidence:
         transformers' documentation of TrainingArguments; its fields at versions 4.36, 4.57 and 5.23.
     """
-    met = False
+    applicable = False
+    # CFG003 judges what nothing but TrainingArguments is parsed from.
+    strict = {
+        claim.span.path
+        for place in given(job, "transformers")
+        if place.parser is not None and place.parser.alternatives == (True,)
+        for claim in place.keys.values()
+    }
     for claim in distinct(job.about("trainer_argument")):
+        if claim.span.path in strict:
+            continue
         (name,) = texts(claim.value) or ("",)
         if isinstance(claim.value, Unresolved):
-            met = True
+            applicable = True
             yield unknown(claim.span.path, f"{quoted(claim)}: {claim.value.why}", at=claim)
             continue
         if not _is_hugging_face_file(job, claim):
             continue
-        met = True
-        near = "" if name in _ARGUMENTS else _near(name)
+        applicable = True
+        near = "" if name in _ARGUMENTS else _similar_argument(name)
         if near:
             yield failed(
                 claim.span.path,
-                f"{quoted(claim)} is no argument of the trainer; {near} is probably meant.",
+                f"{quoted(claim)} is not an argument of the trainer; {near} is probably meant.",
                 at=claim,
                 remedy=f"Write {near}.",
-                fix=mend(f"rename {name} to {near}", reworded(claim, name, near), safe=False),
+                fix=make_fix(f"rename {name} to {near}", replace_text(claim, name, near), safe=False),
             )
         else:
             yield passed(claim.span.path)
-    if not met:
-        yield not_applicable(job.name, "no file of training arguments")
+    if not applicable:
+        yield not_applicable(job.name, "no file with training arguments")
 
 
 def _is_hugging_face_file(job: Job, key: Claim) -> bool:
@@ -144,8 +156,8 @@ def _is_hugging_face_file(job: Job, key: Claim) -> bool:
     )
 
 
-def _near(name: str) -> str:
-    if len(name) < _SHORTEST:
+def _similar_argument(name: str) -> str:
+    if len(name) < _MIN_LENGTH:
         return ""
     most = 2 if len(name) >= _LONG else 1
     best: tuple[int, str] | None = None
@@ -163,14 +175,14 @@ def _near(name: str) -> str:
     evidence=("https://huggingface.co/docs/transformers/main_classes/trainer",),
 )
 def best_model_needs_equal_strategies(job: Job) -> Iterator[Verdict]:
-    """The best checkpoint is to be loaded at the end, but saving and evaluating do not go together.
+    """The trainer loads the best checkpoint at the end, but its save and evaluation settings differ.
 
     What it checks:
         With load_best_model_at_end, save_strategy and eval_strategy are the same (or save_strategy is `best`), and
         with `steps` save_steps is a multiple of eval_steps.
 
     Why it matters:
-        The trainer refuses to start otherwise, after the job has been queued and the model has been found.
+        Otherwise the trainer refuses to start, after the job has been queued and the model has been loaded.
 
     Example:
         `load_best_model_at_end: true` with `save_strategy: epoch` and no eval_strategy (whose default is `no`).
@@ -179,67 +191,71 @@ def best_model_needs_equal_strategies(job: Job) -> Iterator[Verdict]:
         Give both the same strategy, and save at a multiple of the steps between evaluations.
 
     Known limits:
-        Only where load_best_model_at_end and a strategy stand in a file of arguments or on one command line; axolotl
-        and scripts set further defaults. On a command line alone it is a warning for that reason.
+        Only where load_best_model_at_end and a strategy are in a file of arguments or on one command line; axolotl
+        and scripts set further defaults. On a command line alone it is a warning for that reason, unless the program
+        parses it with HfArgumentParser.
 
     Evidence:
         transformers' documentation of TrainingArguments (load_best_model_at_end).
     """
-    met = False
+    applicable = False
     for subject, scope, launch in subjects(job):
-        best = told_to_trainer(job, "load_best_model", scope)
-        saving, evaluating = (told_to_trainer(job, f"{name}_strategy", scope) for name in ("save", "eval"))
+        best = trainer_claims(job, "load_best_model", scope)
+        saving, evaluating = (trainer_claims(job, f"{name}_strategy", scope) for name in ("save", "eval"))
         # Only `TrainingArguments` has that argument in a script.
         known = uses_hugging_face(job, launch, scope) or any(claim.source == "python" for claim in best)
         if not best or not (saving or evaluating) or not known:
             continue
-        met = True
-        open_end = undecided(subject, (*best, *saving, *evaluating), launch)
-        if open_end is not None:
-            yield open_end
+        applicable = True
+        undecided_verdict = undecided(subject, (*best, *saving, *evaluating), launch)
+        if undecided_verdict is not None:
+            yield undecided_verdict
             continue
         save = (texts(job_value(saving)) or ("",)) if saving else ("steps",)
         check = (texts(job_value(evaluating)) or ("",)) if evaluating else ("no",)
         if best[0].value != Known(True) or save == ("best",) or (set(save) & set(check) and save != ("steps",)):
             yield passed(subject)
         elif not set(save) & set(check):
-            one = quoted(saving[0]) if saving else "save_strategy is steps by default"
-            other = quoted(evaluating[0]) if evaluating else "eval_strategy is no by default"
+            strategy = quoted(saving[0]) if saving else "save_strategy is `steps` by default"
+            other = quoted(evaluating[0]) if evaluating else "eval_strategy is `no` by default"
             yield failed(
                 subject,
-                f"{quoted(best[0])} needs saving and evaluating to go together, but {one} and {other}: the trainer"
-                " refuses to start.",
+                f"{quoted(best[0])} needs the same strategy for saving and evaluating, but {strategy} and {other}: the"
+                " trainer refuses to start.",
                 at=best[0],
                 also=tuple((claim, "its strategy") for claim in (*saving[:1], *evaluating[:1])),
                 remedy="Give save_strategy and eval_strategy the same value.",
-                severity=_severity(best[0], launch),
+                severity=_severity(job, best[0], launch),
             )
         else:
             yield _steps(job, subject, scope, launch, best[0])
-    if not met:
-        yield not_applicable(job.name, "no trainer is told to load its best checkpoint")
+    if not applicable:
+        yield not_applicable(job.name, "no trainer loads its best checkpoint")
 
 
-def _severity(best: Claim, launch: Launch | None) -> Severity | None:
-    return Severity.WARNING if best.source == "arguments" or launch is None else None
+def _severity(job: Job, best: Claim, launch: Launch | None) -> Severity | None:
+    if launch is None:
+        return Severity.WARNING
+    parsed = any(place.launch is launch and place.parser is not None for place in given(job, "transformers"))
+    return Severity.WARNING if best.source == "arguments" and not parsed else None
 
 
 def _steps(job: Job, subject: str, scope: Scope, launch: Launch | None, best: Claim) -> Verdict:
-    saved, checked = (told_to_trainer(job, f"{name}_steps", scope) for name in ("save", "eval"))
-    open_end = undecided(subject, (*saved, *checked), launch)
+    saved, checked = (trainer_claims(job, f"{name}_steps", scope) for name in ("save", "eval"))
+    undecided_verdict = undecided(subject, (*saved, *checked), launch)
     every, each = numbers_of(saved), numbers_of(checked)
-    if open_end is not None:
-        return open_end
+    if undecided_verdict is not None:
+        return undecided_verdict
     if not saved or not checked or len(every) != 1 or len(each) != 1 or each[0] < 1 or every[0] < 1:
         return passed(subject)
     if every[0] % each[0] == 0:
         return passed(subject)
     return failed(
         subject,
-        f"{quoted(best)} needs a checkpoint at evaluations only, but {quoted(saved[0])} is no multiple of"
+        f"{quoted(best)} needs a checkpoint at evaluations only, but {quoted(saved[0])} is not a multiple of"
         f" {quoted(checked[0])}: the trainer refuses to start.",
         at=saved[0],
         also=((checked[0], "evaluates"), (best, "needs both together")),
         remedy=f"Give save_steps a multiple of {each[0]:g}.",
-        severity=_severity(best, launch),
+        severity=_severity(job, best, launch),
     )

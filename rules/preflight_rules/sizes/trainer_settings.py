@@ -1,13 +1,16 @@
-"""What Hugging Face's trainer is told twice, with two values."""
+"""Settings that Hugging Face's trainer gets from two places."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Claim, Job, Relation, Scope, strongest
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule
-from preflight.outcome import Severity
-from preflight_rules.reading import job_value, placed, quoted, subjects, texts, undecided
+from preflight.model.findings import Severity
+from preflight.model.job import Claim, Job, Relation, Scope, strongest
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import texts
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule
+from preflight_rules.helpers import placed, quoted, subjects, undecided
+from preflight_rules.settings.given import is_compared
 from preflight_rules.sizes.batch_sizes import uses_hugging_face
 
 _TRAINER = ("arguments", "trainer", "python")
@@ -21,8 +24,8 @@ _COMPARED = {
 }
 
 
-def told_to_trainer(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
-    """What arguments, a file of arguments or the script itself tell the trainer; defaults of a script's options not."""
+def trainer_claims(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
+    """The trainer's claims from arguments, a file or the script, without defaults of the script's options."""
     return strongest(
         claim
         for claim in job.about(quantity, scope)
@@ -33,7 +36,7 @@ def told_to_trainer(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
 
 
 def numbers_of(claims: tuple[Claim, ...]) -> tuple[float, ...]:
-    """Every number the claims may be; empty when one of them is none."""
+    """Every number that the claims may have; empty if one of them is not a number."""
     found: list[float] = []
     for claim in claims:
         for item in claim.alternatives:
@@ -51,12 +54,12 @@ def numbers_of(claims: tuple[Claim, ...]) -> tuple[float, ...]:
     profile="gate",
     evidence=("hendrycks/apps#9", "hiyouga/LlamaFactory#201", "https://huggingface.co/docs/transformers/deepspeed"),
 )
-def setting_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
-    """The trainer and the DeepSpeed configuration give learning rate, decay, warm-up or clipping two values.
+def trainer_setting_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
+    """The trainer and the DeepSpeed configuration differ in learning rate, decay, warm-up or clipping.
 
     What it checks:
-        learning_rate, weight_decay, warmup_steps and max_grad_norm of the trainer equal what the DeepSpeed
-        configuration says of them, where both are given and the configuration does not say "auto".
+        learning_rate, weight_decay, warmup_steps and max_grad_norm of the trainer equal the values of the DeepSpeed
+        configuration, where both are given and the configuration does not have "auto".
 
     Why it matters:
         Hugging Face's trainer compares them and stops with "Please correct the following DeepSpeed config values that
@@ -75,31 +78,35 @@ def setting_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
     Evidence:
         hendrycks/apps#9 (learning rate and warm-up), hiyouga/LlamaFactory#201; transformers' guide to DeepSpeed.
     """
-    met = False
+    applicable = False
     for subject, scope, launch in subjects(job):
+        if is_compared(job, launch):
+            applicable = True
+            yield passed(subject)
+            continue
         for quantity, (ours_name, theirs_name) in _COMPARED.items():
-            ours = told_to_trainer(job, quantity, scope)
+            ours = trainer_claims(job, quantity, scope)
             theirs = strongest(c for c in job.about(quantity, scope) if c.source == "deepspeed")
             if not ours or not theirs:
                 continue
-            met = True
-            open_end = undecided(subject, (*ours, *theirs), launch)
-            one, other = numbers_of(ours), numbers_of(theirs)
-            if open_end is not None:
-                yield open_end
-            elif one and other and not set(one) & set(other):
+            applicable = True
+            undecided_verdict = undecided(subject, (*ours, *theirs), launch)
+            first, other = numbers_of(ours), numbers_of(theirs)
+            if undecided_verdict is not None:
+                yield undecided_verdict
+            elif first and other and not set(first) & set(other):
                 yield failed(
                     subject,
                     f"{quoted(ours[0])}, but {placed(theirs[0])} in DeepSpeed's configuration.",
                     at=ours[0],
                     also=((theirs[0], "DeepSpeed's value"),),
-                    remedy=f'Write "auto" for {theirs_name} in {theirs[0].span.path}, or make it equal {ours_name}.',
+                    remedy=f'Write "auto" for {theirs_name} in {theirs[0].span.path}, or set it to {ours_name}.',
                     severity=None if uses_hugging_face(job, launch, scope) else Severity.WARNING,
                 )
             else:
                 yield passed(subject)
-    if not met:
-        yield not_applicable(job.name, "nothing is said both to a trainer and to DeepSpeed")
+    if not applicable:
+        yield not_applicable(job.name, "no setting is given both to a trainer and to DeepSpeed")
 
 
 @rule(
@@ -108,54 +115,54 @@ def setting_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     evidence=("https://huggingface.co/docs/transformers/main_classes/trainer", "huggingface/transformers#32622"),
 )
-def precision_differs(job: Job) -> Iterator[Verdict]:
-    """Accelerate is told one half precision and the trainer the other.
+def precision_differs_between_accelerate_and_trainer(job: Job) -> Iterator[Verdict]:
+    """Accelerate and the trainer are given different half precisions.
 
     What it checks:
-        mixed_precision of `accelerate launch` and its configuration is not bf16 where the trainer, or the script's
-        own `Accelerator(...)`, is told fp16, nor the other way round.
+        mixed_precision of `accelerate launch` and its configuration is not bf16 where the trainer, or the script's own
+        `Accelerator(...)`, uses fp16, nor the other way round.
 
     Why it matters:
-        The trainer's value wins, without a word: fp16 with its loss scaling where bf16 was meant, or bf16 on a GPU that
+        The trainer's value wins, silently: fp16 with its loss scaling where bf16 was meant, or bf16 on a GPU that
         has none.
 
     Example:
         `accelerate launch --mixed_precision bf16 train.py --fp16`.
 
     Fix:
-        Say it once, or the same in both places.
+        Set it once, or the same in both places.
 
     Known limits:
-        What the script itself decides is not seen. fp16 and bf16 both told to the trainer is PRC001's case.
+        What the script itself decides is not seen. PRC001 reports a trainer that is given both fp16 and bf16.
 
     Evidence:
         transformers' documentation of TrainingArguments; huggingface/transformers#32622 (where the trainer takes its
         precision from).
     """
-    met = False
+    applicable = False
     for subject, scope, launch in subjects(job):
-        trainer = told_to_trainer(job, "mixed_precision", scope)
+        trainer = trainer_claims(job, "mixed_precision", scope)
         outer = strongest(c for c in job.about("mixed_precision", scope) if c.source == "accelerate")
         if not trainer or not outer:
             continue
-        met = True
-        open_end = undecided(subject, (*trainer, *outer), launch)
+        applicable = True
+        undecided_verdict = undecided(subject, (*trainer, *outer), launch)
         inner, around = set(texts(job_value(trainer))), set(texts(job_value(outer)))
-        if open_end is not None:
-            yield open_end
+        if undecided_verdict is not None:
+            yield undecided_verdict
         elif inner <= _HALF and around <= _HALF and inner and around and not inner & around:
             yield failed(
                 subject,
-                f"{quoted(trainer[0])} tells the trainer {min(inner)}, but {placed(outer[0])} tells the launcher"
-                f" {min(around)}; what the trainer is told is taken.",
+                f"{quoted(trainer[0])} sets the trainer to {min(inner)}, but {placed(outer[0])} sets the launcher to "
+                f"{min(around)}; the trainer's value is used.",
                 at=trainer[0],
                 also=((outer[0], "Accelerate's"),),
-                remedy="Say the precision once, or the same in both places.",
+                remedy="Set the precision once, or the same in both places.",
             )
         else:
             yield passed(subject)
-    if not met:
-        yield not_applicable(job.name, "precision is not said both to Accelerate and to a trainer")
+    if not applicable:
+        yield not_applicable(job.name, "the precision is not given both to Accelerate and to a trainer")
 
 
 _HALF = frozenset({"fp16", "bf16"})
@@ -169,7 +176,7 @@ _HALF = frozenset({"fp16", "bf16"})
     evidence=("https://huggingface.co/docs/transformers/fsdp", "https://huggingface.co/docs/transformers/deepspeed"),
 )
 def deepspeed_and_fsdp_together(job: Job) -> Iterator[Verdict]:
-    """The trainer is told to shard with DeepSpeed and with FSDP.
+    """The trainer is configured for both DeepSpeed and FSDP.
 
     What it checks:
         A file of training arguments, or a command line, gives deepspeed a configuration and fsdp its options.
@@ -181,34 +188,35 @@ def deepspeed_and_fsdp_together(job: Job) -> Iterator[Verdict]:
         `deepspeed: ds.json` and `fsdp: full_shard auto_wrap` in one file.
 
     Fix:
-        Take one of the two out.
+        Remove one of the two.
 
     Known limits:
-        Where one stands in the file and the other on the command line, nothing is said.
+        If one is in the file and the other on the command line, nothing is reported.
 
     Evidence:
         transformers' guides to FSDP and DeepSpeed; transformers/trainer.py (5.23), axolotl/utils/schemas/validation.py
         (0.19).
     """
-    met = False
+    applicable = False
     for subject, scope, launch in subjects(job):
-        told = strongest(job.about("sharding_library", scope))
-        if not told:
+        libraries = strongest(job.about("sharding_library", scope))
+        if not libraries:
             continue
-        met = True
-        open_end = undecided(subject, told, launch)
-        by_name = {text: claim for claim in told for text in texts(claim.value)}
-        if open_end is not None:
-            yield open_end
+        applicable = True
+        undecided_verdict = undecided(subject, libraries, launch)
+        by_name = {text: claim for claim in libraries for text in texts(claim.value)}
+        if undecided_verdict is not None:
+            yield undecided_verdict
         elif len(by_name) > 1 and by_name["deepspeed"].span.path == by_name["fsdp"].span.path:
             yield failed(
                 subject,
-                f"{quoted(by_name['fsdp'])} and {placed(by_name['deepspeed'])} are both given; the trainer takes one.",
+                f"{quoted(by_name['fsdp'])} and {placed(by_name['deepspeed'])} are both given; the trainer accepts"
+                f" only one.",
                 at=by_name["fsdp"],
                 also=((by_name["deepspeed"], "DeepSpeed"),),
-                remedy="Take one of the two out.",
+                remedy="Remove one of the two.",
             )
         else:
             yield passed(subject)
-    if not met:
-        yield not_applicable(job.name, "no trainer is told to shard")
+    if not applicable:
+        yield not_applicable(job.name, "no trainer is configured for DeepSpeed or FSDP")

@@ -1,28 +1,21 @@
-"""How gradients travel: in which number format, in pieces of which size, and whether anything waits for them."""
+"""The exchange of gradients: number format, bucket size and overlap."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Claim, Job, Known, Scope
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule
-from preflight.outcome import Severity
-from preflight_rules.reading import (
-    certainly_several,
-    job_value,
-    nodes_spanned,
-    numbers,
-    quoted,
-    subjects,
-    texts,
-    undecided,
-)
+from preflight.model.findings import Severity
+from preflight.model.job import Claim, Job, Known, Scope
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import numbers, texts
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule
+from preflight_rules.helpers import certainly_several, nodes_spanned, quoted, subjects, undecided
 
-#: Below so many elements a message costs more in latency than in bytes on any network.
-_SMALLEST_BUCKET = 1_000_000
+#: Below this number of elements the latency of a message exceeds its transfer time.
+_MIN_BUCKET_ELEMENTS = 1_000_000
 
 
-def _of(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
+def _setting(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
     return tuple(c for c in job.setting(quantity, scope) if c.source in ("deepspeed", "gpt-neox"))
 
 
@@ -45,22 +38,22 @@ def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
         `"bf16": {"enabled": true}, "communication_data_type": "fp32"`.
 
     Fix:
-        Leave the key out, where the loss stays as it is.
+        Remove the key, if the loss does not change without it.
 
     Known limits:
-        Some choose it for the sake of exact sums; it is information.
+        Some choose it on purpose for exact sums, so the finding is informational.
 
     Evidence:
         DeepSpeed documentation, communication options; Narayanan et al., arXiv 2104.04473.
     """
-    met = False
+    applicable = False
     seen: set[tuple[str, int]] = set()
     for subject, scope, launch in subjects(job):
-        kinds = _of(job, "communication_data_type", scope)
+        kinds = _setting(job, "communication_data_type", scope)
         if not kinds:
             continue
-        met = True
-        open_end = undecided(subject, kinds, launch)
+        applicable = True
+        undecided_verdict = undecided(subject, kinds, launch)
         half = [
             c
             for name in ("fp16_enabled", "bf16_enabled", "mixed_precision")
@@ -68,8 +61,8 @@ def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
             if c.value in (Known(True), Known("fp16"), Known("bf16"))
         ]
         key = (kinds[0].span.path, kinds[0].span.line)
-        if open_end is not None:
-            yield open_end
+        if undecided_verdict is not None:
+            yield undecided_verdict
         elif half and all(text in ("fp32", "float32") for text in texts(job_value(kinds))) and key not in seen:
             seen.add(key)
             yield failed(
@@ -78,12 +71,12 @@ def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
                 " the bytes.",
                 at=kinds[0],
                 also=((half[0], "16 bits"),),
-                remedy="Leave it out, where the loss stays as it is.",
+                remedy="Remove it, if the loss stays the same without it.",
             )
         else:
             yield passed(subject)
-    if not met:
-        yield not_applicable(job.name, "no configuration says how gradients are exchanged")
+    if not applicable:
+        yield not_applicable(job.name, "no configuration sets how gradients are exchanged")
 
 
 @rule(
@@ -96,10 +89,10 @@ def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
     ),
 )
 def gradients_exchanged_without_overlap(job: Job) -> Iterator[Verdict]:
-    """The exchange of gradients is kept from running beside the backward pass, or cut into tiny pieces.
+    """The exchange of gradients does not overlap with the backward pass, or uses tiny buckets.
 
     What it checks:
-        In a launch over several nodes: `overlap_comm` is false in words, or `reduce_bucket_size` is below a million
+        In a launch over several nodes: `overlap_comm` is explicitly false, or `reduce_bucket_size` is below a million
         elements.
 
     Why it matters:
@@ -109,42 +102,42 @@ def gradients_exchanged_without_overlap(job: Job) -> Iterator[Verdict]:
         `"zero_optimization": {"stage": 2, "overlap_comm": false}`.
 
     Fix:
-        `"overlap_comm": true`, and buckets of some hundred million elements where memory allows.
+        `"overlap_comm": true`, and buckets of a few hundred million elements where memory allows.
 
     Known limits:
-        Overlap takes memory for its buffers; where that is short it is rightly off.
+        Overlap needs memory for its buffers; where that is short it is right to switch it off.
 
     Evidence:
         DeepSpeed documentation, ZeRO options; Li et al., arXiv 2006.15704 (buckets in DDP).
     """
-    met = False
+    applicable = False
     for subject, scope, launch in subjects(job):
-        overlap, bucket = _of(job, "overlap_comm", scope), _of(job, "reduce_bucket_size", scope)
+        overlap, bucket = _setting(job, "overlap_comm", scope), _setting(job, "reduce_bucket_size", scope)
         if launch is None or not (overlap or bucket) or not certainly_several(nodes_spanned(job, launch)[0]):
             continue
-        met = True
-        open_end = undecided(subject, (*overlap, *bucket), launch)
+        applicable = True
+        undecided_verdict = undecided(subject, (*overlap, *bucket), launch)
         small = numbers(job_value(bucket)) if bucket else ()
-        if open_end is not None:
-            yield open_end
+        if undecided_verdict is not None:
+            yield undecided_verdict
         elif overlap and overlap[0].value == Known(False):
             yield failed(
                 subject,
-                f"{quoted(overlap[0])} lets the GPUs wait for every exchange of gradients between nodes.",
+                f"{quoted(overlap[0])} makes the GPUs wait for every exchange of gradients between nodes.",
                 at=overlap[0],
                 also=((launch, "over several nodes"),),
-                remedy='Write `"overlap_comm": true`, where memory allows.',
+                remedy='Write `"overlap_comm": true`, if memory allows.',
             )
-        elif small and 0 < max(small) < _SMALLEST_BUCKET:
+        elif small and 0 < max(small) < _MIN_BUCKET_ELEMENTS:
             yield failed(
                 subject,
-                f"{quoted(bucket[0])} cuts gradients into messages so small that each costs more in latency than in"
-                " bytes.",
+                f"{quoted(bucket[0])} cuts gradients into messages so small that latency costs more than the transfer"
+                f" itself.",
                 at=bucket[0],
                 also=((launch, "over several nodes"),),
-                remedy="Take some hundred million elements, as DeepSpeed does by itself.",
+                remedy="Use several hundred million elements, as DeepSpeed's default does.",
             )
         else:
             yield passed(subject)
-    if not met:
-        yield not_applicable(job.name, "no launch over several nodes says how gradients are exchanged")
+    if not applicable:
+        yield not_applicable(job.name, "no launch over several nodes sets how gradients are exchanged")

@@ -1,27 +1,30 @@
-"""DeepSpeed's own configuration: keys nobody reads, offload without its stage, ZeRO beside a pipeline."""
+"""DeepSpeed's configuration: unknown keys, offloading, and ZeRO with pipeline parallelism."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Claim, Job, Launch, Scope, Unresolved
-from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
-from preflight.outcome import Severity
-from preflight.tables.deepspeed_keys import DEEPSPEED_KEYS
-from preflight.tables.deepspeed_offload_optimizer import DEEPSPEED_OFFLOAD_OPTIMIZER
-from preflight.tables.deepspeed_offload_param import DEEPSPEED_OFFLOAD_PARAM
-from preflight.tables.deepspeed_zero import DEEPSPEED_ZERO
-from preflight.tables.row import Generated
-from preflight_rules.meeting.variables import distance
-from preflight_rules.reading import job_value, numbers, placed, quoted, subjects, texts, undecided
+from preflight.model.findings import Severity
+from preflight.model.job import Claim, Job, Launch, Scope, Unresolved
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import numbers, texts
+from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
+from preflight.sources.tables.deepspeed_keys import DEEPSPEED_KEYS
+from preflight.sources.tables.deepspeed_offload_optimizer import DEEPSPEED_OFFLOAD_OPTIMIZER
+from preflight.sources.tables.deepspeed_offload_param import DEEPSPEED_OFFLOAD_PARAM
+from preflight.sources.tables.deepspeed_zero import DEEPSPEED_ZERO
+from preflight.sources.tables.row import Generated
+from preflight_rules.helpers import placed, quoted, subjects, undecided
+from preflight_rules.rendezvous.variables import distance
+from preflight_rules.settings.tables import in_range, pinned, settings
 
-#: Which table speaks of which section; these readers stop at a key they do not know.
+#: The table of each section; these readers stop at an unknown key.
 _STRICT: dict[str, Generated] = {
     "zero_optimization": DEEPSPEED_ZERO,
     "zero_optimization.offload_optimizer": DEEPSPEED_OFFLOAD_OPTIMIZER,
     "zero_optimization.offload_param": DEEPSPEED_OFFLOAD_PARAM,
 }
-#: Keys of releases before the oldest in the tables.
+#: Keys of releases older than the tables.
 _OLD = frozenset(
     (
         ("zero_optimization", "cpu_offload_params"),
@@ -29,10 +32,10 @@ _OLD = frozenset(
         ("zero_optimization.offload_optimizer", "buffer_size"),
     )
 )
-#: Sections at the top that have readers of their own, and so stand in no table of keys.
+#: Sections at the top that have readers of their own, and so are in no table of keys.
 _SECTIONS = frozenset(("zero_optimization", "hybrid_engine"))
-_SHORTEST_NEAR = 6
-#: Taken and warned about; what replaces them.
+_MIN_LENGTH = 6
+#: Deprecated keys and their replacements.
 _RENAMED = {
     "zero_optimization.cpu_offload": '`"offload_optimizer": {"device": "cpu"}`',
     "zero_optimization.cpu_offload_param": '`"offload_param": {"device": "cpu"}`',
@@ -43,25 +46,45 @@ _RENAMED = {
 
 
 def _keys(job: Job) -> Iterator[tuple[str, str, Claim]]:
-    """Every key once, with the section it stands in."""
+    """Every key once, with its section."""
     for claim in job.about("deepspeed_key"):
         for text in texts(claim.value):
             section, _, key = text.rpartition(".")
             yield section, key, claim
 
 
+def _closed_keys(job: Job) -> Iterator[tuple[str, str, Claim]]:
+    """Every key of the sections that reject unknown keys, with its section, once."""
+    closed = {setting.key for setting in settings("deepspeed").values() if setting.closed} - set(_STRICT)
+    claims = {(claim.span.path, claim.span.line, key): claim for key, claim in job.settings("deepspeed")}
+    for (_, _, path), claim in claims.items():
+        section, _, key = path.rpartition(".")
+        if section in closed:
+            yield section, key, claim
+
+
 def _open_keys(job: Job) -> Iterator[Verdict]:
     for claim in job.about("deepspeed_key"):
         if isinstance(claim.value, Unresolved):
-            yield unknown(job.name, f"which key {quoted(claim)} is: {claim.value.why}", at=claim)
+            yield unknown(job.name, f"the key {quoted(claim)} is unknown: {claim.value.why}", at=claim)
 
 
-def _nearest(key: str, known: Generated) -> str:
-    """The known key that `key` is one or two slips away from; empty when there is none."""
-    most = 2 if len(key) >= 2 * _SHORTEST_NEAR else 1
-    names = {name for row in known.rows for name in (row.dest, *row.spellings)}
-    if known is DEEPSPEED_KEYS:
-        names |= _SECTIONS
+def _names(table: Generated, section: str) -> frozenset[str]:
+    """Every key that a section accepts in some release."""
+    if section and section not in _STRICT:
+        prefix = f"{section}."
+        found = {name for key in settings("deepspeed") if key.startswith(prefix) for name in (key[len(prefix) :],)}
+        return frozenset(name for name in found if "." not in name)
+    names = {name for row in table.rows for name in (row.dest, *row.spellings)}
+    model = {
+        key.removeprefix(f"{section}.") for key in settings("deepspeed") if section and key.startswith(f"{section}.")
+    }
+    return frozenset(names | {name for name in model if "." not in name} | (_SECTIONS if not section else frozenset()))
+
+
+def _nearest(key: str, names: frozenset[str]) -> str:
+    """The known key that `key` probably misspells; empty when there is none."""
+    most = 2 if len(key) >= 2 * _MIN_LENGTH else 1
     near = sorted(
         (distance(key.lower(), name.lower(), most), name) for name in names if abs(len(name) - len(key)) <= most
     )
@@ -71,7 +94,7 @@ def _nearest(key: str, known: Generated) -> str:
 @rule(
     "DSP001",
     "deepspeed-key-unknown",
-    severity=Severity.WARNING,
+    severity=Severity.ERROR,
     fix="unsafe",
     evidence=(
         "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/config_utils.py",
@@ -79,56 +102,75 @@ def _nearest(key: str, known: Generated) -> str:
     ),
 )
 def deepspeed_key_unknown(job: Job) -> Iterator[Verdict]:
-    """A key of a DeepSpeed configuration is one that DeepSpeed does not read.
+    """DeepSpeed does not read a key of its configuration.
 
     What it checks:
-        Every key of `zero_optimization`, `offload_optimizer` and `offload_param` against those that DeepSpeed
-        declares, 0.9 to 0.19; at the top only names that are a slip away from one that is read.
+        Every key of the sections whose keys DeepSpeed declares in a model (`zero_optimization` and what is in it,
+        `fp16`, `bf16`, `compile`, `tensorboard`, `comms_logger` and others) against those of 0.9 to 0.19; at the top
+        level only names that look like a misspelling of a known key.
 
     Why it matters:
-        In these sections DeepSpeed stops at start ("extra fields not permitted"). At the top it ignores the key, and
-        trains with a default.
+        In these sections DeepSpeed fails at startup ("extra fields not permitted"), which is an error. At the top level
+        it ignores the key and trains with a default, which is a warning.
 
     Example:
         `"zero_optimization": {"stage": 2, "overlap_com": true}`.
 
     Fix:
-        Take the name that the finding gives, or remove the key.
+        Use the name that the finding gives, or remove the key.
 
     Known limits:
-        A key of a release outside these versions is reported, too. Releases before 0.8 ignored unknown keys.
+        A key that only other releases have is reported as a warning, or as an error if it resembles a known key or the
+        job's files pin a known release. Releases before 0.8 ignored unknown keys.
 
     Evidence:
         DeepSpeed, runtime/config_utils.py (extra="forbid"), zero/config.py; its documentation.
     """
-    met = False
+    applicable = False
+    version = pinned(job, "deepspeed")
     yield from _open_keys(job)
-    for section, key, claim in _keys(job):
+    for section, key, claim in (*_keys(job), *_closed_keys(job)):
         known = _STRICT.get(section)
-        if (known is None and section) or (section, key) in _OLD:
+        model = settings("deepspeed").get(section)
+        if (known is None and section and model is None) or (section, key) in _OLD:
             continue
-        met = True
+        applicable = True
         table = known or DEEPSPEED_KEYS
-        if table.find(key) is not None or (not section and key in _SECTIONS) or key.startswith(("_", "//", "#")):
+        names = _names(table, section)
+        if key in names or (not section and key in _SECTIONS) or key.startswith(("_", "//", "#")):
             yield passed(job.name)
             continue
-        near = _nearest(key, table) if len(key) >= _SHORTEST_NEAR else ""
+        near = _nearest(key, names) if len(key) >= _MIN_LENGTH or section else ""
         plain = key.replace("-", "_")
-        if known is None and (not near or plain in _SECTIONS or table.find(plain) is not None):
+        if not section and (not near or plain in _SECTIONS or table.find(plain) is not None):
             # With hyphens it is a key of gpt-neox, which reads files like this one.
             continue
-        what = "DeepSpeed stops at start at a key it does not know there" if known else "DeepSpeed ignores it"
+        applies = in_range(version, model.since if model is not None else "", "")
+        if applies is False:
+            yield passed(job.name)
+            continue
+        what = "DeepSpeed stops at an unknown key there" if section else "DeepSpeed ignores it"
+        since = f" (since {model.since})" if model is not None and model.since and not version else ""
+        # A section leaves out what is "auto" before it looks at names.
+        left_out = any(
+            path == f"{section}.{key}" and other.alternatives == ("auto",) for path, other in job.settings("deepspeed")
+        )
+        if section and left_out:
+            yield passed(job.name)
+            continue
+        sure = section and applies and (near or in_range(version, "", DEEPSPEED_KEYS.newest) if version else near)
         yield failed(
             job.name,
-            f"{quoted(claim)} is no key of {section or 'a DeepSpeed configuration'}"
-            f"{f'; {near} is probably meant' if near else ''}: {what}.",
+            f"{quoted(claim)} is not a key of {section or 'a DeepSpeed configuration'}"
+            f"{f'; {near} is probably meant' if near else ''}: {what}{since}.",
             at=claim,
             remedy=f"Write `{near}`."
             if near
             else f"Remove it, or look it up for your version of DeepSpeed ({claim.span.path}).",
-            fix=mend(f"rename {key} to {near}", reworded(claim, key, near), safe=False) if near else None,
+            severity=None if sure else Severity.WARNING,
+            fix=make_fix(f"rename {key} to {near}", replace_text(claim, key, near), safe=False) if near else None,
         )
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "no DeepSpeed configuration is read")
 
 
@@ -142,13 +184,13 @@ def deepspeed_key_unknown(job: Job) -> Iterator[Verdict]:
     ),
 )
 def offload_without_its_stage(job: Job) -> Iterator[Verdict]:
-    """Something is to be kept in host memory that the chosen ZeRO stage does not split off.
+    """Parameters or optimizer states are offloaded, but the ZeRO stage does not support it.
 
     What it checks:
         `offload_param` has a device and the stage is below 3, or `offload_optimizer` has one and the stage is 0.
 
     Why it matters:
-        The section has no effect, or DeepSpeed stops: the memory it was to save is taken on the GPU.
+        The section has no effect, or DeepSpeed stops: the memory that it should save is used on the GPU.
 
     Example:
         `"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}`.
@@ -157,34 +199,35 @@ def offload_without_its_stage(job: Job) -> Iterator[Verdict]:
         `"stage": 3` to offload parameters, 1 to 3 to offload optimizer states; or remove the section.
 
     Known limits:
-        Which of both is meant is for the writer to say.
+        It is not known which of the two was intended.
 
     Evidence:
         DeepSpeed documentation and offload_config.py ("Valid only with stage 3").
     """
-    met = False
+    applicable = False
     seen: set[tuple[str, int]] = set()
     for subject, scope, launch in subjects(job):
         for quantity, least, what in (
             ("offload_param_device", 3, "parameters"),
             ("offload_optimizer_device", 1, "optimizer states"),
         ):
-            devices = _of_deepspeed(job, quantity, scope)
+            devices = _deepspeed_claims(job, quantity, scope)
             if not devices or not all(text in ("cpu", "nvme") for text in texts(job_value(devices)) or ("",)):
                 continue
-            met = True
-            stages = _of_deepspeed(job, "zero_stage", scope)
+            applicable = True
+            stages = _deepspeed_claims(job, "zero_stage", scope)
             found = numbers(job_value(stages)) if stages else (0,)
-            open_end = undecided(subject, (*devices, *stages), launch)
+            undecided_verdict = undecided(subject, (*devices, *stages), launch)
             key = (devices[0].span.path, devices[0].span.line)
-            if open_end is not None:
-                yield open_end
+            if undecided_verdict is not None:
+                yield undecided_verdict
             elif found and max(found) < least and key not in seen:
                 seen.add(key)
-                shown = placed(stages[0]) if stages else "no stage at all, which is stage 0,"
+                shown = placed(stages[0]) if stages else "the default, stage 0,"
                 yield failed(
                     subject,
-                    f"{quoted(devices[0])} is to keep {what} in host memory, but {shown} does not split {what} off:"
+                    f"{quoted(devices[0])} offloads {what} to host memory, but {shown} does not partition"
+                    f" {what}:"
                     f" stage {least if least == 3 else '1 to 3'} does.",
                     at=devices[0],
                     also=tuple((c, "ZeRO stage") for c in stages[:1]),
@@ -192,11 +235,11 @@ def offload_without_its_stage(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(subject)
-    if not met:
-        yield not_applicable(job.name, "DeepSpeed is told to offload nothing")
+    if not applicable:
+        yield not_applicable(job.name, "no DeepSpeed configuration offloads anything")
 
 
-def _of_deepspeed(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
+def _deepspeed_claims(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
     return tuple(c for c in job.setting(quantity, scope) if c.source == "deepspeed")
 
 
@@ -210,15 +253,15 @@ def _of_deepspeed(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
     ),
 )
 def zero_stage_beside_pipeline(job: Job) -> Iterator[Verdict]:
-    """ZeRO stage 2 or 3 is asked for together with DeepSpeed's pipeline parallelism.
+    """ZeRO stage 2 or 3 is combined with DeepSpeed's pipeline parallelism.
 
     What it checks:
         In one gpt-neox configuration, or one launch of Megatron-DeepSpeed, that ZeRO's stage is 0 or 1 where there
         is more than one pipeline stage.
 
     Why it matters:
-        DeepSpeed's pipeline engine asserts it at start: gradients that are split cannot be accumulated over the
-        micro-batches of a pipeline.
+        An assertion in DeepSpeed's pipeline engine fails at startup: partitioned gradients cannot be accumulated over
+        the micro-batches of a pipeline.
 
     Example:
         `"pipe_parallel_size": 4` and `"zero_optimization": {"stage": 2}`.
@@ -227,40 +270,48 @@ def zero_stage_beside_pipeline(job: Job) -> Iterator[Verdict]:
         `"stage": 1`, or no pipeline.
 
     Known limits:
-        Megatron-DeepSpeed with `--no-pipeline-parallel` is let be. Other frameworks have pipelines of their own.
+        Megatron-DeepSpeed with `--no-pipeline-parallel` is not reported. Other frameworks have their own pipelines.
 
     Evidence:
         DeepSpeed, runtime/pipe/engine.py ("ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism").
     """
-    met = False
+    applicable = False
     seen: set[tuple[str, int]] = set()
     for subject, scope, launch in subjects(job):
-        stages, pipes = _of_deepspeed(job, "zero_stage", scope), job.setting("pipeline_parallel_size", scope)
+        stages, pipes = _deepspeed_claims(job, "zero_stage", scope), job.setting("pipeline_parallel_size", scope)
         if not stages or not pipes:
             continue
-        met = True
-        open_end = undecided(subject, (*stages, *pipes), launch)
+        applicable = True
+        undecided_verdict = undecided(subject, (*stages, *pipes), launch)
         zero, several = numbers(job_value(stages)), numbers(job_value(pipes))
         key = (stages[0].span.path, stages[0].span.line)
-        if open_end is not None:
-            yield open_end
-        elif zero and several and min(zero) >= 2 and min(several) > 1 and not _without(launch) and key not in seen:
+        if undecided_verdict is not None:
+            yield undecided_verdict
+        elif (
+            zero
+            and several
+            and min(zero) >= 2
+            and min(several) > 1
+            and not _has_no_pipeline(launch)
+            and key not in seen
+        ):
             seen.add(key)
             yield failed(
                 subject,
-                f"{quoted(stages[0])} beside {placed(pipes[0])}: DeepSpeed's pipeline takes stage 0 or 1.",
+                f"{quoted(stages[0])} is set together with {placed(pipes[0])}: DeepSpeed's pipeline supports only"
+                f" stage 0 or 1.",
                 at=stages[0],
                 also=((pipes[0], "pipeline"),),
-                remedy='Write `"stage": 1`, or take the pipeline away.',
+                remedy='Write `"stage": 1`, or remove the pipeline.',
                 severity=None if pipes[0].source in ("gpt-neox", "arguments") else Severity.WARNING,
             )
         else:
             yield passed(subject)
-    if not met:
-        yield not_applicable(job.name, "ZeRO and a pipeline do not meet")
+    if not applicable:
+        yield not_applicable(job.name, "no job uses both ZeRO and a pipeline")
 
 
-def _without(launch: Launch | None) -> bool:
+def _has_no_pipeline(launch: Launch | None) -> bool:
     return launch is not None and "--no-pipeline-parallel" in launch.arguments
 
 
@@ -274,42 +325,49 @@ def deepspeed_key_renamed(job: Job) -> Iterator[Verdict]:
     """A DeepSpeed configuration uses a key that has a new name.
 
     What it checks:
-        The keys of `zero_optimization` that DeepSpeed takes and warns about: cpu_offload and its relatives,
-        stage3_gather_fp16_weights_on_model_save. Alone it is only information.
+        The keys of `zero_optimization` that DeepSpeed accepts with a warning: cpu_offload and similar,
+        stage3_gather_fp16_weights_on_model_save. Alone the finding is informational.
 
     Why it matters:
-        Together with the new key DeepSpeed stops at start; alone it works until it is taken out.
+        Together with the new key DeepSpeed fails at startup; alone it works until it is removed.
 
     Example:
         `"zero_optimization": {"stage": 2, "cpu_offload": true}`.
 
     Fix:
-        Take the new name.
+        Use the new name.
 
     Known limits:
-        Only keys that DeepSpeed itself marks so.
+        Only keys that DeepSpeed itself marks as deprecated.
 
     Evidence:
         DeepSpeed, runtime/zero/config.py (deprecated fields) and config_utils.py.
     """
-    met = False
-    there = {(claim.span.path, text) for claim in job.about("deepspeed_key") for text in texts(claim.value)}
+    applicable = False
+    keys = {(claim.span.path, text) for claim in job.about("deepspeed_key") for text in texts(claim.value)}
     yield from _open_keys(job)
     for section, key, claim in _keys(job):
-        met = True
+        applicable = True
         new = _RENAMED.get(f"{section}.{key}")
         if new is None:
             continue
-        beside = (claim.span.path, f"{section}.{new.split(chr(34))[1] if chr(34) in new else new.strip('`')}") in there
+        replacement = (
+            claim.span.path,
+            f"{section}.{new.split(chr(34))[1] if chr(34) in new else new.strip('`')}",
+        ) in keys
         yield failed(
             job.name,
             f"{quoted(claim)} is an old name"
-            + (f", and {new} stands beside it: DeepSpeed stops at both." if beside else f": it is now {new}."),
+            + (
+                f", and {new} is given as well: DeepSpeed rejects the combination."
+                if replacement
+                else f": it is now {new}."
+            ),
             at=claim,
-            remedy=f"Write {new}." if not beside else f"Remove {quoted(claim)}.",
-            severity=None if beside else Severity.INFO,
+            remedy=f"Write {new}." if not replacement else f"Remove {quoted(claim)}.",
+            severity=None if replacement else Severity.INFO,
         )
-    yield passed(job.name) if met else not_applicable(job.name, "no DeepSpeed configuration is read")
+    yield passed(job.name) if applicable else not_applicable(job.name, "no DeepSpeed configuration is read")
 
 
 @rule(
@@ -322,7 +380,7 @@ def deepspeed_key_renamed(job: Job) -> Iterator[Verdict]:
     ),
 )
 def nvme_offload_without_path(job: Job) -> Iterator[Verdict]:
-    """Parameters or optimizer states are to lie on NVMe, and nothing says where.
+    """Parameters or optimizer states are offloaded to NVMe without a path.
 
     What it checks:
         A section of ZeRO stage 3 that offloads to `nvme` has an `nvme_path`, or a list of them for the local ranks.
@@ -338,39 +396,39 @@ def nvme_offload_without_path(job: Job) -> Iterator[Verdict]:
         `"nvme_path": "/local_nvme"`, a disk of the node itself.
 
     Known limits:
-        Below stage 3 the optimizer is offloaded to host memory whatever is said, and nothing is reported.
+        Below stage 3 the optimizer is always offloaded to host memory, and nothing is reported.
 
     Evidence:
         DeepSpeed documentation, offloading; runtime/zero/stage3.py (_configure_tensor_swapping).
     """
-    met = False
-    there = {(claim.span.path, text) for claim in job.about("deepspeed_key") for text in texts(claim.value)}
+    applicable = False
+    keys = {(claim.span.path, text) for claim in job.about("deepspeed_key") for text in texts(claim.value)}
     seen: set[tuple[str, int]] = set()
     for subject, scope, launch in subjects(job):
         for quantity, section in (
             ("offload_optimizer_device", "offload_optimizer"),
             ("offload_param_device", "offload_param"),
         ):
-            devices = _of_deepspeed(job, quantity, scope)
+            devices = _deepspeed_claims(job, quantity, scope)
             if not devices or "nvme" not in (texts(job_value(devices)) or ("nvme",)):
                 continue
-            met = True
-            stages = _of_deepspeed(job, "zero_stage", scope)
-            open_end = undecided(subject, (*devices, *stages), launch)
+            applicable = True
+            stages = _deepspeed_claims(job, "zero_stage", scope)
+            undecided_verdict = undecided(subject, (*devices, *stages), launch)
             names = {f"zero_optimization.{section}.{key}" for key in ("nvme_path", "nvme_path_per_local_rank")}
             key = (devices[0].span.path, devices[0].span.line)
-            if open_end is not None:
-                yield open_end
-            elif any((devices[0].span.path, name) in there for name in names) or 3 not in numbers(job_value(stages)):
+            if undecided_verdict is not None:
+                yield undecided_verdict
+            elif any((devices[0].span.path, name) in keys for name in names) or 3 not in numbers(job_value(stages)):
                 yield passed(subject)
             elif key not in seen and any(claim.span.path == key[0] for claim in job.about("deepspeed_key")):
                 seen.add(key)
                 yield failed(
                     subject,
-                    f"{quoted(devices[0])} names no place: {section} has no `nvme_path`, and DeepSpeed stops in every"
-                    " rank.",
+                    f"{quoted(devices[0])} has no path: {section} lacks `nvme_path`, and DeepSpeed stops in"
+                    " every rank.",
                     at=devices[0],
                     remedy='Add `"nvme_path"` with a folder on a local disk of each node.',
                 )
-    if not met:
+    if not applicable:
         yield not_applicable(job.name, "nothing is offloaded to NVMe")

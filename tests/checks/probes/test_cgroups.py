@@ -1,4 +1,4 @@
-"""Control groups of both versions, nested, in containers, and absent; the folders are copies of real layouts."""
+"""Control groups of both versions, nested, in containers, and absent, in folders like those of the kernel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from preflight_checks.probes.cgroups import Cgroups, cgroups, parse_mounts, unes
 
 
 class Tree:
-    """A made-up /proc/self and the hierarchies that it speaks of, below one folder."""
+    """A made-up /proc/self and its hierarchies, below one folder."""
 
     def __init__(self, base: Path) -> None:
         self.base = base
@@ -59,7 +59,7 @@ def test_the_tightest_of_all_groups_above_counts(tree: Tree) -> None:
     assert seen.processes_limit == 1024 and seen.processes_used == 77
 
 
-def test_version_1_and_its_way_to_say_unlimited(tree: Tree) -> None:
+def test_version_1_and_its_unlimited_value(tree: Tree) -> None:
     tree.v1("cpu,cpuacct", "/slurm/job_1/step_0")
     tree.v1("memory", "/slurm/job_1/step_0")
     tree.v1("pids", "/slurm")
@@ -86,20 +86,20 @@ def test_both_versions_side_by_side(tree: Tree) -> None:
     assert seen.versions == "v1+v2" and seen.cpu_quota_cores == 3.0
 
 
-def test_a_container_without_a_namespace_of_its_own_sees_its_group_as_the_mount(tree: Tree) -> None:
+def test_a_container_without_its_own_namespace_sees_the_mount(tree: Tree) -> None:
     tree.v1("memory", "/docker/abc", root="/docker/abc")
     tree.write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "2048")
     assert tree.read().memory_limit_bytes == 2048
 
 
-def test_a_group_outside_of_what_is_mounted_leaves_the_mount_point(tree: Tree) -> None:
+def test_a_group_outside_the_mount_uses_the_mount_point(tree: Tree) -> None:
     tree.v2("/../../other")
     tree.write("/sys/fs/cgroup/memory.max", "512")
     tree.write("/other/memory.max", "1")
     assert tree.read().memory_limit_bytes == 512
 
 
-def test_no_groups_at_all_and_garbage_are_no_limits(tree: Tree) -> None:
+def test_missing_groups_and_malformed_values_are_not_limits(tree: Tree) -> None:
     assert tree.read() == Cgroups()
     tree.v2("/x")
     tree.write("/sys/fs/cgroup/x/cpu.max", "lots")

@@ -1,4 +1,4 @@
-"""What lies in a checkpoint, by the names that frameworks give."""
+"""The pieces of a checkpoint, by the file names of frameworks."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ def test_a_file_an_empty_folder_and_nothing(tmp_path: Path) -> None:
     assert checkpoint_state({"path": str(tmp_path / "none")}).problem == "missing"
 
 
-def test_a_tag_that_leads_elsewhere_is_none(tmp_path: Path) -> None:
+def test_a_tag_that_leaves_the_folder_is_ignored(tmp_path: Path) -> None:
     put(tmp_path / "run", "latest", text="../../etc")
     assert checkpoint_state({"path": str(tmp_path / "run")}).tag == ""

@@ -1,4 +1,4 @@
-"""What the kernel and chronyd say of a clock, from recorded answers and from this machine."""
+"""The state of a clock from the kernel and chronyd, from recorded outputs and from this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Leap status     : Not synchronised
 """
 
 
-def test_what_chronyd_says() -> None:
+def test_output_of_chronyd() -> None:
     assert parse_tracking(TRACKING) == (pytest.approx(-0.00000431), "Normal")
     assert parse_tracking(LOST) == (2.5, "Not synchronised")
     assert parse_tracking("506 Cannot talk to daemon\n") == (None, "")
@@ -35,12 +35,12 @@ def timex(status: int) -> bytes:
     return struct.pack("=i4xqqqqi", 0, 0, -3 * 65536, 16_000, 250, status).ljust(208, b"\0")
 
 
-def test_what_the_kernel_says() -> None:
+def test_state_of_the_kernels_clock() -> None:
     assert parse_timex(timex(0x2001)) == (True, 0.016, 0.00025, -3.0)
     assert parse_timex(timex(0x0040))[0] is False
 
 
-def test_a_kernel_that_may_not_be_asked_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_kernel_query_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused() -> tuple[bool, float, float, float]:
         raise PermissionError(1, "Operation not permitted")
 
@@ -49,7 +49,7 @@ def test_a_kernel_that_may_not_be_asked_is_said_to_be_so(monkeypatch: pytest.Mon
     assert seen.synchronised is None and seen.problem == "Operation not permitted"
 
 
-def test_daemons_are_known_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_daemons_are_recognized_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("systemd", "systemd-timesyn", "chronyd", "bash", "a) (ntpd")
     lines = {pid: f"{pid} ({name}) S 1 1 1 0".encode() for pid, name in enumerate(names)}
     monkeypatch.setattr(probe, "stat_lines", lambda recent_s: lines)

@@ -44,7 +44,7 @@ from preflight_checks.probes.named_values import named_values
     ],
     ids=lambda value: value if isinstance(value, str) and "." in value and "\n" not in value else "",
 )
-def test_numbers_by_the_name_they_stand_under(name: str, text: str, values: dict[str, str]) -> None:
+def test_numbers_by_name(name: str, text: str, values: dict[str, str]) -> None:
     assert named_values(name, text) == values
 
 
@@ -68,7 +68,7 @@ def test_copies_are_hashed_where_they_are_found(tmp_path: Path, monkeypatch: pyt
     train, gone, data = seen.copies
     assert train.sha256 == hashlib.sha256(b"lr = 1\n").hexdigest() and train.numbers == {"lr": "1"}
     assert train.path == str(tmp_path / "train.py")
-    assert gone.problem == "missing" and data.problem == "it is no regular file"
+    assert gone.problem == "missing" and data.problem == "it is not a regular file"
     assert sorted(seen.code) == ["model/net.py", "train.py"] and seen.code_files == 2 and seen.code_hash
 
 
@@ -80,9 +80,9 @@ def test_a_home_directory_is_not_walked(tmp_path: Path, monkeypatch: pytest.Monk
     assert seen.copies[0].sha256 and seen.code_files == 0
 
 
-def test_much_code_is_cut_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_trees_are_cut_off_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(probe, "MOST_CODE", 3)
+    monkeypatch.setattr(probe, "MAX_CODE", 3)
     for index in range(5):
         (tmp_path / f"m{index}.py").write_text("")
     seen = copies({"files": [["m0.py", ["m0.py"]]]})

@@ -1,4 +1,4 @@
-"""Reading the environment: what leaves the node, and NCCL's files as NCCL reads them."""
+"""The environment: the values that leave the node, and NCCL's files as NCCL reads them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes import environment as probe
-from preflight_checks.probes.environment import environment, keyed, nccl_files, parse_settings, sifted
+from preflight_checks.probes.environment import environment, keyed_hash, nccl_files, parse_settings, split_secrets
 
 
 def test_only_known_variables_leave_the_node_and_secrets_as_hashes() -> None:
@@ -21,14 +21,14 @@ def test_only_known_variables_leave_the_node_and_secrets_as_hashes() -> None:
         "MY_PRIVATE_NOTE": "x",
         "PADDLE_LONG": "x" * 5000,
     }
-    shown, hidden = sifted(around, {"WANDB_API_KEY"}, "key")
+    shown, hidden = split_secrets(around, {"WANDB_API_KEY"}, "key")
     assert shown == {"NCCL_ALGO": "Ring"}
     assert set(hidden) == {"NCCL_AUTH_TOKEN", "UCX_URL", "WANDB_API_KEY", "PADDLE_LONG"}
     assert not any("secret" in text or "s3cret" in text for text in hidden.values())
 
 
-def test_hashes_compare_within_a_run_and_not_beyond() -> None:
-    assert keyed("one", "value") == keyed("one", "value") != keyed("two", "value")
+def test_hashes_are_comparable_only_within_a_run() -> None:
+    assert keyed_hash("one", "value") == keyed_hash("one", "value") != keyed_hash("two", "value")
     with pytest.raises(ProbeUnavailable, match="no key"):
         environment({})
 
@@ -51,15 +51,15 @@ def test_the_users_file_comes_before_the_systems(tmp_path: Path, monkeypatch: py
     assert [file.settings["NCCL_ALGO"] for file in chosen] == ["CollNet", "Tree"]
 
 
-def test_a_file_that_cannot_be_used_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unusable_file_has_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "SYSTEM_NCCL_FILE", str(tmp_path / "absent"))
     assert nccl_files({}, str(tmp_path)) == []
-    (tmp_path / ".nccl.conf").write_text("x" * (probe.LARGEST_FILE + 1))
+    (tmp_path / ".nccl.conf").write_text("x" * (probe.MAX_FILE_BYTES + 1))
     (large,) = nccl_files({}, str(tmp_path))
     assert "larger" in large.problem
 
 
-def test_this_process_is_seen_with_deepspeeds_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deepspeeds_files_of_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NCCL_ALGO", "Ring")
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{tmp_path}:/nowhere/lib")
@@ -72,7 +72,7 @@ def test_this_process_is_seen_with_deepspeeds_files(tmp_path: Path, monkeypatch:
     assert file.unread == ["line 3 has no equals sign"]
 
 
-def test_a_dead_home_directory_does_not_hide_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_home_directory_does_not_hide_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = threading.Event()
     monkeypatch.setattr(probe, "LOOK_S", 0.05)
     monkeypatch.setattr(probe, "nccl_files", lambda *_: ended.wait(20))

@@ -28,30 +28,30 @@ filesystem_summary:    100000000    99000000     1000000  99% /scratch
 """
 
 
-def test_what_quota_prints() -> None:
+def test_output_of_quota() -> None:
     assert parse_quota(QUOTA, "nas:/home") == [Quota("user", 10485760 * 1024, 10485760 * 1024, 120034, 200000)]
     assert parse_quota(QUOTA, "/dev/sdb1") == [Quota("user", 100 * 1024, None, 3, None)]
     assert parse_quota(NO_QUOTA, "nas:/home") == parse_quota("", "x") == []
 
 
-def test_what_lfs_prints() -> None:
+def test_output_of_lfs() -> None:
     assert parse_lfs_quota(LFS_QUOTA, "user") == [Quota("user", 2**40, 2**41, 500000, 1000000)]
     assert parse_lfs_quota("", "user") == []
     assert parse_lfs_df(LFS_DF)[1] == Target("scratch-OST0000", 102400000000, 1024000000)
     assert len(parse_lfs_df(LFS_DF)) == 2
 
 
-def test_a_tool_that_is_not_there_is_a_reason_and_other_file_systems_are_not_asked(
+def test_a_missing_tool_is_a_reason_and_other_file_systems_are_not_queried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("preflight.node.command.SYSTEM_FOLDERS", ())
+    monkeypatch.setattr("preflight.agent.command.SYSTEM_FOLDERS", ())
     monkeypatch.setenv("PATH", "/nowhere")
     assert quotas_of(Mount("/scratch", "lustre", "mds:/scratch", "rw"))[1]
     assert quotas_of(Mount("/home", "nfs4", "nas:/home", "rw"))[1]
     assert quotas_of(Mount("/tmp", "tmpfs", "tmpfs", "rw")) == ([], "")
 
 
-def test_a_folder_that_is_there_and_one_that_would_be_made(tmp_path: Path) -> None:
+def test_an_existing_folder_and_a_missing_one(tmp_path: Path) -> None:
     there = folder_state({"path": str(tmp_path)})
     assert there.exists and there.writable and there.free_bytes and there.file_system
     made = folder_state({"path": str(tmp_path / "a" / "b")})
@@ -59,7 +59,7 @@ def test_a_folder_that_is_there_and_one_that_would_be_made(tmp_path: Path) -> No
     assert not (tmp_path / "a").exists()
 
 
-def test_what_stands_in_the_way(tmp_path: Path) -> None:
+def test_obstacles_to_writing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("nowhere")
     assert folder_state({"path": str(tmp_path / "file")}).problem == "file"
@@ -67,10 +67,10 @@ def test_what_stands_in_the_way(tmp_path: Path) -> None:
     assert folder_state({"path": str(tmp_path / "link" / "below")}).problem == "dangling"
 
 
-def test_a_trial_leaves_nothing(tmp_path: Path) -> None:
+def test_a_write_trial_leaves_nothing(tmp_path: Path) -> None:
     done = write_trial({"path": str(tmp_path / "run")})
     assert done.problem == "" and done.folder == str(tmp_path) and list(tmp_path.iterdir()) == []
 
 
-def test_a_trial_that_fails_says_why() -> None:
+def test_a_failed_write_trial_has_a_reason() -> None:
     assert write_trial({"path": "/proc/none"}).problem

@@ -1,4 +1,4 @@
-"""Ports that nobody uses, as a node finds them."""
+"""Free ports of this node."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import socket
 
 import pytest
 
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes import free_ports as module
 from preflight_checks.probes.free_ports import FIRST, candidates, free_ports
 from preflight_checks.probes.kernel_network import KernelNetwork
 
 
-def test_ports_that_are_found_can_be_bound_all_at_once_and_are_others_the_next_time() -> None:
+def test_found_ports_can_be_bound_together_and_vary() -> None:
     found = free_ports({"count": 16}).ports
     assert len(set(found)) == 16
     for port in found:
@@ -21,7 +21,7 @@ def test_ports_that_are_found_can_be_bound_all_at_once_and_are_others_the_next_t
     assert found != free_ports({"count": 16}).ports
 
 
-def test_a_port_that_is_taken_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bound_port_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         taken = holder.getsockname()[1]
         monkeypatch.setattr(module, "candidates", lambda network: [taken])
@@ -38,8 +38,6 @@ def test_a_port_that_is_taken_is_left_out(monkeypatch: pytest.MonkeyPatch) -> No
         (None, None, FIRST, 65535),
     ],
 )
-def test_ports_that_the_kernel_gives_out_are_avoided_where_others_are_left(
-    first: int | None, last: int | None, low: int, high: int
-) -> None:
+def test_ephemeral_ports_are_avoided(first: int | None, last: int | None, low: int, high: int) -> None:
     found = candidates(KernelNetwork(first, last, reserved_ports="20000-20010"))
     assert (found[0], found[-1]) == (low, high) and 20005 not in found

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes import amd, gpus, tools
 from preflight_checks.probes.gpu_device import pci_address
 from tests.cluster.compiled import compile_library
@@ -25,8 +25,8 @@ print(json.dumps(dataclasses.asdict(gpus.gpus({}))))
 """
 
 
-def look(folder: Path, text: str) -> dict[str, Any]:
-    """What the probe sees of a driver that answers as `text` says."""
+def probe_fact(folder: Path, text: str) -> dict[str, Any]:
+    """The probe's fact about a driver with the answers in `text`."""
     library = folder / "libnvidia-ml.so.1"
     if not library.exists():
         library.symlink_to(compile_library("stub_nvml.c"))
@@ -43,7 +43,7 @@ def look(folder: Path, text: str) -> dict[str, Any]:
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
-def test_everything_of_a_healthy_card(tmp_path: Path) -> None:
+def test_all_values_of_a_healthy_gpu(tmp_path: Path) -> None:
     more = {
         "nvlink0": 1,
         "nvlink1": 0,
@@ -53,7 +53,7 @@ def test_everything_of_a_healthy_card(tmp_path: Path) -> None:
         "process_pid": 1,
     }
     more |= {"process_memory": 7, "process1_pid": 999999, "fabric_state": 3, "retired_pages": 2}
-    seen = look(tmp_path, Gpus((Gpu(more=more),)).text("n"))
+    seen = probe_fact(tmp_path, Gpus((Gpu(more=more),)).text("n"))
     (card,) = seen["gpus"]
     assert (seen["driver"], seen["cuda_driver"], seen["problem"]) == ("535.183.01", "12.2", "")
     assert card["problem"] == "" and card["unread"] == {}
@@ -64,7 +64,7 @@ def test_everything_of_a_healthy_card(tmp_path: Path) -> None:
     assert (card["pcie_width"], card["temperature_slowdown_c"], card["compute_mode"]) == (16, 89, 0)
 
 
-def test_a_busy_node_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_node_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(os, "getloadavg", lambda: (7.0, 0.0, 0.0))
     assert gpus._busy() == ""
@@ -72,13 +72,13 @@ def test_a_busy_node_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpus._busy() == " (the node is busy: load 70 on 2 cores)"
 
 
-def test_a_driver_of_years_ago(tmp_path: Path) -> None:
+def test_an_old_driver_reports_fewer_values(tmp_path: Path) -> None:
     source = Path(__file__).parents[2] / "cluster" / "stub_nvml.c"
     library = tmp_path / "libnvidia-ml.so.1"
     command = ["cc", "-shared", "-fPIC", "-DOLD_DRIVER", "-o", str(library), str(source)]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
     card = Gpu(more={"process_pid": 1, "process_memory": 5, "throttle_reasons": 8, "fabric_state": 3})
-    seen = look(tmp_path, Gpus((card,), "470.57.02", 11040).text("n"))
+    seen = probe_fact(tmp_path, Gpus((card,), "470.57.02", 11040).text("n"))
     (found,) = seen["gpus"]
     assert (seen["driver"], found["problem"], found["unread"]) == ("470.57.02", "", {})
     assert [process["pid"] for process in found["processes"]] == [1]
@@ -86,17 +86,17 @@ def test_a_driver_of_years_ago(tmp_path: Path) -> None:
     assert found["memory_used_bytes"] == 500 * 2**20
 
 
-def test_pairs_of_cards(tmp_path: Path) -> None:
+def test_pairs_of_gpus(tmp_path: Path) -> None:
     cards = (Gpu(more={"peer2": 1, "distance1": 50}), Gpu(more={"recovery_action": 2}), Gpu())
-    seen = look(tmp_path, Gpus(cards).text("n"))
+    seen = probe_fact(tmp_path, Gpus(cards).text("n"))
     assert (seen["peer_reads"], seen["peer_distances"]) == ([0, 1, 0], [50, 10, 10])
     assert [card["recovery_action"] for card in seen["gpus"]] == [0, 2, 0]
-    assert look(tmp_path, Gpus((Gpu(),)).text("n"))["peer_reads"] is None
+    assert probe_fact(tmp_path, Gpus((Gpu(),)).text("n"))["peer_reads"] is None
 
 
-def test_a_hanging_card_hides_no_other(tmp_path: Path) -> None:
+def test_a_hanging_gpu_hides_no_other(tmp_path: Path) -> None:
     cards = (Gpu(), Gpu(more={"temperature": "wedge:60"}), Gpu(more={"error": 15}), Gpu())
-    seen = look(tmp_path, Gpus(cards).text("n"))
+    seen = probe_fact(tmp_path, Gpus(cards).text("n"))
     problems = [card["problem_kind"] for card in seen["gpus"]]
     assert problems == ["", "timeout", "lost", ""]
     hung = seen["gpus"][1]
@@ -104,17 +104,17 @@ def test_a_hanging_card_hides_no_other(tmp_path: Path) -> None:
     assert hung["ecc_uncorrected"] == 0 and hung["temperature_c"] is None
 
 
-def test_what_is_denied_and_what_is_not_there(tmp_path: Path) -> None:
+def test_denied_and_missing_bindings(tmp_path: Path) -> None:
     card = Gpu(more={"ecc_uncorrected": "error:4", "mig_mode": "unsupported", "clock": "error:999"})
-    (seen,) = look(tmp_path, Gpus((card,)).text("n"))["gpus"]
+    (seen,) = probe_fact(tmp_path, Gpus((card,)).text("n"))["gpus"]
     assert seen["problem"] == ""
     assert (seen["ecc_uncorrected"], seen["mig_enabled"], seen["clock_mhz"]) == (None, None, None)
     assert set(seen["unread"]) == {"ecc_uncorrected", "clock_mhz"}
     assert "ermission" in seen["unread"]["ecc_uncorrected"]
 
 
-def test_a_card_that_is_lost_half_way(tmp_path: Path) -> None:
-    (seen,) = look(tmp_path, Gpus((Gpu(more={"power_usage": "error:15"}),)).text("n"))["gpus"]
+def test_a_gpu_lost_during_the_query(tmp_path: Path) -> None:
+    (seen,) = probe_fact(tmp_path, Gpus((Gpu(more={"power_usage": "error:15"}),)).text("n"))["gpus"]
     assert seen["problem_kind"] == "lost" and seen["ecc_uncorrected"] == 0 and seen["temperature_c"] is None
 
 
@@ -123,14 +123,14 @@ def test_a_card_that_is_lost_half_way(tmp_path: Path) -> None:
     [("init_error=18\n", "mismatch"), ("init_error=9\n", "no-driver"), ("init_error=wedge:60\n", "timeout")],
 )
 def test_a_driver_that_does_not_answer(tmp_path: Path, text: str, problem: str) -> None:
-    seen = look(tmp_path, text)
+    seen = probe_fact(tmp_path, text)
     assert (seen["problem"], seen["gpus"]) == (problem, [])
 
 
 @pytest.mark.parametrize(
     ("said", "kernel"), [("00000000:1B:00.0", "0000:1b:00.0"), ("00010000:C1:00.0", "0000:c1:00.0"), ("odd", "odd")]
 )
-def test_addresses_as_the_kernel_writes_them(said: str, kernel: str) -> None:
+def test_pci_addresses_are_written_like_the_kernels(said: str, kernel: str) -> None:
     assert pci_address(said) == kernel
 
 
@@ -144,7 +144,7 @@ unique_id 1234567890
 """
 
 
-def test_amd_cards_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_amd_gpus_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, text in enumerate(("cpu_cores_count 64\nsimd_count 0\nvendor_id 0\n", MI250)):
         (tmp_path / "nodes" / str(number)).mkdir(parents=True)
         (tmp_path / "nodes" / str(number) / "properties").write_text(text)
@@ -173,12 +173,12 @@ def test_architectures_of_amd() -> None:
 
 
 def script(folder: Path, name: str, text: str) -> None:
-    """A tool that does what `text` says."""
+    """A shell script with this text, as a tool."""
     (folder / name).write_text(f"#!/bin/sh\n{text}\n")
     (folder / name).chmod(0o755)
 
 
-def test_the_tool_of_the_vendor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_vendors_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tools, "TOOLS", ((str(tmp_path / "nvidia-smi"), "-L"), (str(tmp_path / "rocm-smi"), "-i")))
     monkeypatch.setattr(tools, "ANSWER_S", 0.3)
     with pytest.raises(ProbeUnavailable) as missing:

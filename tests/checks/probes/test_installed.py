@@ -1,4 +1,4 @@
-"""What an interpreter finds, read from the names of folders."""
+"""The distributions that an interpreter finds, from the names of folders."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
         ("~orch-2.3.0.dist-info", ("~orch", "2.3.0")),
     ],
 )
-def test_names_and_versions_stand_in_the_names_of_folders(entry: str, named: tuple[str, str] | None) -> None:
+def test_names_and_versions_come_from_folder_names(entry: str, named: tuple[str, str] | None) -> None:
     assert parse_folder(entry) == named
 
 
-def test_what_is_installed_here_is_found_with_nothing_imported() -> None:
+def test_packages_are_found_without_imports() -> None:
     seen = installed({})
     assert seen.distributions["pytest"] and seen.python == ".".join(map(str, sys.version_info[:3]))
     assert "anyio" in seen.distributions and seen.machine
 
 
-def test_names_that_were_not_asked_for_enter_the_digest() -> None:
+def test_other_names_enter_only_the_digest() -> None:
     whole, few = installed({}), installed({"only": ["pytest", "any*"]})
     assert set(few.distributions) >= {"pytest", "anyio"} and len(few.distributions) < len(whole.distributions)
     assert few.digest == whole.digest != ""
 
 
-def test_the_first_folder_counts_and_two_versions_in_one_are_told(
+def test_the_first_folder_counts_and_duplicate_versions_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for folder in (
@@ -57,7 +57,7 @@ def test_the_first_folder_counts_and_two_versions_in_one_are_told(
     assert seen.distributions["numpy"] == "1.26.4" and seen.twice == {"ray": ["2.10", "2.9"]}
 
 
-def test_where_a_package_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sources_of_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = tmp_path / "tree"
     (tree / ".git" / "refs" / "heads").mkdir(parents=True)
     (tree / ".git" / "HEAD").write_text("ref: refs/heads/main\n")

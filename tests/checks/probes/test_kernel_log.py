@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes import fabric, kernel_log
 from preflight_checks.probes.kernel_log import sum_up
 
@@ -32,7 +32,7 @@ def test_messages_are_counted_by_code_and_device() -> None:
 
 
 def tool(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, name: str = "journalctl") -> None:
-    """A command of this name in front of all others."""
+    """Put a command of this name first on PATH."""
     (folder / name).write_text(f"#!/bin/sh\n{text}\n")
     (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
@@ -45,7 +45,7 @@ def test_the_journal_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert (log.complaints[0].last_age_s or 0) > 1e9
 
 
-def test_a_journal_without_this_boot_says_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_journal_without_this_boot_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     tool(tmp_path, monkeypatch, "exit 1")
     buffer = tmp_path / "kmsg"
     buffer.write_text(f"4,1,1000000,-;{FALLEN}\n")
@@ -55,7 +55,7 @@ def test_a_journal_without_this_boot_says_nothing(monkeypatch: pytest.MonkeyPatc
     assert log.reaches_back_s is not None
 
 
-def test_who_is_shown_neither_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_readable_log_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     hint = "Hint: You are currently not seeing messages from other users and the system."
     tool(tmp_path, monkeypatch, f"echo '{hint}' >&2; exit 1")
     monkeypatch.setattr(kernel_log, "KMSG", str(tmp_path / "absent"))
@@ -64,7 +64,7 @@ def test_who_is_shown_neither_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert nothing.value.kind == "denied" and "absent" in nothing.value.reason
 
 
-def test_a_journal_that_hangs_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_hanging_journal_is_abandoned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     tool(tmp_path, monkeypatch, "sleep 30")
     monkeypatch.setattr(kernel_log, "TOOL_S", 0.2)
     monkeypatch.setattr(kernel_log, "KMSG", str(tmp_path / "absent"))

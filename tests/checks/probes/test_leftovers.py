@@ -1,4 +1,4 @@
-"""Telling processes of runs from others, and what nobody uses from what is in use."""
+"""Processes of runs among others, and unused shared memory among used segments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from preflight_checks.probes import leftovers as probe
-from preflight_checks.probes.leftovers import classify, leftovers, locks, ran_by_python
+from preflight_checks.probes.leftovers import classify, leftovers, locks, python_target
 
 PROGRAMS = ("train.py", "pkg.train")
 
@@ -36,18 +36,18 @@ PROGRAMS = ("train.py", "pkg.train")
         (["bash", "run.sh"], None),
     ],
 )
-def test_what_a_command_line_is_to_a_job(words: list[str], kind: tuple[str, str] | None) -> None:
+def test_classification_of_command_lines(words: list[str], kind: tuple[str, str] | None) -> None:
     assert classify(words, PROGRAMS) == kind
 
 
-def test_a_server_is_told_by_its_role() -> None:
+def test_a_server_is_recognized_by_its_role() -> None:
     assert classify(["python", "train.py"], PROGRAMS, "PSERVER") == ("server", "train.py")
     assert classify(["python", "train.py", "--role=pserver"], PROGRAMS) == ("server", "train.py")
 
 
-def test_options_of_python_are_passed_over() -> None:
-    assert ran_by_python(["python", "-W", "ignore", "-u", "a.py", "-m", "b"]) == "a.py"
-    assert ran_by_python(["python", "-m"]) is None
+def test_options_of_python_are_skipped() -> None:
+    assert python_target(["python", "-W", "ignore", "-u", "a.py", "-m", "b"]) == "a.py"
+    assert python_target(["python", "-m"]) is None
 
 
 def test_a_process_of_an_earlier_run_is_found_with_its_port_and_state(tmp_path: Path) -> None:
@@ -61,16 +61,16 @@ def test_a_process_of_an_earlier_run_is_found_with_its_port_and_state(tmp_path: 
         assert child.stdout is not None
         port = int(child.stdout.readline())
         try:
-            seen = _seen_from_elsewhere(script.name, port)
+            seen = _observed_by_unrelated_process(script.name, port)
             assert (seen["what"], seen["ports"], seen["own"]) == ("server", [port], True)
             child.send_signal(signal.SIGSTOP)
-            assert _seen_from_elsewhere(script.name, port)["state"] == "T"
+            assert _observed_by_unrelated_process(script.name, port)["state"] == "T"
         finally:
             child.kill()
 
 
-def _seen_from_elsewhere(name: str, port: int) -> dict[str, object]:
-    """What the probe finds in a process of its own, to which the others here are strangers."""
+def _observed_by_unrelated_process(name: str, port: int) -> dict[str, object]:
+    """The fact of a probe in its own process, which is not related to the others here."""
     code = (
         "import json, sys, dataclasses\n"
         "from preflight_checks.probes.leftovers import leftovers\n"
@@ -86,12 +86,12 @@ def _seen_from_elsewhere(name: str, port: int) -> dict[str, object]:
     return found
 
 
-def test_what_belongs_to_this_run_is_left_out() -> None:
+def test_processes_of_this_run_are_skipped() -> None:
     seen = leftovers({"programs": [Path(sys.argv[0]).name], "ports": []})
     assert os.getpid() not in {process.pid for process in seen.processes}
 
 
-def test_what_the_head_started_beside_the_agent_is_left_out() -> None:
+def test_processes_of_the_head_are_skipped() -> None:
     def entry(parent: int, *words: str) -> probe.Entry:
         return probe.Entry(list(words), parent, "S", "me", True, 1.0, 0.0)
 
@@ -123,7 +123,7 @@ def test_a_mapped_segment_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "psm_abc").write_bytes(b"x" * 4096)
     with (tmp_path / "psm_abc").open("r+b") as file, mmap.mmap(file.fileno(), 4096):
         assert leftovers({"programs": [], "ports": []}).segments == []
-    monkeypatch.setattr(probe, "MAPS_WITHIN_S", -1.0)
+    monkeypatch.setattr(probe, "MAPS_DEADLINE_S", -1.0)
     assert leftovers({"programs": [], "ports": []}).segments == [], "without an answer nothing is called unused"
 
 
@@ -138,7 +138,7 @@ def test_locks_in_the_folder_of_extensions(tmp_path: Path, monkeypatch: pytest.M
     assert found.path == str(lock) and found.age_s >= 900
 
 
-def test_without_proc_nothing_is_claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_proc_nothing_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "PROC", str(tmp_path))
     monkeypatch.setattr(probe, "SHM", str(tmp_path / "absent"))
     seen = leftovers({"programs": ["train.py"], "ports": []})

@@ -1,4 +1,4 @@
-"""Measuring over loopback: every number is there, bounded, and tells of both directions."""
+"""Measurements over loopback: every number exists, is bounded, and covers both directions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes import link_listener
 from preflight_checks.probes.link_quality import measure
 from preflight_checks.probes.link_wire import (
@@ -39,7 +39,7 @@ def test_both_directions_are_measured_within_their_bounds() -> None:
     assert found.processors[0] == found.processors[1] >= 1 and found.source == "127.0.0.1"
 
 
-def test_parts_can_be_left_out() -> None:
+def test_parts_can_be_skipped() -> None:
     with listening() as event:
         params = {"peer": "b", "host": "127.0.0.1", "listening": {"b": event}, "bulk_s": 0, "train": 0, "pings": 5}
         found = measure(params)
@@ -47,14 +47,14 @@ def test_parts_can_be_left_out() -> None:
     assert found.out.single_mbps is None and found.out.sent == 0
 
 
-def test_a_listener_without_datagrams_still_tells_the_rest() -> None:
+def test_a_listener_without_datagrams_reports_the_rest() -> None:
     with listening() as event:
         event["udp"] = 0
         found = measure({"peer": "b", "host": "127.0.0.1", "listening": {"b": event}, "bulk_s": 0.02})
     assert found.out.sent == 0 and found.out.single_mbps
 
 
-def test_datagrams_that_nobody_takes_say_nothing_and_are_not_asked_back() -> None:
+def test_blocked_datagrams_are_not_counted() -> None:
     with listening() as event, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as deaf:
         deaf.bind(("127.0.0.1", 0))
         event["udp"] = deaf.getsockname()[1]
@@ -62,19 +62,19 @@ def test_datagrams_that_nobody_takes_say_nothing_and_are_not_asked_back() -> Non
     assert (found.out.sent, found.out.arrived, found.out.frame_bytes, found.back.sent) == (20, 0, 0, 0)
 
 
-def test_a_peer_that_is_not_there_is_no_measurement() -> None:
+def test_a_missing_peer_gives_no_measurement() -> None:
     with pytest.raises(ProbeUnavailable, match="refused"):
         measure({"peer": "b", "host": "127.0.0.1", "listening": {"b": fake(free_port())}})
     with pytest.raises(ProbeUnavailable, match="out of processes"):
         measure({"peer": "b", "host": "127.0.0.1", "listening": {}, "unheard": {"b": "out of processes"}})
 
 
-def test_a_peer_that_goes_away_is_no_measurement() -> None:
+def test_a_peer_that_disconnects_gives_no_measurement() -> None:
     with stranger(greeted(lambda stream: None)) as port, pytest.raises(ProbeUnavailable, match="broke off"):
         measure({"peer": "b", "host": "127.0.0.1", "listening": {"b": fake(port)}})
 
 
-def test_a_transfer_ends_by_its_own_time_whatever_the_other_end_does() -> None:
+def test_a_transfer_ends_at_its_own_deadline() -> None:
     here, there = socket.socketpair()
     with here, there:
         here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
@@ -85,7 +85,7 @@ def test_a_transfer_ends_by_its_own_time_whatever_the_other_end_does() -> None:
         assert time.monotonic() - began < 2 and taken["bytes"] < found["bytes"] < 64 << 20
 
 
-def test_what_a_machine_dropped_is_read_from_the_kernel(tmp_path: Path) -> None:
+def test_dropped_packets_are_read_from_the_kernel(tmp_path: Path) -> None:
     path = tmp_path / "softnet_stat"
     path.write_text("0000272d 0000000a 00000000\n0000034d 00000001 00000001\n")
     assert link_listener.dropped_by_kernel(str(path)) == 11
@@ -93,7 +93,7 @@ def test_what_a_machine_dropped_is_read_from_the_kernel(tmp_path: Path) -> None:
     assert link_listener.dropped_by_kernel(str(path)) == link_listener.dropped_by_kernel(str(tmp_path / "no")) == 0
 
 
-def test_what_the_kernel_says_of_a_connection() -> None:
+def test_the_kernels_data_about_a_connection() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()

@@ -1,4 +1,4 @@
-"""Dialling and listening over loopback: every way a connection can end."""
+"""Dialling and listening over loopback: every result of a connection."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from preflight_checks.probes import links
+from preflight_checks.probes import link_listener, links
 from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.link_wire import FRAME, HELLO_BYTES, PAYLOAD, SEEN_BYTES, hello, receive, welcome
 from preflight_checks.probes.links import BULK_BYTES, Target, dial
@@ -22,7 +23,7 @@ TOKEN = "0" * 32
 
 
 @contextlib.contextmanager
-def listening(*ports: int) -> Iterator[dict[str, Any]]:
+def listening(*ports: int, spread: int = 0) -> Iterator[dict[str, Any]]:
     """A listener as the agent runs it; yields its event."""
     said: list[dict[str, Any]] = []
     heard = threading.Event()
@@ -31,7 +32,8 @@ def listening(*ports: int) -> Iterator[dict[str, Any]]:
         said.append(event)
         heard.set()
 
-    thread = threading.Thread(target=listen, args=({"ports": list(ports), "lifetime_s": 6.0}, emit), daemon=True)
+    wanted = {"ports": list(ports), "lifetime_s": 6.0}
+    thread = threading.Thread(target=listen, args=({**wanted, "spread": spread}, emit), daemon=True)
     thread.start()
     assert heard.wait(5)
     yield said[0]["listening"]
@@ -63,12 +65,13 @@ def stranger(serve: Callable[[socket.socket], None] | None, buffer_bytes: int = 
 
 
 def fake(port: int) -> dict[str, Any]:
-    """What a listener would have said that is not the one on `port`."""
+    """The event of a listener other than the one on `port`."""
     return {"token": TOKEN, "free": port, "udp": 0, "ports": {}}
 
 
-def dialled(port: int, event: dict[str, Any], host: str = "127.0.0.1", **more: Any) -> Target:
-    params = {"targets": [{"peer": "b", "label": "it", "host": host, "port": port}], "listening": {"b": event}, **more}
+def dialled(port: int, event: dict[str, Any], host: str = "127.0.0.1", spread: bool = False, **more: Any) -> Target:
+    wanted = {"peer": "b", "label": "it", "host": host, "port": port, "spread": spread}
+    params = {"targets": [wanted], "listening": {"b": event}, **more}
     (target,) = dial(params).targets
     return target
 
@@ -86,13 +89,13 @@ def test_a_listener_answers_on_its_ports_and_on_a_free_one() -> None:
     assert found[0].mss > 500 and found[0].path_mtu > 500
 
 
-def test_ipv6_is_dialled_where_it_is_there() -> None:
+def test_ipv6_is_dialled_if_available() -> None:
     with listening() as event:
         found = dialled(0, event, host="::1")
     assert (found.status, found.seen_as) in (("ok", "::1"), ("no-route", ""))
 
 
-def test_of_several_addresses_the_one_that_answers_counts_and_the_others_are_told(
+def test_the_first_answering_address_counts_and_failed_ones_are_listed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(links, "lookup", lambda host, limit_s: Lookup(host, ["127.0.0.9", "127.0.0.1"]))
@@ -110,7 +113,7 @@ def test_a_peer_that_could_not_listen_is_unbound_with_its_reason() -> None:
     assert (found.status, found.detail) == ("unbound", "the node is out of processes")
 
 
-def test_what_the_budget_does_not_reach_is_untried() -> None:
+def test_targets_beyond_the_budget_are_untried() -> None:
     with listening() as event:
         late = {"peer": "b", "label": "late", "host": "127.0.0.1", "port": 0, "after_s": 5.0}
         (found,) = dial({"targets": [late], "listening": {"b": event}, "budget_s": 0.2}).targets
@@ -123,7 +126,7 @@ def test_nothing_is_sent_when_bulk_is_off() -> None:
     assert (found.status, found.arrived_bytes) == ("ok", 0)
 
 
-def test_a_port_that_is_taken_is_reported_and_the_rest_still_works() -> None:
+def test_a_bound_port_is_reported_and_the_rest_works() -> None:
     with stranger(None) as taken, listening(taken) as event:
         assert event["ports"][str(taken)]
         found = dialled(taken, event)
@@ -131,12 +134,12 @@ def test_a_port_that_is_taken_is_reported_and_the_rest_still_works() -> None:
         assert dialled(0, event).status == "ok"
 
 
-def test_nobody_listening_is_refused() -> None:
+def test_a_closed_port_is_refused() -> None:
     found = dialled(0, fake(free_port()))
     assert found.status == "refused" and found.took_s < 1
 
 
-def test_a_name_nobody_knows_is_unresolved() -> None:
+def test_an_unknown_name_is_unresolved() -> None:
     assert dialled(0, fake(1), host="does-not-exist.invalid").status == "unresolved"
 
 
@@ -163,7 +166,7 @@ def test_a_full_backlog_gets_no_answer_and_counts_as_filtered() -> None:
     assert found.status == "filtered"
 
 
-def test_another_program_that_answers_is_a_stranger() -> None:
+def test_another_program_that_answers_is_recognized() -> None:
     def http(stream: socket.socket) -> None:
         stream.recv(100)
         stream.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n" + b" " * 100)
@@ -173,12 +176,12 @@ def test_another_program_that_answers_is_a_stranger() -> None:
     assert found.status == "stranger" and "HTTP/1.1 400" in found.detail
 
 
-def test_another_program_that_hangs_up_is_a_stranger() -> None:
+def test_another_program_that_closes_is_recognized() -> None:
     with stranger(lambda stream: stream.recv(1000) and None) as port:
         assert dialled(0, fake(port)).status == "stranger"
 
 
-def test_the_listener_of_another_run_is_a_stranger() -> None:
+def test_the_listener_of_another_run_is_recognized() -> None:
     with listening() as event:
         other = fake(event["free"])
         found = dialled(0, other)
@@ -197,7 +200,7 @@ def greeted(then: Callable[[socket.socket], None]) -> Callable[[socket.socket], 
 
 
 def only_up_to(limit: int, done: threading.Event) -> Callable[[socket.socket], None]:
-    """Takes and acknowledges messages up to this size, and of a larger one reads nothing more."""
+    """Acknowledge messages up to this size; stop reading at a larger one."""
 
     def serve(stream: socket.socket) -> None:
         while True:
@@ -211,7 +214,7 @@ def only_up_to(limit: int, done: threading.Event) -> Callable[[socket.socket], N
     return greeted(serve)
 
 
-def test_small_payloads_that_arrive_and_large_ones_that_do_not() -> None:
+def test_small_payloads_arrive_and_large_ones_do_not() -> None:
     done = threading.Event()
     with stranger(only_up_to(1400, done), buffer_bytes=4096) as port:
         found = dialled(0, fake(port), bulk_s=1.5, bulk_bytes=8 << 20)
@@ -219,7 +222,7 @@ def test_small_payloads_that_arrive_and_large_ones_that_do_not() -> None:
     assert (found.status, found.arrived_bytes, found.lost_bytes) == ("stalled", 1400, 2000)
 
 
-def test_a_transfer_that_still_moves_is_slow_not_stalled() -> None:
+def test_a_moving_transfer_is_slow_not_stalled() -> None:
     def trickle(stream: socket.socket) -> None:
         while stream.recv(8192):
             time.sleep(0.02)
@@ -229,7 +232,7 @@ def test_a_transfer_that_still_moves_is_slow_not_stalled() -> None:
     assert (found.status, found.lost_bytes) == ("slow", 8 << 20)
 
 
-def test_a_stop_behind_full_frames_is_no_matter_of_their_size() -> None:
+def test_a_stall_after_full_frames_is_not_their_size() -> None:
     done = threading.Event()
     with stranger(only_up_to(16000, done), buffer_bytes=4096) as port:
         found = dialled(0, fake(port), bulk_s=1.2, bulk_bytes=8 << 20)
@@ -237,7 +240,7 @@ def test_a_stop_behind_full_frames_is_no_matter_of_their_size() -> None:
     assert (found.status, found.arrived_bytes) == ("slow", 16000)
 
 
-def test_a_program_that_is_busy_behind_a_kernel_that_took_all_is_no_matter_of_frames() -> None:
+def test_a_busy_program_is_not_a_lost_frame() -> None:
     def late(stream: socket.socket) -> None:
         time.sleep(1.0)
 
@@ -245,7 +248,7 @@ def test_a_program_that_is_busy_behind_a_kernel_that_took_all_is_no_matter_of_fr
         assert dialled(0, fake(port), bulk_s=0.6).status in ("slow", "reset")
 
 
-def test_a_reset_during_the_payload_says_so() -> None:
+def test_a_reset_during_the_payload_is_reported() -> None:
     def reset(stream: socket.socket) -> None:
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
 
@@ -253,7 +256,7 @@ def test_a_reset_during_the_payload_says_so() -> None:
         assert dialled(0, fake(port)).status == "reset"
 
 
-def test_strangers_get_nothing_from_our_listener() -> None:
+def test_clients_without_the_token_get_nothing() -> None:
     with listening() as event:
         with socket.create_connection(("127.0.0.1", event["free"]), 2) as stream:
             stream.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + b" " * 100)
@@ -278,7 +281,7 @@ def test_targets_are_dialled_at_once(count: int) -> None:
     assert [item.label for item in found] == [str(i) for i in range(count)]
 
 
-def test_what_is_no_frame_ends_the_connection_and_nothing_else() -> None:
+def test_an_invalid_frame_ends_only_its_connection() -> None:
     with listening() as event:
         for nonsense in (b"X" + b"\xff" * 4, FRAME.pack(b"C", 2) + b"[]", FRAME.pack(b"C", 5) + b"hello"):
             with socket.create_connection(("127.0.0.1", event["free"]), 2) as stream:
@@ -291,7 +294,7 @@ def test_what_is_no_frame_ends_the_connection_and_nothing_else() -> None:
         assert dialled(0, event).status == "ok"
 
 
-def test_a_knock_is_told_once_by_who_hears_it_though_no_connection_is_answered() -> None:
+def test_a_datagram_is_reported_once_without_a_connection() -> None:
     said: list[dict[str, Any]] = []
     ready, heard = threading.Event(), threading.Event()
 
@@ -318,3 +321,44 @@ def test_a_knock_is_told_once_by_who_hears_it_though_no_connection_is_answered()
                 item.close()
     assert found.status == "filtered" and heard.wait(2)
     assert [item for item in said if "heard" in item] == [{"heard": "0123456789abcdef"}]
+
+
+def test_ports_across_the_ephemeral_range_are_dialled_together() -> None:
+    with listening(spread=8) as event:
+        assert len(event["spread"]) == 8 and event["range"][0] <= event["spread"][0]
+        found = dialled(0, event, spread=True)
+        assert found.status == "ok" and found.ports == event["spread"]
+        closed = {**event, "spread": [*event["spread"][:7], 1]}
+        refused = dialled(0, closed, spread=True)
+    assert refused.status == "refused" and refused.closed_ports == [1]
+
+
+def test_a_range_too_small_to_divide_has_no_ports() -> None:
+    assert link_listener._spread([50000, 50031], 8) == [] and link_listener.ephemeral_range("/nonexistent") == []
+
+
+def test_reserved_ports_are_not_listened_on(tmp_path: Path) -> None:
+    table = tmp_path / "ip_local_reserved_ports"
+    table.write_text("8080,50050-50063\n")
+    reserved = link_listener.reserved_ports(str(table))
+    assert reserved == [(8080, 8080), (50050, 50063)] and link_listener.reserved_ports("/nonexistent") == []
+    waiting = link_listener._spread([50000, 50063], 2, reserved)
+    try:
+        ports = [item.getsockname()[1] for item in waiting]
+        assert ports and ports[-1] <= 50049
+    finally:
+        for item in waiting:
+            item.close()
+    assert link_listener._spread([50000, 50063], 1, [(50000, 50063)]) == []
+
+
+def test_an_unanswered_hardware_address_is_no_rejection(tmp_path: Path) -> None:
+    table = tmp_path / "arp"
+    table.write_text(
+        "IP address       HW type     Flags       HW address            Mask     Device\n"
+        "10.0.0.2         0x1         0x0         00:00:00:00:00:00     *        eth0\n"
+        "10.0.0.3         0x1         0x2         02:00:00:00:00:03     *        eth0\n"
+    )
+    assert links._is_unanswered("10.0.0.2", str(table))
+    assert not links._is_unanswered("10.0.0.3", str(table)) and not links._is_unanswered("10.9.9.9", str(table))
+    assert links._is_unanswered("10.0.0.3", str(tmp_path / "none"))

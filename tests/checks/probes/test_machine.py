@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from preflight.node.proc import stat_lines
+from preflight.agent.procfs import stat_lines
 from preflight_checks.probes import machine as probe
-from preflight_checks.probes.activity import APART_S, activity, ours, pressure
+from preflight_checks.probes.activity import INTERVAL_S, activity, belongs_to_check, pressure
 from preflight_checks.probes.machine import (
     NumaNode,
     governors,
@@ -73,7 +73,7 @@ def test_memory_nodes_and_governors(tmp_path: Path) -> None:
     assert numa_nodes(str(tmp_path / "none")) == [] and governors(str(tmp_path / "none")) == {}
 
 
-def test_what_logind_was_told(tmp_path: Path) -> None:
+def test_settings_of_logind(tmp_path: Path) -> None:
     base = put(
         tmp_path,
         {
@@ -84,7 +84,7 @@ def test_what_logind_was_told(tmp_path: Path) -> None:
     assert logind_settings(base) == {"RemoveIPC": "no", "KillUserProcesses": "yes"}
 
 
-def test_a_machine_that_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_reports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PROC", "SYS", "ETC"):
         monkeypatch.setattr(probe, name, str(tmp_path))
     seen = machine({})
@@ -96,10 +96,10 @@ def test_this_machine() -> None:
     assert seen.memory.total_bytes and seen.online_cpus and seen.uptime_s and seen.swappiness is not None
 
 
-def test_what_belongs_to_the_check_itself() -> None:
+def test_processes_of_the_check_itself() -> None:
     # 1 - 10 (sshd) - 20 (a session) - 30 (agent) - 40 (this probe); 50 below the agent; 60 another session's.
     parents = {10: 1, 20: 10, 30: 20, 40: 30, 50: 30, 60: 10, 70: 60}
-    own = {pid for pid in parents if ours(pid, lambda at: parents.get(at, 0), 40, 30)}
+    own = {pid for pid in parents if belongs_to_check(pid, lambda at: parents.get(at, 0), 40, 30)}
     assert own == {10, 20, 30, 40, 50}
 
 
@@ -113,8 +113,8 @@ def test_activity_of_this_machine() -> None:
     assert seen.load is not None and seen.cores and all(busy.pid for busy in seen.heavy)
 
 
-@pytest.mark.parametrize(("since_s", "paused"), [(1.2 * APART_S, False), (0.0, True)])
-def test_a_look_of_a_moment_ago_is_the_first_of_two(since_s: float, paused: bool) -> None:
+@pytest.mark.parametrize(("since_s", "paused"), [(1.2 * INTERVAL_S, False), (0.0, True)])
+def test_a_recent_snapshot_is_the_first_of_two(since_s: float, paused: bool) -> None:
     stat_lines()
     time.sleep(since_s)
     looks = activity.looks({})  # type: ignore[attr-defined]
@@ -129,13 +129,13 @@ def test_which_variable_chooses_a_folder() -> None:
     assert chosen("hub", {"HF_HOME": "/h"}) == ("HF_HOME", "/h/hub")
 
 
-def test_a_temporary_folder_that_is_not_there_has_a_substitute(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_temporary_folder_has_a_substitute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", "/nowhere/at/all")
     seen = scratch({"what": "temporary"})
     assert seen.variable == "TMPDIR" and not seen.folder.exists and seen.instead
 
 
-def test_a_home_that_nobody_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOME", raising=False)
     assert not scratch({"what": "home"}).folder.exists
 

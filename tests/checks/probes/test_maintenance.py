@@ -1,4 +1,4 @@
-"""Signs that a node will be taken away, from recorded files and outputs; no cloud is asked."""
+"""Signs that a node will be removed, from recorded files and outputs; no cloud is queried."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes import maintenance
 from preflight_checks.probes.maintenance import (
     SlurmNode,
     cloud_events,
+    detect_cloud,
     parse_aws,
     parse_azure,
     parse_reservations,
@@ -22,7 +23,6 @@ from preflight_checks.probes.maintenance import (
     parse_slurm_nodes,
     signs,
     slurm_plans,
-    which_cloud,
 )
 
 NODES = """\
@@ -42,7 +42,7 @@ AWS = """[{"NotBefore": "21 Jan 2027 09:00:43 GMT", "Code": "system-reboot", "No
 AZURE = '{"DocumentIncarnation": 1, "Events": [{"EventType": "Preempt", "NotBefore": ""}, "odd"]}'
 
 
-def test_what_systemd_plans() -> None:
+def test_shutdowns_planned_by_systemd() -> None:
     assert parse_scheduled("USEC=1795300000000000\nWARN_WALL=1\nMODE=reboot\n") == ("reboot", 1795300000.0)
     assert parse_scheduled("USEC=1795300000000000\nMODE=dry-reboot\n") == ("", None)
     assert parse_scheduled("") == parse_scheduled("MODE=reboot\n") == ("", None)
@@ -51,7 +51,7 @@ def test_what_systemd_plans() -> None:
 def test_signs_below_run_and_etc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "RUN", str(tmp_path))
     monkeypatch.setattr(maintenance, "ETC", str(tmp_path / "etc"))
-    assert signs({}) == maintenance.Signs()
+    assert signs({}) == maintenance.ShutdownSigns()
     (tmp_path / "systemd" / "shutdown").mkdir(parents=True)
     (tmp_path / "systemd" / "shutdown" / "scheduled").write_text("USEC=4000000000000000\nMODE=poweroff\n")
     (tmp_path / "nologin").write_text("System is going down.\n")
@@ -61,7 +61,7 @@ def test_signs_below_run_and_etc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert seen.no_logins == "System is going down." and seen.restart_wanted
 
 
-def test_what_slurm_says_of_nodes() -> None:
+def test_states_of_slurm_nodes() -> None:
     assert parse_slurm_nodes(NODES) == [
         SlurmNode("node2", "MIXED+DRAIN", "bad dimm"),
         SlurmNode("node3", "DOWN*", "Not responding"),
@@ -69,12 +69,12 @@ def test_what_slurm_says_of_nodes() -> None:
     assert parse_slurm_nodes("slurm_load_node error\n") == []
 
 
-def test_reservations_for_maintenance_that_are_to_come() -> None:
+def test_coming_reservations_for_maintenance() -> None:
     (found,) = parse_reservations(RESERVATIONS, 1.8e9)
     assert found.name == "pm" and found.nodes == "node[1-4]" and found.ends_in_s > found.starts_in_s > 0
 
 
-def test_a_node_without_slurm_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_without_slurm_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda *args, **kwargs: None)
     with pytest.raises(ProbeUnavailable, match="scontrol"):
         slurm_plans({"nodes": ["node1"]})
@@ -100,11 +100,11 @@ def test_events_of_clouds() -> None:
 def test_which_cloud_the_firmware_names(tmp_path: Path, files: dict[str, str], cloud: str) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text + "\n")
-    assert which_cloud(str(tmp_path)) == cloud
+    assert detect_cloud(str(tmp_path)) == cloud
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, vendor: str, answers: dict[str, str]) -> list[str]:
-    """A metadata service that knows these paths and nothing else; returns the paths it was asked for."""
+    """A metadata service with these paths only; returns the requested paths."""
     asked: list[str] = []
 
     class Opener:
@@ -121,7 +121,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, vendor: str, answ
     return asked
 
 
-def test_only_the_cloud_that_the_firmware_names_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_cloud_in_the_firmware_is_queried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = {"/latest/api/token": "t", "/latest/meta-data/events/maintenance/scheduled": AWS}
     asked = answering(monkeypatch, tmp_path, "Amazon EC2", paths)
     assert cloud_events({}).events == ["system-reboot: 21 Jan 2027 09:00:43 GMT to later"]

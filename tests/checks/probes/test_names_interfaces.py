@@ -1,4 +1,4 @@
-"""Names, interfaces and routes: on this machine, and parsers on recorded text."""
+"""Names, interfaces and routes of this machine, and parsers on recorded text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_localhost_resolves_to_loopback() -> None:
     assert set(found.addresses) <= {"127.0.0.1", "::1"} and found.addresses
 
 
-def test_no_name_means_the_own_one() -> None:
+def test_no_name_means_the_own_name() -> None:
     found = resolve({"name": ""})
     assert found.own and found.name == socket.gethostname()
 
@@ -37,18 +37,18 @@ def test_a_name_that_cannot_exist_is_an_observation() -> None:
     assert found.detail
 
 
-def test_a_malformed_name_is_no_crash() -> None:
+def test_a_malformed_name_does_not_crash() -> None:
     assert resolve({"name": "a" * 300}).problem == "unresolved"
 
 
-def test_a_resolver_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_resolver_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     release = socket.socketpair()
 
-    def stuck(*_args: object) -> object:
+    def hanging(*_args: object) -> object:
         release[0].recv(1)
         return []
 
-    monkeypatch.setattr(socket, "getaddrinfo", stuck)
+    monkeypatch.setattr(socket, "getaddrinfo", hanging)
     try:
         found = resolve({"name": "head", "limit_s": 0.05})
     finally:
@@ -74,7 +74,7 @@ RECORDED = """[
 ]"""
 
 
-def test_ip_addr_reads_like_getifaddrs() -> None:
+def test_ip_addr_gives_the_same_rows_as_getifaddrs() -> None:
     rows = grouped(parse_ip_addr(RECORDED))
     assert [(name, addresses) for name, _flags, addresses in rows] == [
         ("lo", [Address("127.0.0.1", 8)]),
@@ -86,7 +86,7 @@ def test_ip_addr_reads_like_getifaddrs() -> None:
 
 
 @pytest.mark.parametrize("text", ["", 'Object "-j" is unknown, try "ip help".', '{"a": 1}'])
-def test_what_is_no_listing_is_refused(text: str) -> None:
+def test_an_invalid_listing_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_ip_addr(text)
 
@@ -96,7 +96,7 @@ def test_the_route_to_loopback_leaves_through_lo() -> None:
     assert (found.interface, found.source, found.problem) == ("lo", "127.0.0.1", "")
 
 
-def test_a_route_to_a_name_nobody_knows_says_so() -> None:
+def test_a_route_to_an_unknown_name_is_unresolved() -> None:
     assert route({"destination": "does-not-exist.invalid"}).problem in ("unresolved", "timeout")
 
 

@@ -1,4 +1,4 @@
-"""The kernel's neighbour table: what its answers say, and what this machine says now."""
+"""The kernel's neighbour table, from made-up answers and from this machine."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ def test_entries_of_both_families_are_read() -> None:
     assert rows == [(3, "10.0.0.2", "00:01:02:03:04:05"), (3, "fe80::2", "02:02:02:02:02:02")] and over
 
 
-def test_entries_without_an_answer_are_none() -> None:
+def test_entries_without_an_answer_are_skipped() -> None:
     for state in (0x01, 0x20, 0x40):
         assert parse_neighbours(entry(socket.AF_INET, "10.0.0.2", bytes(6), state))[0] == []
 
 
-def test_an_infiniband_address_is_left_out() -> None:
+def test_an_infiniband_address_is_skipped() -> None:
     assert parse_neighbours(entry(socket.AF_INET, "10.0.0.2", bytes(20)))[0] == []
 
 
-def test_garbage_ends_the_answer() -> None:
+def test_malformed_data_ends_the_answer() -> None:
     assert parse_neighbours(b"") == ([], False)
     assert parse_neighbours(bytes(16)) == ([], True)
     cut = entry(socket.AF_INET, "10.0.0.2", bytes(range(6)))[:-8]
     assert parse_neighbours(cut)[0] in ([], [(3, "10.0.0.2", "00:01:02:03:04:05")])
 
 
-def test_this_machine_has_a_table_and_says_why_it_did_not_ask() -> None:
+def test_this_machine_has_a_table_and_a_reason_for_no_requests() -> None:
     found = neighbours({"ask": ["198.51.100.77", "2001:db8::1"]})
     assert isinstance(found.table, list)
     assert all(card.hardware.count(":") == 5 for card in found.cards)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes import identity, kernel_network, names
 from preflight_checks.probes.names import first_bindable, parse_hosts, resolve, resolve_many
 from preflight_checks.probes.proxies import entries, proxies, without_user
 
 
-def test_the_own_name_says_what_can_be_bound() -> None:
+def test_the_own_name_has_its_bindable_address() -> None:
     own = resolve({"name": ""})
     assert own.bound is not None and (not own.bound or own.bound in own.addresses)
     assert resolve({"name": "localhost"}).bound is None
@@ -52,12 +52,12 @@ def test_a_resolver_that_is_stuck_for_one_name(monkeypatch: pytest.MonkeyPatch) 
     release = socket.socketpair()
     real = socket.getaddrinfo
 
-    def stuck(name: bytes, *rest: object) -> object:
+    def hanging(name: bytes, *rest: object) -> object:
         if name == b"stuck":
             release[0].recv(1)
         return real("localhost", *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(socket, "getaddrinfo", stuck)
+    monkeypatch.setattr(socket, "getaddrinfo", hanging)
     try:
         found = resolve_many({"names": ["quick", "stuck"], "limit_s": 0.2})
     finally:
@@ -65,7 +65,7 @@ def test_a_resolver_that_is_stuck_for_one_name(monkeypatch: pytest.MonkeyPatch) 
     assert [item.problem for item in found.lookups] == ["", "timeout"]
 
 
-def test_who_this_machine_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_identity_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     found = identity.identity({})
     assert found.hostname == socket.gethostname() and found.boot_id and found.boot_id in found.place
     assert identity.identity({}).place == found.place
@@ -73,14 +73,14 @@ def test_who_this_machine_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert identity.identity({}).place == ""
 
 
-def test_a_reverse_look_up_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_reverse_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
     release = socket.socketpair()
 
-    def stuck() -> str:
+    def hanging() -> str:
         release[0].recv(1)
         return ""
 
-    monkeypatch.setattr(socket, "getfqdn", stuck)
+    monkeypatch.setattr(socket, "getfqdn", hanging)
     try:
         found = identity.identity({"limit_s": 0.05})
     finally:
@@ -100,7 +100,7 @@ def test_a_reverse_look_up_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -
         ("http://a b\x1b[31m", "http://a?b?[31m"),
     ],
 )
-def test_who_may_use_a_proxy_never_leaves(text: str, shown: str) -> None:
+def test_proxy_credentials_never_leave(text: str, shown: str) -> None:
     assert without_user(text) == shown
 
 
@@ -129,7 +129,7 @@ def test_settings_of_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     found = kernel_network.kernel_network({})
     assert (found.first_port, found.last_port, found.ports) == (50000, 50099, 89)
     assert (found.listen_backlog, found.connections, found.most_connections) == (128, 7, None)
-    assert found.gives_out(50000) and not found.gives_out(50010) and not found.gives_out(49999)
+    assert found.may_assign(50000) and not found.may_assign(50010) and not found.may_assign(49999)
     monkeypatch.setattr(kernel_network, "SYSCTL", str(tmp_path / "nothing"))
     with pytest.raises(ProbeUnavailable):
         kernel_network.kernel_network({})

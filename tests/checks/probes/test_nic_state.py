@@ -1,4 +1,4 @@
-"""The state of interfaces, read from a folder like /sys/class/net, and what netlink and ethtool answer."""
+"""The state of interfaces, from a folder like /sys/class/net, and from answers of netlink and ethtool."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes import nic_state
 from preflight_checks.probes.nic_state import nic_states, parse_driver, parse_rules
 from preflight_checks.probes.routes import routes
 
 
-def lay(folder: Path, files: dict[str, str]) -> None:
+def write_tree(folder: Path, files: dict[str, str]) -> None:
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text + "\n")
@@ -22,19 +22,21 @@ def lay(folder: Path, files: dict[str, str]) -> None:
 
 @pytest.fixture
 def sys_net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A bond of two cards, a veth pair's end, and the file that the bonding driver puts beside them."""
+    """A bond of two cards, one end of a veth pair, and the bonding driver's own file."""
     index = {"bond0": 7, "ens1": 8, "ens2": 9, "veth4": 10, "lo": 1}
     monkeypatch.setattr(nic_state, "NET", str(tmp_path / "net"))
     monkeypatch.setattr(nic_state, "CONF", str(tmp_path / "conf"))
     monkeypatch.setattr(socket, "if_nametoindex", lambda name: index[name])
     for name, number in index.items():
-        lay(tmp_path / "net" / name, {"ifindex": str(number), "operstate": "up", "speed": "-1"})
-    lay(tmp_path / "net", {"bonding_masters": "bond0", "bond0/speed": "50000", "bond0/duplex": "full"})
-    lay(tmp_path / "net/bond0", {"bonding/mode": "802.3ad 4", "bonding/slaves": "ens1 ens2", "carrier_changes": "3"})
-    lay(tmp_path / "net/ens1", {"bonding_slave/mii_status": "up", "speed": "25000"})
-    lay(tmp_path / "net/ens2", {"bonding_slave/mii_status": "down"})
-    lay(tmp_path / "net/bond0/statistics", {"rx_packets": "900", "rx_errors": "7"})
-    lay(
+        write_tree(tmp_path / "net" / name, {"ifindex": str(number), "operstate": "up", "speed": "-1"})
+    write_tree(tmp_path / "net", {"bonding_masters": "bond0", "bond0/speed": "50000", "bond0/duplex": "full"})
+    write_tree(
+        tmp_path / "net/bond0", {"bonding/mode": "802.3ad 4", "bonding/slaves": "ens1 ens2", "carrier_changes": "3"}
+    )
+    write_tree(tmp_path / "net/ens1", {"bonding_slave/mii_status": "up", "speed": "25000"})
+    write_tree(tmp_path / "net/ens2", {"bonding_slave/mii_status": "down"})
+    write_tree(tmp_path / "net/bond0/statistics", {"rx_packets": "900", "rx_errors": "7"})
+    write_tree(
         tmp_path / "conf",
         {"all/rp_filter": "0", "bond0/rp_filter": "1", "all/arp_ignore": "1", "bond0/arp_ignore": "0"},
     )
@@ -55,7 +57,7 @@ def test_a_bond_with_a_dead_member(sys_net: Path) -> None:
     assert found["ens2"].speed_mbps is None and found["ens1"].bond_mode == ""
 
 
-def test_a_sys_of_another_namespace_is_not_believed(sys_net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sysfs_of_another_namespace_is_ignored(sys_net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def strange(name: str) -> int:
         raise OSError("no interface with this name")
 
@@ -65,7 +67,7 @@ def test_a_sys_of_another_namespace_is_not_believed(sys_net: Path, monkeypatch: 
     assert caught.value.kind == "missing" and "another network namespace" in caught.value.reason
 
 
-def test_no_sys_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_sysfs_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nic_state, "NET", str(tmp_path / "nothing"))
     with pytest.raises(ProbeUnavailable):
         nic_states({})
@@ -84,7 +86,7 @@ def message(kind: int, size: int = 28) -> bytes:
     return struct.pack("=IHHII", size, kind, 2, 1, 0) + b"\0" * (size - 16)
 
 
-def test_rules_are_counted_until_the_list_is_done() -> None:
+def test_rules_are_counted_to_the_end_of_the_list() -> None:
     assert parse_rules(message(32) + message(32, 29) + b"\0" * 3 + message(32)) == (3, True)
     assert parse_rules(message(32) + message(3, 20)) == (1, False)
     assert parse_rules(b"") == (0, False)
@@ -92,7 +94,7 @@ def test_rules_are_counted_until_the_list_is_done() -> None:
         parse_rules(message(2, 36))
 
 
-def test_routes_are_given_in_the_order_asked() -> None:
+def test_routes_keep_the_requested_order() -> None:
     found = routes({"addresses": ["127.0.0.2", "127.0.0.1"]}).routes
     assert [(item.destination, item.interface) for item in found] == [("127.0.0.2", "lo"), ("127.0.0.1", "lo")]
     with pytest.raises(ProbeUnavailable):

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes import built
 from preflight_checks.probes.gpus import gpus, kernel_driver
 from preflight_checks.probes.limits import limits
@@ -29,7 +29,7 @@ def test_the_loaded_kernel_module(text: str, version: str) -> None:
 
 
 class FakeNvml(ModuleType):
-    """The few calls of pynvml, for a node with two GPUs of which one is lost."""
+    """The calls of pynvml that the probe makes, for a node with two GPUs, one of them lost."""
 
     NVML_ERROR_LIBRARY_NOT_FOUND, NVML_ERROR_DRIVER_NOT_LOADED = 12, 9
     NVML_ERROR_LIB_RM_VERSION_MISMATCH, NVML_ERROR_NO_PERMISSION = 18, 4
@@ -97,7 +97,7 @@ def test_a_broken_driver_is_an_observation(monkeypatch: pytest.MonkeyPatch, code
     assert gpus({}).problem == problem
 
 
-def test_a_denied_or_missing_library_binding_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_denied_or_missing_binding_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(4))
     with pytest.raises(ProbeUnavailable) as denied:
         gpus({})
@@ -139,13 +139,13 @@ def test_version_files_of_torch_and_paddle(text: str, cuda: str, version: str, t
     for framework, file in (("torch", "version.py"), ("paddle", "version/__init__.py")):
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text(text)
-        said = built.said_of(framework, str(tmp_path))
+        said = built.version_info(framework, str(tmp_path))
         assert (said.get("cuda", ""), said.get("version", "")) == (cuda, version)
 
 
-def test_what_is_no_python_says_nothing(tmp_path: Path) -> None:
+def test_an_invalid_version_file_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "version.py").write_text("cuda = '12.8' (")
-    assert built.said_of("torch", str(tmp_path)) == {}
+    assert built.version_info("torch", str(tmp_path)) == {}
 
 
 def test_limits_of_this_process() -> None:
@@ -185,7 +185,7 @@ def test_relative_paths_patterns_and_variables(tmp_path: Path, monkeypatch: pyte
     assert pattern.kind == "pattern" and [e.name for e in pattern.entries] == ["part-0.tar", "part-1.tar"]
 
 
-def test_missing_and_dangling_are_told_apart(tmp_path: Path) -> None:
+def test_missing_and_dangling_paths_are_distinguished(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("nowhere")
     assert path_state({"path": str(tmp_path / "none")}).problem == "missing"
     assert path_state({"path": str(tmp_path / "link")}).problem == "dangling"

@@ -1,4 +1,4 @@
-"""Paths of a job: patterns, lists, prefixes, mounts, and what files hold."""
+"""Paths of a job: patterns, lists, prefixes, mounts, and contents of files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from preflight_checks.probes import paths
-from preflight_checks.probes.content import MOST_FILES, WHOLE_BYTES, chosen, digest_of, sampled
+from preflight_checks.probes.content import FULL_READ_BYTES, MAX_FILES, chosen, digest_of, sampled
 from preflight_checks.probes.mounts import mount_of, mounted, mounts
 from preflight_checks.probes.paths import path_state
 from preflight_checks.probes.patterns import expanded, has_braces
@@ -25,7 +25,7 @@ tmpfs /data tmpfs rw 0 0
     ("path", "kind"),
     [("/data/train", "tmpfs"), ("/database", "ext4"), ("/mnt/with space/a", "nfs4"), ("/", "ext4")],
 )
-def test_the_mount_a_path_lies_on(path: str, kind: str) -> None:
+def test_the_mount_of_a_path(path: str, kind: str) -> None:
     found = mount_of(path, mounts(MOUNTS))
     assert found is not None and found.kind == kind
     assert mount_of(path, []) is None
@@ -55,12 +55,12 @@ def test_braces(text: str, names: list[str]) -> None:
     assert has_braces(text) is (names != [text])
 
 
-def test_a_range_too_long_to_be_meant_stands_for_itself() -> None:
+def test_too_long_a_range_is_not_expanded() -> None:
     assert not has_braces("{0..99999999}") and expanded("{0..99999999}") == ["{0..99999999}"]
     assert len(expanded("{0..40000}{0..40000}")) == 50000
 
 
-def test_shards_that_a_pattern_names_and_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_shards_of_a_pattern(tmp_path: Path) -> None:
     for index in (0, 1, 3):
         (tmp_path / f"{index:02}.tar").write_text("x")
     found = path_state({"path": f"{tmp_path}/{{00..03}}.tar"})
@@ -68,14 +68,14 @@ def test_shards_that_a_pattern_names_and_that_are_not_there(tmp_path: Path) -> N
     assert path_state({"path": f"{tmp_path}/no{{00..03}}.tar"}).problem == "missing"
 
 
-def test_a_folder_that_takes_too_long_to_list_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_folder_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").touch()
-    monkeypatch.setattr(paths, "ENOUGH_S", -1.0)
+    monkeypatch.setattr(paths, "TIME_LIMIT_S", -1.0)
     found = path_state({"path": str(tmp_path)})
     assert found.hurried and found.truncated and found.samples == []
 
 
-def test_the_prefix_of_an_indexed_data_set(tmp_path: Path) -> None:
+def test_an_indexed_data_set_is_found_by_its_prefix(tmp_path: Path) -> None:
     (tmp_path / "wiki_text_document.bin").write_bytes(b"12345")
     found = path_state({"path": str(tmp_path / "wiki_text_document")})
     assert (found.kind, found.size_bytes, found.absent) == ("indexed", 5, ["wiki_text_document.idx"])
@@ -101,12 +101,12 @@ def test_permission_of_files_and_folders(tmp_path: Path) -> None:
 def test_every_node_reads_the_same_few_files() -> None:
     names = [f"part-{i:05}" for i in range(1000)]
     picked = chosen(names)
-    assert len(picked) == MOST_FILES and picked == chosen(reversed(names))
+    assert len(picked) == MAX_FILES and picked == chosen(reversed(names))
     # One file fewer on a node leaves the others chosen.
-    assert len(set(picked) & set(chosen(name for name in names if name != picked[0]))) == MOST_FILES - 1
+    assert len(set(picked) & set(chosen(name for name in names if name != picked[0]))) == MAX_FILES - 1
 
 
-def test_digests_tell_contents_of_one_size_apart(tmp_path: Path) -> None:
+def test_digests_distinguish_contents_of_one_size(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     one.write_bytes(b"abc")
     two.write_bytes(b"abd")
@@ -114,9 +114,9 @@ def test_digests_tell_contents_of_one_size_apart(tmp_path: Path) -> None:
     assert digest_of("x", str(one)).whole
 
 
-@pytest.mark.parametrize("place", [0, 5 * WHOLE_BYTES // 2, 5 * WHOLE_BYTES - 1])
-def test_of_a_large_file_head_middle_and_tail_count(tmp_path: Path, place: int) -> None:
-    data = bytearray(5 * WHOLE_BYTES)
+@pytest.mark.parametrize("place", [0, 5 * FULL_READ_BYTES // 2, 5 * FULL_READ_BYTES - 1])
+def test_large_files_are_sampled(tmp_path: Path, place: int) -> None:
+    data = bytearray(5 * FULL_READ_BYTES)
     file = tmp_path / "large"
     file.write_bytes(data)
     before = digest_of("x", str(file))

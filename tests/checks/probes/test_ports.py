@@ -1,4 +1,4 @@
-"""Binding ports, and finding who holds one."""
+"""Ports that can be bound, and the processes that hold others."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tests.ports import free_port
 
 
 @pytest.fixture
-def held() -> Iterator[int]:
+def bound_port() -> Iterator[int]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         yield listener.getsockname()[1]
 
 
-def test_a_held_port_is_in_use_by_this_process(held: int) -> None:
-    state = bindable({"port": held})
+def test_a_held_port_is_in_use_by_this_process(bound_port: int) -> None:
+    state = bindable({"port": bound_port})
     assert state.problem == "in-use"
     assert [(item.pid, item.local, item.listening) for item in state.holders] == [
-        (os.getpid(), f"127.0.0.1:{held}", True)
+        (os.getpid(), f"127.0.0.1:{bound_port}", True)
     ]
     assert "python" in state.holders[0].command or "pytest" in state.holders[0].command
 
@@ -38,7 +38,7 @@ def test_a_held_port_is_in_use_by_this_process(held: int) -> None:
         (socket.AF_INET6, "::"),
     ],
 )
-def test_a_port_is_vacant_where_nobody_listens_at_any_address(family: socket.AddressFamily, address: str) -> None:
+def test_a_vacant_port_has_no_listener_at_any_address(family: socket.AddressFamily, address: str) -> None:
     port = free_port()
     assert vacant(port) and vacant(port), "to look at it leaves nothing behind"
     with bound(family, (address, port)):
@@ -46,16 +46,16 @@ def test_a_port_is_vacant_where_nobody_listens_at_any_address(family: socket.Add
     assert vacant(port)
 
 
-def test_looking_whether_a_port_is_vacant_keeps_nobody_from_it() -> None:
+def test_testing_a_port_does_not_block_it() -> None:
     port = free_port()
     with socket.socket(socket.AF_INET6) as looking:
-        # What `vacant` does for an instant.
+        # `vacant` also binds the port for an instant.
         looking.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         looking.bind(("::", port))
         assert bindable({"port": port}).problem == ""
 
 
-def test_a_port_that_was_let_go_can_be_bound_at_once() -> None:
+def test_a_released_port_can_be_bound_at_once() -> None:
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", 0))
@@ -74,8 +74,8 @@ def test_an_address_of_another_machine_is_not_local() -> None:
 
 
 @pytest.mark.parametrize("port", [0, 70000])
-def test_a_number_that_is_no_port_is_said_to_be(port: int) -> None:
-    assert "between 1 and 65535" in bindable({"port": port}).detail
+def test_an_invalid_port_is_refused(port: int) -> None:
+    assert "from 1 to 65535" in bindable({"port": port}).detail
 
 
 HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
@@ -104,6 +104,6 @@ def test_tables_without_rows(text: str) -> None:
     assert parse_tcp_table(text) == []
 
 
-def test_nobody_holds_a_port_that_is_free(held: int) -> None:
-    assert list(holders_of(held))
+def test_a_free_port_has_no_holder(bound_port: int) -> None:
+    assert list(holders_of(bound_port))
     assert list(holders_of(1)) == []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes import gpudirect, pci, rdma, rdma_access
 from preflight_checks.probes.gpudirect import driver_version
 from preflight_checks.probes.pci import acs_control
@@ -18,7 +18,7 @@ from preflight_checks.probes.rdma import Gid, after_number, parse_rate
 from tests.cluster.rdma import Hca, files_of, hcas, roce_gids
 
 
-def lay(folder: Path, devices: Sequence[Hca]) -> None:
+def write_tree(folder: Path, devices: Sequence[Hca]) -> None:
     for name, text in files_of(devices).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -43,7 +43,7 @@ def test_a_folder_that_may_not_be_read(infiniband: Path) -> None:
 
 
 def test_devices_in_the_order_of_their_numbers(infiniband: Path) -> None:
-    lay(
+    write_tree(
         infiniband,
         [Hca("mlx5_10"), Hca("mlx5_2", state="1: DOWN", physical="3: Disabled", counters={"link_downed": 7})],
     )
@@ -56,14 +56,14 @@ def test_devices_in_the_order_of_their_numbers(infiniband: Path) -> None:
 
 
 def test_the_table_of_a_roce_port(infiniband: Path) -> None:
-    lay(infiniband, [Hca("mlx5_0", link_layer="Ethernet", gids=roce_gids("10.0.0.4", "ens1"))])
+    write_tree(infiniband, [Hca("mlx5_0", link_layer="Ethernet", gids=roce_gids("10.0.0.4", "ens1"))])
     gids = rdma.rdma({}).devices[0].ports[0].gids
     assert [(gid.index, gid.version) for gid in gids] == [(0, 1), (1, 2), (2, 1), (3, 2)]
     assert gids[3] == Gid(3, "0000:0000:0000:0000:0000:ffff:0a00:0004", 2, "ens1")
 
 
 def test_the_driver_and_the_place_on_the_bus(infiniband: Path, tmp_path: Path) -> None:
-    lay(infiniband, hcas(1))
+    write_tree(infiniband, hcas(1))
     (tmp_path / "0000:86:00.0").mkdir()
     (tmp_path / "mlx5_core").mkdir()
     (tmp_path / "0000:86:00.0" / "driver").symlink_to(tmp_path / "mlx5_core")
@@ -72,17 +72,17 @@ def test_the_driver_and_the_place_on_the_bus(infiniband: Path, tmp_path: Path) -
     assert (device.driver, device.pci) == ("mlx5_core", "0000:86:00.0")
 
 
-def test_a_wedged_card_does_not_hide_the_others(infiniband: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lay(infiniband, hcas(3))
+def test_a_hung_card_does_not_hide_the_others(infiniband: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tree(infiniband, hcas(3))
     release = threading.Event()
     read = rdma._device
 
-    def stuck(name: str) -> rdma.RdmaDevice:
+    def hanging(name: str) -> rdma.RdmaDevice:
         if name == "mlx5_1":
             release.wait(20)
         return read(name)
 
-    monkeypatch.setattr(rdma, "_device", stuck)
+    monkeypatch.setattr(rdma, "_device", hanging)
     try:
         found = rdma.rdma({"device_s": 0.3}).devices
     finally:
@@ -107,7 +107,7 @@ def test_states() -> None:
     assert (after_number("4: ACTIVE"), after_number("5: LinkUp"), after_number("")) == ("ACTIVE", "LinkUp", "")
 
 
-def test_what_a_rank_may_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_that_a_rank_may_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rdma_access, "NODES", str(tmp_path))
     monkeypatch.setattr(rdma_access, "VERBS", "libsuch-a-thing-does-not-exist.so.9")
     (tmp_path / "uverbs0").write_text("")
@@ -115,7 +115,7 @@ def test_what_a_rank_may_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (tmp_path / "rdma_cm").write_text("")
     found = rdma_access.rdma_access({})
     assert found.nodes == ["uverbs0", "uverbs1"] and list(found.refused) == ["uverbs1"]
-    assert "libsuch-a-thing" in found.library_problem
+    assert "libsuch-a-thing" in found.missing_library
     monkeypatch.setattr(rdma_access, "NODES", str(tmp_path / "nothing"))
     assert rdma_access.rdma_access({}).nodes == []
 
@@ -151,7 +151,7 @@ def config(*capabilities: tuple[int, int]) -> bytes:
     return bytes(data)
 
 
-def test_the_acs_register() -> None:
+def test_acs_control_bits_are_read_from_the_capability_list() -> None:
     assert acs_control(config((0x0001, 0), (0x000D, 0x1D))) == 0x1D
     assert acs_control(config((0x0001, 0))) == 0
     assert acs_control(config()) == 0
@@ -198,5 +198,5 @@ def test_bridges_above_gpus_and_cards(tmp_path: Path, monkeypatch: pytest.Monkey
         pci.pci({})
 
 
-def test_made_up_devices_may_differ_in_one_thing() -> None:
+def test_generated_devices_may_differ_in_one_property() -> None:
     assert files_of([replace(hcas(1)[0], firmware="1.2.3")])["mlx5_0/fw_ver"] == "1.2.3\n"

@@ -1,4 +1,4 @@
-"""What a node has for parameter servers."""
+"""The resources of a node for parameter servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from preflight_checks.probes import server_place as probe
 from preflight_checks.probes.server_place import is_own, parse_meminfo, parse_range, server_place
 
 
-def test_texts_of_the_kernel() -> None:
+def test_parsing_kernel_texts() -> None:
     assert parse_meminfo("MemTotal:  100 kB\nMemFree: 10 kB\nMemAvailable:   40 kB\nodd\n") == (102400, 40960)
     assert parse_meminfo("MemTotal:  100 kB\nMemFree: 10 kB\n") == (102400, 10240)
     assert parse_meminfo("") == (None, None)
@@ -19,7 +19,7 @@ def test_texts_of_the_kernel() -> None:
     assert parse_range("x y") == parse_range("1") == (None, None)
 
 
-def test_loopback_is_nobodys_and_a_strangers_address_not_ours() -> None:
+def test_loopback_and_other_addresses_are_not_own() -> None:
     assert not is_own("127.0.0.1") and not is_own("::1") and not is_own("0.0.0.0") and not is_own("nonsense")
     assert not is_own("203.0.113.7")
 
@@ -41,7 +41,7 @@ def test_an_own_address_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert host.local and host.speed_mbps == 10000
 
 
-def test_a_node_without_proc_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_without_proc_reports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "MEMINFO", str(tmp_path / "none"))
     monkeypatch.setattr(probe, "PORT_RANGE", str(tmp_path / "none"))
     seen = server_place({})

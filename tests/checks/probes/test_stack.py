@@ -1,4 +1,4 @@
-"""What a framework would load, on made-up wheels whose libraries the C compiler makes."""
+"""The libraries that a framework would load, on made-up wheels with compiled libraries."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ def link(site: Path, tag: str) -> None:
     library(site / "torch/lib/libtorch_cuda.so", "int torch;", *needs, f"-Wl,-rpath,{folders}", f"-Wl,{tag}")
 
 
-def taken(software: stack.Stack) -> dict[str, tuple[str, str]]:
+def loaded_libraries(software: stack.Stack) -> dict[str, tuple[str, str]]:
     return {found.name: (found.version, found.via.split()[0]) for found in software.builds[0].libraries}
 
 
-def test_what_the_wheel_says_of_itself(environment: Path) -> None:
+def test_build_facts_of_a_wheel(environment: Path) -> None:
     link(environment, "--disable-new-dtags")
     found = stack.stack({})
     build = found.builds[0]
     assert (build.framework, build.version, build.cuda) == ("torch", "2.7.1+cu126", "12.6")
     assert (build.cudnn, build.nccl) == ("9.5.1.17", "2.26.2")
     assert build.architectures == ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
-    assert taken(found) == {"libcudnn.so.9": ("9.5.1", "the"), "libnccl.so.2": ("2.26.2", "the")}
+    assert loaded_libraries(found) == {"libcudnn.so.9": ("9.5.1", "the"), "libnccl.so.2": ("2.26.2", "the")}
 
 
 @pytest.mark.parametrize(("tag", "version"), [("--disable-new-dtags", "9.5.1"), ("--enable-new-dtags", "8.2.4")])
@@ -71,7 +71,7 @@ def test_the_library_path_wins_over_a_runpath_and_not_over_an_rpath(
     link(environment, tag)
     library(tmp_path / "apps/libcudnn.so.9", CUDNN % 8204)
     monkeypatch.setenv("LD_LIBRARY_PATH", f"/nowhere:{tmp_path / 'apps'}")
-    assert taken(stack.stack({}))["libcudnn.so.9"][0] == version
+    assert loaded_libraries(stack.stack({}))["libcudnn.so.9"][0] == version
 
 
 def test_parts_of_cudnn_from_another_folder(environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,17 +80,20 @@ def test_parts_of_cudnn_from_another_folder(environment: Path, tmp_path: Path, m
     library(tmp_path / "apps/libcudnn_ops.so.9", "int part;")
     library(tmp_path / "apps/libcudnn.so.9", CUDNN % 90100)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path / "apps"))
-    assert taken(stack.stack({}))["libcudnn_ops.so.9"] == ("9.1.0", "LD_LIBRARY_PATH")
+    assert loaded_libraries(stack.stack({}))["libcudnn_ops.so.9"] == ("9.1.0", "LD_LIBRARY_PATH")
 
 
-def test_a_library_that_hangs_or_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_or_invalid_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libraries, "LOAD_S", 0.3)
     hanging = "#include <unistd.h>\n__attribute__((constructor)) static void f(void) { sleep(30); }\n"
     path = library(tmp_path / "libcudnn.so.9", hanging)
-    found = libraries.with_version(libraries.Found("x", str(path)), {}, libraries.cudnn_version)
+    found = libraries.with_version(libraries.LibraryLookup("x", str(path)), {}, libraries.cudnn_version)
     assert (found.version, "timeout" in found.problem) == ("", True)
     path.write_text("no library")
-    assert "loading" in libraries.with_version(libraries.Found("x", str(path)), {}, libraries.cudnn_version).problem
+    assert (
+        "loading"
+        in libraries.with_version(libraries.LibraryLookup("x", str(path)), {}, libraries.cudnn_version).problem
+    )
     assert elf.dynamic(str(path)) is None and elf.dynamic(str(tmp_path / "absent")) is None
     path.write_bytes(b"")
     assert elf.dynamic(str(path)) is None
@@ -199,7 +202,7 @@ def test_the_list_of_architectures(tmp_path: Path, data: bytes, listed: list[str
 @pytest.mark.parametrize(
     ("name", "version"), [("libcuda.so.550.54.15", "550.54.15"), ("libcuda.so.1.1", ""), ("libcuda.so.1", "")]
 )
-def test_only_a_drivers_version_is_one(tmp_path: Path, name: str, version: str) -> None:
+def test_only_driver_versions_are_accepted(tmp_path: Path, name: str, version: str) -> None:
     (tmp_path / name).touch()
     assert libraries.driver_version(str(tmp_path / name)) == version
 
@@ -228,7 +231,7 @@ def test_versions_in_numbers() -> None:
     ]
 
 
-def test_device_nodes_and_who_makes_control_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_nodes_and_cgroup_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "DEV", str(tmp_path))
     monkeypatch.setattr(devices, "CONTAINERD", str(tmp_path / "config.toml"))
     monkeypatch.setattr(devices, "CDI", (str(tmp_path / "cdi"),))

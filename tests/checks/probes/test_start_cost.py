@@ -1,4 +1,4 @@
-"""Reading and importing a package that stands in for a framework."""
+"""Reading and importing a small package in place of a framework."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes import start_cost as probe
 from preflight_checks.probes.start_cost import import_cost, read_cost
 
@@ -36,11 +36,11 @@ def test_reading_ends_in_time(package: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(probe, "WITHIN_S", -1.0)
     assert read_cost({"packages": ["stand_in_framework"]}).cut
     monkeypatch.setattr(probe, "WITHIN_S", 60.0)
-    monkeypatch.setattr(probe, "MOST_FILES", 5)
+    monkeypatch.setattr(probe, "MAX_FILES", 5)
     assert read_cost({"packages": ["stand_in_framework"]}).files == 5
 
 
-def test_an_import_is_timed_and_a_broken_one_says_why(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_import_is_timed_and_a_broken_one_has_a_reason(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert import_cost({"packages": ["stand_in_framework"]}).version == "1.2"
     del sys.modules["stand_in_framework"]
     (package / "__init__.py").write_text("raise OSError('libcudart.so.12: cannot open shared object file')\n")
@@ -48,7 +48,7 @@ def test_an_import_is_timed_and_a_broken_one_says_why(package: Path, monkeypatch
         import_cost({"packages": ["stand_in_framework"]})
 
 
-def test_without_a_framework_there_is_nothing_to_time() -> None:
+def test_without_a_framework_nothing_is_timed() -> None:
     for look in (read_cost, import_cost):
         with pytest.raises(ProbeUnavailable, match="none of"):
             look({"packages": ["no_such_framework"]})

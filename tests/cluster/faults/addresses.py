@@ -1,4 +1,4 @@
-"""Interfaces and addresses that a node should not have, or not where they are."""
+"""Extra, missing and moved interfaces and addresses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["extra_address", "extra_interface", "moved_address", "no_address"]
 
 @contextmanager
 def extra_interface(nodes: Sequence[Node], name: str, address: str = "") -> Iterator[None]:
-    """Each of the nodes has one interface more, up and with a carrier, which leads nowhere; `address` has a prefix."""
+    """Each of the nodes has an extra interface without peers, up and with a carrier; `address` has a prefix."""
     with ExitStack() as undo:
         for node in nodes:
             node.must(["ip", "link", "add", name, "type", "veth", "peer", "name", f"{name}-x"])
@@ -44,7 +44,7 @@ def no_address(node: Node, interface: str) -> Iterator[None]:
 
 @contextmanager
 def moved_address(node: Node, interface: str, address: str) -> Iterator[None]:
-    """The interface has another address, and with it another network, than the node is known by."""
+    """The interface has another address, in another network, than the cluster uses for the node."""
     with _without_address(node, interface):
         node.must(["ip", "addr", "add", address, "dev", interface])
         yield
@@ -60,5 +60,5 @@ def _without_address(node: Node, interface: str) -> Iterator[None]:
     finally:
         node.must(["ip", "-4", "addr", "flush", "dev", interface])
         node.must(["ip", "addr", "add", before, "dev", interface])
-        # As node.sh sets it up, with its quick acknowledgements.
+        # Restore the route as in node.sh, with quick acknowledgements.
         node.must(["ip", "route", "change", *route, "dev", interface, "proto", "kernel"])

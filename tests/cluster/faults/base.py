@@ -1,4 +1,4 @@
-"""What all faults share."""
+"""Shared parts of the faults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class FaultUnavailable(ClusterError):
 
 @contextmanager
 def edited(node: Node, inside: str, text: str) -> Iterator[None]:
-    """Another text in one of the node's own files, in place, so that bind mounts keep seeing it."""
+    """Replace the text of one of the node's own files, in place, so that bind mounts still see it."""
     before = node.read_text(inside) if node.path(inside).exists() else None
     try:
         node.write_text(inside, text)

@@ -1,4 +1,4 @@
-"""What processes of a node start with that is not what those of the others do."""
+"""Differences in the environment of a node's processes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .storage import own_copy_of_folder
 __all__ = [
     "PYTHON",
     "extra_distribution",
+    "extra_folder",
     "home_file",
     "left_over",
     "left_over_lock",
     "left_over_segment",
     "login_refused",
-    "made_folder",
     "nccl_conf",
     "old_python",
     "other_version",
@@ -38,7 +38,7 @@ PYTHON = "/srv/environment/bin/python3"
 
 @contextmanager
 def session_variables(*nodes: Node, **variables: str) -> Iterator[None]:
-    """Every ssh session that starts meanwhile on these nodes gets the variables, as from /etc/environment."""
+    """New ssh sessions on these nodes get the variables, as from /etc/environment."""
     for node in nodes:
         node.stop_sshd()
         node.start_sshd(variables)
@@ -52,7 +52,7 @@ def session_variables(*nodes: Node, **variables: str) -> Iterator[None]:
 
 @contextmanager
 def login_refused(node: Node, source: Node) -> Iterator[None]:
-    """The node lets in everybody but who comes from `source`, as a deny list or a missing key does."""
+    """The node rejects logins from `source`, as with a deny list or a missing key."""
     node.stop_sshd()
     node.start_sshd(lines=f"DenyUsers root@{source.data_address} root@{source.management_address}\n")
     try:
@@ -64,7 +64,7 @@ def login_refused(node: Node, source: Node) -> Iterator[None]:
 
 @contextmanager
 def nccl_conf(node: Node, text: str) -> Iterator[None]:
-    """The node's administrator has set this for every process that uses NCCL."""
+    """The node's /etc/nccl.conf has this text."""
     with edited(node, "/etc/nccl.conf", text):
         yield
 
@@ -78,7 +78,7 @@ def home_file(node: Node, name: str, text: str) -> Iterator[None]:
 
 @contextmanager
 def python_on(nodes: Sequence[Node], program: str = sys.executable) -> Iterator[None]:
-    """`PYTHON` runs `program` on these nodes; on the others it is not there."""
+    """`PYTHON` runs `program` on these nodes; on the others it does not exist."""
     for node in nodes:
         node.write_text(PYTHON, f'#!/bin/sh\nexec {program} "$@"\n')
         node.must(["chmod", "755", PYTHON])
@@ -99,8 +99,8 @@ def old_python() -> str:
 
 
 @contextmanager
-def made_folder(nodes: Sequence[Node], path: str, files: Mapping[str, str] | None = None) -> Iterator[None]:
-    """A folder below /srv, with these files, that these nodes have and the others lack."""
+def extra_folder(nodes: Sequence[Node], path: str, files: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Only these nodes have this folder below /srv, with these files."""
     for node in nodes:
         node.must(["mkdir", "-p", path])
         for name, text in (files or {}).items():
@@ -114,7 +114,7 @@ def made_folder(nodes: Sequence[Node], path: str, files: Mapping[str, str] | Non
 
 @contextmanager
 def other_version(node: Node, distribution: str, version: str) -> Iterator[None]:
-    """This node's Python has another version of a package, as its metadata says; the package itself is the same."""
+    """The metadata of a package on this node gives another version; the package itself is the same."""
     found = metadata.distribution(distribution)
     folder = next(Path(str(found.locate_file(file))) for file in found.files or () if file.name == "METADATA").parent
     with own_copy_of_folder(node, str(folder)):
@@ -126,7 +126,7 @@ def other_version(node: Node, distribution: str, version: str) -> Iterator[None]
 
 @contextmanager
 def extra_distribution(node: Node, name: str, version: str, *, commit: str = "") -> Iterator[None]:
-    """This node's Python finds the metadata of one package more, installed in place at `commit` where that is given."""
+    """This node's Python finds the metadata of an extra package, installed in place at `commit` if given."""
     folder = Path(str(metadata.distribution("pytest").locate_file(f"{name}-{version}.dist-info")))
     with own_copy_of_folder(node, str(folder)):
         node.must(["mkdir", str(folder)])
@@ -167,7 +167,7 @@ def left_over(
                 process.send_signal(signal.SIGSTOP)
             yield
         finally:
-            # SIGKILL ends what is stopped, too.
+            # SIGKILL also ends stopped processes.
             process.send_signal(signal.SIGKILL)
             process.kill_session()
             node.must(["rm", "-rf", "/srv/earlier"])

@@ -1,4 +1,4 @@
-"""Folders of one node that are full, read-only, hung, or not what they should be."""
+"""Folders of one node that are full, read-only, hung, or wrong."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
     "small_disk",
 ]
 
-#: Mounts a file system in user space and never answers what the kernel asks of it.
+#: Mounts a file system in user space and never answers the kernel.
 _NEVER_ANSWERS = """
 import ctypes, os, sys
 device = os.open("/dev/fuse", os.O_RDWR)
@@ -37,14 +37,14 @@ sys.stdin.read()
 
 @contextmanager
 def small_disk(node: Node, folder: str, size_bytes: int) -> Iterator[None]:
-    """An empty file system of so many bytes covers the folder, which is made where there is none."""
+    """An empty file system of this size covers the folder, which is created if necessary."""
     with _covered(node, folder, ["-t", "tmpfs", "-o", f"size={size_bytes},mode=1777", "small"]):
         yield
 
 
 @contextmanager
 def no_inodes(node: Node, folder: str) -> Iterator[None]:
-    """A file system with room for bytes, and for no further file, covers the folder."""
+    """A file system with free bytes but no free inode covers the folder."""
     with _covered(node, folder, ["-t", "tmpfs", "-o", "size=64m,nr_inodes=2,mode=1777", "few"]):
         node.must(["sh", "-c", f"touch {folder}/last"])
         yield
@@ -60,7 +60,7 @@ def read_only(node: Node, folder: str) -> Iterator[None]:
 
 @contextmanager
 def hung_mount(node: Node, folder: str) -> Iterator[None]:
-    """Whoever looks at the folder waits for a server that never answers; only SIGKILL ends the waiting."""
+    """Access to the folder waits for a server that never answers; only SIGKILL ends it."""
     node.must(["mkdir", "-p", folder])
     command = [sys.executable, "-I", "-S", "-c", _NEVER_ANSWERS, folder]
     with node.popen(command, stdin=subprocess.PIPE) as server:
@@ -70,14 +70,14 @@ def hung_mount(node: Node, folder: str) -> Iterator[None]:
                 raise FaultUnavailable(f"{folder} of {node.name}: {server.stderr.read().strip()}")
             yield
         finally:
-            # Its end closes the device, which ends all waiting; only then can the mount be taken away.
+            # Its end closes the device, which ends all waits; only then can it be unmounted.
             server.kill_session()
             node.run(["umount", "-l", folder])
 
 
 @contextmanager
 def dangling_link(node: Node, path: str) -> Iterator[None]:
-    """In the place of the file or folder stands a link to nothing."""
+    """A dangling link replaces the file or folder."""
     with own_copy_of_folder(node, path):
         node.must(["rm", "-rf", "--", path])
         node.must(["ln", "-s", "/srv/gone", path])
@@ -86,7 +86,7 @@ def dangling_link(node: Node, path: str) -> Iterator[None]:
 
 @contextmanager
 def folder_instead(node: Node, path: str) -> Iterator[None]:
-    """In the place of the file stands an empty folder."""
+    """An empty folder replaces the file."""
     with own_copy_of_folder(node, path):
         node.must(["rm", "-rf", "--", path])
         node.must(["mkdir", path])
@@ -95,7 +95,7 @@ def folder_instead(node: Node, path: str) -> Iterator[None]:
 
 @contextmanager
 def closed_file(node: Node, path: str) -> Iterator[None]:
-    """Nobody may read the file or folder; root still can, unless it lacks the capability."""
+    """The file or folder is unreadable, except for root with the capability."""
     with own_copy_of_folder(node, path):
         node.must(["chmod", "000", path])
         yield

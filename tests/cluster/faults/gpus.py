@@ -1,4 +1,4 @@
-"""Drivers and devices that differ on one node (the stub NVML library's answers)."""
+"""Drivers and devices that differ on one node (answers of the stub NVML library)."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = [
     "nvml_wedged",
 ]
 
-#: So long hangs what hangs: longer than any deadline.
+#: The duration of a hang: longer than any deadline.
 _FOREVER_S = 600
 _numbers = itertools.count(1)
 
 
 @contextmanager
 def gpu_config(node: Node, gpus: Gpus) -> Iterator[None]:
-    """The node answers with another driver or other devices; see `Gpus`."""
+    """The node reports another driver or other devices; see `Gpus`."""
     _require_stub(node)
     with edited(node, CONFIGURATION, gpus.text(node.name)):
         yield
@@ -39,7 +39,7 @@ def gpu_config(node: Node, gpus: Gpus) -> Iterator[None]:
 
 @contextmanager
 def driver_version(node: Node, version: str, *, cuda: int | None = None) -> Iterator[None]:
-    """The node has another driver, whole, and where given another CUDA driver version (12020 is 12.2)."""
+    """The node has another driver and, if given, another CUDA driver version (12020 is 12.2)."""
     changes = {"driver": version} | ({} if cuda is None else {"cuda": str(cuda)})
     with _changed(node, changes), cuda_library(node, version):
         yield
@@ -47,7 +47,7 @@ def driver_version(node: Node, version: str, *, cuda: int | None = None) -> Iter
 
 @contextmanager
 def cuda_library(node: Node, version: str | None, *, empty: bool = False) -> Iterator[None]:
-    """The node's libcuda.so.1 is that of this version, or a file of no bytes, or (None) is not there."""
+    """The node's libcuda.so.1 has this version, is empty, or (None) does not exist."""
     _require_stub(node)
     aside = f"{CUDA_LIBRARY}.aside"
     node.must(["mv", CUDA_LIBRARY, aside])
@@ -64,35 +64,35 @@ def cuda_library(node: Node, version: str | None, *, empty: bool = False) -> Ite
 
 @contextmanager
 def gpu_lost(node: Node, index: int) -> Iterator[None]:
-    """Device `index` has fallen off the bus: it counts, but every question about it fails."""
+    """Device `index` has fallen off the bus: it is counted, but every query of it fails."""
     with _changed(node, {f"gpu{index}.error": str(NvmlError.GPU_IS_LOST)}):
         yield
 
 
 @contextmanager
 def gpu_state(node: Node, index: int, **state: int | str) -> Iterator[None]:
-    """Device `index` answers these values, by the keys of `stub_nvml.c`; `error:4` is a refusal."""
+    """Device `index` returns these values, by the keys of `stub_nvml.c`; `error:4` is an error code."""
     with _changed(node, {f"gpu{index}.{key}": str(value) for key, value in state.items()}):
         yield
 
 
 @contextmanager
 def gpu_wedged(node: Node, index: int, key: str) -> Iterator[None]:
-    """The question for `key` of device `index` hangs in the driver."""
+    """The query for `key` of device `index` hangs in the driver."""
     with gpu_state(node, index, **{key: f"wedge:{_FOREVER_S}"}):
         yield
 
 
 @contextmanager
 def gpu_count(node: Node, count: int) -> Iterator[None]:
-    """The node lists this many devices, the first of those it had."""
+    """The node lists only the first `count` of its devices."""
     with _changed(node, {"count": str(count)}):
         yield
 
 
 @contextmanager
 def nvml_error(node: Node, code: int) -> Iterator[None]:
-    """NVML cannot be initialised and answers this nvmlReturn_t; see `NvmlError`."""
+    """The initialisation of NVML fails with this nvmlReturn_t; see `NvmlError`."""
     with _changed(node, {"init_error": str(code)}):
         yield
 
@@ -133,7 +133,7 @@ def _require_stub(node: Node) -> None:
 
 @contextmanager
 def driver_files(node: Node, files: Mapping[str, str]) -> Iterator[None]:
-    """On this node /proc/driver holds these files, as drivers of devices that are not there would have it."""
+    """On this node /proc/driver holds these files, as with drivers of further devices."""
     instead = f"/run/faults/drivers-{next(_numbers)}"
     for name, text in files.items():
         node.write_text(f"{instead}/{name}", text)

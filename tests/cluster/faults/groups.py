@@ -1,7 +1,8 @@
-"""Control groups that hold the sessions of one node back: less CPU, fewer cores, memory or processes.
+"""Control groups that limit the sessions of one node: CPU, cores, memory or processes.
 
-Only what ssh starts from now on is held, as by a service's or a container's limits. Version 1 only: that is where a
-machine without a container engine usually lets controllers be used.
+Only new ssh sessions are limited, as by the limits of a service or container. Version 1 only, which usually is
+available
+on a machine without a container engine.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _PERIOD_US = 100_000
 
 @contextmanager
 def cpu_quota(node: Node, cores: float) -> Iterator[None]:
-    """Everything that sessions start shares so much CPU time: 0.2 is a fifth of one core."""
+    """All processes of sessions share this CPU time: 0.2 is a fifth of one core."""
     quota = str(int(cores * _PERIOD_US))
     with _held(node, "cpu", {"cpu.cfs_period_us": str(_PERIOD_US), "cpu.cfs_quota_us": quota}):
         yield
@@ -36,26 +37,26 @@ def cpu_set(node: Node, cores: str) -> Iterator[None]:
 
 @contextmanager
 def memory_limit(node: Node, size_bytes: int) -> Iterator[None]:
-    """What sessions start may hold so much memory together."""
+    """All processes of sessions together may use this memory."""
     with _held(node, "memory", {"memory.limit_in_bytes": str(size_bytes)}):
         yield
 
 
 @contextmanager
 def process_limit(node: Node, processes: int) -> Iterator[None]:
-    """Sessions may have so many processes and threads together."""
+    """All sessions together may have this number of processes and threads."""
     with _held(node, "pids", {"pids.max": str(processes)}):
         yield
 
 
 @contextmanager
 def _held(node: Node, controller: str, settings: Mapping[str, str]) -> Iterator[None]:
-    """The listening sshd in a group of its own; whatever it starts is born there."""
+    """Put the listening sshd, and thus its children, into a new group."""
     top = f"/sys/fs/cgroup/{controller}"
     if not node.path(f"{top}/cgroup.procs").exists():
         raise FaultUnavailable(f"no control groups of version 1 for {controller} at {top}")
     before = _group(node, controller)
-    # Directly below the root: a group in between could hold back even more.
+    # Directly below the root: a group in between could limit even more.
     group = f"{top}/fault-{node.name}-{node.pid}-{next(_numbers)}"
     made = node.run(["mkdir", group])
     if made.returncode != 0:
@@ -66,7 +67,7 @@ def _held(node: Node, controller: str, settings: Mapping[str, str]) -> Iterator[
         node.must(["sh", "-c", f"cat /run/sshd.pid >{group}/cgroup.procs"])
         yield
     finally:
-        # Whoever was born in the group goes where sshd was; a process that ends meanwhile is none.
+        # Processes of the group move to sshd's former group, except those that end meanwhile.
         empty = f"for pid in $(cat {group}/cgroup.procs); do echo $pid >{top}{before}/cgroup.procs; done 2>/dev/null"
         node.run(["sh", "-c", empty])
         node.must(["sh", "-c", f"for try in 1 2 3 4 5 6 7 8 9; do rmdir {group} && exit; {empty}; sleep 0.1; done"])

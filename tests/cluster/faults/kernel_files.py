@@ -1,4 +1,4 @@
-"""What the kernel of one node says of itself: another text in one file of /sys or /proc."""
+"""Faults in files of /sys or /proc on one node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _numbers = itertools.count(1)
 
 @contextmanager
 def kernel_file(node: Node, path: str, text: str) -> Iterator[None]:
-    """On this node the file at `path`, below /sys or /proc, reads `text`; the kernel itself is left alone."""
+    """On this node the file at `path`, below /sys or /proc, reads `text`; the kernel is unchanged."""
     if not path.startswith(("/sys/", "/proc/")):
         raise ValueError(f"{path} is no file of the kernel's; use faults.file_content")
     if node.run(["test", "-e", path]).returncode != 0:

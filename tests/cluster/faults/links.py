@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from .services import sshd_stopped
 __all__ = [
     "delayed",
     "duplicate_address",
+    "flapping",
     "interface_mtu",
     "link_down",
     "mtu_black_hole",
@@ -23,6 +25,7 @@ __all__ = [
     "offloads_off",
     "rename_interface",
     "routed_over_management",
+    "same_hardware_address",
     "slow_link",
     "unplugged",
 ]
@@ -45,7 +48,7 @@ def link_down(node: Node, interface: str) -> Iterator[None]:
 
 @contextmanager
 def unplugged(node: Node, interface: str) -> Iterator[None]:
-    """The cable is out: the interface is up but has no carrier, and peers wait for an answer."""
+    """The cable is unplugged: the interface is up but has no carrier, and peers wait for an answer."""
     port = node.place.fabric_ports[interface]
     node.fabric.must(["ip", "link", "set", port, "down"])
     try:
@@ -56,8 +59,40 @@ def unplugged(node: Node, interface: str) -> Iterator[None]:
 
 
 @contextmanager
+def flapping(node: Node, *, every_s: float = 1.8, down_s: float = 0.2) -> Iterator[None]:
+    """The cable of the data network makes contact again and again: no carrier for `down_s`, `every_s` apart."""
+    port, stop = node.place.fabric_ports["eth0"], threading.Event()
+
+    def flap() -> None:
+        while not stop.wait(every_s - down_s):
+            node.fabric.run(["ip", "link", "set", port, "down"])
+            stop.wait(down_s)
+            node.fabric.run(["ip", "link", "set", port, "up"])
+
+    thread = threading.Thread(target=flap)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        _wait_for_carrier(node, "eth0")
+
+
+@contextmanager
+def same_hardware_address(node: Node, other: Node) -> Iterator[None]:
+    """The card of `node` on the data network has the hardware address of that of `other`, as in a copied machine."""
+    own, copied = (place.read_text("/sys/class/net/eth0/address").strip() for place in (node, other))
+    node.must(["ip", "link", "set", "eth0", "address", copied])
+    try:
+        yield
+    finally:
+        node.must(["ip", "link", "set", "eth0", "address", own])
+
+
+@contextmanager
 def off_the_switch(node: Node) -> Iterator[None]:
-    """The switch does not pass on what the node sends and gets, though the port has a carrier: a wrong VLAN, say."""
+    """The switch drops the node's packets, although the port has a carrier, as with a wrong VLAN."""
     port = node.place.fabric_ports["eth0"]
     node.fabric.must(["ip", "link", "set", port, "nomaster"])
     try:
@@ -128,9 +163,9 @@ def slow_link(node: Node, megabits_per_s: int) -> Iterator[None]:
 
 @contextmanager
 def delayed(node: Node, milliseconds: float, *, jitter: float = 0.0) -> Iterator[None]:
-    """Every frame from and to the node's data interface takes so much longer, give or take up to `jitter`.
+    """Every frame from and to the node's data interface is delayed, plus or minus up to `jitter`.
 
-    A program stands between the switch and the node's cable, since many kernels have no netem; it carries about
+    A program between the switch and the node's cable does this, since many kernels lack netem; it carries about
     100 Mbit/s.
     """
     port = node.place.fabric_ports["eth0"]
@@ -139,7 +174,7 @@ def delayed(node: Node, milliseconds: float, *, jitter: float = 0.0) -> Iterator
     with ExitStack() as undo:
         undo.enter_context(offloads_off(everybody))
         for host in everybody:
-            # Frames that a program passes on must carry their checksums.
+            # Frames that a program forwards need their checksums.
             undo.callback(host.must, ["ethtool", "-K", "eth0", "tx", "on"])
             host.must(["ethtool", "-K", "eth0", "tx", "off"])
         node.fabric.must(["ip", "link", "add", ends[0], "type", "veth", "peer", "name", ends[1]])
@@ -159,7 +194,7 @@ def delayed(node: Node, milliseconds: float, *, jitter: float = 0.0) -> Iterator
 
 @contextmanager
 def duplicate_address(node: Node) -> Iterator[None]:
-    """A machine outside the cluster has the address of the node's data interface, and answers for it, too."""
+    """A machine outside the cluster has the same address as the node's data interface, and also answers for it."""
     port = f"dup-{node.place.index}"
     with ExitStack() as undo:
         node.fabric.must(["ip", "link", "add", port, "type", "veth", "peer", "name", f"{port}-sw"])
@@ -169,7 +204,7 @@ def duplicate_address(node: Node) -> Iterator[None]:
         node.fabric.must(["ip", "address", "add", f"{node.data_address}/16", "dev", port])
         node.fabric.must(["ip", "link", "set", port, "up"])
         for host in node.peers:
-            # Everybody asks anew, as after minutes of silence.
+            # Clear the neighbour tables, as after minutes without traffic.
             host.run(["ip", "neigh", "flush", "to", node.data_address])
         yield
         for host in node.peers:
@@ -190,7 +225,7 @@ def routed_over_management(node: Node) -> Iterator[None]:
 
 @contextmanager
 def offloads_off(nodes: Sequence[Node]) -> Iterator[None]:
-    """What the hosts send on the data network is cut into packets of the MTU, as on a wire."""
+    """The hosts' data is sent in packets of the MTU, as on a wire."""
 
     def switch(node: Node, state: str) -> None:
         node.must(["ethtool", "-K", "eth0", "tso", state, "gso", state, "gro", state])

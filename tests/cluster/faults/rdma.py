@@ -1,4 +1,4 @@
-"""RDMA devices that the nodes do not have: their folder below /sys/class is made up."""
+"""Simulated RDMA devices: their folder below /sys/class is generated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _numbers = itertools.count(1)
 def rdma_devices(nodes: Sequence[Node], devices: Sequence[Hca], *, opened: bool = True) -> Iterator[None]:
     """The nodes show these devices in /sys/class/infiniband. They carry nothing.
 
-    Without `opened` there is no device node for them in /dev, as in a container that was not given any.
+    Without `opened` they have no device nodes in /dev, as in a container without devices.
     """
     with ExitStack() as undo:
         for node in nodes:
@@ -28,9 +28,8 @@ def rdma_devices(nodes: Sequence[Node], devices: Sequence[Hca], *, opened: bool 
 
 @contextmanager
 def _tree(node: Node, files: Mapping[str, str], *, opened: bool) -> Iterator[None]:
-    """A folder of classes in memory: every class of the kernel's as it is, and this one beside them.
-
-    Likewise a /dev with device nodes of verbs, which are /dev/null under another name.
+    """Build a class folder in memory with the kernel's classes and this one, and a /dev with verbs devices that are
+    copies of /dev/null.
     """
     kept = f"/run/faults/classes-{next(_numbers)}"
     made = f"{kept}-made"
@@ -59,7 +58,7 @@ def _tree(node: Node, files: Mapping[str, str], *, opened: bool) -> Iterator[Non
 
     with ExitStack() as undo:
         undo.callback(step, "rm", "-rf", made, kept)
-        # Lazily, and with what is mounted below: programs may still stand in it.
+        # Lazily and recursively: programs may still use it.
         step("mount", "--rbind", "/sys", kept)
         undo.callback(step, "umount", "-R", "-l", kept)
         step("mount", "-t", "tmpfs", "classes", "/sys/class")

@@ -1,4 +1,4 @@
-"""Passes frames on between two interfaces, each after a delay: `relay.py A B MILLISECONDS JITTER`, until stdin ends."""
+"""Forwards frames between two interfaces, each after a delay: `relay.py A B MILLISECONDS JITTER`, until stdin ends."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import socket
 import sys
 import time
 
-#: From linux/if_ether.h: frames of every protocol. From linux/if_packet.h: what this machine sends itself.
+#: From linux/if_ether.h: frames of every protocol. From linux/if_packet.h: frames sent by this machine.
 _EVERY, _OUTGOING = 0x0003, 4
-_MOST_WAITING = 20000
+_MAX_WAITING = 20000
 
 
 def opened(name: str) -> socket.socket:
@@ -53,7 +53,7 @@ def main(here: str, there: str, milliseconds: str, jitter: str) -> None:
                     frame, address = end.recvfrom(65536)
                 except BlockingIOError:
                     break
-                if address[2] != _OUTGOING and len(waiting) < _MOST_WAITING:
+                if address[2] != _OUTGOING and len(waiting) < _MAX_WAITING:
                     number += 1
                     due = time.monotonic() + delay_s + random.uniform(-jitter_s, jitter_s)
                     heapq.heappush(waiting, (due, number, 1 - index, frame))

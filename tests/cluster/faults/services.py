@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ..compiled import compile_library
@@ -18,9 +18,12 @@ __all__ = [
     "hosts_entry",
     "hosts_missing",
     "login_noise",
+    "login_shell",
+    "login_start",
     "low_limits",
     "own_file",
     "port_in_use",
+    "priority",
     "sshd_frozen",
     "sshd_stopped",
 ]
@@ -45,7 +48,7 @@ def sshd_stopped(node: Node) -> Iterator[None]:
 
 @contextmanager
 def sshd_frozen(node: Node) -> Iterator[None]:
-    """sshd accepts connections (the kernel does) and then says nothing, for ever."""
+    """sshd accepts connections (in the kernel) and never answers."""
     node.signal_sshd("STOP")
     try:
         yield
@@ -54,9 +57,11 @@ def sshd_frozen(node: Node) -> Iterator[None]:
 
 
 @contextmanager
-def low_limits(node: Node, *, nofile: int | None = None, memlock: int | None = None) -> Iterator[None]:
-    """Sessions opened meanwhile get these soft limits: open files, and locked memory in bytes."""
-    wanted = {"nofile": nofile, "memlock": memlock}
+def low_limits(
+    node: Node, *, nofile: int | None = None, memlock: int | None = None, cpu: int | None = None
+) -> Iterator[None]:
+    """New sessions get these soft limits: open files, locked memory in bytes, and seconds of CPU time."""
+    wanted = {"nofile": nofile, "memlock": memlock, "cpu": cpu}
     limits = {name: value for name, value in wanted.items() if value is not None}
     before = {name: _soft_limit(node, name) for name in limits}
     try:
@@ -70,7 +75,7 @@ def low_limits(node: Node, *, nofile: int | None = None, memlock: int | None = N
 
 @contextmanager
 def hosts_entry(node: Node, name: str, address: str) -> Iterator[None]:
-    """On this node `name` resolves to `address` alone, as with Debian's own name -> 127.0.1.1."""
+    """On this node `name` resolves only to `address`, as with Debian's 127.0.1.1 for the own name."""
     with edited(node, "/etc/hosts", f"{address} {name}\n{_hosts_without(node, name)}"):
         yield
 
@@ -97,9 +102,36 @@ def login_noise(node: Node, text: str) -> Iterator[None]:
 
 
 @contextmanager
-def port_in_use(node: Node, port: int, *, address: str = "0.0.0.0") -> Iterator[None]:
-    """Some other program listens on the port, accepts, and never answers."""
-    command = [sys.executable, "-I", "-S", "-c", _LISTEN, address, str(port)]
+def login_start(node: Node, text: str) -> Iterator[None]:
+    """The start-up file of the login shell on the node has this text."""
+    with edited(node, f"{HOME}/.bashrc", text):
+        yield
+
+
+@contextmanager
+def login_shell(node: Node, shell: str) -> Iterator[None]:
+    """The user database of the node gives root this login shell."""
+    accounts = [line.split(":") for line in node.read_text("/etc/passwd").splitlines()]
+    changed = [[*words[:-1], shell] if words[0] == "root" else words for words in accounts]
+    with edited(node, "/etc/passwd", "".join(":".join(words) + "\n" for words in changed)):
+        yield
+
+
+@contextmanager
+def priority(node: Node, niceness: int) -> Iterator[None]:
+    """New sessions run with this niceness."""
+    renice = "renice -n {} -p $(cat /run/sshd.pid)"
+    node.must(["sh", "-c", renice.format(niceness)])
+    try:
+        yield
+    finally:
+        node.must(["sh", "-c", renice.format(0)])
+
+
+@contextmanager
+def port_in_use(node: Node, port: int, *, address: str = "0.0.0.0", last: Sequence[str] = ()) -> Iterator[None]:
+    """Another program listens on the port, accepts, and never answers; `last` are its last arguments."""
+    command = [sys.executable, "-I", "-S", "-c", _LISTEN, address, str(port), *last]
     with node.popen(command, stdin=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None and process.stderr is not None
@@ -112,7 +144,7 @@ def port_in_use(node: Node, port: int, *, address: str = "0.0.0.0") -> Iterator[
 
 @contextmanager
 def clock_offset(node: Node, seconds: float) -> Iterator[None]:
-    """Programs that start meanwhile on the node read a wall clock that is `seconds` ahead.
+    """Programs started on the node read a wall clock that is `seconds` ahead.
 
     Monotonic clocks, sleeps and file times stay right, and so do programs without the C library
     or already running.
@@ -137,5 +169,5 @@ def _soft_limit(node: Node, name: str) -> str:
 
 
 def _set_soft_limit(node: Node, name: str, value: str) -> None:
-    # Soft only: a lowered hard limit could not be put back without CAP_SYS_RESOURCE.
+    # Soft only: a lowered hard limit could not be restored without CAP_SYS_RESOURCE.
     node.must(["sh", "-c", f"prlimit --pid $(cat /run/sshd.pid) --{name}={value}:"])

@@ -1,4 +1,4 @@
-"""What the ranks' interpreter finds installed on a node: made-up distributions that say what real ones say."""
+"""Packages of the ranks' interpreter on a node: stub distributions with realistic metadata."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 from ..namespace import ClusterError
 from ..node import Node
 
-__all__ = ["ENVIRONMENT", "LIBRARIES", "Torch", "installed", "library", "management_tool"]
+__all__ = ["ENVIRONMENT", "LIBRARIES", "Torch", "installed", "management_tool", "shared_library"]
 
-#: Where they lie; a job that exports it as PYTHONPATH finds them before everything else.
+#: Their folder; a job that exports it as PYTHONPATH finds them first.
 ENVIRONMENT = "/srv/environment"
 #: A folder for a job's LD_LIBRARY_PATH.
 LIBRARIES = "/srv/libraries"
@@ -36,7 +36,7 @@ class Torch:
         said = {"__version__": f"{self.version}+cpu", "cuda": self.cuda, "git_version": f"a{self.version}"}
         tag = f"+cu{self.cuda.replace('.', '')}" if self.cuda else "+cpu"
         said["__version__"] = self.version + tag
-        # As in the binary of a real wheel, where the list is one string between zero bytes.
+        # As in the binary of a real wheel: the list is one string between zero bytes.
         flags = f"\0 {' '.join(self.architectures)}\0" if self.architectures else "\0"
         return {
             "torch/__init__.py": "raise ImportError('made up: it is to be read, not imported')\n",
@@ -57,7 +57,7 @@ def distribution(name: str, version: str, requires: Sequence[str] = ()) -> dict[
 def installed(
     nodes: Sequence[Node], torch: Torch | None = None, *, files: Mapping[str, str] | None = None
 ) -> Iterator[None]:
-    """The nodes have this torch, and these `files` beside it, in `ENVIRONMENT`, and nothing else there."""
+    """The nodes have only this torch and these `files` in `ENVIRONMENT`."""
     written = {**(torch.files() if torch is not None else {}), **(files or {})}
     before = [(node, node.path(ENVIRONMENT).exists()) for node in nodes]
     try:
@@ -75,12 +75,11 @@ def installed(
 
 
 @contextmanager
-def library(
+def shared_library(
     nodes: Sequence[Node], path: str, source: str, *, needs: Sequence[str] = (), run_path: str = ""
 ) -> Iterator[None]:
-    """The nodes have a library of this C source at `path`, below /srv, which needs others by name.
-
-    `run_path` is where it tells the loader to look for those (an RPATH, as in torch's wheels).
+    """The nodes have a library of this C source at `path`, below /srv, which needs other libraries by name. `run_path`
+    is its RPATH, as in torch's wheels.
     """
     name = Path(path).name
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Files and folders that are not on one node what they are on the others."""
+"""Files and folders that differ on one node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def missing_file(node: Node, path: str) -> Iterator[None]:
 
 @contextmanager
 def file_content(node: Node, path: str, text: str) -> Iterator[None]:
-    """The file has another text on this node, or exists on this node alone."""
+    """The file has another text on this node, or exists only there."""
     with own_copy_of_folder(node, path):
         node.must(["tee", "--", path], input=text)
         yield
@@ -32,7 +32,7 @@ def file_content(node: Node, path: str, text: str) -> Iterator[None]:
 
 @contextmanager
 def small_shm(node: Node, size_bytes: int) -> Iterator[None]:
-    """`/dev/shm` holds only so much; the kernel rounds up to whole pages."""
+    """`/dev/shm` has only this size; the kernel rounds up to whole pages."""
     with _resized(node, "/dev/shm", size_bytes):
         yield
 
@@ -41,7 +41,7 @@ def small_shm(node: Node, size_bytes: int) -> Iterator[None]:
 def full_disk(node: Node, folder: str = "/srv") -> Iterator[None]:
     """The memory file system at `folder` (`/srv`, `/tmp`, `/dev/shm`) has no room left."""
     used = int(node.must(["df", "--output=used", "-B1", folder]).split()[-1])
-    # A size of nothing would mean no limit, so that one page is the least.
+    # A size of zero would mean no limit, so one page is the minimum.
     size_bytes = max(used, 4096)
     with _resized(node, folder, size_bytes):
         filler = f"{folder}/.full-disk"
@@ -64,7 +64,7 @@ def _resized(node: Node, folder: str, size_bytes: int) -> Iterator[None]:
 
 @contextmanager
 def own_copy_of_folder(node: Node, path: str) -> Iterator[None]:
-    """Let the node change the folder of `path`, in memory, unseen by the machine and other nodes."""
+    """Give the node a private copy of the folder of `path`, in memory."""
     folder = PurePosixPath(path).parent
     if not folder.is_absolute() or str(folder) in ("/", "/run") or set(str(folder)) & set(":,\\"):
         raise ValueError(f"{path}: expected an absolute path in a folder other than / and /run")
@@ -75,6 +75,6 @@ def own_copy_of_folder(node: Node, path: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # Lazily: a program may still stand in the folder.
+        # Lazily: a program may still use the folder.
         node.must(["umount", "-l", str(folder)])
         node.must(["rm", "-rf", layers])

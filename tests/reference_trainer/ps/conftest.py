@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 
 @dataclass(frozen=True)
 class Answers:
-    """What servers, workers and spare workers said, by index."""
+    """The answers of servers, workers and backup workers, by index."""
 
     servers: list[dict[str, Any]]
     workers: list[dict[str, Any]]
@@ -29,25 +29,25 @@ class Answers:
 
     @property
     def errors(self) -> list[str]:
-        """Every error there was."""
+        """All errors."""
         return [answer["error"] for answer in (*self.servers, *self.workers, *self.spares) if "error" in answer]
 
     @property
     def reports(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """The reports of servers and workers; all of them must have one."""
+        """The reports of servers and workers; each must have one."""
         assert self.errors == [], [answer.get("detail") for answer in (*self.servers, *self.workers, *self.spares)]
         return [s["report"] for s in self.servers], [w["report"] for w in self.workers]
 
 
-Parts = Callable[..., Answers]
+PushParts = Callable[..., Answers]
 
 
 @pytest.fixture(scope="session")
-def parts() -> Iterator[Parts]:
-    """Run servers and workers: `parts(2, 3, mode="ssp")` returns what each said.
-
-    `overrides={"worker 1": {...}}` changes the params of one of them; `spares=1` adds spare workers; `absent` leaves
-    some out; `stopped` names those that are not waited for.
+def parts() -> Iterator[PushParts]:
+    """Run servers and workers: `parts(2, 3, mode="ssp")` returns their answers. `overrides={"worker 1": {...}}` changes
+    the
+    params of one of them; `spares=1` adds backup workers; `absent` leaves some out; `stopped` names those that are not
+    awaited.
     """
     pytest.importorskip("torch")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

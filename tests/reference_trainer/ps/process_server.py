@@ -14,7 +14,7 @@ from dataclasses import asdict
 
 import torch
 
-from preflight.node.wire import ProbeUnavailable
+from preflight.agent.wire import ProbeUnavailable
 from reference_trainer.ps.server import server
 from reference_trainer.ps.worker import worker
 
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def run(asked):
-    """Fork one process for each of `asked["parts"]`, wait for all, and return what each said."""
+    """Fork one process for each of `asked["parts"]`, wait for all, and return their answers."""
     started = [start(params) for params in asked["parts"]]
     texts = [""] * len(started)
     open_pipes = {pipe: number for number, (_, pipe) in enumerate(started)}
@@ -46,7 +46,7 @@ def run(asked):
             if not data:
                 os.close(pipe)
                 ended[open_pipes.pop(pipe)] = time.time()
-        # Whoever is stopped for good is ended once nobody else runs.
+        # A stopped process is killed once no other runs.
         if {open_pipes[pipe] for pipe in open_pipes} <= set(asked.get("stopped", [])):
             break
     for pipe, number in open_pipes.items():

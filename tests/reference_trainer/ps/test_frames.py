@@ -1,4 +1,4 @@
-"""Headers: whatever is encoded is decoded, and whatever else comes is refused with a reason."""
+"""Headers survive encoding, and any other bytes are rejected with a reason."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ HEADERS = st.builds(
     clock=st.integers(-(2**63), 2**63 - 1),
     shard=st.integers(0, 2**32 - 1),
     count=st.integers(0, 2**32 - 1),
-    bytes=st.integers(0, frames.MOST_BYTES),
+    bytes=st.integers(0, frames.MAX_BYTES),
     phase=st.integers(0, 2**32 - 1),
 )
 
 
 @given(HEADERS)
-def test_a_header_comes_out_as_it_went_in(header: Header) -> None:
+def test_header_round_trip(header: Header) -> None:
     data = frames.encode(header)
     assert len(data) == frames.HEADER_BYTES
     assert frames.decode(data) == header
@@ -47,11 +47,11 @@ def test_one_flipped_bit_of_a_header_is_found(header: Header, bit: int) -> None:
         frames.decode(data)
 
 
-def test_what_somebody_else_speaks_is_quoted() -> None:
+def test_foreign_protocol_is_quoted() -> None:
     with pytest.raises(frames.FrameError, match="GET / HTTP"):
         frames.decode(b"GET / HTTP/1.1\r\nHost: node-a\r\n\r\n".ljust(frames.HEADER_BYTES))
 
 
-def test_an_impossible_payload_is_refused() -> None:
-    with pytest.raises(frames.FrameError, match="announced"):
-        frames.decode(frames.encode(Header(frames.PUSH, bytes=frames.MOST_BYTES + 1)))
+def test_impossible_payload_is_rejected() -> None:
+    with pytest.raises(frames.FrameError, match="announces"):
+        frames.decode(frames.encode(Header(frames.PUSH, bytes=frames.MAX_BYTES + 1)))

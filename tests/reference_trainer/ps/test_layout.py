@@ -1,11 +1,11 @@
-"""What a worker sends for its gradients: the same bytes, copied together or lent from where they lie."""
+"""A worker sends the same bytes for its gradients, whether they are copied or sent in place."""
 
 from __future__ import annotations
 
 import pytest
 
 from reference_trainer.ps.client import Server
-from reference_trainer.ps.layout import Layout
+from reference_trainer.ps.layout import ParameterLayout
 from reference_trainer.ps.plan import Parameter, Table, make
 
 pytestmark = pytest.mark.smoke
@@ -20,17 +20,17 @@ class _Told:
 
 @pytest.mark.parametrize("servers", [1, 3])
 @pytest.mark.parametrize("slice_bytes", [4 << 20, 40_000])
-def test_what_is_lent_is_what_would_be_copied(servers: int, slice_bytes: int) -> None:
+def test_lent_data_equals_copied_data(servers: int, slice_bytes: int) -> None:
     import torch
 
     told = _Told(servers, slice_bytes)
     values = [torch.randn(p.shape) for p in told.plan.dense]
-    # As a matrix product may leave it: its numbers do not lie in the order in which they are sent.
+    # As a matrix product may leave it: its numbers are not in the order of sending.
     values[0] = torch.randn(100, 300).t()
 
     def sent(lends: bool) -> list[list[bytes]]:
         ends = [Server(None, told, number) for number in range(servers)]  # type: ignore[arg-type]
-        layout = Layout(told.plan)
+        layout = ParameterLayout(told.plan)
         kept = layout.lend(values, ends) if lends else layout.scatter(values, ends)
         found = [[b"".join(map(bytes, parts)) for parts in end.outgoing] for end in ends]
         del kept
@@ -40,11 +40,11 @@ def test_what_is_lent_is_what_would_be_copied(servers: int, slice_bytes: int) ->
     assert sum(len(shard) for end in sent(True) for shard in end) == sum(4 * p.elements for p in told.plan.dense)
 
 
-def test_after_lending_copies_are_sent_again_where_they_are_asked_for() -> None:
+def test_copies_work_after_lending() -> None:
     import torch
 
     told = _Told(1, 4 << 20)
-    end, layout = Server(None, told, 0), Layout(told.plan)  # type: ignore[arg-type]
+    end, layout = Server(None, told, 0), ParameterLayout(told.plan)  # type: ignore[arg-type]
     kept = layout.lend([torch.ones(p.shape) for p in told.plan.dense], [end])
     layout.scatter([torch.zeros(p.shape) for p in told.plan.dense], [end])
     assert kept and not any(b"".join(map(bytes, end.outgoing[0])))

@@ -1,4 +1,4 @@
-"""Whoever makes a call wait is told of while it lasts: supervision follows such waits to their cause."""
+"""Waits for another process are reported while they last: supervision follows them to their cause."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def connected() -> tuple[socket.socket, socket.socket]:
         return here, listener.accept()[0]
 
 
-def test_a_wait_is_told_while_it_lasts_and_when_it_is_over() -> None:
+def test_wait_is_reported_at_its_start_and_end() -> None:
     here, there = connected()
     lasting = threading.Event()
     told: list[bool] = []
@@ -27,16 +27,16 @@ def test_a_wait_is_told_while_it_lasts_and_when_it_is_over() -> None:
         answering = Channel(there, peer="worker", limit_s=LIMIT_S)
         waiting = Channel(here, peer="server", limit_s=LIMIT_S)
 
-        def noticed(lasts: bool) -> None:
+        def on_wait_change(lasts: bool) -> None:
             told.append(lasts)
             lasting.set()
 
         def answer() -> None:
-            # Only once the wait has been told does what is waited for come.
+            # The awaited data is sent only once the wait was reported.
             if lasting.wait(LIMIT_S):
                 answering.send(Header(frames.BARRIER, 0, 1))
 
-        waiting.noticed = noticed
+        waiting.on_wait_change = on_wait_change
         thread = threading.Thread(target=answer)
         thread.start()
         header = waiting.receive()
@@ -45,12 +45,12 @@ def test_a_wait_is_told_while_it_lasts_and_when_it_is_over() -> None:
     assert told == [True, False] and not waiting.kept_waiting
 
 
-def test_what_comes_at_once_is_no_wait() -> None:
+def test_immediate_data_is_not_a_wait() -> None:
     here, there = connected()
     told: list[bool] = []
     with here, there:
         Channel(there, peer="worker", limit_s=LIMIT_S).send(Header(frames.BARRIER, 0, 1))
         waiting = Channel(here, peer="server", limit_s=LIMIT_S)
-        waiting.noticed = told.append
+        waiting.on_wait_change = told.append
         assert waiting.receive().op == frames.BARRIER
     assert told == []

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-#: Whatever the browser is asked for, it answers within this, also on a busy machine.
+#: Time limit of every browser call, also on a busy machine.
 LIMIT_MS = 30_000
 
 
 def missing() -> str:
-    """Why there is no browser here; empty where there is one."""
+    """The reason why there is no browser here; empty if there is one."""
     return "" if _chromium() else "no chromium here (Debian package chromium)"
 
 
@@ -39,7 +39,7 @@ def chromium() -> Iterator[Browser]:
 
 @dataclass
 class Opened:
-    """A page that was opened, and everything it said and asked for since."""
+    """An open page, with all its console messages and requests."""
 
     page: Page
     said: list[str] = field(default_factory=list)
@@ -56,7 +56,7 @@ def opened(
     height: int = 900,
     scripts: bool = True,
 ) -> Iterator[Opened]:
-    """The file in a window of its own."""
+    """Open the file in a new window."""
     context = browser.new_context(
         color_scheme="dark" if scheme == "dark" else "light",
         viewport={"width": width, "height": height},

@@ -11,7 +11,7 @@ VOID = {"meta", "img", "source", "input", "br", "link", "hr", "wbr"}
 
 @dataclass
 class Element:
-    """An element with what is in it."""
+    """An element with its content."""
 
     name: str
     attributes: dict[str, str]

@@ -1,4 +1,4 @@
-"""Reports of one story and any size: two numbers of nodes in one job, a node nobody reaches, a slow one, an old one.
+"""Reports of one scenario at any size: conflicting node counts, an unreachable node, a slow one, an outdated one.
 
 `python -m tests.reporters.html.stories OUT NODES` writes the page of one, to look at.
 """
@@ -10,12 +10,15 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from preflight.exhibit import (
+from preflight.analysis.pairing import ALL_PAIRS_UP_TO
+from preflight.engine.report import Report
+from preflight.engine.waste import AvoidedCost
+from preflight.model.charts import (
     Bar,
     Bars,
     Cell,
+    Chart,
     Column,
-    Exhibit,
     Lane,
     Layout,
     Mark,
@@ -27,16 +30,13 @@ from preflight.exhibit import (
     Table,
     Timeline,
 )
-from preflight.job import span_of
-from preflight.judgement import failed, not_applicable, passed, root_command, unknown
-from preflight.links import ALL_PAIRS_UP_TO
-from preflight.outcome import Edit, Evidence, Fix, Severity
-from preflight.recording import Node, NodeRecord
-from preflight.report import Report
+from preflight.model.findings import Edit, Evidence, Fix, Severity
+from preflight.model.job import span_of
+from preflight.model.recording import Node, NodeRecord
+from preflight.plugins.authoring import failed, not_applicable, passed, root_command, unknown
 from preflight.reporters.base import Style
 from preflight.reporters.html import REPORTER
-from preflight.stakes import Saved
-from tests.building import a_check, a_recording, a_rule, job, judged
+from tests.builders import job, judged, make_check, make_recording, make_rule
 
 SCRIPT = """#!/bin/bash
 #SBATCH --nodes=4
@@ -57,12 +57,12 @@ def names(count: int) -> tuple[str, ...]:
 
 
 def story(count: int = 4) -> Report:
-    """The report on so many nodes, with one exhibit of each kind."""
+    """The report on this many nodes, with one chart of each kind."""
     nodes = names(count)
     shut, slow, old = nodes[count // 2], nodes[count * 4 // 5], nodes[count // 3]
     report = judged(_recording(nodes), _rules(), _checks(nodes, shut, old))
     hours = count * 0.25
-    waited = Saved(
+    waited = AvoidedCost(
         ("LNK001", "WLD001"),
         count,
         f"--hosts {nodes[0]},...",
@@ -73,7 +73,7 @@ def story(count: int = 4) -> Report:
         "`--nproc_per_node=8` in train.sbatch:5",
         hours * 8,
     )
-    return replace(report, exhibits=exhibits(nodes, shut, slow, old), saved=waited)
+    return replace(report, charts=charts(nodes, shut, slow, old), avoided_cost=waited)
 
 
 def _recording(nodes: tuple[str, ...]):  # type: ignore[no-untyped-def]
@@ -81,7 +81,7 @@ def _recording(nodes: tuple[str, ...]):  # type: ignore[no-untyped-def]
         NodeRecord(Node(name, number, name), python="3.11.7", round_trip_s=0.0004 + _noise(number, 7) * 1e-4)
         for number, name in enumerate(nodes)
     )
-    return a_recording(
+    return make_recording(
         job(name="train.sbatch"),
         verb="check",
         nodes=records,
@@ -98,7 +98,7 @@ def _rules():  # type: ignore[no-untyped-def]
     column = SCRIPT.splitlines()[4].index("--nnodes=8") + 1
     mended = Fix("say --nnodes=4", (Edit("train.sbatch", 5, column, "--nnodes=8", "--nnodes=4"),), safe=True)
     return [
-        a_rule(
+        make_rule(
             lambda _: [
                 failed(
                     "train.sbatch:5",
@@ -113,9 +113,11 @@ def _rules():  # type: ignore[no-untyped-def]
             "WLD001",
             "launch-size-disagreement",
         ),
-        a_rule(lambda _: [passed("train.sbatch"), passed("ds.json")], "FIL001", "unreadable-input"),
-        a_rule(lambda _: [not_applicable("train.sbatch:5", "no parameter servers are started")], "PSV001", "servers"),
-        a_rule(lambda _: [unknown("train.sbatch:5", "$PORT comes from outside")], "RDV001", "port-in-use"),
+        make_rule(lambda _: [passed("train.sbatch"), passed("ds.json")], "FIL001", "unreadable-input"),
+        make_rule(
+            lambda _: [not_applicable("train.sbatch:5", "no parameter servers are started")], "PSV001", "servers"
+        ),
+        make_rule(lambda _: [unknown("train.sbatch:5", "$PORT is set by the caller")], "RDV001", "port-in-use"),
     ]
 
 
@@ -130,7 +132,7 @@ def _checks(nodes: tuple[str, ...], shut: str, old: str):  # type: ignore[no-unt
     )
     clocks = [Evidence("clocks:kept", "not synchronised", "synchronised", "timedatectl", name) for name in nodes]
     return [
-        a_check(
+        make_check(
             lambda *_: [
                 failed(
                     shut,
@@ -146,7 +148,7 @@ def _checks(nodes: tuple[str, ...], shut: str, old: str):  # type: ignore[no-unt
             "node-unreachable",
             when="link",
         ),
-        a_check(
+        make_check(
             lambda *_: [
                 failed(
                     old,
@@ -160,7 +162,7 @@ def _checks(nodes: tuple[str, ...], shut: str, old: str):  # type: ignore[no-unt
             "nccl-versions-differ",
             severity=Severity.WARNING,
         ),
-        a_check(
+        make_check(
             lambda *_: [
                 failed(
                     "clocks",
@@ -175,8 +177,8 @@ def _checks(nodes: tuple[str, ...], shut: str, old: str):  # type: ignore[no-unt
             "clock-not-kept",
             severity=Severity.INFO,
         ),
-        a_check(lambda *_: [passed(f"links: {len(nodes)} nodes, both ways")], "LNK002", "link-slow", when="link"),
-        a_check(lambda *_: [unknown("RDMA", "no RDMA tools on the nodes")], "RDM001", "rdma-down"),
+        make_check(lambda *_: [passed(f"links: {len(nodes)} nodes, both ways")], "LNK002", "link-slow", when="link"),
+        make_check(lambda *_: [unknown("RDMA", "no RDMA tools on the nodes")], "RDM001", "rdma-down"),
     ]
 
 
@@ -185,7 +187,7 @@ def _noise(*numbers: int) -> float:
     return math.sin(sum(number * (12.9898 + index * 31.7) for index, number in enumerate(numbers))) * 43758.5453 % 1
 
 
-def exhibits(nodes: tuple[str, ...], shut: str, slow: str, old: str) -> tuple[Exhibit, ...]:
+def charts(nodes: tuple[str, ...], shut: str, slow: str, old: str) -> tuple[Chart, ...]:
     """One of each kind, about these nodes."""
     count = len(nodes)
     tried = [
@@ -203,7 +205,7 @@ def exhibits(nodes: tuple[str, ...], shut: str, slow: str, old: str) -> tuple[Ex
     return (
         Matrix(
             "links.reach",
-            "Who reaches whom",
+            "Reachability",
             f"Every node dials the others over TCP; {total}.",
             "",
             nodes,
@@ -280,7 +282,7 @@ def _placement(nodes: tuple[str, ...]) -> Layout:
 
 
 def page(report: Report) -> bytes:
-    """The report as the file that a user gets."""
+    """The report as an HTML file."""
     return REPORTER.render(report, Style())
 
 

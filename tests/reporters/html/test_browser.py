@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from preflight.judgement import passed
-from preflight.report import Report
-from tests.building import a_recording, a_rule, job, judged
+from preflight.engine.report import Report
+from preflight.plugins.authoring import passed
+from tests.builders import job, judged, make_recording, make_rule
 from tests.reporters.html.stories import page as page_of
 from tests.reporters.html.stories import story
 
@@ -38,7 +38,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     reports: dict[str, Report] = {
         "four": four,
         "many": story(512),
-        "go": judged(a_recording(job()), [a_rule(lambda _: [passed("run.sh")])]),
+        "go": judged(make_recording(job()), [make_rule(lambda _: [passed("run.sh")])]),
         "hostile": poisoned(story(4)),
         "hostile-many": poisoned(story(60)),
         "suppressed": replace(
@@ -56,18 +56,18 @@ def four(browser: Any, files: dict[str, Path]) -> Iterator[Any]:
         yield found
 
 
-def shown(page: Any, selector: str = "#findings article") -> list[str]:
-    """The headings of what is to be seen."""
+def visible_headings(page: Any, selector: str = "#findings article") -> list[str]:
+    """The headings of the visible elements."""
     return [heading.inner_text().split("\n")[0] for heading in page.locator(f"{selector}:visible").all()]
 
 
 def ids(page: Any) -> list[str]:
-    """The ids of the findings that are to be seen."""
+    """The ids of the visible findings."""
     return [element.inner_text() for element in page.locator("#findings article:visible .id").all()]
 
 
 def search(page: Any, text: str) -> None:
-    """Types into the search field, and waits for what comes of it."""
+    """Type into the search field, and wait for the result."""
     page.locator("#search").fill(text)
     page.wait_for_function("text => document.getElementById('tools').dataset.answered === text", arg=text)
 
@@ -76,9 +76,7 @@ def search(page: Any, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["four", "many", "go", "hostile", "hostile-many", "suppressed"])
-def test_the_page_opens_without_a_word_of_complaint_and_asks_for_nothing(
-    browser: Any, files: dict[str, Path], name: str
-) -> None:
+def test_the_page_opens_without_errors_and_requests(browser: Any, files: dict[str, Path], name: str) -> None:
     with browser_tests.opened(browser, files[name]) as found:
         assert found.said == []
         assert [url for url in found.requests if not url.startswith(("file:", "data:image/png"))] == []
@@ -86,7 +84,7 @@ def test_the_page_opens_without_a_word_of_complaint_and_asks_for_nothing(
         assert found.page.locator("#tools").is_visible()
 
 
-def test_the_policy_stops_what_might_slip_through(browser: Any, files: dict[str, Path], tmp_path: Path) -> None:
+def test_the_policy_blocks_unescaped_scripts(browser: Any, files: dict[str, Path], tmp_path: Path) -> None:
     worse = (
         files["four"]
         .read_bytes()
@@ -104,7 +102,7 @@ def test_the_policy_stops_what_might_slip_through(browser: Any, files: dict[str,
 # --- search and filter ---
 
 
-def test_a_search_leaves_what_holds_every_word(four: Any) -> None:
+def test_a_search_keeps_entries_with_every_word(four: Any) -> None:
     page = four.page
     assert len(ids(page)) == 4
     search(page, "NCCL node2")
@@ -117,9 +115,7 @@ def test_a_search_leaves_what_holds_every_word(four: Any) -> None:
     assert len(ids(page)) == 4
 
 
-def test_a_node_is_found_in_what_names_it_in_short_form_and_rows_open_for_it(
-    browser: Any, files: dict[str, Path]
-) -> None:
+def test_a_search_finds_nodes_in_folded_names(browser: Any, files: dict[str, Path]) -> None:
     with browser_tests.opened(browser, files["many"]) as found:
         page = found.page
         search(page, "worker333")
@@ -130,7 +126,7 @@ def test_a_node_is_found_in_what_names_it_in_short_form_and_rows_open_for_it(
         page.wait_for_function("() => !document.querySelector('#nodes details').open")
 
 
-def test_severities_can_be_left_out(four: Any) -> None:
+def test_severities_can_be_hidden(four: Any) -> None:
     page = four.page
     page.get_by_role("checkbox", name="info").uncheck()
     page.get_by_role("checkbox", name="warning").uncheck()
@@ -141,7 +137,7 @@ def test_severities_can_be_left_out(four: Any) -> None:
 # --- links and keyboard ---
 
 
-def test_a_step_leads_to_its_finding_also_where_the_filter_hides_it(four: Any) -> None:
+def test_a_step_leads_to_its_finding_even_if_it_is_filtered(four: Any) -> None:
     page = four.page
     search(page, "nothing holds this")
     page.locator("#first .what a").first.click()
@@ -150,12 +146,12 @@ def test_a_step_leads_to_its_finding_also_where_the_filter_hides_it(four: Any) -
     assert page.evaluate("document.querySelector(':target').getBoundingClientRect().top < innerHeight")
 
 
-def test_a_node_leads_to_what_is_wrong_with_it(four: Any) -> None:
+def test_a_node_links_to_its_findings(four: Any) -> None:
     four.page.locator("#nodes a", has_text="VER003").first.click()
     assert four.page.evaluate("document.querySelector(':target .id').textContent") == "VER003"
 
 
-def test_the_keyboard_alone_is_enough(four: Any) -> None:
+def test_the_page_can_be_used_by_keyboard(four: Any) -> None:
     page = four.page
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
@@ -177,7 +173,7 @@ def test_the_keyboard_alone_is_enough(four: Any) -> None:
     assert page.evaluate("document.activeElement.parentElement.open") != before
 
 
-def test_whatever_has_the_focus_shows_it(four: Any) -> None:
+def test_the_focused_element_is_visible(four: Any) -> None:
     page = four.page
     seen = 0
     for _ in range(60):
@@ -204,7 +200,7 @@ def test_commands_are_copied(browser: Any, files: dict[str, Path]) -> None:
         assert found.page.locator("#first .command button").nth(1).inner_text() == "Copied"
 
 
-def test_a_head_sorts_its_table_by_number_and_back(four: Any) -> None:
+def test_a_column_head_sorts_its_table(four: Any) -> None:
     page = four.page
     head = page.locator("#nodes th", has_text="round trip")
     head.get_by_role("button").click()
@@ -223,7 +219,7 @@ def test_a_head_sorts_its_table_by_number_and_back(four: Any) -> None:
 # --- every way of looking at it ---
 
 
-def test_without_scripts_everything_is_there_to_be_read(browser: Any, files: dict[str, Path]) -> None:
+def test_everything_is_readable_without_scripts(browser: Any, files: dict[str, Path]) -> None:
     with browser_tests.opened(browser, files["four"], scripts=False) as found:
         page = found.page
         assert not page.locator("#tools").is_visible(), "what does nothing is not shown"
@@ -234,12 +230,46 @@ def test_without_scripts_everything_is_there_to_be_read(browser: Any, files: dic
 
 
 @pytest.mark.parametrize("name", ["four", "many", "hostile"])
-def test_on_a_phone_nothing_is_wider_than_the_screen(browser: Any, files: dict[str, Path], name: str) -> None:
+def test_nothing_is_wider_than_a_phone(browser: Any, files: dict[str, Path], name: str) -> None:
     with browser_tests.opened(browser, files[name], width=390, height=844) as found:
         assert found.page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-def test_on_paper_there_is_what_was_folded_and_nothing_to_click(browser: Any, files: dict[str, Path]) -> None:
+#: Names of options that are broken over two lines.
+_BROKEN = """(() => { const found = []; const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+while (walk.nextNode()) { const node = walk.currentNode;
+  if (!node.parentElement.closest("code")) continue;
+  for (const word of node.data.matchAll(/(^|[^\\w-])(--?[A-Za-z][\\w-]*)/g)) {
+    const range = document.createRange(), start = word.index + word[1].length;
+    range.setStart(node, start); range.setEnd(node, start + word[2].length);
+    const tops = [...range.getClientRects()].filter(box => box.width).map(box => Math.round(box.top));
+    if (new Set(tops).size > 1) found.push(word[2]); } } return found })()"""
+
+
+def test_options_and_the_brand_stay_whole_on_a_phone(browser: Any, files: dict[str, Path]) -> None:
+    with browser_tests.opened(browser, files["four"], width=390, height=844) as found:
+        assert found.page.evaluate(_BROKEN) == []
+        name = "(() => { const box = document.querySelector('.brand .name'); return box.getClientRects().length })()"
+        assert found.page.evaluate(name) == 1
+        wide = "[...document.querySelectorAll('table.heat')].filter(table => !table.closest('.scroll')).length"
+        assert found.page.evaluate(wide) == 0, "a matrix scrolls by itself"
+
+
+def test_a_notebook_shows_the_table_and_runs_nothing(browser: Any, tmp_path: Path) -> None:
+    """A notebook inserts `_repr_html_` into its page; here with hostile text in every field."""
+    from tests.reporters.html.test_written import poisoned
+
+    report = poisoned(story(4))
+    (tmp_path / "notebook.html").write_text("<!DOCTYPE html><title>notebook</title><div id=output></div>")
+    with browser_tests.opened(browser, tmp_path / "notebook.html", width=390) as found:
+        page = found.page
+        page.evaluate("html => { document.getElementById('output').innerHTML = html }", report._repr_html_())
+        assert page.locator("#output tbody tr:visible").count() == len(report.findings) > 0
+        assert page.locator("#output :is(script, img, a, style, iframe)").count() == 0
+        assert page.evaluate("window.owned") is None and len(found.requests) == 1
+
+
+def test_paper_shows_folded_parts_and_no_buttons(browser: Any, files: dict[str, Path]) -> None:
     with browser_tests.opened(browser, files["four"]) as found:
         found.page.emulate_media(media="print")
         for hidden in (".contents", "#tools", ".copy"):
@@ -247,7 +277,7 @@ def test_on_paper_there_is_what_was_folded_and_nothing_to_click(browser: Any, fi
         assert len(found.page.pdf(format="A4")) > 10_000
 
 
-def test_paper_is_white_also_where_the_screen_is_dark(browser: Any, files: dict[str, Path]) -> None:
+def test_paper_is_white_with_a_dark_screen(browser: Any, files: dict[str, Path]) -> None:
     colors = "(s => [s.color, s.backgroundColor])(getComputedStyle(document.body))"
     with browser_tests.opened(browser, files["four"], scheme="dark") as found:
         dark = found.page.evaluate(colors)
@@ -265,7 +295,7 @@ def test_pictures_of_many_nodes_are_drawn(browser: Any, files: dict[str, Path]) 
         assert dark == [True, True, False], "a dark page shows the dark picture, where there are two"
 
 
-def test_the_pointer_is_told_which_pair_it_is_at(browser: Any, files: dict[str, Path]) -> None:
+def test_the_pointer_shows_the_pair(browser: Any, files: dict[str, Path]) -> None:
     with browser_tests.opened(browser, files["many"]) as found:
         page = found.page
         image = page.locator("#x-links-reach img")
@@ -279,9 +309,9 @@ def test_the_pointer_is_told_which_pair_it_is_at(browser: Any, files: dict[str, 
             told[name] = tip.inner_text()
         assert told["itself"].startswith("worker001, worker002 → worker001, worker002: ")
         assert told["next"].startswith("worker001, worker002 → worker511, worker512: ")
-        # worker257, whom nobody reaches.
+        # worker257, which is unreachable.
         assert told["bad"] == "worker279, worker280 → worker257, worker258: bad"
-        assert told["band"].endswith("not tried, of a row or column that is mostly bad")
+        assert told["band"].endswith("not tried, in a row or column that is mostly bad")
         page.mouse.move(0, 0)
         assert tip.is_hidden()
 
@@ -303,7 +333,7 @@ def test_the_rules_of_axe_find_nothing(
     from axe_playwright_python.sync_playwright import Axe
 
     with browser_tests.opened(browser, files[name], scheme=scheme, width=width) as found:
-        # What is folded is looked at, too; but not each of hundreds of rows that are alike.
+        # Folded parts are checked too, but not each of hundreds of equal rows.
         found.page.evaluate("document.querySelectorAll('details:not(.all)').forEach(d => { d.open = true })")
         result = Axe().run(found.page, options={"resultTypes": ["violations"]})
         assert result.violations_count == 0, result.generate_report()

@@ -1,15 +1,15 @@
-"""Helpers: what a script claims, short enough to compare."""
+"""Helpers that read a script and return its claims in a form that is easy to compare."""
 
 from __future__ import annotations
 
-from preflight.job import Claim, Known, Plain, Relation, Strength, Unresolved
+from preflight.model.job import Claim, Known, Plain, Relation, Strength, Unresolved
 from preflight.sources.base import Reading, SourceFile
-from preflight.sources.shell_source import ShellSource
-from preflight.sources.tree import MemoryTree
+from preflight.sources.formats.tree import MemoryTree
+from preflight.sources.shell.shell_source import ShellSource
 
 
 def read(script: str, *, path: str = "run.sh", **files: str) -> Reading:
-    """What the shell source says about `script`; keyword arguments are further files (`__` for `/`, `_dot_`)."""
+    """The reading of `script` by the shell source; keyword arguments are further files (`__` for `/`, `_dot_`)."""
     tree = MemoryTree({path: script, **{name.replace("__", "/").replace("_dot_", "."): t for name, t in files.items()}})
     file = tree.read(path)
     assert isinstance(file, SourceFile)
@@ -30,10 +30,10 @@ def values(
     relation: Relation | None = None,
     environment: bool = False,
 ) -> dict[str, Plain | None]:
-    """Quantity -> known value of the launch's own claims; None for an unresolved one."""
+    """The values of the launch's own claims by quantity, without settings of frameworks; None for an unresolved one."""
     found: dict[str, Plain | None] = {}
     for claim in reading.claims:
-        if claim.quantity.startswith("env.") is not environment:
+        if claim.quantity.startswith("env.") is not environment or claim.quantity.startswith("setting.paddle_launch."):
             continue
         if (source is None or claim.source == source) and (relation is None or claim.relation is relation):
             found[claim.quantity] = claim.value.value if isinstance(claim.value, Known) else None

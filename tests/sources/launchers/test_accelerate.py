@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from preflight.job import Known, Relation, Strength, Unresolved
+from preflight.model.job import Known, Relation, Strength, Unresolved
 from tests.sources.launchers.reading_lines import only, read, values
 
 FLAGS = "--num_processes 16 --num_machines=2 --machine-rank 1 --main_process_ip n0 --main-process-port 29500"
@@ -24,7 +24,7 @@ def test_options_in_every_spelling() -> None:
     assert only(reading, "nodes").relation is Relation.REQUIRES
     assert only(reading, "rendezvous_backend").strength is Strength.DEFAULT
     assert reading.launches[0].launcher == "accelerate"
-    # Behind the script it is the script's own.
+    # After the script it is the script's own option.
     assert only(reading, "gradient_accumulation_steps").source == "arguments"
 
 
@@ -32,18 +32,18 @@ def test_options_in_every_spelling() -> None:
     "words",
     ["accelerate launch", "accelerate-launch", "python -m accelerate.commands.launch", "uv run accelerate launch"],
 )
-def test_every_way_to_start_it(words: str) -> None:
+def test_every_program_name(words: str) -> None:
     assert values(read(f"{words} {FLAGS} train.py"))["world_size"] == 16
 
 
 @pytest.mark.parametrize(
     "words", ["accelerate config", "accelerate test", "accelerate env", "accelerate launch --help"]
 )
-def test_other_commands_start_nothing(words: str) -> None:
+def test_other_commands_launch_nothing(words: str) -> None:
     assert read(words).launches == ()
 
 
-def test_files_are_referred_to_by_what_they_are() -> None:
+def test_references_have_the_role_of_the_file() -> None:
     reading = read(
         "accelerate launch --config_file acc.yaml --deepspeed_config_file ds.json --deepspeed_hostfile hosts"
         " -m pkg.train",
@@ -53,7 +53,7 @@ def test_files_are_referred_to_by_what_they_are() -> None:
     assert roles == {"acc.yaml": "accelerate", "ds.json": "config", "hosts": "hostfile", "pkg/train.py": "script"}
 
 
-def test_deepspeed_reaches_the_other_machines_itself_unless_it_is_told_not_to() -> None:
+def test_deepspeed_reaches_the_other_machines_unless_disabled() -> None:
     line = f"accelerate launch --use_deepspeed {FLAGS}"
     assert read(f"{line} train.py").launches[0].launcher == "deepspeed"
     assert read(f"{line} --deepspeed_multinode_launcher standard train.py").launches[0].launcher == "accelerate"
@@ -64,14 +64,14 @@ def test_deepspeed_reaches_the_other_machines_itself_unless_it_is_told_not_to() 
     assert reading.launches[0].launcher == "accelerate"
 
 
-def test_what_comes_from_outside_is_unresolved_and_hides_defaults() -> None:
+def test_external_values_are_unresolved_and_hide_defaults() -> None:
     reading = read("accelerate launch --num_processes $N --main_process_port 0 $EXTRA train.py")
     assert isinstance(only(reading, "world_size").value, Unresolved)
     assert isinstance(only(reading, "master_port").value, Unresolved)
     assert "rendezvous_backend" not in values(reading)
 
 
-def test_under_srun_it_is_one_agent_for_each_machine() -> None:
+def test_under_srun_there_is_one_agent_per_machine() -> None:
     reading = read(f"srun accelerate launch {FLAGS} train.py")
     claim = next(c for c in reading.claims if c.quantity == "tasks_per_node" and c.source == "accelerate")
     assert (claim.value, claim.relation) == (Known(1), Relation.REQUIRES)

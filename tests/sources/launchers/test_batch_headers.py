@@ -1,16 +1,16 @@
-"""Headers of other schedulers than Slurm, and what follows for the launches below them."""
+"""Batch headers of other schedulers than Slurm, and their effect on launches."""
 
 from __future__ import annotations
 
 import pytest
 
-from preflight.job import Known, Strength, Unresolved
-from preflight.job.symbols import FIRST_ALLOCATED_HOST
+from preflight.model.job import Known, Strength, Unresolved
+from preflight.model.job.symbols import FIRST_ALLOCATED_HOST
 from tests.sources.launchers.reading_lines import only, read, values, why
 
 
 def header(text: str, source: str) -> dict[str, object]:
-    """What a header claims of the whole job."""
+    """The claims of a header about the whole job."""
     reading = read(f"#!/bin/bash\n{text}\n")
     found = {c.quantity: c for c in reading.claims if c.source == source and not c.scope.launch}
     assert all(claim.strength is Strength.SCHEDULER for claim in found.values())
@@ -27,7 +27,7 @@ def test_pbs_chunks() -> None:
     }
 
 
-def test_small_chunks_may_share_a_host_unless_they_are_scattered() -> None:
+def test_small_chunks_may_share_a_host_unless_scattered() -> None:
     assert header("#PBS -l select=8:ngpus=1", "pbs") == {"nodes": None}
     assert header("#PBS -l select=8:ngpus=1\n#PBS -l place=scatter", "pbs") == {"nodes": 8, "gpus_per_node": 1}
     assert header("#PBS -l select=2:ngpus=8+1:ngpus=4 -l place=scatter", "pbs") == {"nodes": 3}
@@ -56,7 +56,7 @@ def test_lsf() -> None:
     assert header("#BSUB -nnodes 4\n#BSUB -W 90", "lsf") == {"nodes": 4, "time_limit_s": 5400}
 
 
-def test_others() -> None:
+def test_other_schedulers() -> None:
     assert header("#COBALT -n 4 -t 60 -q debug", "cobalt") == {"nodes": 4, "time_limit_s": 3600, "partition": "debug"}
     assert header("# flux: --nodes=4\n# flux: -t 30m", "flux") == {"nodes": 4, "time_limit_s": 1800}
     assert header("#$ -l h_rt=3600,gpu=2\n#$ -q all.q", "sge") == {"time_limit_s": 3600, "partition": "all.q"}
@@ -75,7 +75,7 @@ def test_placeholders_are_unresolved() -> None:
     assert not any(isinstance(c.value, Known) and c.quantity == "nodes" for c in reading.claims)
 
 
-def test_slurm_wins_over_a_header_left_in_the_script() -> None:
+def test_a_slurm_header_overrides_another_one() -> None:
     reading = read("#!/bin/bash\n#SBATCH --nodes=2\n#PBS -l nodes=4:ppn=8\n")
     assert only(reading, "nodes").source == "slurm"
 

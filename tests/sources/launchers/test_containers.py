@@ -1,14 +1,14 @@
-"""What `docker run` gives to its container."""
+"""Resources that `docker run` gives a container."""
 
 from __future__ import annotations
 
 import pytest
 
-from preflight.job import Claim, Known, Unresolved
+from preflight.model.job import Claim, Known, Unresolved
 from preflight.sources.base import SourceFile
+from preflight.sources.formats.tree import MemoryTree
 from preflight.sources.launchers.containers import mebibytes
-from preflight.sources.shell_source import ShellSource
-from preflight.sources.tree import MemoryTree
+from preflight.sources.shell.shell_source import ShellSource
 
 
 def _claims(line: str) -> dict[str, Claim]:
@@ -18,7 +18,7 @@ def _claims(line: str) -> dict[str, Claim]:
     return {claim.quantity: claim for claim in found if claim.quantity.startswith(names)}
 
 
-def test_a_container_around_a_launch_speaks_in_its_scope() -> None:
+def test_a_container_around_a_launch_has_its_scope() -> None:
     claims = _claims(
         "docker run --gpus '\"device=0,1\"' --shm-size=8g --net=host img:1 torchrun --nproc_per_node=2 t.py"
     )
@@ -30,7 +30,7 @@ def test_a_container_around_a_launch_speaks_in_its_scope() -> None:
     assert claims["container_command"].value == Known("torchrun --nproc_per_node=2 t.py")
 
 
-def test_a_launch_in_a_shell_inside_is_found_too() -> None:
+def test_a_launch_in_an_inner_shell_is_found() -> None:
     claims = _claims("docker run --gpus all --ipc host img bash -c 'cd /w && torchrun --nproc_per_node=2 t.py'")
     assert claims["container_gpus"].value == Known("all")
     assert isinstance(claims["shm_mib"].value, Unresolved)
@@ -50,7 +50,7 @@ def test_a_launch_in_a_shell_inside_is_found_too() -> None:
         "-e A=b $MORE",
     ],
 )
-def test_ways_to_give_gpus(given: str) -> None:
+def test_options_that_provide_gpus(given: str) -> None:
     assert "container_gpus" in _claims(f"docker run -it {given} img python train.py")
 
 
@@ -61,13 +61,13 @@ def test_nvidia_docker_and_apptainer() -> None:
     assert "container_gpus" not in _claims("singularity exec i.sif python train.py")
 
 
-def test_nothing_given_is_nothing_said() -> None:
+def test_a_missing_option_claims_nothing() -> None:
     claims = _claims("docker run --rm img python train.py")
     assert set(claims) == {"container_run", "container_command"}
 
 
 @pytest.mark.parametrize("line", ["docker exec -it box python train.py", "echo docker run img", "docker build ."])
-def test_what_starts_no_container(line: str) -> None:
+def test_commands_that_start_no_container(line: str) -> None:
     assert _claims(line) == {}
 
 
@@ -76,6 +76,12 @@ def test_sizes(written: str, size: int) -> None:
     assert mebibytes(written) == size
 
 
-def test_what_is_no_size() -> None:
-    with pytest.raises(ValueError, match="no size"):
+def test_invalid_sizes() -> None:
+    with pytest.raises(ValueError, match="not a size"):
         mebibytes("much")
+
+
+def test_a_container_that_ssh_starts_is_one_wrapper() -> None:
+    line = "ssh n0 docker run --gpus all img bash -c 'torchrun --nproc_per_node=2 t.py'\n"
+    (launch,) = ShellSource().read(SourceFile("run.sh", line, "", len(line)), MemoryTree({"run.sh": line})).launches
+    assert launch.wrappers == ("ssh", "docker")

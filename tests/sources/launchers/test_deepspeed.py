@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from preflight.job import Known, Relation, Strength
+from preflight.model.job import Known, Relation, Strength
 from tests.sources.launchers.reading_lines import is_default, only, read, values
 
 
@@ -32,7 +32,7 @@ def test_included_slots_are_the_ranks() -> None:
     assert "processes_per_node" not in values(read("deepspeed --include w0@w1 t.py"))
 
 
-def test_minus_one_stands_for_nothing() -> None:
+def test_minus_one_means_not_given() -> None:
     found = values(read("deepspeed --num_nodes=-1 --num_gpus -1 t.py"))
     assert "nodes" not in found and "processes_per_node" not in found
 

@@ -1,10 +1,10 @@
-"""Which commands are launches, and what stands around them."""
+"""Which commands are launches, and the context of each."""
 
 from __future__ import annotations
 
 import pytest
 
-from preflight.job import Known, OneOf, Relation, Strength
+from preflight.model.job import Known, OneOf, Relation, Strength
 from tests.sources.launchers.reading_lines import only, read, values, why
 
 
@@ -34,7 +34,7 @@ from tests.sources.launchers.reading_lines import only, read, values, why
         "ssh node1",
     ],
 )
-def test_no_launch(line: str) -> None:
+def test_commands_that_are_not_launches(line: str) -> None:
     assert read(line).launches == ()
 
 
@@ -56,14 +56,14 @@ def test_no_launch(line: str) -> None:
         ("srun bash -c 'torchrun {}'", ("srun",)),
         ("uv run --frozen torchrun {}", ("uv",)),
         ("$PREFIX torchrun {}", ()),
-        ("./with_env.sh torchrun {}", ()),
+        ("./with_env.sh torchrun {}", ("with_env.sh",)),
         ("/opt/env/bin/torchrun {}", ()),
         ("python -u /opt/env/bin/torchrun {}", ()),
         ("taskset -c 0-7 torchrun {}", ("taskset",)),
         ("mpirun -np 2 --bind-to none -mca btl ^openib -x A=b torchrun {}", ("mpirun",)),
     ],
 )
-def test_wrappers_come_off(line: str, wrappers: tuple[str, ...]) -> None:
+def test_wrappers_are_removed(line: str, wrappers: tuple[str, ...]) -> None:
     reading = read(line.format("--nnodes=3 --nproc_per_node=2 t.py --lr 1"))
     assert len(reading.launches) == 1
     assert reading.launches[0].wrappers == wrappers
@@ -101,12 +101,12 @@ def test_exported_ranks_make_python_a_launch() -> None:
     assert "R" in why(found["rank"])
 
 
-def test_unexported_variables_are_not_seen() -> None:
+def test_unexported_variables_are_not_inherited() -> None:
     reading = read("NCCL_DEBUG=INFO\nexport NCCL_IB_DISABLE=1\nGLOO_X=1 torchrun t.py")
     assert set(values(reading, environment=True)) == {"env.NCCL_IB_DISABLE", "env.GLOO_X"}
 
 
-def test_env_adds_and_containers_keep_back() -> None:
+def test_env_adds_variables_and_containers_drop_them() -> None:
     assert values(read("env NCCL_DEBUG=INFO torchrun t.py"), environment=True) == {"env.NCCL_DEBUG": "INFO"}
     kept = read("export NCCL_DEBUG=INFO A=1\ndocker run -e NCCL_DEBUG -e B=2 img torchrun t.py")
     assert values(kept, environment=True) == {"env.NCCL_DEBUG": "INFO", "env.B": "2"}
@@ -139,7 +139,7 @@ def test_programs_are_found_where_the_line_runs() -> None:
 
 
 @pytest.mark.parametrize("where", ["$PWD", "$(pwd)", "$SLURM_SUBMIT_DIR", '"$(dirname "$0")"'])
-def test_the_directory_it_is_started_in_leads_into_the_tree(where: str) -> None:
+def test_the_start_directory_leads_into_the_tree(where: str) -> None:
     reading = read(f"deepspeed --hostfile {where}/hf {where}/t.py --deepspeed_config={where}/ds.json", path="a/run.sh")
     assert {(r.target, r.role) for r in reading.references if r.role != "data"} == {
         ("a/hf", "hostfile"),
@@ -148,7 +148,7 @@ def test_the_directory_it_is_started_in_leads_into_the_tree(where: str) -> None:
     }
 
 
-def test_alternative_programs_are_all_referred_to() -> None:
+def test_all_alternative_programs_are_references() -> None:
     script = "if [ -d src ]; then P=src/a.py; else P=./b.py; fi\ntorchrun $P"
     reading = read(script, b_dot_py="x = 1\n")
     assert only(reading, "script").value == OneOf(("src/a.py", "b.py"))
@@ -187,7 +187,7 @@ def test_a_comment_suppresses_its_line_or_the_next() -> None:
     ],
     ids=["above", "at the end", "carriage returns"],
 )
-def test_a_comment_speaks_of_all_lines_of_a_continued_command(text: str, lines: list[int]) -> None:
+def test_a_comment_applies_to_all_lines_of_a_continued_command(text: str, lines: list[int]) -> None:
     assert [s.line for s in read(text).suppressions] == lines
 
 
@@ -217,7 +217,7 @@ def test_a_comment_speaks_of_all_lines_of_a_continued_command(text: str, lines: 
         "#SBATCH -N\n#SBATCH --time=a:b:c:d:e",
     ],
 )
-def test_nonsense_is_no_crash(text: str) -> None:
+def test_meaningless_input_does_not_crash(text: str) -> None:
     read(text.replace("\x00", "�"))
 
 
@@ -230,18 +230,18 @@ def test_nonsense_is_no_crash(text: str) -> None:
         "A=8 B=3\nexport A\ntorchrun --nnodes=$A train.py",
     ],
 )
-def test_assignments_on_a_line_of_their_own_are_no_prefixes_of_the_next_command(script: str) -> None:
+def test_assignments_on_their_own_line_are_not_prefixes_of_the_next_command(script: str) -> None:
     nodes = only(read(script), "nodes")
     assert nodes.value == Known(8)
     assert read(script).launches[0].id == f"run.sh:{nodes.span.line}"
 
 
-def test_assignments_on_a_line_of_their_own_do_not_reach_the_next_command() -> None:
+def test_assignments_on_their_own_line_do_not_reach_the_next_command() -> None:
     assert read("RANK=0 WORLD_SIZE=2\npython train.py").launches == ()
     assert values(read("RANK=0 WORLD_SIZE=2 \\\n  python train.py"))["world_size"] == 2
 
 
-def test_mpirun_parameters_are_the_variables_they_stand_for() -> None:
+def test_mpirun_parameters_are_claimed_as_variables() -> None:
     reading = read("mpirun -np 4 -mca btl_tcp_if_include eth0 --mca btl ^openib -H a:2,b:2 python train.py")
     assert only(reading, "env.OMPI_MCA_btl_tcp_if_include").value == Known("eth0")
     assert only(reading, "env.OMPI_MCA_btl").value == Known("^openib")
@@ -257,7 +257,7 @@ def test_variables_of_intel_mpi_reach_the_ranks_in_both_spellings() -> None:
     assert only(reading, "script").value == Known("train.py")
 
 
-def test_another_program_behind_mpirun_is_a_launch_where_several_start() -> None:
+def test_another_program_after_mpirun_is_a_launch_when_several_start() -> None:
     assert read("mpirun -np 16 --hostfile h ./all_reduce_perf -g 1").launches[0].launcher == "mpirun"
     assert read("mpirun -np 1 ./all_reduce_perf").launches == ()
     assert read("mpirun -np 4 hostname").launches == ()
@@ -270,9 +270,38 @@ def test_options_of_horovodrun() -> None:
     assert only(reading, "env.NCCL_SOCKET_IFNAME").value == Known("eth0")
 
 
-def test_what_is_cut_off_is_noted() -> None:
+def test_limits_are_noted() -> None:
     many = read("torchrun --nproc_per_node=2 t.py\n" * 105)
     assert len(many.launches) == 100
     assert [note.span.line for note in many.notes if "launches were read" in note.message] == [101]
     exports = "".join(f"export V{number}=1\n" for number in range(310))
     assert any("variables of this launch" in note.message for note in read(f"{exports}torchrun t.py\n").notes)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "python submit.py --gpus 8 -- torchrun --nproc_per_node 4 t.py",
+        r"python submit.py --nodes 2 -- source setup.sh \&\& uv run torchrun --nproc_per_node 4 t.py",
+    ],
+)
+def test_a_launcher_that_a_script_submits(line: str) -> None:
+    (launch,) = read(line).launches
+    assert (launch.launcher, launch.program) == ("torchrun", "t.py")
+
+
+@pytest.mark.parametrize("starter", ["mpiexec.openmpi", "mpirun.mpich", "mpiexec.hydra"])
+def test_every_name_of_mpirun_starts_ranks_and_shells(starter: str) -> None:
+    (launch,) = read(f"{starter} -n 4 sh -c 'torchrun --nnodes 4 --node-rank $OMPI_COMM_WORLD_RANK t.py'").launches
+    assert (launch.launcher, launch.wrappers) == ("torchrun", ("mpirun",))
+
+
+def test_a_launcher_with_a_subcommand_is_found_behind_an_unknown_wrapper() -> None:
+    reading = read("srun wrapper exec accelerate launch --num_processes=4 --num_machines=1 t.py")
+    assert [launch.launcher for launch in reading.launches] == ["accelerate"]
+    assert read("wrapper exec accelerate config --num_processes=4").launches == ()
+
+
+def test_a_script_before_a_launcher_is_a_wrapper_of_the_launch() -> None:
+    (launch,) = read("srun ./bind.sh torchrun --nproc_per_node=4 t.py").launches
+    assert launch.wrappers == ("srun", "bind.sh")

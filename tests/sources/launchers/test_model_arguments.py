@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from preflight.job import Known, Unresolved
+from preflight.model.job import Known, Unresolved
 from tests.sources.launchers.reading_lines import only, read, values
 
 
@@ -28,7 +28,7 @@ def test_megatron_options_of_the_model() -> None:
     }
 
 
-def test_a_model_by_name_and_one_from_outside() -> None:
+def test_a_named_model_and_an_external_one() -> None:
     reading = read("deepspeed train.py --model_name_or_path meta-llama/Llama-2-7b-hf --num-layers $L\n")
     assert only(reading, "model_name").value == Known("meta-llama/Llama-2-7b-hf")
     assert isinstance(only(reading, "num_layers").value, Unresolved)

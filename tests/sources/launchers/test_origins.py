@@ -41,7 +41,7 @@ def test_the_assignment_is_the_origin(script: str, quantity: str, line: int) -> 
         (f"HOST=n1\n{_LINE} --rdzv_endpoint=$HOST:29500 train.py", "master_port"),
     ],
 )
-def test_what_no_single_assignment_gives_has_no_origin(script: str, quantity: str) -> None:
+def test_a_value_without_a_single_assignment_has_no_origin(script: str, quantity: str) -> None:
     assert only(read(script), quantity).origin is None
 
 

@@ -1,10 +1,12 @@
-"""Launchers of single frameworks: composer, fabric, colossalai, torchx, ray; and launchers behind fans and defaults."""
+"""Launchers of single frameworks: composer, fabric, colossalai, torchx, ray; and launchers after parallel shells and in
+defaults.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from preflight.job import Known, Relation, Strength
+from preflight.model.job import Known, Relation, Strength
 from tests.sources.launchers.reading_lines import is_default, only, read, values
 
 
@@ -31,7 +33,7 @@ def test_fabric(line: str) -> None:
     assert said.launches[0].program == "t.py"
 
 
-def test_other_subcommands_of_lightning_and_accelerate_start_nothing() -> None:
+def test_other_subcommands_of_lightning_and_accelerate_launch_nothing() -> None:
     assert read("fabric consolidate x").launches == ()
     assert read("colossalai check -i").launches == ()
     assert read("torchx status x").launches == ()
@@ -82,18 +84,18 @@ def test_ray_start_and_submit() -> None:
         "screen -dmS x torchrun --nproc_per_node=4 t.py",
     ],
 )
-def test_launchers_behind_defaults_fans_and_terminals(line: str) -> None:
+def test_launchers_after_defaults_parallel_shells_and_terminals(line: str) -> None:
     said = read(line)
     assert [launch.launcher for launch in said.launches] == ["torchrun"]
     assert only(said, "processes_per_node").value == Known(4)
 
 
-def test_a_fan_says_on_which_hosts_the_line_is_started() -> None:
+def test_a_parallel_shell_states_its_hosts() -> None:
     said = values(read('pdsh -w n[0-3] "torchrun --nnodes=4 t.py"'), source="pdsh")
     assert (said["nodes"], said["tasks_per_node"], said["hosts"]) == (4, 1, ("n0", "n1", "n2", "n3"))
 
 
-def test_the_value_of_an_option_is_no_launcher() -> None:
+def test_the_value_of_an_option_is_not_a_launcher() -> None:
     assert read("./run.sh --backend deepspeed --model x t.txt").launches == ()
 
 
@@ -107,14 +109,55 @@ def test_overrides_of_the_trainer_under_srun_are_required_of_it() -> None:
 
 
 @pytest.mark.parametrize("devices", ["8", "0,1,2,3,4,5,6,7", "'[0,1,2,3,4,5,6,7]'"])
-def test_lightning_alone_starts_its_processes_itself(devices: str) -> None:
+def test_lightning_without_a_launcher_starts_its_own_processes(devices: str) -> None:
     said = read(f"python t.py fit --trainer.devices {devices} --trainer.num_nodes=1")
     claim = only(said, "processes_per_node")
     assert (claim.value, claim.relation) == (Known(8), Relation.SETS)
 
 
-def test_one_device_and_other_overrides_are_no_launch() -> None:
+def test_one_device_and_other_overrides_are_not_a_launch() -> None:
     assert read("python t.py trainer.devices=1 model.hidden_size=8").launches == ()
     assert read("python t.py trainer.devices=-1").launches == ()
     assert read("python main.py training.trainer.num_nodes=4").launches == ()
     assert read("python t.py fit --trainer.devices auto").launches == ()
+
+
+HEADER = "#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=8\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "launcher", "program"),
+    [
+        (HEADER + "srun ./trainer --layers 4", "srun", "trainer"),
+        (HEADER + "mpirun -x NCCL_DEBUG=INFO /opt/app/trainer", "mpirun", "/opt/app/trainer"),
+        ("mpirun --hostfile hosts ./trainer", "mpirun", "trainer"),
+        ("mpirun -np 4 ./trainer", "mpirun", "trainer"),
+        ("srun -n 16 ./trainer", "srun", "trainer"),
+        (HEADER + "srun lmp -in in.lj", "srun", "lmp"),
+        ("srun ./typed_inside_an_allocation", "srun", "typed_inside_an_allocation"),
+        ("mpirun ./slots_of_the_machine", "mpirun", "slots_of_the_machine"),
+    ],
+)
+def test_programs_other_than_python(script: str, launcher: str, program: str) -> None:
+    (launch,) = read(script).launches
+    assert (launch.launcher, launch.program) == (launcher, program)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        HEADER + "srun hostname",
+        HEADER + "srun -n 1 ./prepare",
+        HEADER + "srun -n 4 mytool --all",
+        "srun typed_inside_an_allocation",
+        "mpirun -np 1 ./one",
+    ],
+)
+def test_tools_and_single_processes_are_not_launches(script: str) -> None:
+    assert read(script).launches == ()
+
+
+@pytest.mark.parametrize("starter", ["srun", "mpirun -np 4"])
+def test_a_followed_script_is_not_a_launch_itself(starter: str) -> None:
+    found = read(f"{HEADER}{starter} ./inner.sh", inner_dot_sh="torchrun --nnodes=4 t.py\n")
+    assert [launch.launcher for launch in found.launches] == ["torchrun"]

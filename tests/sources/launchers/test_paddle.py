@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from preflight.job import Known, Relation, Strength
+from preflight.model.job import Known, Relation, Strength
 from tests.sources.launchers.reading_lines import only, read, values
 
 
@@ -16,6 +16,7 @@ def test_collective_by_addresses(start: str) -> None:
         "hosts": ("10.0.0.1", "10.0.0.2"),
         "nodes": 2,
         "processes_per_node": 4,
+        "selected_devices": ("0", "1", "2", "3"),
         "master_addr": "10.0.0.1",
         "script": "t.py",
     }
@@ -31,7 +32,7 @@ def test_collective_by_master() -> None:
     assert (found["processes_per_node"], found["node_rank"], found["rendezvous_backend"]) == (8, 1, "http")
 
 
-def test_the_oldest_spellings() -> None:
+def test_the_oldest_options() -> None:
     found = values(
         read(
             "python -m paddle.distributed.launch --cluster_node_ips=a,b --node_ip=a"
@@ -41,7 +42,7 @@ def test_the_oldest_spellings() -> None:
     assert (found["hosts"], found["processes_per_node"], found["master_port"]) == (("a", "b"), 2, 6170)
 
 
-def test_a_variable_wins_over_its_option() -> None:
+def test_a_variable_overrides_its_option() -> None:
     reading = read("PADDLE_NNODES=2 python -m paddle.distributed.launch --master=n1:1 --nnodes=4 t.py")
     nodes = only(reading, "nodes")
     assert (nodes.value, nodes.spelling, nodes.strength) == (
@@ -79,12 +80,12 @@ TRAINING_ROLE=TRAINER PADDLE_TRAINER_ID=1 python train.py &
 """
 
 
-def test_roles_started_by_hand_are_launches_of_one_job() -> None:
+def test_roles_started_without_a_launcher_are_launches_of_one_job() -> None:
     reading = read(PS)
     server, trainer = reading.launches
     assert (server.launcher, trainer.launcher) == ("python", "python")
     assert only(reading, "ps_role", launch=server.id).value == Known("PSERVER")
-    # A server's index is the place of its own endpoint in the list.
+    # A server's index is the position of its own endpoint in the list.
     assert only(reading, "ps_index", launch=server.id).value == Known(1)
     assert only(reading, "ps_current_endpoint", launch=server.id).value == Known("10.0.0.2:6000")
     assert only(reading, "ps_index", launch=trainer.id).value == Known(1)
@@ -98,7 +99,7 @@ def test_a_server_outside_the_list_has_no_index() -> None:
     assert only(reading, "ps_current_endpoint", launch=server.id).value == Known("10.0.0.9:6000")
 
 
-def test_collective_ranks_started_by_hand() -> None:
+def test_collective_ranks_started_without_a_launcher() -> None:
     reading = read("export PADDLE_TRAINERS_NUM=4 PADDLE_MASTER=n1:777\nPADDLE_TRAINER_ID=2 python t.py")
     found = values(reading, source="environment")
     assert (found["rank"], found["world_size"], found["master_port"]) == (2, 4, 777)
@@ -117,13 +118,13 @@ def test_a_model_s_own_launch_script_starts_ranks_as_paddle_does() -> None:
     assert reading.launches[0].arguments == ("--batch_size", "16")
 
 
-def test_such_a_script_is_known_by_its_options_under_any_name() -> None:
+def test_a_launch_script_is_recognised_by_its_options() -> None:
     named = read("python start.py --node_ips=a,b --selected_gpus=0,1 train.py")
     assert values(named, source="paddle")["processes_per_node"] == 2
     assert not read("python train.py --node_ips=a,b").launches
 
 
-def test_a_rank_of_an_interpreter_under_a_name_of_its_own() -> None:
+def test_a_rank_of_an_interpreter_with_another_name() -> None:
     reading = read("PADDLE_TRAINING_ROLE=TRAINER PADDLE_TRAINERS_NUM=2 PADDLE_TRAINER_ID=1 fluid -u train.py --lr 1")
     found = values(reading, source="environment")
     assert (found["ps_role"], found["ps_index"], found["ps_workers"]) == ("TRAINER", 1, 2)
@@ -135,12 +136,12 @@ def test_the_number_of_trainers_alone_makes_a_rank() -> None:
     assert (world.value, world.relation) == (Known(2), Relation.REQUIRES)
 
 
-def test_the_port_where_gloo_meets() -> None:
+def test_the_rendezvous_port_of_gloo() -> None:
     reading = read("fleetrun --servers=a:1,b:1 --workers=a:2,b:2 --http_port=9000 t.py")
     assert only(reading, "gloo_http_port").value == Known(9000)
 
 
-def test_a_node_s_place_in_the_list_is_its_rank() -> None:
+def test_the_position_of_a_node_in_the_list_is_its_rank() -> None:
     line = "python -m paddle.distributed.launch --cluster_node_ips=a1,b1 --node_ip=b1 --selected_gpus=0 t.py"
     assert (only(read(line), "node_address").value, only(read(line), "node_rank").value) == (Known("b1"), Known(1))
     stranger = read(line.replace("--node_ip=b1", "--node_ip=c1"))

@@ -1,10 +1,10 @@
-"""Lines of PaddlePaddle 0.x: servers, trainers, and the tool that starts all of them."""
+"""Commands of PaddlePaddle 0.x: servers, trainers, and the tool that starts all of them."""
 
 from __future__ import annotations
 
 import pytest
 
-from preflight.job import Known, Relation, Strength
+from preflight.model.job import Known, Relation, Strength
 from tests.sources.launchers.reading_lines import only, read, values
 
 
@@ -36,17 +36,17 @@ def test_a_trainer_with_servers() -> None:
     assert [reference.target for reference in reading.references] == ["conf/t.py"]
 
 
-def test_a_trainer_without_servers_plays_no_part() -> None:
+def test_a_trainer_without_servers_has_no_role() -> None:
     found = values(read("paddle_trainer --config=t.py --use_gpu=1"), source="paddle")
     assert "ps_role" not in found and "pserver_port" not in found
 
 
 @pytest.mark.parametrize("line", ["paddle version", "paddle merge_model --x=1", "paddle", "pip install paddle -U"])
-def test_other_commands_start_nothing(line: str) -> None:
+def test_other_commands_launch_nothing(line: str) -> None:
     assert not read(line).launches
 
 
-def test_the_tool_hands_ports_to_trainers_only() -> None:
+def test_the_tool_passes_ports_to_trainers_only() -> None:
     reading = read(
         "python scripts/paddle.py --job_dispatch_package=ws --ports_num_for_sparse=2 --local=0 --config=t.py"
     )
@@ -56,5 +56,5 @@ def test_the_tool_hands_ports_to_trainers_only() -> None:
     assert "scripts/conf.py" in [reference.target for reference in reading.references]
 
 
-def test_a_script_that_happens_to_have_its_name() -> None:
+def test_an_unrelated_script_with_the_same_name() -> None:
     assert not read("python paddle.py --epochs 3").launches

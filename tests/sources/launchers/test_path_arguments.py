@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from preflight.job import Known, Unresolved
+from preflight.model.job import Known, Unresolved
 from tests.sources.launchers.reading_lines import only, read, values
 
 PATHS = ("checkpoint_path", "resume_path", "checkpoints_kept", "input_file")
 
 
-def said(words: str) -> dict[str, object]:
-    """What a line says of paths."""
+def path_values(words: str) -> dict[str, object]:
+    """The claims of a line about paths."""
     found = values(read(f"torchrun --nproc_per_node 8 train.py {words}\n"))
     return {quantity: value for quantity, value in found.items() if quantity in PATHS}
 
@@ -25,7 +25,7 @@ def test_megatrons_paths() -> None:
 
 
 def test_the_trainers_folder_and_how_many_it_keeps() -> None:
-    assert said("--output_dir out/run --save_total_limit 3 --resume_from_checkpoint out/run/checkpoint-500") == {
+    assert path_values("--output_dir out/run --save_total_limit 3 --resume_from_checkpoint out/run/checkpoint-500") == {
         "checkpoint_path": "out/run",
         "checkpoints_kept": 3,
         "resume_path": "out/run/checkpoint-500",
@@ -35,22 +35,22 @@ def test_the_trainers_folder_and_how_many_it_keeps() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        # Flags of other programs, and what asks for the newest checkpoint of the output folder.
+        # Flags of other programs, and values that mean the newest checkpoint of the output folder.
         "--save --epochs 3",
         "--resume",
         "--resume_from_checkpoint True",
         "--resume_from_checkpoint auto",
-        # A name on a hub is no file of a node.
+        # A name on a hub is not a file of a node.
         "--tokenizer-model gpt2",
         "--tokenizer_path meta-llama/Llama-2-7b",
-        # Half of the programs read from there.
+        # Half of the programs read from this path.
         "--checkpoint_dir /models/llama",
     ],
 )
-def test_what_is_no_path_of_the_job(words: str) -> None:
-    assert said(words) == {}
+def test_values_that_are_not_paths_of_the_job(words: str) -> None:
+    assert path_values(words) == {}
 
 
-def test_a_path_from_outside_is_unresolved() -> None:
+def test_an_external_path_is_unresolved() -> None:
     reading = read("torchrun --nproc_per_node 8 train.py --output_dir $OUT\n")
     assert isinstance(only(reading, "checkpoint_path").value, Unresolved)

@@ -4,16 +4,16 @@ import time
 
 import pytest
 
-from preflight.job import Known, OneOf, Strength, Unresolved
+from preflight.model.job import Known, OneOf, Strength, Unresolved
 from preflight.sources.launchers.slurm import hosts_of, mebibytes_of, nodes_of, seconds_of
 from tests.sources.launchers.reading_lines import only, read, values
 
 HEADER = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=8\n#SBATCH --gres=gpu:a100:8\n"
 
 
-def test_directives_speak_of_the_whole_job() -> None:
+def test_directives_have_the_scope_of_the_job() -> None:
     reading = read(HEADER + "#SBATCH -t 1-12 --mem=64G -p gpu -c 6 -w n[01-02,07]\necho hello")
-    found = {c.quantity: c for c in reading.claims if c.quantity != "batch_option"}
+    found = {c.quantity: c for c in reading.claims if c.quantity not in ("batch_option", "batch_directive")}
     asked = ("--nodes=4", "--ntasks-per-node=8", "--gres=gpu:a100:8", "--time=1-12", "--mem=64G", "--partition=gpu")
     asked += ("--cpus-per-task=6", "--nodelist=n[01-02,07]")
     stated = {c.value for c in reading.claims if c.quantity == "batch_option"}
@@ -35,7 +35,7 @@ def test_directives_speak_of_the_whole_job() -> None:
     assert (found["nodes"].span.line, found["nodes"].spelling) == (2, "--nodes=4")
 
 
-def test_srun_options_speak_of_their_launch_and_are_narrower() -> None:
+def test_srun_options_have_the_scope_of_their_launch() -> None:
     reading = read(HEADER + "srun -N2 --ntasks-per-node=1 torchrun --nproc_per_node=8 t.py")
     assert only(reading, "nodes", launch="").value == Known(4)
     step = [c for c in reading.claims if c.source == "slurm" and c.scope.launch]
@@ -51,7 +51,7 @@ def test_a_bare_launcher_in_a_batch_script_runs_on_the_first_node_only() -> None
     reading = read(HEADER + "torchrun --nnodes=4 --nproc_per_node=8 t.py")
     bare = [c for c in reading.claims if c.source == "slurm" and c.quantity == "nodes" and c.scope.launch]
     assert [(c.value, c.strength) for c in bare] == [(Known(1), Strength.SCHEDULER)]
-    assert "no srun in front" in bare[0].spelling
+    assert "(without srun: runs on the first node only)" in bare[0].spelling
     assert bare[0].span.line == 5
     assert [because.span.line for because in bare[0].because] == [2]
 
@@ -68,21 +68,21 @@ def test_a_bare_launcher_in_a_batch_script_runs_on_the_first_node_only() -> None
         "torchrun --nnodes=4 t.py &\npdsh -w n[2-4] bash worker.sh",
     ],
 )
-def test_nothing_is_said_where_other_nodes_may_be_reached(line: str) -> None:
+def test_no_claim_when_other_nodes_may_be_reached(line: str) -> None:
     reading = read(HEADER + line)
-    assert not [c for c in reading.claims if "no srun in front" in c.spelling]
+    assert not [c for c in reading.claims if "(without srun: runs on the first node only)" in c.spelling]
 
 
 def test_harmless_commands_on_other_nodes_start_no_ranks() -> None:
     reading = read(HEADER + "srun hostname\nsrun nvidia-smi -L\ntorchrun --nnodes=4 t.py")
-    assert [c for c in reading.claims if "no srun in front" in c.spelling]
+    assert [c for c in reading.claims if "(without srun: runs on the first node only)" in c.spelling]
 
 
-def test_no_header_means_no_word_about_the_scheduler() -> None:
+def test_without_a_header_there_are_no_scheduler_claims() -> None:
     assert not [c for c in read("torchrun --nnodes=4 t.py").claims if c.source == "slurm"]
 
 
-def test_a_step_for_each_node_is_part_of_the_whole() -> None:
+def test_one_step_per_node_is_part_of_the_job() -> None:
     reading = read(HEADER + 'for i in 0 1; do srun -N1 -n1 -w "$n" torchrun --nnodes=4 --node_rank=$i t.py & done')
     assert not [c for c in reading.claims if c.source == "slurm" and c.scope.launch and c.quantity == "nodes"]
     assert {c.value for c in reading.claims if c.quantity == "node_rank"} == {Known(0), Known(1)}
@@ -100,7 +100,7 @@ def test_srun_without_any_count_starts_one_task_on_each_node() -> None:
     assert [(c.value, c.strength) for c in found] == [(Known(1), Strength.DEFAULT)]
 
 
-def test_an_unresolved_srun_option_keeps_the_header_out_of_force() -> None:
+def test_an_unresolved_srun_option_overrides_the_header() -> None:
     reading = read(HEADER + "srun -N $N torchrun --nnodes=$N t.py")
     step = [c for c in reading.claims if c.source == "slurm" and c.scope.launch and c.quantity == "nodes"]
     assert len(step) == 1 and isinstance(step[0].value, Unresolved)
@@ -134,7 +134,7 @@ def test_values_that_mean_something_else_stay_unresolved() -> None:
 
 
 @pytest.mark.parametrize("text", ["n" + "[1-9]" * 60, "," * 100_000, "n[1-9][" * 5000, "a[" + "1," * 50_000])
-def test_hostile_lists_end_soon(text: str) -> None:
+def test_hostile_lists_are_parsed_quickly(text: str) -> None:
     started = time.process_time()
     hosts_of(Known(text))
     values(read(f"#SBATCH --gres={text}\n#SBATCH -w {text}\ntrue", path="j.sbatch"))

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from preflight.job import Claim, Known, Unresolved
+from preflight.model.job import Claim, Known, Unresolved
 from tests.sources.launchers.reading_lines import read
 
 HEADER = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=8\n"
 
 
 def steps(script: str) -> dict[str, dict[str, Claim]]:
-    """What is said of each step, by its line."""
+    """The claims about each step, by its line."""
     found: dict[str, dict[str, Claim]] = {}
     for claim in read(script).claims:
         if claim.quantity.startswith("step"):
@@ -15,7 +15,7 @@ def steps(script: str) -> dict[str, dict[str, Claim]]:
     return found
 
 
-def test_a_step_that_starts_no_python_is_claimed_all_the_same() -> None:
+def test_a_step_without_python_is_claimed() -> None:
     said = steps(HEADER + "srun -N2 ./train\n")["4"]
     assert said["step"].value == Known("train")
     assert (said["step_nodes"].value, said["step_nodes"].spelling) == (Known(2), "-N2")
@@ -23,7 +23,7 @@ def test_a_step_that_starts_no_python_is_claimed_all_the_same() -> None:
     assert said["step_kills_on_failure"].value == Known(False)
 
 
-def test_background_and_pipe_belong_to_the_statement_they_stand_in() -> None:
+def test_background_and_pipe_belong_to_their_statement() -> None:
     found = steps(
         HEADER + "srun a &\n{ srun b; } &\nsrun c 2>&1 | tee -a log\nsrun d |& cat\nsrun e > log\n(srun f) &\n"
         "for i in $ALL; do\n  srun g $i &\ndone\n"
@@ -35,7 +35,7 @@ def test_background_and_pipe_belong_to_the_statement_they_stand_in() -> None:
     assert [line for line, said in found.items() if "step_repeated" in said] == ["11"]
 
 
-def test_a_shell_inside_srun_has_pipes_and_options_of_its_own() -> None:
+def test_a_shell_inside_srun_has_its_own_pipes_and_options() -> None:
     found = steps(HEADER + "srun bash -c 'set -o pipefail; python x.py | tee log'\nsrun a | tee log\n")
     assert "step_pipe" not in found["4"]
     assert found["5"]["step_pipe_hides_failure"].value == Known(True)
@@ -69,11 +69,11 @@ def test_cores_of_a_step_come_from_srun_or_its_variable_alone() -> None:
     assert found["8"]["step_cpus_per_task"].value == Known(6)
 
 
-def test_without_a_header_nothing_is_said_of_steps() -> None:
+def test_without_a_header_steps_are_not_claimed() -> None:
     assert steps("srun -N2 ./train | tee log\nwait\n") == {}
 
 
-def test_waits_and_traps_of_the_script() -> None:
+def test_waits_and_traps_are_claimed() -> None:
     reading = read(HEADER + "trap 'exit 1' SIGTERM 10\ntrap cleanup EXIT\nsrun a &\nwait\nwait $!\n")
     said = [(c.quantity, c.value, c.span.line) for c in reading.claims if c.source == "shell"]
     assert said == [
@@ -86,7 +86,7 @@ def test_waits_and_traps_of_the_script() -> None:
     ]
 
 
-def test_what_a_header_asks_for_beside_sizes() -> None:
+def test_header_options_other_than_sizes() -> None:
     reading = read(
         "#!/bin/bash\n#SBATCH --gres=gpu:a100:4,nvme:1 --signal=B:USR1@90\n#SBATCH -a 0-7%2 -o log_%j.txt --requeue\n"
         "#SBATCH --mem-per-gpu=60G --exclusive --gpu-bind=single:1\ntrue\n"
@@ -107,20 +107,20 @@ def test_a_script_that_launches_nothing_states_what_it_exports_for_communication
     assert said == [("env.NCCL_SOCKET_IFNAME", Known("bond0"), 1)]
 
 
-def test_lines_that_look_like_directives_and_are_none() -> None:
+def test_ignored_directives() -> None:
     reading = read(
         "#!/bin/bash\n#SBATCH --nodes=2\n# SBATCH --time=1:00:00\n##SBATCH -p gpu\n#sbatch -n 4\n"
         "cat <<'END' > other.sbatch\n#SBATCH --nodes=8\nEND\n#SBATCH --gres=gpu:4\n# SBATCH is read at the top\n"
     )
     found = [(c.span.line, c.value) for c in reading.claims if c.quantity == "directive_unread"]
     assert found == [
-        (3, Known("a blank stands between # and SBATCH")),
+        (3, Known("there is a space between # and SBATCH")),
         (5, Known("SBATCH must be in capitals")),
-        (9, Known("it stands behind the first command")),
+        (9, Known("it comes after the first command")),
     ]
 
 
-def test_chores_of_the_script_itself() -> None:
+def test_setup_commands_of_the_script() -> None:
     reading = read(HEADER + "mkdir -p logs/ out\nsrun mkdir far\nscontrol requeue $SLURM_JOB_ID\n")
     said = [(c.quantity, c.value) for c in reading.claims if c.source == "shell" and c.quantity != "variable_read"]
     assert said == [

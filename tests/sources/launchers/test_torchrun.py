@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from preflight.job import Known, OneOf, Relation, Strength
+from preflight.model.job import Known, OneOf, Relation, Strength
 from preflight.sources.launchers.torchrun import _OPTIONS
 from tests.sources.launchers.reading_lines import is_default, only, read, values, why
 
@@ -18,11 +18,12 @@ def test_both_spellings_and_both_forms_of_options_mean_the_same() -> None:
         "rendezvous_backend": "static",
         "master_addr": "n1",
         "master_port": 2950,
+        "chosen_value": "2950",
         "script": "t.py",
     }
 
 
-def test_nodes_are_required_and_processes_set_where_the_options_stand() -> None:
+def test_nodes_are_required_and_processes_set_at_the_options() -> None:
     reading = read("torchrun \\\n  --nnodes=4 \\\n  --nproc_per_node 8 t.py")
     nodes, processes = only(reading, "nodes"), only(reading, "processes_per_node")
     assert (nodes.relation, nodes.strength, nodes.spelling) == (
@@ -39,23 +40,23 @@ def test_nodes_are_required_and_processes_set_where_the_options_stand() -> None:
     assert nodes.scope.launch == reading.launches[0].id == "run.sh:1"
 
 
-def test_a_unique_beginning_of_an_option_counts_as_in_argparse() -> None:
+def test_a_unique_prefix_of_an_option_counts_as_in_argparse() -> None:
     assert values(read("torchrun --nproc 4 --nno 2 --standal t.py"))["processes_per_node"] == 4
-    # `--rdzv` could be four options; argparse refuses it, and so nothing is claimed.
+    # `--rdzv` could be four options; argparse rejects it, so nothing is claimed.
     assert "rendezvous_endpoint" not in values(read("torchrun --rdzv=a:1 t.py"))
     assert values(read("torchrun --rdzv_e=a:1 t.py"))["rendezvous_endpoint"] == "a:1"
 
 
-def test_an_elastic_range_leaves_the_count_open() -> None:
+def test_an_elastic_range_allows_several_counts() -> None:
     reading = read("torchrun --nnodes=2:4 --nproc_per_node=1 --rdzv_backend=c10d --rdzv_endpoint=n1 t.py")
     assert only(reading, "nodes").value == OneOf((2, 3, 4))
     assert only(reading, "min_nodes").value == Known(2)
-    # c10d takes 29400 where the endpoint has no port.
+    # c10d uses 29400 if the endpoint has no port.
     assert only(reading, "master_port").value == Known(29400)
 
 
 @pytest.mark.parametrize("word", ["gpu", "auto", "cpu"])
-def test_a_device_word_is_no_number(word: str) -> None:
+def test_a_device_word_is_not_a_number(word: str) -> None:
     assert word in why(only(read(f"torchrun --nproc_per_node={word} t.py"), "processes_per_node"))
 
 
@@ -73,14 +74,14 @@ def test_one_node_without_a_port_has_no_fixed_endpoint() -> None:
     assert "master_port" not in values(read("torchrun --standalone --nnodes=1 --nproc_per_node=2 t.py"))
 
 
-def test_pet_variables_stand_between_default_and_option() -> None:
+def test_pet_variables_override_the_default_but_not_the_option() -> None:
     reading = read("export PET_NNODES=3 PET_MASTER_ADDR=n9\ntorchrun --master_addr=n1 t.py")
     assert only(reading, "nodes").value == Known(3)
     assert only(reading, "nodes").strength is Strength.ENVIRONMENT
     assert only(reading, "master_addr").value == Known("n1")
 
 
-def test_a_port_behind_an_unknown_host_is_known() -> None:
+def test_a_port_after_an_unknown_host_is_known() -> None:
     reading = read("torchrun --nnodes=2 --rdzv_backend c10d --rdzv_endpoint=$HEAD:29511 t.py")
     assert only(reading, "master_port").value == Known(29511)
     assert "HEAD" in why(only(reading, "master_addr"))
@@ -103,9 +104,9 @@ def test_endpoints_are_split(endpoint: str, host: str, port: int) -> None:
 
 
 @pytest.mark.parametrize("host", ["xxx.xxx.xxx.xxx", "'<ip of node 0>'", "MASTER_IP", "your-master", "master_addr"])
-def test_a_host_to_be_filled_in_is_unknown(host: str) -> None:
+def test_a_placeholder_host_is_unknown(host: str) -> None:
     reading = read(f"torchrun --nnodes=2 --master_addr={host} --master_port=29500 t.py")
-    assert "which is to be filled in" in why(only(reading, "master_addr"))
+    assert "which must be replaced" in why(only(reading, "master_addr"))
     assert only(reading, "master_port").value == Known(29500)
 
 
@@ -140,13 +141,13 @@ def test_modules_and_programs_without_python() -> None:
     assert (bare.launches[0].program, bare.launches[0].arguments) == ("t.py", ("--lr", "1"))
 
 
-def test_the_old_module_is_told_apart_where_it_passes_local_rank() -> None:
+def test_the_old_module_is_distinguished_when_it_passes_local_rank() -> None:
     assert read("python -m torch.distributed.launch t.py").launches[0].launcher == "torch.distributed.launch"
     assert read("python -m torch.distributed.launch --use_env t.py").launches[0].launcher == "torchrun"
     assert read("python3.10 -u -m torch.distributed.run t.py").launches[0].launcher == "torchrun"
 
 
-def test_one_torchrun_a_node_is_required_under_srun_only() -> None:
+def test_one_torchrun_per_node_is_required_under_srun_only() -> None:
     required = only(read("srun torchrun --nproc_per_node=8 t.py"), "tasks_per_node")
     assert (required.value, required.relation) == (Known(1), Relation.REQUIRES)
     assert "tasks_per_node" not in values(read("torchrun --nproc_per_node=8 t.py"))

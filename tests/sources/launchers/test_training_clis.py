@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from preflight.job import Relation, Strength
+from preflight.model.job import Relation, Strength
 from tests.sources.launchers.reading_lines import only, read, values
 
 ARGUMENTS = "model_name_or_path: gpt2\nper_device_train_batch_size: 2\nlearning_rate: 1.0e-5\n"
 
 
-def test_llamafactory_is_told_by_variables() -> None:
+def test_llamafactory_is_configured_by_variables() -> None:
     reading = read(
         "FORCE_TORCHRUN=1 NNODES=2 NODE_RANK=1 NPROC_PER_NODE=8 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500"
         " llamafactory-cli train a.yaml learning_rate=1e-4",
@@ -29,7 +29,7 @@ def test_llamafactory_is_told_by_variables() -> None:
     assert reading.launches[0].launcher == "llamafactory-cli"
 
 
-def test_llamafactory_took_the_node_rank_from_rank_once() -> None:
+def test_llamafactory_used_to_read_the_node_rank_from_rank() -> None:
     reading = read("FORCE_TORCHRUN=1 NNODES=2 RANK=1 llamafactory-cli train a.yaml")
     assert values(reading)["node_rank"] == 1
 
@@ -40,7 +40,7 @@ def test_llamafactory_elastic() -> None:
     assert only(reading, "nodes").alternatives == (1, 2, 3)
 
 
-def test_llamafactory_on_one_device_says_nothing_of_nodes() -> None:
+def test_llamafactory_on_one_device_claims_no_nodes() -> None:
     reading = read("llamafactory-cli train a.yaml")
     assert len(reading.launches) == 1
     assert values(reading) == {}
@@ -50,7 +50,7 @@ def test_llamafactory_on_one_device_says_nothing_of_nodes() -> None:
     "line",
     ["llamafactory-cli chat a.yaml", "axolotl preprocess a.yaml", "trl env", "tune ls", "tune run recipe --config x"],
 )
-def test_other_commands_start_no_ranks(line: str) -> None:
+def test_other_commands_launch_nothing(line: str) -> None:
     assert read(line).launches == ()
 
 
@@ -64,7 +64,7 @@ def test_axolotl_builds_a_line_of_its_launcher() -> None:
     assert values(reading)["rendezvous_backend"] == "c10d"
 
 
-def test_trl_takes_options_of_accelerate_among_its_own() -> None:
+def test_trl_accepts_options_of_accelerate() -> None:
     reading = read(
         "trl sft --config a.yaml --num_processes 4 --bf16 --accelerate_config acc.yaml --gradient_accumulation_steps 2",
         a_dot_yaml=ARGUMENTS,
@@ -93,7 +93,7 @@ def test_tune_is_standalone_without_an_endpoint() -> None:
         ("--tf32 True", None),
     ],
 )
-def test_switches_of_the_trainer_may_stand_alone(words: str, expected: str | None) -> None:
+def test_switches_of_the_trainer_need_no_value(words: str, expected: str | None) -> None:
     assert values(read(f"torchrun train.py {words} --output_dir out")).get("mixed_precision") == expected
 
 
@@ -104,4 +104,14 @@ def test_swift_makes_options_of_variables() -> None:
     assert found["node_rank"] is None
     assert only(reading, "nodes").spelling == "NNODES=2"
     assert only(reading, "micro_batch_size_per_gpu").value.value == 1  # type: ignore[union-attr]
-    assert read("swift sft --model gpt2").launches == ()
+    alone = values(read("swift sft --model gpt2"), source="swift")
+    assert (alone["nodes"], alone["processes_per_node"]) == (1, 1)
+
+
+def test_sudo_takes_variables_of_the_program() -> None:
+    reading = read(
+        "#!/bin/bash\nsudo -E NNODES=2 NPROC_PER_NODE=8 NODE_RANK=0 MASTER_ADDR=n0 llamafactory-cli train a.yaml\n"
+    )
+    assert len(reading.launches) == 1
+    found = values(reading, source="llamafactory-cli")
+    assert (found["nodes"], found["processes_per_node"], found["master_addr"]) == (2, 8, "n0")

@@ -1,13 +1,13 @@
-"""Branches, loops, functions and what they leave behind."""
+"""Branches, loops and functions, and the state after them."""
 
 from __future__ import annotations
 
 import pytest
 
-from preflight.job import Known, OneOf, Unresolved
+from preflight.model.job import Known, OneOf, Unresolved
 from preflight.sources.base import Script, SourceFile
+from preflight.sources.formats.tree import MemoryTree
 from preflight.sources.shell import evaluate
-from preflight.sources.tree import MemoryTree
 
 
 def script(text: str) -> Script:
@@ -49,7 +49,7 @@ def test_decided_conditions(test: str, branch: str) -> None:
     assert found[0].condition == ""
 
 
-def test_open_condition_follows_both_branches() -> None:
+def test_an_undecided_condition_follows_both_branches() -> None:
     found = script('if [ "$MODE" = "debug" ]; then a; elif [ -f x ]; then b; else c; fi; d').commands
     assert [command.words[0].value for command in found] == [Known("a"), Known("b"), Known("c"), Known("d")]
     assert found[0].condition == 'if [ "$MODE" = "debug" ]'
@@ -58,13 +58,13 @@ def test_open_condition_follows_both_branches() -> None:
     assert found[3].condition == ""
 
 
-def test_a_branch_that_leaves_does_not_count() -> None:
+def test_a_branch_that_exits_is_not_joined() -> None:
     assert lines("N=1\nif [ $# -lt 1 ]; then N=2; exit 1; fi\ncmd $N") == [["cmd", "1"]]
     assert lines("exit 0\ncmd") == []
     assert lines("if true; then exit; fi\ncmd") == []
 
 
-def test_default_by_test() -> None:
+def test_a_default_set_by_a_condition() -> None:
     found = script('if [ -z "$N" ]; then N=4; fi\ncmd --n=$N').commands[-1].words[1].value
     assert isinstance(found, Unresolved)
 
@@ -112,7 +112,7 @@ def test_other_loops_run_once() -> None:
     assert found[1].words[2].value == Known("a")
 
 
-def test_endless_and_open_loops_end() -> None:
+def test_endless_and_undecided_loops_terminate() -> None:
     assert len(lines("while true; do cmd; sleep 1; done")) == 2
     assert len(lines("until nc -z $H 1; do sleep 1; done")) == 2
     assert lines("for i in 1 2 3; do if [ $i = 2 ]; then break; fi; cmd $i; done") == [["cmd", "1"]]
@@ -132,7 +132,7 @@ def test_functions() -> None:
     assert lines("f() { exit 1; }\nf\ncmd") == []
 
 
-def test_recursion_ends() -> None:
+def test_recursion_terminates() -> None:
     found = script("f() { cmd; f; }\nf\nafter")
     assert found.commands[-1].words[0].value == Known("after")
     assert any("calls itself" in note.message for note in found.notes)
@@ -180,7 +180,7 @@ def test_script_arguments() -> None:
     assert found.words[1].value == Known("4")
 
 
-def test_option_letters_are_no_arguments() -> None:
+def test_option_letters_are_not_arguments() -> None:
     text = "set -euo pipefail\nset -o allexport\nA=1\nset +o allexport\ncmd $1"
     found = script(text).commands[-1]
     assert isinstance(found.words[1].value, Unresolved)
@@ -205,3 +205,82 @@ def test_parameter_server_loop() -> None:
     assert [c.environment["PADDLE_PORT"].value for c in found[:2]] == [Known("6170"), Known("6171")]
     assert [c.environment["PADDLE_TRAINER_ID"].value for c in found[2:]] == [Known("0"), Known("1")]
     assert found[0].environment["PADDLE_PORT"].span.line == 5
+
+
+CHOICE = """
+if [ "$MODE" = multi ]; then
+  PRE="srun --ntasks-per-node=1"; L="torchrun --nnodes=2"; BS=4
+else
+  PRE=""; L=python; BS=8
+fi
+"""
+
+
+@pytest.mark.parametrize(
+    "launch", ["$PRE $L train.py --bs $BS", 'C="$L train.py --bs $BS"\n$PRE $C', 'eval "$PRE $L train.py --bs $BS"']
+)
+def test_a_launcher_chosen_by_a_branch_has_the_values_of_that_branch(launch: str) -> None:
+    assert lines(CHOICE + launch)[-2:] == [
+        ["srun", "--ntasks-per-node=1", "torchrun", "--nnodes=2", "train.py", "--bs", "4"],
+        ["python", "train.py", "--bs", "8"],
+    ]
+
+
+def test_a_launcher_in_an_array_chosen_by_a_branch_is_followed() -> None:
+    text = 'if $MULTI; then L=(torchrun --nnodes=2); else L=(python); fi\nL+=(train.py)\n"${L[@]}" --lr 1'
+    assert lines(text)[-2:] == [
+        ["torchrun", "--nnodes=2", "train.py", "--lr", "1"],
+        ["python", "train.py", "--lr", "1"],
+    ]
+
+
+def test_a_launcher_chosen_by_a_case_has_it_as_condition() -> None:
+    text = 'case $M in a) L="torchrun --nnodes=2" ;; *) L="python -u" ;; esac\n$L train.py'
+    assert [command.condition for command in script(text).commands] == [
+        "L is 'torchrun --nnodes=2'",
+        "L is 'python -u'",
+    ]
+
+
+def test_values_of_one_word_stay_alternatives_of_one_command() -> None:
+    found = script("if $BIG; then N=8; else N=4; fi\ntorchrun --nproc_per_node=$N train.py").commands[1:]
+    assert [command.words[1].value for command in found] == [OneOf(("--nproc_per_node=8", "--nproc_per_node=4"))]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "X=<fill in>",
+        "export MASTER_ADDR=<ip of node 0>",
+        "cd /home/<user name>/code",
+        "python prep.py --data <DATA_DIR>",
+        "ssh <host>",
+    ],
+)
+def test_a_placeholder_does_not_hide_the_lines_after_it(line: str) -> None:
+    found = script(f"{line}\ntorchrun --nnodes=2 train.py")
+    assert [word.value for word in found.commands[-1].words] == [
+        Known("torchrun"),
+        Known("--nnodes=2"),
+        Known("train.py"),
+    ]
+    assert [note.message for note in found.notes if "is a placeholder" in note.message]
+
+
+@pytest.mark.parametrize(
+    "line", ["sort <names.txt> sorted.txt", "cat < in > out", "diff <(a) <(b)", 'echo "<your token>"']
+)
+def test_redirections_and_quoted_text_are_not_placeholders(line: str) -> None:
+    assert not [note for note in script(line).notes if "placeholder" in note.message]
+
+
+def test_a_placeholder_in_a_variable_is_unknown_text_of_an_evaluated_line() -> None:
+    found = script('D="<path/to/project>"\nCMD="torchrun train.py --load ${D}/bert --fp16"\neval $CMD')
+    words = found.commands[-1].words
+    assert [word.spelling for word in words] == ["torchrun", "train.py", "--load", "${D}/bert", "--fp16"]
+    assert isinstance(words[3].value, Unresolved)
+
+
+def test_a_placeholder_in_a_value_leaves_it_unresolved() -> None:
+    value = script("torchrun --rdzv_endpoint=<head node>:29500 train.py").commands[0].words[1].value
+    assert isinstance(value, Unresolved) and "`<head node>`, which must be replaced" in value.why

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from preflight.job import Known, OneOf, Unresolved, Value, span_of
-from preflight.job.symbols import early
-from preflight.sources.base import SourceFile, Variable
+from preflight.model.job import Known, OneOf, Unresolved, Value, span_of
+from preflight.model.job.symbols import expanded_in_script
+from preflight.sources.base import SourceFile, UnknownKind, UnknownOrigin, Variable
+from preflight.sources.formats.tree import MemoryTree
 from preflight.sources.shell import (
     ALLOCATED_HOSTS,
     FIRST_ALLOCATED_ADDRESS,
@@ -19,7 +20,6 @@ from preflight.sources.shell import (
     evaluate,
     symbols_in,
 )
-from preflight.sources.tree import MemoryTree
 
 HEADER = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=1\n"
 
@@ -59,10 +59,42 @@ def test_parameters(before: str, expression: str, expected: str) -> None:
 
 
 def test_outside_variable_is_unresolved_and_names_its_default() -> None:
-    assert value("$NNODES") == Unresolved("$NNODES comes from outside")
-    assert value("${NNODES:-1}") == Unresolved("$NNODES from outside, default 1")
-    assert value("$N", "N=${NNODES:-1}") == Unresolved("$NNODES from outside, default 1")
-    assert value("$1") == Unresolved("$1 comes from outside")
+    assert value("$NNODES") == Unresolved("$NNODES, which the caller sets", ("NNODES",))
+    assert value("${NNODES:-1}") == Unresolved("$NNODES, set by the caller, default 1", ("NNODES",))
+    assert value("$N", "N=${NNODES:-1}") == Unresolved("$NNODES, set by the caller, default 1", ("NNODES",))
+    assert value("$1") == Unresolved("$1, which the caller sets")
+
+
+@pytest.mark.parametrize("chain", ["bash -c 'cmd ${N:-2}'", "bash -c 'N=$N bash -c \"cmd \\${N:-2}\"'"])
+def test_default_of_an_outside_variable_is_named_in_inner_shells(chain: str) -> None:
+    text = f"export N=$NODES\n{chain}\n"
+    words = evaluate(SourceFile("run.sh", text, "", 0), MemoryTree({})).commands[-1].words
+    assert words[1].value == Unresolved("$N, set by the caller, default 2", ("NODES",))
+    assert words[1].origin == UnknownOrigin(UnknownKind.CALLER, default="2")
+
+
+@pytest.mark.parametrize("before", ["M=$((N * 2))", "HOSTS=(a b); M=${HOSTS[$N]}"])
+def test_computed_value_needs_no_default(before: str) -> None:
+    found = value("${M:-4}", before)
+    assert isinstance(found, Unresolved)
+    assert "default" not in found.why
+
+
+@pytest.mark.parametrize(
+    ("word", "is_one_word"),
+    [
+        ("$N", True),
+        ("${N:-2}", True),
+        ("${N:-2 --fp16}", False),
+        ("$(hostinfo)", True),
+        ("$ARGS", False),
+        ("${X:+--fp16}", False),
+    ],
+)
+def test_unquoted_word_after_an_option_is_its_value_if_it_comes_from_outside(word: str, *, is_one_word: bool) -> None:
+    text = f"cmd --nnodes {word}\n"
+    words = evaluate(SourceFile("run.sh", text, "", 0), MemoryTree({})).commands[-1].words
+    assert words[2].many is not is_one_word
 
 
 def test_known_environment_decides_the_default() -> None:
@@ -145,7 +177,7 @@ def test_substitutions_fold(before: str, expression: str, expected: str) -> None
         ("$(shuf -i 10000-65535 -n 1)", RANDOM_NUMBER),
         ("$(nproc)", Symbol.CORE_COUNT.value),
         ("$(nvidia-smi -L | wc -l)", Symbol.GPU_COUNT.value),
-        ("$SLURM_PROCID", early(Symbol.PROCESS_RANK)),
+        ("$SLURM_PROCID", expanded_in_script(Symbol.PROCESS_RANK)),
     ],
 )
 def test_run_time_values_have_names(expression: str, why: str) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from preflight.job import Known, NoteKind, Unresolved
+from preflight.model.job import Known, NoteKind, Unresolved
 from preflight.sources.base import Command, Script, SourceFile
+from preflight.sources.formats.tree import MemoryTree
 from preflight.sources.shell import FIRST_ALLOCATED_HOST, THIS_HOST, evaluate
-from preflight.sources.tree import MemoryTree
 
 
 def script(text: str, files: dict[str, str] | None = None, path: str = "run.sh") -> Script:
@@ -36,6 +36,8 @@ def named(found: Script, name: str) -> Command:
         "timeout 10 bash -c 'torchrun --nnodes 4 x.py' &",
         "nohup bash -c 'torchrun --nnodes 4 x.py' > log 2>&1 &",
         "env A=b bash -c 'torchrun --nnodes 4 x.py'",
+        "gantry run --gpus 8 -- /bin/bash -lc 'torchrun --nnodes 4 x.py'",
+        "submit --name a -- sh -c 'torchrun --nnodes 4 x.py'",
         "exec bash -c 'torchrun --nnodes 4 x.py'",
         "time bash -c 'torchrun --nnodes 4 x.py'",
         "ssh -p 22 host 'torchrun --nnodes 4 x.py'",
@@ -134,7 +136,7 @@ def test_missing_and_outside_sources_are_noted() -> None:
     assert plain(found.commands[-1]) == ["cmd"]
 
 
-def test_recursive_sources_and_scripts_end() -> None:
+def test_recursive_sources_and_scripts_terminate() -> None:
     found = script("source run.sh\nbash run.sh\ncmd")
     assert plain(found.commands[-1]) == ["cmd"]
     assert found.notes
@@ -167,7 +169,7 @@ def test_sbatch_here_document_has_directives() -> None:
     assert plain(found.commands[1]) == ["srun", "cmd", "2"]
 
 
-def test_unknown_inner_script_is_left_alone() -> None:
+def test_an_unknown_inner_script_is_ignored() -> None:
     found = script('srun bash -c "$CMD"\nsrun $CMD\nbash $X\nbash -c "$A --n 2"')
     assert [len(command.words) for command in found.commands] == [4, 1, 2, 2, 3, 3]
     assert found.commands[1].words[0].many

@@ -1,4 +1,4 @@
-"""Whatever the bytes: an answer, soon, and never an exception."""
+"""Arbitrary input is evaluated quickly and never raises."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from preflight.job import NoteKind
+from preflight.model.job import NoteKind
 from preflight.sources.base import Script, SourceFile
+from preflight.sources.formats.tree import MemoryTree
 from preflight.sources.shell import evaluate
-from preflight.sources.tree import MemoryTree
+from tests.suite.effort import examples
 
 
 def script(text: str) -> Script:
@@ -32,14 +33,14 @@ _FRAGMENTS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(_FRAGMENTS, max_size=40))
 def test_scrambled_shell(pieces: list[str]) -> None:
     found = script(" ".join(pieces))
     assert not any(note.kind is NoteKind.CRASHED for note in found.notes), found.notes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.text(max_size=200))
 def test_any_text(text: str) -> None:
     found = script(text)
@@ -88,7 +89,7 @@ def test_any_text(text: str) -> None:
     ],
     ids=lambda text: repr(text[:24]),
 )
-def test_hostile_scripts_end_soon(text: str) -> None:
+def test_hostile_scripts_terminate_quickly(text: str) -> None:
     started = time.monotonic()
     found = script(text)
     assert time.monotonic() - started < 6
@@ -100,15 +101,32 @@ def test_same_script_same_answer() -> None:
     assert script(text) == script(text)
 
 
-def test_template_is_noted_and_read_on() -> None:
+def test_a_template_is_noted_and_the_rest_is_read() -> None:
     found = script("N={{ nodes }}\n{% if x %}\ntorchrun --nnodes $N x.py\n{% endif %}\n")
     assert NoteKind.TEMPLATE in [note.kind for note in found.notes]
     assert any(command.words[0].spelling == "torchrun" for command in found.commands)
 
 
-def test_broken_script_is_noted_where_it_breaks() -> None:
+def test_a_broken_script_gives_a_note_at_the_fault() -> None:
     found = script("cmd a\nif then fi (\n")
     assert any(note.kind is NoteKind.MALFORMED for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "line"),
+    [
+        ("# a\nif [ $A = 1 ]; then\ntorchrun a.py\n", "'if [ $A = 1 ]; then' is never closed by `fi`", 2),
+        ("for i in 1 2; do\ntorchrun a.py\n", "'for i in 1 2; do' is never closed by `done`", 1),
+    ],
+)
+def test_an_unclosed_construct_is_noted_where_it_opens(text: str, said: str, line: int) -> None:
+    found = script(text)
+    assert (NoteKind.MALFORMED, said, line) in [(note.kind, note.message, note.span.line) for note in found.notes]
+
+
+@pytest.mark.parametrize("text", ["echo ${A[${#A[*]}-1]} ${B:$C-5:4}\n", "cat <<EOF\nfoo\n", "if true; then a; fi\n"])
+def test_valid_constructs_are_not_called_unclosed(text: str) -> None:
+    assert not any("closes" in note.message for note in script(text).notes)
 
 
 @pytest.mark.parametrize(
@@ -124,5 +142,5 @@ def test_broken_script_is_noted_where_it_breaks() -> None:
         "cmd $((" + "9" * 5000 + ")) $((2#" + "1" * 5000 + "))",
     ],
 )
-def test_numbers_nobody_means(text: str) -> None:
+def test_huge_numbers(text: str) -> None:
     assert not any(note.kind is NoteKind.CRASHED for note in script(text).notes), script(text).notes

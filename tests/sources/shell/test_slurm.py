@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from preflight.job import Known, OneOf, Unresolved, Value
+from preflight.model.job import Known, OneOf, Unresolved, Value
 from preflight.sources.base import Script, SourceFile
+from preflight.sources.formats.tree import MemoryTree
 from preflight.sources.shell import evaluate
-from preflight.sources.tree import MemoryTree
 
 
 def script(text: str) -> Script:
@@ -86,10 +86,11 @@ def test_node_range_gives_alternatives() -> None:
     assert isinstance(variable("--nodes=1-100", "SLURM_NNODES"), Unresolved)
 
 
-def test_without_a_header_they_come_from_outside() -> None:
-    assert script("cmd $SLURM_NNODES").commands[0].words[1].value == Unresolved("$SLURM_NNODES comes from outside")
+def test_without_a_header_the_variables_come_from_outside() -> None:
+    value = script("cmd $SLURM_NNODES").commands[0].words[1].value
+    assert value == Unresolved("$SLURM_NNODES, which the caller sets", ("SLURM_NNODES",))
 
 
-def test_the_script_may_overrule() -> None:
+def test_the_script_may_override_a_variable() -> None:
     found = script("#!/bin/bash\n#SBATCH -N 4\nSLURM_NNODES=2\ncmd $SLURM_NNODES").commands[0]
     assert found.words[1].value == Known("2")

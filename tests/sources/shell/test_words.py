@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from preflight.job import Known, OneOf, Unresolved
+from preflight.model.job import Known, OneOf, Unresolved
 from preflight.sources.base import Command, Script, SourceFile, Word
+from preflight.sources.formats.tree import MemoryTree
 from preflight.sources.shell import evaluate
-from preflight.sources.tree import MemoryTree
 
 
 def script(text: str, **files: str) -> Script:
@@ -104,11 +104,12 @@ def test_partly_known_word_keeps_its_pieces() -> None:
     word = last("cmd --rdzv_endpoint=$HEAD:6000").words[1]
     assert isinstance(word.value, Unresolved)
     assert not word.many
-    assert word.parts == (Known("--rdzv_endpoint="), Unresolved("$HEAD comes from outside"), Known(":6000"))
+    head = Unresolved("$HEAD, which the caller sets", ("HEAD",))
+    assert word.parts == (Known("--rdzv_endpoint="), head, Known(":6000"))
     assert word.spelling == "--rdzv_endpoint=$HEAD:6000"
 
 
-def test_unquoted_outside_variable_may_be_many_words() -> None:
+def test_an_unquoted_external_variable_may_be_many_words() -> None:
     words = last('cmd $ARGS "$ARGS" --nnodes $NNODES').words
     assert [word.many for word in words] == [False, True, False, False, False]
 
@@ -119,7 +120,7 @@ def test_appending_in_a_branch_keeps_the_rest() -> None:
     assert command.words[3].many
 
 
-def test_branches_leave_alternatives() -> None:
+def test_branches_give_alternatives() -> None:
     command = last("if [ -f z ]; then N=2; else N=4; fi\ncmd --n=$N")
     assert command.words[1].value == OneOf(("--n=2", "--n=4"))
 
@@ -133,3 +134,50 @@ def test_columns_count_characters() -> None:
     command = last('X="ä ö"; cmd "é" 值 z')
     assert plain(command) == ["cmd", "é", "值", "z"]
     assert at(command.words[-1]) == (1, 20)
+
+
+# --- read and mapfile of a here-string ---
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("IFS=',' read -ra G <<< '0,1,2'\ncmd ${#G[@]} ${G[1]}", ["cmd", "3", "1"]),
+        ('L=4,5\nIFS=, read -r -a G <<< "$L"\ncmd ${G[@]}', ["cmd", "4", "5"]),
+        ("read -r A B <<< 'x  y'\ncmd $A $B", ["cmd", "x", "y"]),
+        ("read -r A B <<< 'x'\ncmd $A \"$B\"", ["cmd", "x", ""]),
+        ("mapfile -t H <<< $'n1\\nn2'\ncmd ${#H[@]} ${H[1]}", ["cmd", "2", "n2"]),
+        # The separator holds for that one command.
+        ("IFS=',' read -ra G <<< '0,1'\nX='a b'\ncmd $X", ["cmd", "a", "b"]),
+    ],
+)
+def test_a_here_string_that_is_known_is_read(text: str, expected: list[object]) -> None:
+    assert plain(last(text)) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "read -ra G < file\ncmd ${#G[@]}",
+        'read -ra G <<< "$OUTSIDE"\ncmd ${#G[@]}',
+        # A delimiter is not a name.
+        "read -d ';' A <<< 'x;y'\ncmd $A",
+        "mapfile -t -n 1 H <<< $'n1\\nn2'\ncmd ${H[0]}",
+    ],
+)
+def test_other_input_of_read_is_unknown(text: str) -> None:
+    assert plain(last(text)) == ["cmd", None]
+
+
+def test_the_last_variable_of_read_gets_the_rest() -> None:
+    assert plain(last("read -r A B <<< 'x y z'\ncmd $A \"$B\"")) == ["cmd", "x", "y z"]
+
+
+def test_arithmetic_within_a_default_is_arithmetic() -> None:
+    assert plain(last("A=6\nN=\nM=\n: ${N:=$((A / 2))}\ncmd $N ${M:-$(( (A + 2) * 2 ))}")) == ["cmd", "3", "16"]
+    assert plain(last("cmd $((echo a); (echo b))"))[1:] != ["0"]
+
+
+def test_a_script_below_the_directory_that_a_job_is_started_in_is_read() -> None:
+    found = script("ssh node1 bash $PWD/node.sh 3\n$PWD/node.sh 4\n", node_sh="cmd $1\n")
+    assert [plain(command) for command in found.commands if plain(command)[0] == "cmd"] == [["cmd", "3"], ["cmd", "4"]]

@@ -1,1 +1,1 @@
-"""What was measured, drawn: each kind of exhibit becomes geometry and text that a template prints."""
+"""Charts of measurements: each kind of chart becomes geometry and text that a template prints."""

@@ -1,20 +1,20 @@
-"""Colours of rasters, for a light page and a dark one; the same names are classes in the style sheet.
+"""Colours of rasters, for light and dark pages; the style sheet has classes of the same names.
 
-Levels of a scale run from quiet to strong, so that they can be told apart without seeing hue.
+The levels of a scale go from pale to strong so that they can be distinguished without seeing hue.
 """
 
 from __future__ import annotations
 
 from preflight.reporters.html.drawing.png import Color
 
-#: What was not tried shows the page itself.
+#: Cells that were not tried are transparent.
 NOTHING: Color = (0, 0, 0, 0)
-#: Classes of squares: a cell without a value that is well, one that is not known, a bad one, and levels of a value.
+#: Classes of cells: good without a value, unknown, bad, and the levels of a value.
 OK, UNKNOWN, BAD = "ok", "unknown", "bad"
-#: What was not tried, in a row or column of which most is bad.
+#: Not tried, in a row or column that is mostly bad.
 BAND = "band"
 LEVELS = ("level-1", "level-2", "level-3", "level-4", "level-5")
-#: Phases of a timeline, in the order in which they first appear.
+#: Phases of a timeline, in order of first appearance.
 PHASES = tuple(f"phase-{number}" for number in range(1, 11))
 
 LIGHT: dict[str, Color] = {

@@ -1,7 +1,7 @@
-"""Pairs as a heat map: small ones as a table with a value in each cell, large ones as a picture of blocks.
+"""Heat maps of pairs: a small one as a table with values, a large one as a picture.
 
-In a large one a cell stands for a block of pairs and shows the worst of them, and strips beside the picture say how
-much of each row and column is bad, so that a bad row shows however few of its pairs were tried.
+A cell of a large map stands for a block of pairs and shows the worst of them. Bars beside the picture show the share of
+bad pairs of each row and column, so that a bad row is visible even if few of its pairs were tried.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import TypeAlias
 
-from preflight.exhibit import Mark, Matrix
-from preflight.job.hostlist import expand_hosts
-from preflight.job.hostname import folded, is_hostname
+from preflight._util.hostlists import expand_hosts
+from preflight._util.hostnames import folded, is_hostname
+from preflight.model.charts import Mark, Matrix
 from preflight.reporters.html.drawing.colors import BAD, BAND, DARK, LEVELS, LIGHT, NOTHING, OK, UNKNOWN
-from preflight.reporters.html.drawing.numbers import between, digits, share, told
+from preflight.reporters.html.drawing.numbers import digits, format_number, format_range, share
+from preflight.reporters.html.drawing.outliers import bad_pairs, outlier_table
 from preflight.reporters.html.drawing.png import data_address
+from preflight.reporters.html.drawing.row_table import is_known
 from preflight.reporters.html.drawing.scale import Scale, scale_of
-from preflight.reporters.html.drawing.stand_out import bad_pairs, standing_out
-from preflight.reporters.html.drawing.table import is_known
-from preflight.reporters.html.drawing.view import HeatView, Picture, SquareView, Strip, Swatch
+from preflight.reporters.html.drawing.shapes import HeatView, Picture, SquareView, Strip, Swatch
 
-#: Up to so many rows and columns every pair has a cell with text.
-MOST_SQUARES = 24
-#: A picture has at most so many rows and columns of blocks.
-_MOST_BLOCKS = 256
-#: Of fewer pairs nobody says that most of a row is bad.
-_LEAST_OF_A_LINE = 3
+#: Up to this many rows and columns, every pair has a cell with text.
+MAX_SQUARES = 24
+#: Largest number of rows and columns of blocks in a picture.
+_MAX_BLOCKS = 256
+#: With fewer pairs than this a row is never called mostly bad.
+_MIN_PAIRS = 3
 _SIGNS = {OK: "✓", UNKNOWN: "?", BAD: "×"}
 _WORDS = {OK: "ok", UNKNOWN: "not known", BAD: "bad"}
 _STYLES = (BAND, OK, UNKNOWN, *LEVELS, BAD)
-#: Of several pairs in one block the one with the highest number shows.
+#: Of several pairs in a block, the one with the highest number is shown.
 _RANKS = {style: number for number, style in enumerate(_STYLES, 1)}
 
 #: The pairs of each row, or of each column.
@@ -39,15 +39,15 @@ _Lines: TypeAlias = dict[int, list[Mark]]
 
 
 def heat_view(matrix: Matrix) -> HeatView:
-    """The heat map of a matrix."""
+    """Build the heat map of a matrix."""
     values = _values(matrix.marks)
-    # What is bad has a colour of its own; were it part of the scale, all others would look alike.
+    # Bad values have a colour of their own; on the scale they would make all others look alike.
     usual = _values([mark for mark in matrix.marks if mark.state == "ok"])
     scale = scale_of(usual) if usual else None
     largest = max(len(matrix.rows), len(matrix.columns))
-    small = largest <= MOST_SQUARES
+    small = largest <= MAX_SQUARES
     lines = ({}, {}) if small else (_lines(matrix, by_row=True), _lines(matrix, by_row=False))
-    size = 1 if small else -(-largest // _MOST_BLOCKS)
+    size = 1 if small else -(-largest // _MAX_BLOCKS)
     return HeatView(
         id=matrix.id,
         title=matrix.title,
@@ -63,13 +63,13 @@ def heat_view(matrix: Matrix) -> HeatView:
         row_names="" if small else _in_short(matrix.rows),
         column_names="" if small else _in_short(matrix.columns),
         strip_note="" if small else _strip_note(matrix, size),
-        standing_out=None if small else standing_out(matrix),
+        outliers=None if small else outlier_table(matrix),
         bad=None if small else bad_pairs(matrix),
     )
 
 
 def _in_short(names: Sequence[str]) -> str:
-    """The names in short form, if they can be had back from it in their order."""
+    """Return the names in folded form, if unfolding gives them back in their order."""
     if not all(map(is_hostname, names)):
         return ""
     short = folded(names)
@@ -93,9 +93,13 @@ def _values(marks: Sequence[Mark]) -> list[float]:
 
 def _summary(matrix: Matrix, values: Sequence[float]) -> str:
     states = Counter[str](mark.state for mark in matrix.marks)
-    said = [f"{states[state]:,} {_WORDS[state]}" for state in (OK, BAD, UNKNOWN) if states[state]]
-    text = f"{len(matrix.marks):,} pairs drawn: {', '.join(said) or 'none'}"
-    return f"{text}. Median {told(median(values), matrix.unit)}, {between(values, matrix.unit)}" if values else text
+    parts = [f"{states[state]:,} {_WORDS[state]}" for state in (OK, BAD, UNKNOWN) if states[state]]
+    text = f"{len(matrix.marks):,} pairs drawn: {', '.join(parts) or 'none'}"
+    return (
+        f"{text}. Median {format_number(median(values), matrix.unit)}, {format_range(values, matrix.unit)}"
+        if values
+        else text
+    )
 
 
 def _legend(matrix: Matrix, scale: Scale | None, lines: tuple[_Lines, _Lines]) -> tuple[Swatch, ...]:
@@ -105,14 +109,14 @@ def _legend(matrix: Matrix, scale: Scale | None, lines: tuple[_Lines, _Lines]) -
         found.append(Swatch(OK, _WORDS[OK], _SIGNS[OK]))
     found.extend(Swatch(state, _WORDS[state], _SIGNS[state]) for state in (UNKNOWN, BAD) if state in states)
     if any(map(_bad_lines, lines)):
-        found.append(Swatch(BAND, "not tried, of a row or column that is mostly bad"))
-    if not _is_whole(matrix):
+        found.append(Swatch(BAND, "not tried, in a row or column that is mostly bad"))
+    if not _is_complete(matrix):
         found.append(Swatch("nothing", "not tried", "·"))
     return tuple(found)
 
 
-def _is_whole(matrix: Matrix) -> bool:
-    """Whether every pair was tried but those of a node with itself."""
+def _is_complete(matrix: Matrix) -> bool:
+    """Return whether every pair of two different nodes was tried."""
     with_themselves = len(matrix.rows) if matrix.rows == matrix.columns else 0
     tried = {(mark.row, mark.column) for mark in matrix.marks}
     return len(tried) >= len(matrix.rows) * len(matrix.columns) - with_themselves
@@ -133,13 +137,13 @@ def _square(matrix: Matrix, mark: Mark | None, row: int, column: int, scale: Sca
         return SquareView("nothing", "·", "itself" if itself else "not tried", f"{pair}: not tried")
     known = mark.value is not None and is_known(mark.value)
     number = digits(mark.value) if mark.value is not None and known else ""
-    said = told(mark.value, matrix.unit) if mark.value is not None and known else _WORDS[mark.state]
+    parts = format_number(mark.value, matrix.unit) if mark.value is not None and known else _WORDS[mark.state]
     sign = _SIGNS[mark.state] if mark.state != OK or not number else ""
-    # Beside a number nobody needs to hear that it is well; of everything else a sign needs its word.
+    # A number needs no word that it is good; every other sign needs its word.
     word = _WORDS[mark.state] if sign else ""
     why = f" ({mark.why})" if mark.why else ""
     state = f", {_WORDS[mark.state]}" if number and mark.state != OK else ""
-    return SquareView(_style(mark, scale), f"{sign} {number}".strip(), word, f"{pair}: {said}{state}{why}")
+    return SquareView(_style(mark, scale), f"{sign} {number}".strip(), word, f"{pair}: {parts}{state}{why}")
 
 
 def _picture(matrix: Matrix, scale: Scale | None, size: int, lines: tuple[_Lines, _Lines]) -> Picture:
@@ -159,7 +163,7 @@ def _picture(matrix: Matrix, scale: Scale | None, size: int, lines: tuple[_Lines
 
 
 def _lines(matrix: Matrix, *, by_row: bool) -> _Lines:
-    """The pairs of each row or column in which any was tried."""
+    """Return the pairs of each row or column in which any pair was tried."""
     found: dict[int, list[Mark]] = {}
     for mark in matrix.marks:
         found.setdefault(mark.row if by_row else mark.column, []).append(mark)
@@ -167,16 +171,16 @@ def _lines(matrix: Matrix, *, by_row: bool) -> _Lines:
 
 
 def _bad_lines(lines: _Lines) -> tuple[int, ...]:
-    """The rows or columns of which most is bad: they are drawn through, because a sample of them is a few points."""
+    """Return the rows or columns that are mostly bad; they are drawn as lines, since samples are only a few points."""
     return tuple(
         number
         for number, marks in lines.items()
-        if len(marks) >= _LEAST_OF_A_LINE and sum(mark.state == "bad" for mark in marks) * 2 > len(marks)
+        if len(marks) >= _MIN_PAIRS and sum(mark.state == "bad" for mark in marks) * 2 > len(marks)
     )
 
 
 def _strips(matrix: Matrix, size: int, lines: _Lines, *, by_row: bool) -> tuple[Strip, ...]:
-    """A bar for each block of rows or columns, as long as the worst of them is bad, or as its median is high."""
+    """Return a bar for each block of rows or columns: its worst share of bad pairs, or else its median."""
     names = matrix.rows if by_row else matrix.columns
     bad = _any_bad(matrix.marks)
     worst: dict[int, tuple[float, int]] = {}
@@ -209,13 +213,13 @@ def _length(marks: Sequence[Mark], *, bad: bool) -> float:
 
 
 def _strip_title(length: float, matrix: Matrix, *, bad: bool) -> str:
-    return f"{share(length, 1)} % of its pairs bad" if bad else f"median {told(length, matrix.unit)}"
+    return f"{share(length, 1)} % of its pairs bad" if bad else f"median {format_number(length, matrix.unit)}"
 
 
 def _strip_note(matrix: Matrix, size: int) -> str:
-    said = [f"A cell stands for {size} by {size} pairs and shows the worst of them."] if size > 1 else []
+    parts = [f"A cell stands for {size} by {size} pairs and shows the worst of them."] if size > 1 else []
     if _any_bad(matrix.marks):
-        said.append("The bars beside it: the share of bad pairs of each row and column.")
+        parts.append("The bars beside it show the share of bad pairs of each row and column.")
     elif _values(matrix.marks):
-        said.append("The bars beside it: the median of each row and column.")
-    return " ".join(said)
+        parts.append("The bars beside it show the median of each row and column.")
+    return " ".join(parts)

@@ -1,28 +1,28 @@
-"""Who is where and how much each holds; nodes that hold the same are one."""
+"""Layout: what each node holds and how much; nodes with the same content are drawn as one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from preflight.exhibit import Layout, Piece, Place
-from preflight.reporters.clean import fold_nodes
-from preflight.reporters.html.drawing.numbers import between, share
-from preflight.reporters.html.drawing.table import is_known
-from preflight.reporters.html.drawing.view import LayoutView, PieceView, PlaceView, Swatch
+from preflight._util.sanitize import fold_nodes
+from preflight.model.charts import Layout, Piece, Place
+from preflight.reporters.html.drawing.numbers import format_range, share
+from preflight.reporters.html.drawing.row_table import is_known
+from preflight.reporters.html.drawing.shapes import LayoutView, PieceView, PlaceView, Swatch
 
-#: Up to so many nodes each is drawn by itself.
-MOST_PLACES = 24
-#: Of one node so many pieces are drawn.
-_MOST_PIECES = 64
-#: Classes by kind, and the letter that says the same without colour.
+#: Up to this many nodes, each is drawn separately.
+MAX_PLACES = 24
+#: Number of pieces drawn per node.
+_MAX_PIECES = 64
+#: Classes by kind, and a letter with the same meaning for readers who do not see colours.
 _KINDS = {"server": "S", "worker": "W", "trainer": "T", "rank": "R"}
 
 
 def layout_view(layout: Layout) -> LayoutView:
-    """The drawing of a layout."""
+    """Build the view of a layout."""
     values = [piece.value for place in layout.places for piece in place.pieces if _known(piece)]
     largest = max((value for value in values if value is not None), default=0.0)
-    folded = _alike(layout.places) if len(layout.places) > MOST_PLACES else [(place,) for place in layout.places]
+    folded = _groups(layout.places) if len(layout.places) > MAX_PLACES else [(place,) for place in layout.places]
     kinds = dict.fromkeys(piece.kind for place in layout.places for piece in place.pieces)
     return LayoutView(
         layout.id,
@@ -41,8 +41,8 @@ def _known(piece: Piece) -> bool:
     return is_known(piece.value)
 
 
-def _alike(places: Sequence[Place]) -> list[tuple[Place, ...]]:
-    """Nodes with pieces of the same kinds together; those with a piece of which something is to be said, alone."""
+def _groups(places: Sequence[Place]) -> list[tuple[Place, ...]]:
+    """Group nodes with pieces of the same kinds; a node with an unusual piece stays separate."""
     found: dict[tuple[object, ...], list[Place]] = {}
     for place in places:
         key = tuple((piece.kind, _known(piece), piece.why) for piece in place.pieces)
@@ -54,7 +54,7 @@ def _place(same: Sequence[Place], unit: str, largest: float) -> PlaceView:
     first = same[0]
     pieces = tuple(
         _piece([place.pieces[number] for place in same], unit, largest)
-        for number in range(min(len(first.pieces), _MOST_PIECES))
+        for number in range(min(len(first.pieces), _MAX_PIECES))
     )
     totals = [sum(piece.value or 0.0 for piece in place.pieces if _known(piece)) for place in same]
     has_values = any(_known(piece) for place in same for piece in place.pieces)
@@ -62,7 +62,7 @@ def _place(same: Sequence[Place], unit: str, largest: float) -> PlaceView:
     return PlaceView(
         fold_nodes([place.node for place in same]),
         len(same),
-        between(totals, unit) if has_values else "",
+        format_range(totals, unit) if has_values else "",
         pieces,
         f"and {more} more" if more > 0 else "",
     )
@@ -73,6 +73,6 @@ def _piece(same: Sequence[Piece], unit: str, largest: float) -> PieceView:
     values = [piece.value for piece in same if piece.value is not None and _known(piece)]
     label = first.label if len(same) == 1 else f"{first.label} to {same[-1].label}"
     if not values:
-        # A worker holds nothing of its own: only what should hold something and is not known is missing.
+        # A worker holds nothing; only a piece that should hold something and is unknown counts as missing.
         return PieceView(label, _style(first.kind), "not known" if first.why else "", "0", bool(first.why), first.why)
-    return PieceView(label, _style(first.kind), between(values, unit), share(max(values), largest), why=first.why)
+    return PieceView(label, _style(first.kind), format_range(values, unit), share(max(values), largest), why=first.why)

@@ -1,16 +1,16 @@
-"""Numbers as people read them: a few digits, and a unit that fits the size."""
+"""Numbers for people: few digits, and a unit that fits the magnitude."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-#: Seconds in smaller units: from which value on, by what it is multiplied, and how that is called.
+#: Units of time below one second: from which value on, factor, name.
 _SECONDS = ((1.0, 1.0, "s"), (1e-3, 1e3, "ms"), (0.0, 1e6, "µs"))
 
 
-def told(value: float, unit: str = "") -> str:
-    """`value` with its unit: `1.5 GiB`, `12 ms`, `98.4 Gbit/s`, `1,024`."""
+def format_number(value: float, unit: str = "") -> str:
+    """Format `value` with its unit: `1.5 GiB`, `12 ms`, `98.4 Gbit/s`, `1,024`."""
     if unit in ("bytes", "B"):
         return _bytes(value)
     if unit == "s":
@@ -19,9 +19,9 @@ def told(value: float, unit: str = "") -> str:
     return f"{number} {unit}" if unit else number
 
 
-def between(values: Sequence[float], unit: str = "") -> str:
-    """`1.2 to 1.4 s`, or one number where they are told alike."""
-    first, last = told(min(values), unit), told(max(values), unit)
+def format_range(values: Sequence[float], unit: str = "") -> str:
+    """Format a range: `1.2 to 1.4 s`, or one number if both ends look the same."""
+    first, last = format_number(min(values), unit), format_number(max(values), unit)
     if first == last:
         return first
     number, _, own = first.partition(" ")
@@ -29,9 +29,9 @@ def between(values: Sequence[float], unit: str = "") -> str:
 
 
 def digits(value: float) -> str:
-    """A number with three digits that matter, and all digits of one that was counted."""
+    """Format a number with three significant digits; a count with all its digits."""
     if value != value or value in (float("inf"), float("-inf")):
-        return "not a number" if value != value else ("endless" if value > 0 else "endless below zero")
+        return "not a number" if value != value else ("endless" if value > 0 else "minus infinity")
     if isinstance(value, int):
         return f"{value:,}"
     size = abs(value)
@@ -43,7 +43,7 @@ def digits(value: float) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """`part` of `whole` in per cent, as short as geometry allows."""
+    """Format `part` as a percentage of `whole` with up to two decimals, enough to draw a length."""
     if not whole > 0 or part != part:
         return "0"
     return f"{max(0.0, min(100.0, 100.0 * part / whole)):.2f}".rstrip("0").rstrip(".")

@@ -1,4 +1,4 @@
-"""A picture of few colours as a PNG, written by hand: one byte a pixel, as small as cells that repeat are."""
+"""A minimal PNG encoder for pictures with few colours: one byte per pixel, and repeated cells compress well."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import struct
 import zlib
 from collections.abc import Sequence
 
-#: Red, green, blue and how opaque, 0 to 255 each.
+#: Red, green, blue and opacity, 0 to 255 each.
 Color = tuple[int, int, int, int]
 
 
 def data_address(rows: Sequence[bytes], palette: Sequence[Color]) -> str:
-    """A `data:` address of the picture. A row holds a number of the palette a pixel; all are equally long."""
+    """Return a `data:` URL of the picture. A row holds one palette index per pixel; all rows have the same length."""
     return "data:image/png;base64," + base64.b64encode(png(rows, palette)).decode("ascii")
 
 
 def png(rows: Sequence[bytes], palette: Sequence[Color]) -> bytes:
-    """The file itself."""
+    """Return the content of the PNG file."""
     if len(palette) > 256:
         raise ValueError("a picture has at most 256 colours")
     width = len(rows[0]) if rows else 0

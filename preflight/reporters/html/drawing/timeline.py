@@ -1,16 +1,16 @@
-"""Lanes of one clock: each as a row of a table with its phases as bars; very many as one picture and the last ones."""
+"""Timelines: each lane as a table row with its phases as bars; with very many lanes, one picture and the last lanes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
 
-from preflight.exhibit import Lane, Timeline
+from preflight.model.charts import Lane, Timeline
 from preflight.reporters.html.drawing.colors import DARK, LIGHT, NOTHING, PHASES
-from preflight.reporters.html.drawing.numbers import between, share, told
+from preflight.reporters.html.drawing.numbers import format_number, format_range, share
 from preflight.reporters.html.drawing.png import data_address
-from preflight.reporters.html.drawing.table import cell_view
-from preflight.reporters.html.drawing.view import (
+from preflight.reporters.html.drawing.row_table import cell_view
+from preflight.reporters.html.drawing.shapes import (
     CellView,
     ColumnView,
     LaneView,
@@ -23,23 +23,23 @@ from preflight.reporters.html.drawing.view import (
     TimelineView,
 )
 
-#: Up to so many lanes each has a row of its own.
-MOST_LANES = 40
-#: Of more, so many that ended last.
+#: Up to this many lanes, each has a row of its own.
+MAX_LANES = 40
+#: With more: this many of those that ended last.
 _LAST_LANES = 12
 _PICTURE_COLUMNS = 960
-#: A phase gets its name written into it from this share of the whole on, in per cent a letter.
+#: A phase is labelled from this share of the whole on, in per cent per letter.
 _ROOM_FOR_A_LETTER = 1.3
 _TICKS = 5
 
 
 def timeline_view(timeline: Timeline) -> TimelineView:
-    """The drawing of a timeline."""
+    """Build the view of a timeline."""
     whole = max((span.ended_s for lane in timeline.lanes for span in lane.spans), default=0.0)
     phases = tuple(dict.fromkeys(span.phase for lane in timeline.lanes for span in lane.spans))
-    # With more phases than colours, the last colour stands for all further ones; their names are in the tables.
+    # With more phases than colours, all further phases share the last colour; the tables name them.
     styles = {phase: PHASES[min(number, len(PHASES) - 1)] for number, phase in enumerate(phases)}
-    many = len(timeline.lanes) > MOST_LANES
+    many = len(timeline.lanes) > MAX_LANES
     shown = _last(timeline.lanes) if many else timeline.lanes
     return TimelineView(
         id=timeline.id,
@@ -69,12 +69,13 @@ def _lane(lane: Lane, styles: dict[str, str], whole: float) -> LaneView:
             share(span.began_s, whole),
             share(span.ended_s - span.began_s, whole),
             styles[span.phase],
-            f"{span.phase}: {told(span.ended_s - span.began_s, 's')}, from {told(span.began_s, 's')} on",
+            f"{span.phase}: {format_number(span.ended_s - span.began_s, 's')}, "
+            f"from {format_number(span.began_s, 's')} on",
             span.phase if _fits(span.phase, span.ended_s - span.began_s, whole) else "",
         )
         for span in lane.spans
     )
-    took = cell_view(_end(lane), "s") if lane.spans else CellView("nothing seen", missing=True)
+    took = cell_view(_end(lane), "s") if lane.spans else CellView("no data", missing=True)
     return LaneView(lane.subject, lane.node, phases, took)
 
 
@@ -83,14 +84,14 @@ def _fits(name: str, long: float, whole: float) -> bool:
 
 
 def _ticks(whole: float) -> tuple[Tick, ...]:
-    """Where on the axis a time is written, from 0 to the end."""
+    """Return the ticks of the time axis, from 0 to the end."""
     if not whole > 0:
         return ()
-    return tuple(Tick(share(n, _TICKS - 1), told(whole * n / (_TICKS - 1), "s")) for n in range(_TICKS))
+    return tuple(Tick(share(n, _TICKS - 1), format_number(whole * n / (_TICKS - 1), "s")) for n in range(_TICKS))
 
 
 def _by_phase(timeline: Timeline, phases: Sequence[str]) -> TableView:
-    """How long each phase took: the median, the range, and who was slowest."""
+    """Build a table of how long each phase took: median, range, and the slowest lanes."""
     took: dict[str, list[tuple[float, str]]] = {phase: [] for phase in phases}
     for lane in timeline.lanes:
         own: dict[str, float] = {}
@@ -109,19 +110,19 @@ def _by_phase(timeline: Timeline, phases: Sequence[str]) -> TableView:
 
 
 def _phase_row(phase: str, took: Sequence[tuple[float, str]]) -> RowView:
-    seconds = [one for one, _ in took]
+    seconds = [duration for duration, _ in took]
     slowest = max(took, key=lambda item: item[0])[1]
     cells = (
         CellView(f"{len(took):,}", sort=str(len(took))),
         cell_view(float(median(seconds)), "s"),
-        CellView(between(seconds, "s")),
+        CellView(format_range(seconds, "s")),
         CellView(slowest),
     )
     return RowView(phase, cells)
 
 
 def _picture(lanes: Sequence[Lane], styles: dict[str, str], whole: float) -> Picture:
-    """Every lane as a line of pixels."""
+    """Return the picture of all lanes, one row of pixels each."""
     index = {style: number for number, style in enumerate(PHASES, 1)}
     pixels = []
     for lane in lanes:

@@ -1,0 +1,188 @@
+"""The links between nodes as heat maps: reachability, round-trip times and throughput.
+
+Nothing is judged here: the link checks decide which marks are bad or unknown. Units are the same in every run, so that
+two runs can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from preflight.analysis.link_matrix import Cell, Pair
+from preflight.model.charts import Mark, Matrix
+from preflight.model.job import Job
+from preflight.model.recording import Facts, Fleet, Unavailable
+from preflight_checks.charts.cells import brief, plural, sample_of, short
+from preflight_checks.links.dial_requests import FREE, SPREAD
+from preflight_checks.links.fleet_comparison import JudgedDirection, judged
+from preflight_checks.links.reach_evidence import NOT_TRIED, DialEvidence, nodes_without_dial, reach
+from preflight_checks.probes.link_quality import measure
+from preflight_checks.probes.links import Target
+
+State = Literal["ok", "bad", "unknown"]
+#: In a large fleet every bad link is marked, and a sample of the others up to this many marks in all.
+MAX_MARKS = 16_000
+#: Readable forms of connection statuses.
+_STATUS_TEXTS = {
+    "no-route": "no route",
+    "prohibited": "rejected with an ICMP message",
+    "stranger": "another program responds",
+    "silent": "connected, then no response",
+    "unbound": "the listener could not start",
+    "untried": "not tried within the time limit",
+}
+_OTHER_ADDRESS, _OTHER_MACHINE, _NO_CARRIER = (
+    "the name resolves to another address there",
+    "another machine responds to this address",
+    "an interface lost its carrier meanwhile",
+)
+_LATENCY, _BANDWIDTH = ("late", "unsteady"), ("slow", "lossy", "narrow")
+
+
+@dataclass(frozen=True, slots=True)
+class _Direction:
+    """The mark for one direction between two nodes."""
+
+    state: State
+    value: float | None = None
+    why: str = ""
+
+
+_OPEN = _Direction("ok")
+
+
+def links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Matrix]:
+    """The three matrices, as far as they were measured. A row is the node that connects, a column its peer."""
+    connected = _connected(facts)
+    if connected:
+        states = [direction.state for direction in connected.values()]
+        note = (
+            f"Of {plural(len(fleet.nodes) * (len(fleet.nodes) - 1), 'direction')} between "
+            f"{plural(len(fleet.nodes), 'node')} {len(states)} were tried over TCP: "
+            f"{states.count('ok')} are open, {states.count('bad')} are not, {states.count('unknown')} are unknown"
+        )
+        yield _matrix("links.reach", "Reachability", note, "", fleet, connected)
+    measured, missing = judged(facts), _unmeasured(facts)
+    if not measured:
+        return
+    trips = {item.pair: _direction(item, _LATENCY, _trip_us(item)) for item in measured}
+    note = f"Median round trips of small messages over TCP, {_covered(trips, fleet)}"
+    yield _matrix("links.latency", "Round trips", note, "µs", fleet, {**missing, **trips})
+    rates = {item.pair: _direction(item, _BANDWIDTH, _rate_gbps(item)) for item in measured}
+    note = f"Throughput of one and of several streams over TCP, {_covered(rates, fleet)}"
+    yield _matrix("links.bandwidth", "Bandwidth", note, "Gbit/s", fleet, {**missing, **rates})
+
+
+def _matrix(id: str, title: str, note: str, unit: str, fleet: Fleet, directions: Mapping[Pair, _Direction]) -> Matrix:
+    names = tuple(node.name for node in fleet.nodes)
+    place = {name: number for number, name in enumerate(names)}
+    known = {(place[a], place[b]): direction for (a, b), direction in directions.items() if a in place and b in place}
+    kept = sample_of(sorted(known), MAX_MARKS, lambda pair: known[pair].state != "ok")
+    if len(kept) < len(known):
+        note += f"; {len(kept)} of these {len(known)} are shown, bad and unknown ones first"
+    marks = ((pair, known[pair]) for pair in kept)
+    found = tuple(
+        Mark(row, column, direction.value, direction.state, direction.why) for (row, column), direction in marks
+    )
+    return Matrix(id, title, f"{note}.", unit, names, names, found)
+
+
+# Reachability
+
+
+def _connected(facts: Facts) -> dict[Pair, _Direction]:
+    """Every pair that was dialled: bad where one of its ports is."""
+    known = reach(facts)
+    by_pair: dict[Pair, list[Cell[Target]]] = {}
+    for cell in known.every:
+        by_pair.setdefault(cell.pair, []).append(cell)
+    found = {
+        (seen.node, peer): _Direction("unknown", None, brief(reason.reason))
+        for seen, reason in nodes_without_dial(facts)
+        for peer in seen.peers
+    }
+    inconclusive = _inconclusive(known)
+    return found | {pair: _connection(cells, inconclusive) for pair, cells in by_pair.items()}
+
+
+def _inconclusive(known: DialEvidence) -> dict[int, str]:
+    """The results that prove nothing about a link, by identity, each with the reason."""
+    return {
+        **{id(cell): _OTHER_ADDRESS for cell in known.other_address},
+        **{id(cell): _OTHER_MACHINE for cell in known.other_machine},
+        **{id(cell): _NO_CARRIER for cell in known.no_carrier},
+        **{id(cell): _status_text(cell) for cell in known.failing if cell.result.status in NOT_TRIED},
+    }
+
+
+def _connection(cells: Sequence[Cell[Target]], inconclusive: Mapping[int, str]) -> _Direction:
+    if all(cell.result.status == "ok" for cell in cells):
+        return _OPEN
+    bad = [cell for cell in cells if cell.result.status != "ok" and id(cell) not in inconclusive]
+    if bad:
+        return _Direction("bad", None, _counted(bad, cells, _status_text))
+    return _Direction(
+        "unknown",
+        None,
+        _counted([c for c in cells if id(c) in inconclusive], cells, lambda cell: inconclusive[id(cell)]),
+    )
+
+
+def _counted(
+    failing: Iterable[Cell[Target]], cells: Sequence[Cell[Target]], status_text: Callable[[Cell[Target]], str]
+) -> str:
+    """The status, such as `refused`, with the ports if others of the pair are open."""
+    ports: dict[str, list[str]] = {}
+    for cell in failing:
+        ports.setdefault(status_text(cell), []).append(cell.label)
+    alone = all(cell.label in (FREE, SPREAD) for cell in cells)
+    whole = len(ports) == 1 and len(next(iter(ports.values()))) == len(cells)
+    if alone or whole:
+        return next(iter(ports))
+    return "; ".join(f"{what} on {' and '.join(sorted(labels))}" for what, labels in sorted(ports.items()))
+
+
+def _status_text(cell: Cell[Target]) -> str:
+    return _STATUS_TEXTS.get(cell.result.status, cell.result.status)
+
+
+# Measurements
+
+
+def _trip_us(item: JudgedDirection) -> float | None:
+    return short(min(look.quality.median_s for look in item.measurements) * 1e6)
+
+
+def _rate_gbps(item: JudgedDirection) -> float | None:
+    rates = [look.rate_mbps for look in item.measurements if look.rate_mbps is not None]
+    return short(max(rates) / 1e3) if rates else None
+
+
+def _direction(item: JudgedDirection, kinds: Sequence[str], value: float | None) -> _Direction:
+    """One direction for these `kinds` of measurements, as the link checks judge it."""
+    wrong = [kind for kind in kinds if kind in item.kinds]
+    if wrong:
+        return _Direction("bad", value, ", ".join(wrong))
+    if any(kind in item.inconclusive for kind in kinds):
+        return _Direction("unknown", value, "inconclusive: host busy")
+    if any(kind in item.unconfirmed for kind in kinds):
+        return _Direction("unknown", value, "an outlier once, not measured again")
+    return _Direction("ok", value) if value is not None else _Direction("unknown", None, "no transfer completed")
+
+
+def _unmeasured(facts: Facts) -> dict[Pair, _Direction]:
+    """The pairs whose measurement produced no result."""
+    return {
+        (seen.node, peer): _Direction("unknown", None, brief(seen.fact.reason))
+        for seen in facts.each(measure)
+        if isinstance(seen.fact, Unavailable)
+        for peer in seen.peers
+    }
+
+
+def _covered(directions: Mapping[Pair, _Direction], fleet: Fleet) -> str:
+    """How many pairs were measured, and out of how many."""
+    pairs = len({frozenset(pair) for pair in directions})
+    return f"measured between {pairs} of {len(fleet.nodes) * (len(fleet.nodes) - 1) // 2} pairs of nodes"

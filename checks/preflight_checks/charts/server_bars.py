@@ -1,0 +1,134 @@
+"""Charts of parameter servers: their nodes, the bytes each will hold, and the bytes it moved in the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from preflight.model.charts import Bar, Bars, Layout, Piece, Place
+from preflight.model.job import Job
+from preflight.model.recording import Facts, Fleet
+from preflight_checks.charts.cells import plural
+from preflight_checks.requirements.endpoints import Endpoint, is_ps
+from preflight_checks.requirements.hosts import nodes_share_machine
+from preflight_checks.servers.layout import SERVER, layout, shares
+from reference_trainer.ps.partition import overloaded
+
+#: The row of processes whose address belongs to no node, or to several.
+NOWHERE = "no known node"
+_UNPLACED = "its address belongs to no node, or to several"
+_UNSIZED = "the files do not state the sizes of the parameters"
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One server, worker or trainer, and its node (empty if unknown)."""
+
+    label: str
+    kind: str
+    node: str
+
+
+def placement(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Layout]:
+    """The servers and workers of each node, and the bytes that each server will hold."""
+    parts, source = _parts(job, fleet, facts)
+    if not parts:
+        return
+    servers = sum(part.kind == SERVER for part in parts)
+    held, stated = _held_bytes(job, facts, servers)
+    sizes = iter(held)
+    pieces: dict[str, list[Piece]] = {}
+    for part in parts:
+        size = next(sizes, None) if part.kind == SERVER else None
+        value = None if size is None else float(size)
+        reason = _UNPLACED if not part.node else _UNSIZED if part.kind == SERVER and value is None else ""
+        pieces.setdefault(part.node, []).append(Piece(part.label, part.kind, value, reason))
+    order = {node.name: number for number, node in enumerate(fleet.nodes)}
+    nodes = sorted(pieces, key=lambda name: order.get(name, len(order)))
+    note = f"Where {plural(servers, 'server')} and {plural(len(parts) - servers, 'worker')} are, {source}; "
+    note += f"bytes are {stated}." if held else f"{_UNSIZED}."
+    places = tuple(Place(name or NOWHERE, tuple(pieces[name])) for name in nodes)
+    yield Layout("servers.placement", "Placement of servers and workers", note, "bytes", places)
+
+
+def _parts(job: Job, fleet: Fleet, facts: Facts) -> tuple[Sequence[_Part], str]:
+    """All processes, servers first, and the origin of the list: the nodes' endpoints, or the plan of a training run."""
+    if not is_ps(job) or not fleet.nodes:
+        return (), ""
+    # Importing the training run takes long, here and below, and most jobs have no servers.
+    from preflight_checks.smoke.server_processes import processes
+
+    found = layout(job, fleet, facts)
+    if found.servers and not nodes_share_machine(fleet):
+
+        def placed(endpoints: Sequence[Endpoint], kind: str) -> list[_Part]:
+            return [
+                _Part(f"{kind} {n}", kind, found.node_of.get(endpoint_name, ""))
+                for n, endpoint_name in enumerate(endpoints)
+            ]
+
+        return [
+            *placed(found.servers, SERVER),
+            *placed(found.trainers, "trainer"),
+        ], "according to the addresses of the nodes"
+    started = processes(job, fleet, facts)
+    if isinstance(started, str):
+        return (), ""
+    return [_Part(f"{p.kind} {p.index}", p.kind, p.node.name) for p in started], "as the training run starts them"
+
+
+def _held_bytes(job: Job, facts: Facts, servers: int) -> tuple[Sequence[int], str]:
+    """The bytes that each server holds, in server order, and their origin; empty if unknown."""
+    expected = shares(job, servers)
+    if expected is not None:
+        kept = f", with {plural(expected.slots, 'optimizer value')} for each parameter" if expected.slots else ""
+        return expected.held, f"what a server will hold, by the sizes in the files{kept}"
+    from preflight_checks.smoke.server_run import server_run_of
+
+    held_bytes = {
+        report.index: report.dense_bytes + report.table_bytes for _, report in server_run_of(job, facts).servers
+    }
+    if set(held_bytes) != set(range(servers)) or not any(held_bytes.values()):
+        return (), ""
+    return [
+        held_bytes[index] for index in range(servers)
+    ], "what each server of the training run held of its small model"
+
+
+def holdings(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
+    """One bar per server: the bytes that it will hold as the job partitions its parameters, or held in the run."""
+    servers = [part for part in _parts(job, fleet, facts)[0] if part.kind == SERVER]
+    held, stated = _held_bytes(job, facts, len(servers)) if servers else ((), "")
+    if not held:
+        return
+    heavy = overloaded(held)
+    bars = tuple(
+        Bar(part.label, part.node or NOWHERE, float(own), index in heavy, "more than twice the mean" * (index in heavy))
+        for index, (part, own) in enumerate(zip(servers, held, strict=True))
+    )
+    note = f"{stated[0].upper()}{stated[1:]}, for each of {plural(len(bars), 'server')}."
+    yield Bars("servers.bytes", "Data held by each server", note, "bytes", bars)
+
+
+def traffic(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
+    """One bar per server of the training run: the bytes that it received and sent."""
+    if not is_ps(job):
+        return
+    from preflight_checks.smoke.server_load import loads_of
+    from preflight_checks.smoke.server_run import server_run_of
+
+    run = server_run_of(job, facts)
+    loads = loads_of(run) if run.complete else ()
+    bars = tuple(
+        Bar(
+            f"server {load.index}",
+            load.node,
+            float(load.bytes_moved),
+            load.uneven,
+            f"it holds {load.parameter_share:.0%} of the parameters" if load.uneven else "",
+        )
+        for load in sorted(loads, key=lambda load: (load.index, load.node))
+    )
+    if bars:
+        note = f"Bytes that {plural(len(bars), 'server')} of the training run received and sent."
+        yield Bars("servers.traffic", "Data moved by each server", note, "bytes", bars)

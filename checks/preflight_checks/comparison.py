@@ -1,0 +1,90 @@
+"""What a job uses of each node (ranks, loader workers, processes), and the comparison of one value across nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from preflight.model.job import Claim, Job
+from preflight.model.recording import Fleet
+from preflight_checks.requirements.claims import largest
+from preflight_checks.requirements.hosts import fold
+
+MIB, GIB = 2**20, 2**30
+
+
+def ranks_of_node(job: Job) -> tuple[int, tuple[Claim, ...]]:
+    """The number of ranks on each node, with the claims that state it; 1 if none does."""
+    return largest(job, "processes_per_node") or largest(job, "tasks_per_node") or (1, ())
+
+
+def workers_of_rank(job: Job) -> tuple[int, tuple[Claim, ...]]:
+    """The number of data loader workers of each rank, with the claims that state it."""
+    return largest(job, "dataloader_workers") or (0, ())
+
+
+def processes_of_node(job: Job) -> tuple[int, tuple[Claim, ...]]:
+    """The number of ranks of a node plus their loader workers, with the claims that state it."""
+    ranks, claims = ranks_of_node(job)
+    workers, more = workers_of_rank(job)
+    return ranks * (1 + workers), (*claims, *more)
+
+
+def world_of(job: Job, fleet: Fleet) -> tuple[int, tuple[Claim, ...]]:
+    """The number of ranks of the job: as stated, else ranks per node times nodes."""
+    stated = largest(job, "world_size")
+    if stated is not None:
+        return stated
+    ranks, claims = ranks_of_node(job)
+    return ranks * max(1, len(fleet.nodes)), claims
+
+
+def known(value: int | None) -> float:
+    """A limit as a number that compares; None means unlimited."""
+    return float("inf") if value is None else value
+
+
+def size(value: float | None) -> str:
+    """`64 MiB`, `1.5 GiB`, `unlimited`."""
+    if value is None or value == float("inf"):
+        return "unlimited"
+    if value >= GIB:
+        return f"{value / GIB:.1f} GiB"
+    return f"{value / MIB:.0f} MiB" if value >= MIB or not value else f"{value / 1024:.0f} KiB"
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Split(Generic[T]):
+    """The most common value, the nodes with another, and whether more than half of the nodes have the common one."""
+
+    common: T
+    agreeing: tuple[str, ...]
+    odd: dict[str, T]
+    has_majority: bool
+
+    @property
+    def first_odd(self) -> tuple[str, T]:
+        """The first node with another value, and that value, as an example. Needs at least one such node."""
+        return next(iter(self.odd.items()))
+
+    @property
+    def description(self) -> str:
+        """A text that lists the odd nodes with their values and counts the others."""
+        odd = fold(f"{node}: {value}" for node, value in self.odd.items())
+        return f"{odd}; {len(self.agreeing)} {'node has' if len(self.agreeing) == 1 else 'nodes have'} {self.common}"
+
+
+def split(values: Mapping[str, T]) -> Split[T] | None:
+    """The values divided into common and odd ones; None without values. In a tie, the first node's value is common."""
+    if not values:
+        return None
+    counts = Counter(values.values())
+    common, most = counts.most_common(1)[0]
+    agreeing = tuple(node for node, value in values.items() if value == common)
+    odd = {node: value for node, value in values.items() if value != common}
+    return Split(common, agreeing, odd, 2 * most > len(values))

@@ -1,0 +1,275 @@
+"""Checks that the job's launcher can start ranks on the other nodes: logins and tools."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from preflight._util.hostnames import is_hostname
+from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.job import Claim, Job
+from preflight.model.recording import Facts, Fleet, Node, Observed, Unavailable
+from preflight.model.requests import Request, probe_name
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight_checks.comparison import split
+from preflight_checks.context.launcher_links import RemoteLaunch, claims_of, in_batch, remote_launches
+from preflight_checks.context.node_environment import bare
+from preflight_checks.planning import missing_facts
+from preflight_checks.probes.launcher_tools import Login, Tool, logins, tools
+from preflight_checks.requirements.hosts import fold, named, nodes_share_machine
+
+#: At most this many logins are tried from the first node; in larger fleets they are spread evenly.
+MAX_LOGINS = 64
+#: Launchers that run on every node, each a program of that name.
+_ON_EACH_NODE = ("torchrun", "accelerate", "composer", "colossalai", "llamafactory-cli", "fleetrun")
+
+
+def first_node(job: Job, fleet: Fleet, facts: Facts) -> tuple[Node | None, bool]:
+    """The node where the launcher runs, and whether that is certain (a batch script runs on the first node)."""
+    master = fleet.master
+    if master is None:
+        return None, False
+    inside = bare(facts).get(master.name)
+    return master, in_batch(job) or (inside is not None and "SLURM_JOB_ID" in inside.variables)
+
+
+def applying_links(job: Job, fleet: Fleet) -> tuple[RemoteLaunch, ...]:
+    return tuple(remote_launches(job)) if len(fleet.nodes) > 1 and not nodes_share_machine(fleet) else ()
+
+
+def _targets(job: Job, fleet: Fleet, first: Node) -> dict[str, str]:
+    """The other nodes by the launcher's names for them; an even sample if there are very many."""
+    spelled: dict[str, str] = {}
+    for claim in job.about("hosts"):
+        for value in claim.alternatives:
+            for host in value if isinstance(value, tuple) else ():
+                node = named(fleet, str(host))
+                if node is not None and is_hostname(str(host)):
+                    spelled.setdefault(node.name, str(host))
+    # NOD001 reports nodes without an agent.
+    others = [node for node in fleet.reached if node.name != first.name]
+    step = max(1, -(-len(others) // MAX_LOGINS))
+    return {spelled.get(node.name, node.name): node.name for node in others[::step] if is_hostname(node.name)}
+
+
+def _plan_logins(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+    logging_in = [link for link in applying_links(job, fleet) if link.logs_in]
+    first, _ = first_node(job, fleet, facts)
+    if not logging_in or first is None or first.name not in {node.name for node in fleet.reached}:
+        return
+    params = {"targets": tuple(_targets(job, fleet, first)), "options": logging_in[0].ssh_options}
+    claims = claims_of(job, logging_in[0])
+    yield Request(probe_name(logins), first.name, params, because=claims, deadline_s=9.0)
+
+
+@check(
+    "RMT001",
+    "launcher-cannot-log-in",
+    plan=_plan_logins,
+    probes=(logins,),
+    cost="one ssh to each other node from the first one, 8 at once, at most 7.5 seconds; runs `true` there",
+    severity=Severity.ERROR,
+    evidence=("deepspeedai/DeepSpeed#1603", "deepspeedai/DeepSpeed#1481", "deepspeedai/DeepSpeed#4370"),
+)
+def launcher_cannot_log_in(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """A launcher that starts ranks over ssh can log in from the first node to all others without a prompt.
+
+    What it checks: where deepspeed, mpirun, horovodrun or pdsh start the ranks, `ssh -o BatchMode=yes` from the job's
+    first node to every other node, with the launcher's own options for host keys.
+
+    Why it matters: one host that requests a password or does not know a key blocks the launcher, or is left out of the
+    job.
+
+    Example: the key of node1 is missing from ~/.ssh/authorized_keys on node3.
+
+    Fix: make `ssh -o BatchMode=yes node3 true` work on the first node.
+
+    Known limits: a warning where the job may be started from another machine, such as the one that preflight runs on,
+    where logins are known to work. With more than 64 other nodes, an even sample is tried.
+
+    Evidence: deepspeedai/DeepSpeed#1603, deepspeedai/DeepSpeed#1481, deepspeedai/DeepSpeed#4370.
+    """
+    applying = [link for link in applying_links(job, fleet) if link.logs_in]
+    first, certain = first_node(job, fleet, facts)
+    if not applying or first is None:
+        yield not_applicable("logins between nodes", "no launcher of the job logs in to other nodes")
+        return
+    seen = facts.of(logins, first.name)
+    if isinstance(seen, Unavailable):
+        reason = "blocked by NOD001" if seen.kind == "blocked" and first not in fleet.reached else seen.reason
+        yield unknown(f"logins from {first.name}", reason)
+        return
+    by = applying[0].by
+    targets = _targets(job, fleet, first)
+    failures: dict[str, list[Login]] = {}
+    for login in seen.value.logins:
+        if login.exit_code != 0:
+            failures.setdefault(_login_problem(login), []).append(login)
+    for why, failing in failures.items():
+        nodes = tuple(targets.get(login.target, login.target) for login in failing)
+        yield _login_finding(first, by, why, failing, nodes, claims_of(job, applying[0]), certain=certain)
+    if seen.value.untried:
+        yield unknown(f"logins to {fold(seen.value.untried)}", "not tried before the deadline")
+    if len(targets) < len(fleet.nodes) - 1:
+        yield unknown("logins to all nodes", f"{len(targets)} of {len(fleet.nodes) - 1} nodes were tried")
+    if not failures and seen.value.logins:
+        yield passed(f"logins from {first.name} to {len(seen.value.logins)} nodes")
+
+
+def _login_problem(login: Login) -> str:
+    """The error of ssh without the host's name, so that one fault of many hosts is one finding."""
+    lines = [line for line in login.said.splitlines() if line.strip()]
+    if login.exit_code is None:
+        return lines[-1] if lines else "no answer in time"
+    message = lines[-1] if lines else f"it ended with {login.exit_code}"
+    return re.sub(r"\S*@?" + re.escape(login.target) + r"\S*", "HOST", message)
+
+
+def _login_finding(
+    first: Node,
+    by: str,
+    problem: str,
+    failing: list[Login],
+    nodes: tuple[str, ...],
+    claims: tuple[Claim, ...],
+    *,
+    certain: bool,
+) -> Verdict:
+    target = failing[0].target
+    known_hosts = "known_hosts" in problem or "host key" in problem.lower()
+    remedy = (
+        f"On {first.name}, log in to {fold(nodes)} once manually and accept or reject the host key."
+        if known_hosts
+        else f"On {first.name}, make `ssh -o BatchMode=yes {target} true` work: put its public key into "
+        f"~/.ssh/authorized_keys on {fold(nodes)}."
+    )
+    elsewhere = "" if certain else f" Started from another machine, {by} needs these logins from there."
+    return failed(
+        f"logins from {first.name} to {fold(nodes)}",
+        f"{by} logs in from {first.name} to {fold(nodes)}, which fails without a prompt: {problem}.{elsewhere}",
+        at=Evidence(
+            "ssh", failing[0].said or problem, "it runs `true`", f"ssh -o BatchMode=yes {target} true", first.name
+        ),
+        also=claims,
+        nodes=nodes,
+        remedy=remedy,
+        severity=None if certain else Severity.WARNING,
+        confidence=None if certain else Confidence.MEDIUM,
+    )
+
+
+def _wanted_tools(job: Job, fleet: Fleet, facts: Facts) -> Iterator[tuple[Node, tuple[str, ...], bool, str]]:
+    """The tools that each node needs, whether in the ranks' context, and what needs them."""
+    first, _ = first_node(job, fleet, facts)
+    for link in applying_links(job, fleet):
+        for node in fleet.reached:
+            names = link.first if first is not None and node.name == first.name else link.others
+            if names:
+                yield node, names, False, link.by
+    each = tuple(
+        dict.fromkeys(
+            launch.launcher
+            for launch in job.launches
+            if launch.launcher in _ON_EACH_NODE and re.search(rf"(^|[\s\"'=]){launch.launcher}\b", launch.span.snippet)
+        )
+    )
+    for node in fleet.reached if each else ():
+        yield node, each, True, "the job's start script"
+
+
+def _plan_tools(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+    for node, names, context, _ in _wanted_tools(job, fleet, facts):
+        yield Request(
+            probe_name(tools), node.name, {"names": names, "beside": context}, context=context, deadline_s=8.0
+        )
+
+
+@check(
+    "RMT002",
+    "launcher-tool-missing",
+    plan=_plan_tools,
+    probes=(tools,),
+    cost="looks for a few programs on PATH, and runs `pdsh -V`, `ssh -V` or `mpirun --version`, at most 3 seconds",
+    severity=Severity.ERROR,
+    evidence=("deepspeedai/DeepSpeed#1481", "deepspeedai/DeepSpeed#4370", "https://www.open-mpi.org/faq/?category=rsh"),
+)
+def launcher_tool_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The programs that start the ranks exist on the nodes that need them, and run.
+
+    What it checks: pdsh, mpirun, horovodrun and ssh on the node where the job is started, Open MPI's daemon on the
+    others in a shell without a terminal, and torchrun and the like where every node starts its own.
+
+    Why it matters: the launcher stops with "command not found" on one node, after it has started the others.
+
+    Example: `orted` is on the PATH of a login shell only, because ~/.bashrc returns early without a terminal.
+
+    Fix: install the tool, or give mpirun `--prefix` or its full path.
+
+    Known limits: tools that a module or a container provides are seen only in the ranks' context. It is only a warning
+    if a tool is missing on all nodes, because setup lines may provide it, or on the first node if the job may be
+    started from another machine.
+
+    Evidence: deepspeedai/DeepSpeed#1481, deepspeedai/DeepSpeed#4370; Open MPI FAQ on rsh and PATH.
+    """
+    wanted = list(_wanted_tools(job, fleet, facts))
+    if not wanted:
+        yield not_applicable("launcher tools", "the job uses no program that starts ranks")
+        return
+    yield from missing_facts(facts, tools, "launcher tools")
+    found: dict[tuple[str, str], dict[str, Tool]] = {}
+    paths: dict[str, str] = {}
+    purposes = {(name, context): by for _, names, context, by in wanted for name in names}
+    for seen in facts.each(tools):
+        if not isinstance(seen.fact, Observed):
+            continue
+        paths[seen.node] = seen.fact.value.search_path
+        for tool in seen.fact.value.tools:
+            by = purposes.get((tool.name, seen.asked.context))
+            if by is not None:
+                found.setdefault((tool.name, by), {})[seen.node] = tool
+    _, certain = first_node(job, fleet, facts)
+    wrong = False
+    for (name, by), held in found.items():
+        missing = tuple(node for node, tool in held.items() if not tool.path)
+        if missing:
+            wrong = True
+            yield _lacking(name, by, missing, held, paths, certain=certain)
+        late = {node: tool for node, tool in held.items() if tool.problem}
+        for problem in dict.fromkeys(tool.problem for tool in late.values()):
+            nodes = [node for node, tool in late.items() if tool.problem == problem]
+            yield unknown(f"{name} on {fold(nodes)}", problem)
+        versions = split({node: tool.version for node, tool in held.items() if tool.version})
+        if versions is not None and versions.odd:
+            wrong = True
+            node, version = versions.first_odd
+            yield failed(
+                f"{name}: version",
+                f"{name} has different versions: {versions.description}",
+                at=Evidence("launcher tool", version, versions.common, f"{held[node].path} --version", node),
+                nodes=tuple(versions.odd),
+                remedy=f"Install one version of {name} on all nodes.",
+                severity=Severity.WARNING,
+                confidence=Confidence.MEDIUM,
+            )
+    if found and not wrong:
+        yield passed(f"launcher tools: {fold(sorted({name for name, _ in found}))}")
+
+
+def _lacking(
+    name: str, by: str, nodes: tuple[str, ...], held: dict[str, Tool], paths: dict[str, str], *, certain: bool
+) -> Verdict:
+    everywhere = len(nodes) == len(held)
+    describe = " or ".join(name.split("|"))
+    has = [node for node, tool in held.items() if tool.path]
+    sure = bool(has) or certain
+    return failed(
+        f"{name} on {fold(nodes)}",
+        f"{describe}, which {by} needs, is missing on {fold(nodes)}"
+        + (f", and is {held[has[0]].path} on {fold(has, 4)}" if has else "")
+        + ("" if sure else "; setup commands may add it, or the machine that starts the job may have it"),
+        at=Evidence("launcher tool", f"PATH={paths[nodes[0]]}", name, f"command -v {name.split('|')[0]}", nodes[0]),
+        nodes=nodes,
+        remedy=f"Install {describe} on {fold(nodes)}, or put its folder on the PATH of a shell without a terminal.",
+        severity=None if sure and not (everywhere and not certain) else Severity.WARNING,
+        confidence=None if sure and not (everywhere and not certain) else Confidence.MEDIUM,
+    )

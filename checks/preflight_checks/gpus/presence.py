@@ -1,0 +1,310 @@
+"""Checks that every node has the GPUs that the job expects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.job import Job
+from preflight.model.recording import Facts, Fleet, Observed, Unavailable
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
+from preflight_checks.comparison import split
+from preflight_checks.gpus.device_findings import expected_gpus
+from preflight_checks.planning import missing_facts, on_every_node
+from preflight_checks.probes.gpus import DEADLINE_S, Gpus, gpus
+from preflight_checks.requirements.backends import asked_backend, gpu_claims
+from preflight_checks.requirements.hosts import fold
+
+COST = "queries NVML, each GPU in a separate process; well under a second"
+LOST_WITHOUT_ROOT = "data that the driver hides from other users (rarely any)"
+
+
+plan_gpus = on_every_node(gpus, needed_by=gpu_claims, required=True, deadline_s=DEADLINE_S)
+
+
+def runs_without_gpus(job: Job, facts: Facts) -> bool:
+    """Whether the job only takes GPUs where it finds them (`nccl if torch.cuda.is_available() else gloo`), and every
+    node was seen to have neither GPU nor driver.
+    """
+    asked, claims = asked_backend(job)
+    if asked == "nccl" or any(claim.quantity != "backend" for claim in (*claims, *gpu_claims(job))):
+        return False
+    seen = list(facts.each(gpus))
+    return bool(seen) and all(
+        isinstance(row.fact, Observed) and row.fact.value.problem == "no-library" and not row.fact.value.gpus
+        for row in seen
+    )
+
+
+#: The command that lists the devices, by vendor.
+_LIST = {"nvidia": "nvidia-smi -L", "amd": "rocm-smi --showproductname"}
+#: Symptoms of a broken driver, with remedies.
+_DRIVER_PROBLEMS = {
+    "no-library": (
+        "has no NVIDIA driver library (libnvidia-ml.so.1)",
+        "Install the NVIDIA driver on {nodes}.",
+    ),
+    "no-driver": ("has not loaded the driver's kernel module", "`modprobe nvidia` on {nodes}, or reboot."),
+    "mismatch": (
+        "has a driver library whose version differs from the loaded kernel module",
+        "Reboot {nodes}, or reload the nvidia modules: the driver was updated after they were loaded.",
+    ),
+    "other": (
+        "has a driver that does not respond",
+        "Check `nvidia-smi` and `dmesg` on {nodes}. Restart a container, because a reload of systemd removes its GPUs "
+        "(GPU026).",
+    ),
+}
+
+
+@check(
+    "GPU011",
+    "gpu-count-short",
+    plan=plan_gpus,
+    probes=(gpus,),
+    cost=COST,
+    without_root=LOST_WITHOUT_ROOT,
+    severity=Severity.ERROR,
+    evidence=("NVIDIA/aicr#1858", "pytorch/pytorch#28257", "deepspeedai/DeepSpeed#1481"),
+)
+def gpu_count(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """Every node has as many working GPUs as the job uses on it.
+
+    What it checks: the devices that NVML lists, compared with the job's GPUs (or ranks) per node.
+
+    Why it matters: ranks without a GPU fail with an invalid device ordinal while the other nodes wait for them.
+
+    Example: eight ranks per node, and one GPU of node3 has fallen off the bus.
+
+    Fix: replace the node, or lower the number everywhere.
+
+    Known limits: a scheduler may show the agent different devices from the job; MIG instances count as their GPU. A GPU
+    or driver that does not answer in time is `unknown`, not missing: GPU024 names it. AMD's GPUs are counted as the
+    kernel lists them.
+
+    Evidence: NVIDIA/aicr#1858, pytorch/pytorch#28257, deepspeedai/DeepSpeed#1481.
+    """
+    needed = gpu_claims(job)
+    if not needed:
+        yield not_applicable("GPUs", "nothing in the job requests GPUs")
+        return
+    if runs_without_gpus(job, facts):
+        yield not_applicable("GPUs", "no node has any, and the job falls back to another backend")
+        return
+    wanted = expected_gpus(job)
+    broken: dict[str, dict[str, Gpus]] = {}
+    short: dict[int, list[str]] = {}
+    for seen in facts.each(gpus):
+        if isinstance(seen.fact, Unavailable):
+            yield unknown(seen.node, f"its GPUs are not known: {seen.fact.reason}", nodes=(seen.node,), required=True)
+            continue
+        value = seen.fact.value
+        working = sum(not item.problem for item in value.gpus)
+        silent = [item for item in value.gpus if item.problem_kind == "timeout"]
+        if value.problem == "timeout":
+            # A driver that must wake all devices first may be slow without being broken.
+            reason = f"its NVIDIA driver does not answer: {value.detail}"
+            yield unknown(seen.node, reason, nodes=(seen.node,), required=True)
+        elif wanted is not None and silent and working < wanted[0] <= working + len(silent):
+            which = fold((f"GPU {item.index}: {item.problem}" for item in silent), 3)
+            yield unknown(seen.node, f"not all of its GPUs answer ({which})", nodes=(seen.node,), required=True)
+        elif value.problem:
+            broken.setdefault(value.problem, {})[seen.node] = value
+        elif working == 0 or (wanted is not None and working < wanted[0]):
+            short.setdefault(working, []).append(seen.node)
+        else:
+            yield passed(seen.node)
+    for problem, found in broken.items():
+        what, remedy = _DRIVER_PROBLEMS.get(
+            problem, (f"reports {problem!r} for its NVIDIA driver", "Run `nvidia-smi` there.")
+        )
+        node, value = next(iter(found.items()))
+        yield failed(
+            f"driver: {problem}",
+            f"{fold(found)} {what} ({value.detail}), and the job needs GPUs",
+            at=Evidence("NVML", value.detail, "a driver that responds", "nvidia-smi", node),
+            also=needed,
+            nodes=tuple(found),
+            remedy=remedy.format(nodes=fold(found)),
+            run=(root_command("modprobe", "nvidia", on=found),) if problem == "no-driver" else (),
+        )
+    observed = facts.observed(gpus)
+    for working, nodes in sorted(short.items()):
+        lost = [f"{item.index}: {item.problem}" for item in observed[nodes[0]].gpus if item.problem]
+        because = f" (GPU {fold(lost, 3)})" if lost else ""
+        count = wanted[0] if wanted else 1
+        listing = _LIST.get(observed[nodes[0]].vendor, "nvidia-smi -L")
+        yield failed(
+            f"{working} GPUs",
+            f"{fold(nodes)} {'has' if len(nodes) == 1 else 'have'} {working} of the {count} GPUs the job uses on "
+            f"each node{because}",
+            at=Evidence(
+                "devices",
+                f"{working} GPUs{because}",
+                f"{count} GPUs",
+                listing,
+                nodes[0],
+            ),
+            also=wanted[1] if wanted else needed,
+            nodes=nodes,
+            remedy=f"Replace {fold(nodes)}, or reset the lost GPU; or let the job use {working} on every node.",
+        )
+
+
+@check(
+    "GPU012",
+    "gpu-model-differs",
+    plan=plan_gpus,
+    probes=(gpus,),
+    cost=COST,
+    without_root=LOST_WITHOUT_ROOT,
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("NVIDIA/aicr#1858",),
+)
+def gpu_model(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """All nodes have GPUs of one model and memory size.
+
+    What it checks: model and memory of every GPU on every node.
+
+    Why it matters: the slowest GPU sets the pace of all, and the smallest memory the batch size.
+
+    Example: seven nodes with 80 GB cards and one with 40 GB: that one runs out of memory at the first step.
+
+    Fix: ask the scheduler for one type of node.
+
+    Known limits: clocks and connections of GPUs are not compared.
+
+    Evidence: NVIDIA/aicr#1858.
+    """
+    if not gpu_claims(job):
+        yield not_applicable("GPU models", "nothing in the job requests GPUs")
+        return
+    blind = tuple(missing_facts(facts, gpus, "GPU models"))
+    yield from blind
+    models = {
+        node: fold(sorted({_model(item.name, item.memory_bytes) for item in value.gpus if not item.problem}))
+        for node, value in facts.observed(gpus).items()
+        if value.gpus
+    }
+    found = split(models)
+    if found is None:
+        if not blind:
+            yield unknown("GPU models", "no node shows a GPU (see GPU011)")
+    elif not found.odd:
+        yield passed(f"{found.common} on {len(models)} nodes")
+    else:
+        node, model = found.first_odd
+        yield failed(
+            "GPU models",
+            f"GPUs differ between nodes: {found.description}",
+            at=Evidence("NVML", model, found.common, "nvidia-smi -L", node),
+            also=gpu_claims(job),
+            nodes=tuple(found.odd),
+            remedy="Request nodes of one type, or choose a batch size that fits the smallest GPU.",
+        )
+
+
+def _model(name: str, memory_bytes: int | None) -> str:
+    return f"{name} {memory_bytes / 2**30:.0f} GiB" if memory_bytes else name
+
+
+#: nvml.h, nvmlGpuP2PStatus_t.
+_PEER = {
+    0: "yes",
+    1: "no (chipset)",
+    2: "no (GPU)",
+    3: "no (different CPU sockets)",
+    4: "no (disabled by a registry key)",
+    5: "no",
+    6: "unknown",
+}
+
+
+@check(
+    "GPU027",
+    "gpu-peers-differ",
+    plan=plan_gpus,
+    probes=(gpus,),
+    cost=COST,
+    without_root=LOST_WITHOUT_ROOT,
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=(
+        "NVIDIA/nccl#606",
+        "NVIDIA/nccl#667",
+        "https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html",
+    ),
+)
+def gpu_peers_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The GPUs of all nodes are connected in the same way.
+
+    What it checks: for each pair of GPUs of a node, whether one may read the other's memory, and the path between
+    them, compared with the same pair on most nodes with the same GPUs.
+
+    Why it matters: where peers may not read each other, NCCL copies through the host's memory, and all nodes wait.
+
+    Example: on node3 the driver was loaded with peer access disabled.
+
+    Fix: compare `nvidia-smi topo -p2p r` and `nvidia-smi topo -m` with those of a healthy node.
+
+    Known limits: a different order of the cards shows as a different topology, so that is only noted. Access itself is
+    not tested. A single node, or nodes without a majority, cannot be compared.
+
+    Evidence: NVIDIA/nccl#606, NVIDIA/nccl#667; nvmlDeviceGetP2PStatus in NVIDIA's documentation.
+    """
+    if not gpu_claims(job):
+        yield not_applicable("peer access", "nothing in the job requests GPUs")
+        return
+    yield from missing_facts(facts, gpus, "peer access")
+    reads: dict[str, dict[str, tuple[int, ...]]] = {}
+    distances: dict[str, dict[str, tuple[int, ...]]] = {}
+    for node, value in facts.observed(gpus).items():
+        kind = f"{len(value.gpus)} {fold(sorted({card.name for card in value.gpus}))}"
+        for listed, found in ((value.peer_reads, reads), (value.peer_distances, distances)):
+            if listed is not None:
+                found.setdefault(kind, {})[node] = tuple(listed)
+    odd = False
+    for same in reads.values():
+        verdict = _odd_pairs("peer access", same, lambda value: _PEER.get(value, str(value)), "-p2p r", job)
+        odd = odd or verdict is not None
+        if verdict is not None:
+            yield verdict
+    for same in distances.values():
+        verdict = _odd_pairs("topology", same, lambda value: f"level {value}", "-m", job)
+        odd = odd or verdict is not None
+        if verdict is not None:
+            yield replace(verdict, severity=Severity.INFO)
+    seen = {node for same in reads.values() for node in same}
+    if seen and not odd:
+        yield passed(f"peer access on {len(seen)} nodes")
+    elif not seen and not any(isinstance(item.fact, Unavailable) for item in facts.each(gpus)):
+        yield unknown("peer access", "no node reports it: a single GPU, a faulty one (see GPU011), or an old driver")
+
+
+def _odd_pairs(
+    quantity: str, values: dict[str, tuple[int, ...]], describe: Callable[[int], str], option: str, job: Job
+) -> Verdict | None:
+    divided = split(values)
+    if divided is None or not divided.odd or not divided.has_majority:
+        return None
+    node, mine = divided.first_odd
+    count = round((1 + (1 + 8 * len(mine)) ** 0.5) / 2)
+    pairs = [(item, other) for item in range(count) for other in range(item + 1, count)]
+    shown = fold(
+        (
+            f"GPU {item} and {other}: {describe(own)}, elsewhere {describe(usual)}"
+            for (item, other), own, usual in zip(pairs, mine, divided.common, strict=False)
+            if own != usual
+        ),
+        3,
+    )
+    return failed(
+        quantity,
+        f"{quantity} between GPUs differs on {fold(divided.odd)} ({node} {shown})",
+        at=Evidence("NVML", f"{node} {shown}", "as on the other nodes", f"nvidia-smi topo {option}", node),
+        also=gpu_claims(job),
+        nodes=tuple(divided.odd),
+        remedy=f"Compare `nvidia-smi topo {option}` on {fold(divided.odd)} with {divided.agreeing[0]}'s.",
+    )

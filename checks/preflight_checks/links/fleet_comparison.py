@@ -1,0 +1,384 @@
+"""Links that are worse than the rest of the fleet: what is measured, what is measured again, and the judgement.
+
+Each node is measured with a few partners, in rounds, so that no node takes part in two measurements at once. Outliers
+are measured a second time, for longer and with little else running: a single odd number is not a finding, and a node
+that had to wait for a processor proves nothing about a network. Both nodes of an odd pair are measured with others,
+too, which shows whether a node or the link between them is at fault.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from preflight.analysis.link_matrix import Pair
+from preflight.analysis.pairing import rounds
+from preflight.model.job import Job
+from preflight.model.recording import Facts, Fleet, Observed
+from preflight.model.requests import Request, probe_name
+from preflight.plugins.memo import memoize
+from preflight_checks.links.dial_requests import FREE, addresses_of
+from preflight_checks.probes.interfaces import Interface, interfaces
+from preflight_checks.probes.link_listener import listen
+from preflight_checks.probes.link_quality import PINGS, Direction, Quality, measure
+from preflight_checks.probes.links import dial
+from preflight_checks.requirements.hosts import nodes_share_machine
+
+#: The number of partners that each node is measured with.
+PARTNERS = 3
+#: The second measurement, of outliers only: longer transfers and trains, so that transients weigh less.
+_TRAIN, _BULK_S = 1500, 0.25
+_REDUCED_PINGS = 20
+_OF_DATAGRAMS, _OF_TRANSFERS, _OF_PINGS = {"lossy", "narrow"}, {"slow"}, {"late", "unsteady"}
+_DEADLINE_S = 5.0
+
+#: A link is slow below the first share of what the others reach, and certainly slow below the second.
+SLOW, BEYOND_DOUBT = 4.0, 20.0
+#: From this number of nodes on, the median is the reference; with fewer, one bad node would lower it.
+MIN_NODES_FOR_MEDIAN = 8
+#: An outlier is this many deviations off (1.4826 MAD, the standard deviation of a normal distribution).
+DEVIATIONS = 5.0
+#: Python on one core moves about 10 Gbit/s; no more is expected of a faster card, and only this share of it.
+MAX_EXPECTED_MBPS, OF_THE_CARD = 10_000, 8.0
+#: A card that carried this much more than its stated speed has another speed: tunnel drivers invent one.
+MAX_RATE_FACTOR = 1.25
+#: A link is late if even its shortest round trip exceeds the others' by this factor and this amount.
+LATE, LATE_S = 5.0, 0.001
+#: It is unsteady if the middle 80 % of round trips spread this far.
+UNSTEADY, UNSTEADY_S = 10.0, 0.005
+#: Lost datagrams in one train that trigger a second one, and the share of all that makes a finding.
+LOST, LOST_SHARE = 3, 0.004
+#: Retransmitted segments of pings, which our own traffic cannot explain.
+LOST_PINGS = 2
+#: A measurement is inconclusive if its processes waited for a processor for more than this share of the time.
+BUSY = 0.3
+
+
+Ends = tuple[Interface | None, Interface | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One direction of one measurement.
+
+    `number` counts the measurements of this pair; `rate_mbps` is the better of one stream and several; `ends` are the
+    sending and receiving cards, by the addresses of the connection.
+    """
+
+    pair: Pair
+    number: int
+    direction: Direction
+    quality: Quality
+    at_s: float
+    rate_mbps: float | None
+    ends: Ends
+
+    @property
+    def lost(self) -> int:
+        """Datagrams of the train that did not arrive; 0 if none arrived, because a firewall then blocks them all."""
+        return _lost_datagrams(self.direction)
+
+    @property
+    def lost_pings(self) -> int:
+        """Retransmitted segments of round trips, unless datagrams show that the other direction loses packets."""
+        other = self.quality.back if self.direction is self.quality.out else self.quality.out
+        if self.direction.arrived and self.lost < LOST <= _lost_datagrams(other):
+            return 0
+        return self.quality.lost_pings or 0
+
+    def busy(self, kind: str) -> float:
+        """The share of the measurement during which a process waited for a processor.
+
+        Lost datagrams and frames do not depend on it; those that found no buffer space are not counted as lost.
+        """
+        share = {"slow": self.direction.busy, "late": self.quality.busy, "unsteady": self.quality.busy}.get(kind)
+        return share or 0.0
+
+
+def _lost_datagrams(direction: Direction) -> int:
+    return max(0, direction.sent - direction.arrived - direction.no_room) if direction.arrived else 0
+
+
+@dataclass(frozen=True, slots=True)
+class FleetValues:
+    """What the fleet reaches, from the first measurement of every pair; None if nothing could be measured.
+
+    Rates count only up to `Cards.ceiling_mbps`: above that they depend on processors, not on the network.
+    """
+
+    rate_mbps: float | None
+    rate_deviation: float
+    least_s: float
+    spread_s: float
+    nodes: int
+
+
+#: The kinds of faults of a link.
+KINDS = ("slow", "late", "unsteady", "lossy", "narrow")
+
+
+def plan_measurements(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+    """Request measurements of each node with a few partners, and then of outliers once more."""
+    if len(fleet.reached) < 2 or nodes_share_machine(fleet):
+        return
+    addresses = addresses_of(job, fleet, facts)
+    closed = _closed(facts)
+    names = tuple(addresses)
+    first = [
+        (a, b) for pairs in rounds(names, PARTNERS) for a, b in pairs if (a, b) not in closed and (b, a) not in closed
+    ]
+    for a, b in first:
+        yield _request(a, b, addresses[b], {"try": 1})
+    seen = measurements_of(facts)
+    if not seen:
+        return
+    odd = suspects(seen, facts)
+    for source, peer in sorted({(min(pair), max(pair)) for pair in odd}):
+        kinds = {*odd.get((source, peer), ()), *odd.get((peer, source), ())}
+        again = {
+            "try": 2,
+            "pings": PINGS if kinds & _OF_PINGS else _REDUCED_PINGS,
+            "train": _TRAIN if kinds & _OF_DATAGRAMS else 0,
+            "bulk_s": _BULK_S if kinds & _OF_TRANSFERS else 0.0,
+        }
+        yield _request(source, peer, addresses[peer], again)
+
+
+def _request(source: str, peer: str, host: str, params: Mapping[str, object]) -> Request:
+    return Request(
+        probe_name(measure),
+        source,
+        {"peer": peer, "host": host, **params},
+        peers=(peer,),
+        listen=probe_name(listen),
+        exclusive=True,
+        deadline_s=_DEADLINE_S,
+    )
+
+
+def _closed(facts: Facts) -> set[Pair]:
+    """Pairs without a connection, or without large payloads: there is nothing to measure."""
+    return {
+        (seen.node, target.peer)
+        for seen in facts.each(dial)
+        if isinstance(seen.fact, Observed) and not seen.params.get("look")
+        for target in seen.fact.value.targets
+        if target.label == FREE and target.status != "ok"
+    }
+
+
+@memoize
+def measurements_of(facts: Facts) -> dict[Pair, list[Measurement]]:
+    """Every measured direction, the first measurement first."""
+    found: dict[Pair, list[Measurement]] = {}
+    at = {
+        (node, address.address): item
+        for node, observed in facts.observed(interfaces).items()
+        for item in observed.interfaces
+        for address in item.addresses
+    }
+    for seen in facts.each(measure):
+        if not isinstance(seen.fact, Observed):
+            continue
+        quality, number = seen.fact.value, int(seen.params.get("try", 1))
+        (peer,) = seen.peers
+        node, at_s = seen.node, seen.finished_s
+        near, far = at.get((node, quality.source)), at.get((peer, quality.address))
+        for pair, direction, ends in (
+            ((node, peer), quality.out, (near, far)),
+            ((peer, node), quality.back, (far, near)),
+        ):
+            rates = [rate for rate in (direction.single_mbps, direction.several_mbps) if rate is not None]
+            found.setdefault(pair, []).append(
+                Measurement(pair, number, direction, quality, at_s, max(rates) if rates else None, ends)
+            )
+    for several in found.values():
+        several.sort(key=lambda item: item.number)
+    return found
+
+
+def fleet_values(seen: Mapping[Pair, Sequence[Measurement]], cards: Cards) -> FleetValues:
+    """What most links of the fleet reach in their first measurement."""
+    first = [several[0] for several in seen.values() if several[0].number == 1]
+    nodes = len({name for item in first for name in item.pair})
+    share = 0.5 if nodes >= MIN_NODES_FOR_MEDIAN else 0.25
+    rates = sorted(min(rate, cards.ceiling_mbps(item)) for item in first if (rate := item.rate_mbps) is not None)
+    rate = _quantile(rates, 1 - share) if rates else None
+    deviation = 0.0
+    if rate is not None and nodes >= MIN_NODES_FOR_MEDIAN:
+        deviation = 1.4826 * statistics.median(abs(value - rate) for value in rates)
+    least = sorted(item.quality.least_s for item in first)
+    spread = sorted(item.quality.spread_s for item in first)
+    return FleetValues(rate, deviation, _quantile(least, share), _quantile(spread, share), nodes)
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    return ordered[round((len(ordered) - 1) * share)] if ordered else 0.0
+
+
+def suspects(seen: Mapping[Pair, Sequence[Measurement]], facts: Facts) -> dict[Pair, tuple[str, ...]]:
+    """The outliers of the first measurement, by direction."""
+    common, cards = of_fleet(facts)
+    found: dict[Pair, tuple[str, ...]] = {}
+    for pair, several in seen.items():
+        if several[0].number == 1:
+            kinds = faults_in(several[0], common, cards)
+            if kinds:
+                found[pair] = kinds
+    return found
+
+
+def faults_in(item: Measurement, common: FleetValues, cards: Cards) -> tuple[str, ...]:
+    """The `KINDS` of faults in this one measurement."""
+    quality = item.quality
+    late = quality.least_s > max(LATE * common.least_s, common.least_s + LATE_S)
+    unsteady = quality.spread_s > max(UNSTEADY * common.spread_s, UNSTEADY_S)
+    lossy = item.lost >= LOST or item.lost_pings >= LOST_PINGS
+    narrow = bool(
+        item.direction.frame_bytes
+        and not item.direction.frames_arrived
+        and item.direction.arrived > 0.9 * item.direction.sent
+    )
+    holds = (_is_slow(item, common, cards), late, unsteady and not late, lossy, narrow)
+    return tuple(kind for kind, held in zip(KINDS, holds, strict=True) if held)
+
+
+def _is_slow(item: Measurement, common: FleetValues, cards: Cards) -> bool:
+    return item.rate_mbps is not None and _is_slow_rate(item.rate_mbps, item, common, cards)
+
+
+def _is_slow_rate(rate: float, item: Measurement, common: FleetValues, cards: Cards) -> bool:
+    if common.rate_mbps is None:
+        return False
+    card = cards.expected_mbps(item)
+    if card is not None and rate < card / OF_THE_CARD:
+        return True
+    out_of_line = rate < common.rate_mbps - DEVIATIONS * common.rate_deviation
+    return out_of_line and rate < min(common.rate_mbps, cards.ceiling_mbps(item)) / SLOW
+
+
+class Cards:
+    """The network cards at the ends of measured links."""
+
+    def __init__(self, seen: Mapping[Pair, Sequence[Measurement]]) -> None:
+        self._carried: dict[tuple[str, str], float] = {}
+        for item in (item for several in seen.values() for item in several):
+            for name, end in zip(item.pair, item.ends, strict=True):
+                if end is not None and item.rate_mbps is not None:
+                    key = (name, end.name)
+                    self._carried[key] = max(self._carried.get(key, 0.0), item.rate_mbps)
+
+    def expected_mbps(self, item: Measurement) -> float | None:
+        """The rate of the slower of two physical cards, up to what one process fills; None without physical cards."""
+        speeds = [end.speed_mbps for end in item.ends if end is not None and end.kind == "physical" and end.speed_mbps]
+        return min(MAX_EXPECTED_MBPS, *speeds) if len(speeds) == 2 else None
+
+    def ceiling_mbps(self, item: Measurement) -> float:
+        """The highest rate expected of any link: what one process fills, or the stated speed of the slower card.
+
+        Virtual cards count, too, unless they carried more than they state.
+        """
+        ceiling = float(MAX_EXPECTED_MBPS)
+        for name, end in zip(item.pair, item.ends, strict=True):
+            if (
+                end is not None
+                and end.speed_mbps
+                and self._carried.get((name, end.name), 0) < MAX_RATE_FACTOR * end.speed_mbps
+            ):
+                ceiling = min(ceiling, float(end.speed_mbps))
+        return ceiling
+
+    def describe(self, item: Measurement) -> str:
+        """`eth0 (25000 Mbit/s) to eth0`, for evidence; empty if the interfaces are unknown."""
+        names = [
+            end.name + (f" ({end.speed_mbps} Mbit/s)" if end.speed_mbps else "") for end in item.ends if end is not None
+        ]
+        return " to ".join(names)
+
+
+@memoize
+def of_fleet(facts: Facts) -> tuple[FleetValues, Cards]:
+    """What the fleet reaches, and its network cards."""
+    seen = measurements_of(facts)
+    cards = Cards(seen)
+    return fleet_values(seen, cards), cards
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedDirection:
+    """One direction after all measurements: the faults seen in each of them, and those in doubt.
+
+    `inconclusive` faults are explained by a busy node; `unconfirmed` faults could not be measured again in time.
+    """
+
+    pair: Pair
+    measurements: tuple[Measurement, ...]
+    kinds: tuple[str, ...]
+    inconclusive: tuple[str, ...] = ()
+    unconfirmed: tuple[str, ...] = ()
+
+
+@memoize
+def judged(facts: Facts) -> tuple[JudgedDirection, ...]:
+    """The judgement of every measured direction. Faults that a second measurement did not confirm are dropped."""
+    seen = measurements_of(facts)
+    common, cards = of_fleet(facts)
+    found: list[JudgedDirection] = []
+    for pair, several in sorted(seen.items()):
+        held = [set(faults_in(item, common, cards)) for item in several]
+        if len(several) < 2:
+            once = tuple(kind for kind in KINDS if kind in held[0])
+            found.append(JudgedDirection(pair, tuple(several), (), (), once))
+            continue
+        always = set.intersection(*held)
+        if "lossy" in always and not _loses_packets(several):
+            always.discard("lossy")
+        spoilt = {kind for kind in always if all(_is_explained_by_load(item, kind, common, cards) for item in several)}
+        sure = tuple(kind for kind in KINDS if kind in always - spoilt)
+        found.append(JudgedDirection(pair, tuple(several), sure, tuple(kind for kind in KINDS if kind in spoilt)))
+    return tuple(found)
+
+
+def _is_explained_by_load(item: Measurement, kind: str, common: FleetValues, cards: Cards) -> bool:
+    """Whether a busy node explains the measurement.
+
+    Data waits for either end in turn, so both together delay it by at most twice the larger share. Anything slower has
+    another cause.
+    """
+    busy = item.busy(kind)
+    if busy <= BUSY or kind != "slow" or busy >= 0.5:
+        return busy > BUSY
+    rate = item.rate_mbps
+    return rate is None or not _is_slow_rate(rate / (1 - 2 * busy), item, common, cards)
+
+
+def slowest_direction(facts: Facts, nodes: set[str]) -> tuple[float, Pair] | None:
+    """The latest single-stream rate, in Mbit/s, of the slowest link between two of the nodes; None without any."""
+    rates = [
+        (rate, pair)
+        for pair, several in measurements_of(facts).items()
+        if set(pair) <= nodes and (rate := several[-1].direction.single_mbps or several[-1].rate_mbps) is not None
+    ]
+    return min(rates, default=None)
+
+
+def _loses_packets(several: Iterable[Measurement]) -> bool:
+    several = list(several)
+    sent = sum(item.direction.sent for item in several)
+    lost = sum(item.lost for item in several)
+    return lost >= LOST_SHARE * sent > 0 or all(item.lost_pings >= LOST_PINGS for item in several)
+
+
+def format_rate(mbps: float | None) -> str:
+    """A rate for display."""
+    if mbps is None:
+        return "nothing"
+    return f"{mbps / 1000:.3g} Gbit/s" if mbps >= 1000 else f"{mbps:.3g} Mbit/s"
+
+
+def format_time(seconds: float) -> str:
+    """A time for display: `1.9 s`, `61.2 ms`, `50 us`."""
+    if seconds >= 1.0:
+        return f"{seconds:.3g} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"

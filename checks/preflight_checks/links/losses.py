@@ -1,0 +1,184 @@
+"""Checks for packet loss between nodes, and for lost frames of full size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight.analysis.link_matrix import Shape
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Job
+from preflight.model.recording import Facts, Fleet
+from preflight.plugins.authoring import Verdict, check, failed, passed, unknown
+from preflight_checks.links.fleet_comparison import Cards, JudgedDirection, plan_measurements
+from preflight_checks.links.measurements import (
+    COST,
+    PROBES,
+    covered,
+    evidence_of,
+    find,
+    inconclusive,
+    nothing_measured,
+    times,
+)
+from preflight_checks.links.shape_words import direction, subject
+from preflight_checks.planning import no_requests
+from preflight_checks.requirements.backends import backends
+from preflight_checks.requirements.hosts import fold
+
+
+@check(
+    "LNK005",
+    "link-loses-packets",
+    plan=no_requests,
+    follow_up=plan_measurements,
+    probes=PROBES,
+    cost=COST,
+    when="link",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("NVIDIA/nccl#489", "https://www.rfc-editor.org/rfc/rfc8085"),
+)
+def link_loses_packets(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """Packets are not lost between two nodes.
+
+    What it checks: 500 small datagrams each way, 0.2 ms apart, and TCP's retransmissions of 200 small messages; if
+    packets were lost, 1500 more. No transfer runs at the same time, so our own traffic overflows no queue.
+
+    Why it matters: TCP stalls for 0.2 s if the last packet is lost, and halves its rate for other losses: one bad
+    cable makes every collective wait.
+
+    Example: 5 % of what node2 is sent is lost; the others lose nothing.
+
+    Fix: check the error counters of the card and of the switch port; change the cable or transceiver.
+
+    Known limits: loss below one packet in 250 is not detected. A host that limits datagrams per second looks the same.
+    If a firewall blocks UDP, only TCP's own count is used.
+
+    Evidence: NVIDIA/nccl#489; RFC 8085 (how many datagrams may be sent without harm).
+    """
+    early = nothing_measured(job, fleet, facts, "packet loss")
+    if early is not None:
+        yield early
+        return
+    found = find(facts, ["lossy"], lambda item: "lossy" in item.kinds)
+    yield from inconclusive(found, "lossy", "packet loss")
+    for shape in found.shapes:
+        yield _lossy(shape)
+    if not found.shapes:
+        without = sum(not item.measurements[0].direction.arrived for item in found.every)
+        note = (
+            f"; no datagram arrived in {without} of {len(found.every)} directions, so only TCP was judged"
+            if without
+            else ""
+        )
+        yield passed(f"packet loss: {covered(found, fleet)} tried{note}")
+
+
+def _lossy(shape: Shape[JudgedDirection]) -> Verdict:
+    looks = [look for cell in shape.cells for look in cell.result.measurements]
+    sent, lost = sum(look.direction.sent for look in looks if look.direction.arrived), sum(look.lost for look in looks)
+    pings = sum(look.quality.pings for look in looks)
+    again = sum(look.quality.lost_pings or 0 for look in looks)
+    share = f"{lost} of {sent} datagrams ({lost / sent:.1%})" if lost else f"{again} of {pings} small TCP messages"
+    evidence = [
+        evidence_of(
+            "packet loss",
+            cell,
+            "; ".join(
+                f"{look.lost} of {look.direction.sent} datagrams lost, TCP sent {look.quality.lost_pings or 0} of "
+                f"{look.quality.pings} pings again"
+                for look in cell.result.measurements
+            ),
+            "nothing lost",
+            f"ping -c 500 -i 0.002 -q {cell.result.measurements[-1].quality.address}",
+        )
+        for cell in shape.cells[:8]
+    ]
+    return failed(
+        f"packet loss: {subject(shape)}",
+        f"{share} were lost {direction(shape)}, tried {times(shape)}",
+        at=evidence[0],
+        also=evidence[1:],
+        nodes=shape.nodes,
+        remedy=f"Check the error and drop counters of the card and of its switch port: `ip -s -s link show DEV`, "
+        f"`ethtool -S DEV` on {fold(shape.nodes)}; change cable or transceiver.",
+    )
+
+
+@check(
+    "LNK006",
+    "full-frames-lost",
+    plan=no_requests,
+    follow_up=plan_measurements,
+    probes=PROBES,
+    cost=COST,
+    when="link",
+    severity=Severity.ERROR,
+    evidence=("NVIDIA/nccl#1524", "NVIDIA/nccl#1957", "https://www.rfc-editor.org/rfc/rfc8899"),
+)
+def full_frames_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """A frame as large as the sending interface allows arrives at the other node.
+
+    What it checks: unfragmentable datagrams (DF) that fill one frame of the interface, in each direction; small ones
+    show that datagrams arrive at all.
+
+    Why it matters: nodes or switch ports of one fabric with different MTUs silently lose full frames. TCP between two
+    hosts agrees on the smaller size and works; RDMA does not, nor does TCP through a switch with a smaller MTU.
+
+    Example: node2's interface has MTU 9000, all others have 1500: full frames of node2 are lost.
+
+    Fix: give hosts and switch ports one MTU.
+
+    Known limits: an error for jobs that use NCCL, which may use RDMA, else a warning; unknown if a firewall blocks
+    UDP. LNK002 reports stalls of TCP.
+
+    Evidence: NVIDIA/nccl#1524, NVIDIA/nccl#1957; RFC 8899 (probing a path's size with datagrams).
+    """
+    early = nothing_measured(job, fleet, facts, "full frames")
+    if early is not None:
+        yield early
+        return
+    found = find(facts, ["narrow"], lambda item: "narrow" in item.kinds)
+    yield from inconclusive(found, "narrow", "full frames")
+    may_use_rdma = "nccl" in backends(job)[0]
+    for shape in found.shapes:
+        yield _full_frame_finding(shape, found.cards, certain=may_use_rdma)
+    tried = [item for item in found.every if item.measurements[0].direction.frame_bytes]
+    if not tried:
+        yield unknown("full frames", "no datagram arrived between any two nodes; a firewall may block UDP")
+    elif not found.shapes:
+        yield passed(f"full frames: {covered(found, fleet)} tried")
+
+
+def _full_frame_finding(shape: Shape[JudgedDirection], cards: Cards, *, certain: bool) -> Verdict:
+    size = max(look.direction.frame_bytes for cell in shape.cells for look in cell.result.measurements)
+    mtus: dict[str, None] = {}
+    for cell in shape.cells:
+        for name, end in zip(cell.pair, cell.result.measurements[0].ends, strict=True):
+            if end is not None and end.mtu:
+                mtus[f"{name} {end.name} has MTU {end.mtu}"] = None
+    known = f"; {fold(sorted(mtus), 4)}" if mtus else ""
+    evidence = [
+        evidence_of(
+            "full frames",
+            cell,
+            f"0 of {3 * len(cell.result.measurements)} datagrams of {size} bytes arrived, "
+            f"{small.arrived} of {small.sent} small ones did",
+            "all of them arrive",
+            f"ping -M do -s {size} {cell.result.measurements[0].quality.address}",
+        )
+        for cell in shape.cells[:8]
+        for small in (cell.result.measurements[0].direction,)
+    ]
+    return failed(
+        f"full frames: {subject(shape)}",
+        f"datagrams of {size} bytes, which fill a frame of the sender's interface, are lost without an error "
+        f"{direction(shape)}, while small ones arrive{known}",
+        at=evidence[0],
+        also=evidence[1:],
+        nodes=shape.nodes,
+        remedy=f"Give {fold(shape.nodes)}, its peers and the switch ports between them the same MTU (`ip link set DEV "
+        "mtu N`).",
+        severity=None if certain else Severity.WARNING,
+        confidence=None if certain else Confidence.MEDIUM,
+    )

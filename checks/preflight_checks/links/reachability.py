@@ -1,0 +1,299 @@
+"""Checks that every node can open the job's ports on every other node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from preflight.analysis.link_matrix import Cell, Shape, shapes
+from preflight.model.findings import Command, Evidence, Severity
+from preflight.model.job import Claim, Job
+from preflight.model.recording import Facts, Fleet
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
+from preflight_checks.links.dial_requests import (
+    FREE,
+    SPREAD,
+    claims_of,
+    coverage,
+    failed_at_first,
+    knock_id,
+    plan_links,
+    plan_second_try,
+    received_ids,
+)
+from preflight_checks.links.reach_evidence import STATUS_TEXTS, DialEvidence, nodes_without_dial, reach
+from preflight_checks.links.shape_words import pair_list, subject
+from preflight_checks.probes.link_listener import listen
+from preflight_checks.probes.links import Target, dial
+from preflight_checks.requirements.hosts import fold, unreached
+
+
+@check(
+    "LNK001",
+    "port-unreachable",
+    plan=plan_links,
+    probes=(dial, listen),
+    cost="one process that listens and one that dials every partner on the job's ports and a free one, 64 KiB each; "
+    "under a second on healthy links, 2 s more where packets are dropped, and 3 s for a second look at what failed",
+    when="link",
+    follow_up=plan_second_try,
+    severity=Severity.ERROR,
+    evidence=("NVIDIA/nccl#388", "NVIDIA/nccl#1956", "huggingface/trl#4737", "horovod/horovod#1408"),
+)
+def port_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """Every node opens the job's ports, and freely chosen ones, on every other node.
+
+    What it checks: each pair of nodes, both ways: the rendezvous and parameter-server ports where they are bound, and
+    a port that the kernel picks, because Gloo and NCCL connect all ranks over such ports, and a few ports across
+    net.ipv4.ip_local_port_range, because a filter may cover a part of it. preflight's own listener is recognized by a
+    token. Failures that can be transient are tried a second time.
+
+    Why it matters: a dropped port leaves most or all nodes silent for minutes, and the only error names the wrong node.
+
+    Example: the firewall of node3 lets only port 22 in; all-reduce between the other three works, the job hangs.
+
+    Fix: allow TCP between the nodes of the job, on its ports and on the range of
+    net.ipv4.ip_local_port_range.
+
+    Known limits: above 64 nodes a sample of pairs is tried, and from every node the rendezvous ports. Connections are
+    made by this user outside the container; UDP and RDMA are not tried.
+
+    Evidence: NVIDIA/nccl#388, NVIDIA/nccl#1956, huggingface/trl#4737, horovod/horovod#1408.
+    """
+    if len(fleet.nodes) < 2:
+        yield not_applicable("links", "the job has one node")
+        return
+    grouped_results = reach(facts)
+    yield from _untried(facts, grouped_results)
+    if grouped_results.other_machine:
+        pairs = fold((f"{cell.source} to {cell.peer}" for cell in grouped_results.other_machine), 4)
+        reason = "blocked by LNK007 or LNK010: another machine responds to this address"
+        yield unknown(f"links: {pairs}", reason, nodes=_ends(grouped_results.other_machine), required=True)
+    if grouped_results.no_carrier:
+        pairs = fold((f"{cell.source} to {cell.peer}" for cell in grouped_results.no_carrier), 4)
+        reason = "blocked by NIC013: an interface lost its carrier meanwhile"
+        yield unknown(f"links: {pairs}", reason, nodes=_ends(grouped_results.no_carrier), required=True)
+    found = shapes(grouped_results.tried, lambda cell: cell.result.status in STATUS_TEXTS)
+    for group in grouped(found):
+        claims = claims_of(job, fleet, {cell.label for shape in group for cell in shape.cells})
+        yield _unreachable(group, claims, _open_direction(group, received_ids(facts)))
+    late = failed_at_first(facts)
+    if late:
+        pairs = fold((f"{cell.source} to {cell.peer}" for cell in late), 4)
+        yield unknown(
+            f"links at first: {pairs}",
+            "they failed once and worked on the second try: the node was busy, or packets were lost",
+        )
+    silent = unreached(fleet)
+    if silent:
+        yield unknown(f"links of {fold(silent)}", "blocked by NOD001", nodes=silent)
+    if grouped_results.tried and not found:
+        yield passed(coverage(fleet, facts))
+
+
+#: Labels of ports that the kernel picks.
+_EPHEMERAL = (FREE, SPREAD)
+#: If more single pairs than this share a fault, they become one finding.
+_MAX_PAIRS = 4
+
+
+def grouped(shapes: Sequence[Shape[Target]]) -> list[list[Shape[Target]]]:
+    """Groups shapes of one kind that fail in the same way on the same ports: one fault on several nodes."""
+    groups: dict[tuple[object, ...], list[Shape[Target]]] = {}
+    pairs = sum(shape.kind == "pair" for shape in shapes)
+    for index, shape in enumerate(shapes):
+        statuses = tuple(sorted({cell.result.status for cell in shape.cells}))
+        group_key = (
+            index if shape.kind in ("around", "everybody") or (shape.kind == "pair" and pairs <= _MAX_PAIRS) else -1
+        )
+        ports = tuple(sorted({cell.label for cell in shape.cells})) if shape.kind != "pair" else ()
+        groups.setdefault((shape.kind, statuses, ports, group_key), []).append(shape)
+    return list(groups.values())
+
+
+def _ends(cells: Iterable[Cell[Target]]) -> tuple[str, ...]:
+    """The nodes at both ends of these dialled ports."""
+    return tuple(dict.fromkeys(node for cell in cells for node in (cell.source, cell.peer)))
+
+
+def _untried(facts: Facts, grouped_results: DialEvidence) -> Iterator[Verdict]:
+    """`unknown` for pairs and ports that could not be tried, once per reason."""
+    for host in dict.fromkeys(cell.result.host for cell in grouped_results.other_address):
+        nodes = tuple(dict.fromkeys(cell.source for cell in grouped_results.other_address if cell.result.host == host))
+        reason = f"blocked by NAM002: {host} resolves to another address there"
+        yield unknown(f"links: {fold(nodes)} to {host}", reason, nodes=nodes, required=True)
+    missing: dict[str, dict[str, tuple[str, ...]]] = {}
+    for seen, why in nodes_without_dial(facts):
+        missing.setdefault(why.reason, {})[f"{seen.node} to {fold(seen.peers, 4)}"] = (seen.node, *seen.peers)
+    for cell in grouped_results.failing:
+        if cell.result.status == "untried":
+            pair = f"{cell.source} to {cell.peer}"
+            missing.setdefault(cell.result.detail, {})[pair] = (cell.source, cell.peer)
+    for reason, pairs in missing.items():
+        nodes = tuple(dict.fromkeys(node for ends in pairs.values() for node in ends))
+        yield unknown(f"links: {fold(pairs, 4)}", reason, nodes=nodes, required=True)
+    unbound: dict[tuple[str, str], str] = {}
+    for cell in grouped_results.failing:
+        if cell.result.status == "unbound":
+            unbound[(cell.peer, cell.label)] = cell.result.detail
+    for (node, label), detail in unbound.items():
+        reason = f"{node} could not listen there ({detail}); see PRT011"
+        yield unknown(f"links: {label} on {node}", reason, nodes=(node,), required=True)
+
+
+def _open_direction(group: Sequence[Shape[Target]], arrived: frozenset[str]) -> str:
+    """The direction that is open between two nodes that cannot connect either way; empty if unknown."""
+    shape = group[0]
+    if len(group) > 1 or shape.kind != "pair" or not shape.mutual:
+        return ""
+    directions = [(shape.node, shape.other), (shape.other, shape.node)]
+    through = [knock_id(source, peer) in arrived for source, peer in directions]
+    if through[0] == through[1]:
+        return ""
+    (open_from, open_to), (lost_from, lost_to) = directions if through[0] else directions[::-1]
+    return f"; datagrams from {open_from} arrive at {open_to}, those from {lost_from} to {lost_to} do not"
+
+
+def _unreachable(group: Sequence[Shape[Target]], claims: tuple[Claim, ...], open_direction: str) -> Verdict:
+    every = [cell for shape in group for cell in shape.cells]
+    statuses = list(dict.fromkeys(cell.result.status for cell in every))
+    evidence = [_evidence(cell) for cell in every[:8]]
+    ports = _ports(every)
+    how = " or ".join(STATUS_TEXTS[status] for status in statuses)
+    about = subject(group[0]) if len(group) == 1 else f"{group[0].kind} {fold(shape.node for shape in group)}"
+    return failed(
+        f"links: {about}",
+        f"{_sentence(group)} on {ports}: connections {how}{_detail(every)}{open_direction}",
+        at=evidence[0],
+        also=(*evidence[1:], *claims),
+        nodes=dict.fromkeys(name for shape in group for name in shape.nodes),
+        remedy=_remedy(group, statuses, ports),
+        run=_firewall_commands(group, statuses),
+        # Ranks meet at the job's own ports; ports that the kernel picks are used after that.
+        waits_at=("collective" if all(cell.label == FREE for cell in every) else "rendezvous")
+        if "filtered" in statuses
+        else "",
+    )
+
+
+def _sentence(group: Sequence[Shape[Target]]) -> str:
+    shape = group[0]
+    nodes = list(dict.fromkeys(item.node for item in group))
+    who = fold(nodes)
+    others = fold(sorted({name for item in group for cell in item.cells for name in cell.pair} - set(nodes)) or nodes)
+    if shape.kind == "everybody":
+        return f"no node reaches any other ({fold(shape.nodes)})"
+    if shape.kind == "inbound":
+        return f"{who} cannot be reached by any node ({others})"
+    if shape.kind == "outbound":
+        return f"{who} {'reaches' if len(nodes) == 1 else 'reach'} no other node ({others})"
+    if shape.kind == "isolated":
+        isolated = "reaches no other node and cannot be" if len(nodes) == 1 else "reach no other node and cannot be"
+        return f"{who} {isolated} reached ({others})"
+    if shape.kind == "around":
+        return f"some links of {shape.node} fail ({pair_list(shape)})"
+    if len(group) > 1:
+        pairs = fold((f"{item.node} {'and' if item.mutual else 'to'} {item.other}" for item in group), 6)
+        return f"{len(group)} pairs of nodes do not connect ({pairs})"
+    if shape.mutual:
+        return f"{shape.node} and {shape.other} cannot reach each other"
+    return f"{shape.node} cannot reach {shape.other}"
+
+
+def _ports(cells: Sequence[Cell[Target]]) -> str:
+    """The ports that fail, by number; ports that the kernel picked have their number only in the evidence."""
+    labels = sorted({cell.label for cell in cells} - set(_EPHEMERAL))
+    if any(cell.label in _EPHEMERAL for cell in cells):
+        labels.append("ports the kernel picks (ephemeral)")
+    return " and ".join(labels)
+
+
+def _detail(cells: Sequence[Cell[Target]]) -> str:
+    part = _closed_part(cells)
+    if part:
+        return part
+    for cell in cells:
+        if cell.result.status in ("stranger", "unresolved", "silent"):
+            return f" ({cell.result.host}: {cell.result.detail})"
+    return ""
+
+
+def _closed_part(cells: Sequence[Cell[Target]]) -> str:
+    """The closed ports, if only a part of those across the ephemeral range is closed."""
+    across = [cell.result for cell in cells if cell.label == SPREAD]
+    closed = sorted({port for result in across for port in result.closed_ports})
+    open_ports = sorted({port for result in across for port in result.ports} - set(closed))
+    if not closed or not open_ports:
+        return ""
+    return f" on {fold(map(str, closed))}, while {fold(map(str, open_ports))} are open"
+
+
+def _remedy(group: Sequence[Shape[Target]], statuses: Sequence[str], ports: str) -> str:
+    shape = group[0]
+    names = list(dict.fromkeys(name for item in group for name in item.nodes))
+    ends = " and ".join(names) if len(names) == 2 else fold(names)
+    look = f"look at `nft list ruleset` or `iptables -S` on {ends}, and at the cloud's security group"
+    if "filtered" in statuses:
+        others = "the job's other nodes"
+        is_one_way = len(group) == 1 and not shape.mutual
+        path = {
+            "outbound": f"out of {ends} to {others}",
+            "inbound": f"into {ends} from {others}",
+            "isolated": f"between {ends} and {others}",
+            "around": f"between {ends} and {others}",
+            "pair": f"from {shape.node} to {shape.other}" if is_one_way else f"between {ends}",
+        }.get(shape.kind, f"between {ends}")
+        return f"Allow TCP {path} on {ports}: {look}."
+    if "refused" in statuses or "prohibited" in statuses:
+        return (
+            f"preflight's listener was running, so something on the path rejects the connection: {look} (REJECT rules)."
+        )
+    if "unresolved" in statuses:
+        sources = fold(sorted({cell.source for item in group for cell in item.cells}))
+        return f"Make the name resolve on {sources} (DNS or /etc/hosts)."
+    if "no-route" in statuses:
+        return f"Compare `ip route` on {ends}: the address is on no network they share."
+    if "stranger" in statuses or "silent" in statuses:
+        return "Another program, proxy or load balancer holds that address and port: use the node's own address."
+    return f"Something on the path ends connections: {look}."
+
+
+def _firewall_commands(group: Sequence[Shape[Target]], statuses: Sequence[str]) -> list[Command]:
+    """Commands that show the firewall rules of both nodes, and commands that open the job's own ports."""
+    if not {"filtered", "refused", "prohibited"}.intersection(statuses):
+        return []
+    nodes = list(dict.fromkeys(name for item in group for name in item.nodes))
+    look = root_command("nft", "list", "ruleset", on=nodes)
+    inward: dict[int, dict[str, None]] = {}
+    for cell in (cell for item in group if item.kind != "outbound" for cell in item.cells):
+        if (
+            cell.result.status == "filtered"
+            and cell.label not in _EPHEMERAL
+            and cell.result.port
+            and cell.peer in nodes
+        ):
+            inward.setdefault(cell.result.port, {})[cell.peer] = None
+    return [
+        look,
+        *(
+            root_command("iptables", "-I", "INPUT", "-p", "tcp", "--dport", str(port), "-j", "ACCEPT", on=peers)
+            for port, peers in inward.items()
+        ),
+    ]
+
+
+def _evidence(cell: Cell[Target]) -> Evidence:
+    result = cell.result
+    host = result.address or result.host
+    seen = f"{result.status} after {result.took_s:.1f} s"
+    if result.detail:
+        seen += f": {result.detail}"
+    number = result.closed_ports[0] if result.closed_ports else result.port
+    port = str(number) if number else "<port>"
+    return Evidence(
+        f"dial {cell.peer} ({host}) on {cell.label}",
+        seen,
+        "a response from preflight's listener",
+        f"nc -vz -w 2 {host} {port}",
+        cell.source,
+        cell.at_s,
+    )

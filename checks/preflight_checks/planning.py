@@ -1,0 +1,123 @@
+"""The plans that most checks share: which facts to request from which nodes, and how missing ones are reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any, TypeAlias
+
+from preflight.model.job import Claim, Job
+from preflight.model.recording import Facts, Fleet
+from preflight.model.requests import Request, probe_name
+from preflight.plugins.authoring import PlanRequests, Verdict, not_applicable, unknown
+from preflight_checks.requirements.hosts import fold, is_multi_node
+
+Condition: TypeAlias = Callable[[Job, Fleet], object]
+ClaimsOf: TypeAlias = Callable[[Job], tuple[Claim, ...]]
+Params: TypeAlias = Mapping[str, Any]
+
+
+def multi_node(job: Job, fleet: Fleet) -> bool:
+    """The condition that the job runs on several machines."""
+    return is_multi_node(fleet)
+
+
+def several_nodes(job: Job, fleet: Fleet) -> bool:
+    """The condition that the job has several nodes, even if all of them are one machine."""
+    return len(fleet.nodes) > 1
+
+
+def has_launches(job: Job, fleet: Fleet) -> bool:
+    """The condition that the job's files start ranks."""
+    return bool(job.launches)
+
+
+def all_of(*conditions: Condition) -> Condition:
+    """The condition that all of these hold."""
+    return lambda job, fleet: all(condition(job, fleet) for condition in conditions)
+
+
+def no_requests(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+    """The plan of a check that needs no facts from the nodes."""
+    yield from ()
+
+
+def on_every_node(
+    *probes: Callable[..., object],
+    params: Params | Callable[[Job], Params] | None = None,
+    when: Condition | None = None,
+    because: ClaimsOf | None = None,
+    needed_by: ClaimsOf | None = None,
+    context: bool = False,
+    required: bool = False,
+    consent: str = "",
+    deadline_s: float = 5.0,
+) -> PlanRequests:
+    """A plan that requests these probes from every node that was reached, node by node.
+
+    Args:
+        params: what the probes are called with; a function where it depends on the job.
+        when: requests nothing unless this condition holds.
+        because: the claims that the requests cite.
+        needed_by: the same, and nothing is requested when there are no such claims.
+        context, required, consent, deadline_s: as in `Request`.
+    """
+    claims_of = needed_by or because
+
+    def plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+        if when is not None and not when(job, fleet):
+            return
+        claims = claims_of(job) if claims_of is not None else ()
+        if needed_by is not None and not claims:
+            return
+        values = params(job) if callable(params) else params or {}
+        for node in fleet.reached:
+            for probe in probes:
+                yield Request(
+                    probe_name(probe),
+                    node.name,
+                    values,
+                    context=context,
+                    consent=consent,
+                    because=claims,
+                    required=required,
+                    deadline_s=deadline_s,
+                )
+
+    return plan
+
+
+def combined(*plans: PlanRequests, when: Condition | None = None) -> PlanRequests:
+    """A plan that makes the requests of all these plans, in this order, if `when` holds."""
+
+    def plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+        if when is None or when(job, fleet):
+            for part in plans:
+                yield from part(job, fleet, facts)
+
+    return plan
+
+
+def missing_facts(facts: Facts, probe: Callable[..., object], subject: str) -> Iterator[Verdict]:
+    """One `unknown` for each reason why `probe` has no fact about some nodes, with the names of those nodes."""
+    missing: dict[str, list[str]] = {}
+    for node, why in facts.missing(probe):
+        missing.setdefault(why.reason, []).append(node)
+    for reason, nodes in missing.items():
+        yield unknown(f"{subject} on {fold(nodes)}", reason, nodes=nodes)
+
+
+def multi_node_facts(
+    fleet: Fleet, facts: Facts, probe: Callable[..., object], subject: str
+) -> Generator[Verdict, None, bool]:
+    """The verdicts that every comparison between machines begins with; returns whether the comparison applies.
+
+    Yields `not_applicable` and returns False on one machine. Otherwise yields `missing_facts` and returns True:
+
+        if not (yield from multi_node_facts(fleet, facts, clock, "clocks")):
+            return
+    """
+    if not is_multi_node(fleet):
+        yield not_applicable(subject, "the job runs on one machine")
+        return False
+    yield from missing_facts(facts, probe, subject)
+    return True

@@ -1,0 +1,210 @@
+"""Checks that the nodes of parameter servers have enough memory, cores and network bandwidth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.job import Job
+from preflight.model.recording import Facts, Fleet
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight_checks.probes.server_place import server_place
+from preflight_checks.requirements.hosts import fold
+from preflight_checks.servers.layout import Layout, Shares, layout_claims, shares, speed_mbps
+from preflight_checks.servers.placement import COST, PROBES, known_layout, plan_placement
+
+#: A synchronous step that takes this long just to exchange dense parameters is too slow.
+SLOW_STEP_S = 1.0
+
+
+@check(
+    "PLC003",
+    "server-memory-too-small",
+    plan=plan_placement,
+    probes=PROBES,
+    cost=COST,
+    severity=Severity.ERROR,
+    evidence=("PaddlePaddle/Paddle#10398", "PaddlePaddle/Paddle#30524"),
+)
+def server_memory_too_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The nodes of the servers have enough memory for the parameters.
+
+    What it checks: dense parameters, partitioned as the job configures, and tables by rows, each with optimizer
+    states, summed over the servers of a node and compared with the memory of that node or its control group.
+
+    Why it matters: a server allocates its share when the first parameters arrive, and fails with "bad alloc" after the
+    whole job has been placed and started.
+
+    Example: a table of 1e9 rows x 64 with Adam is 715 GiB; four servers on nodes of 64 GiB.
+
+    Fix: more servers on more nodes, nodes with more memory, or a table that stores only the rows in use.
+
+    Known limits: sizes that the script does not state and trainers on a server's node are not counted. Exceeding the
+    total memory is an error, exceeding the free memory a warning.
+
+    Evidence: PaddlePaddle/Paddle#10398, PaddlePaddle/Paddle#30524.
+    """
+    for item in known_layout(job, fleet, facts, "memory of servers"):
+        if isinstance(item, Verdict):
+            yield item
+            continue
+        wanted = shares(job, len(item.servers))
+        if wanted is None:
+            yield not_applicable("memory of servers", "the files do not state the sizes of the parameters")
+            continue
+        missing: dict[bool, dict[str, tuple[int, int]]] = {}
+        for node, own in item.by_node(item.servers).items():
+            place = facts.observed(server_place).get(node)
+            need = sum(wanted.held[item.servers.index(endpoint)] for endpoint in own)
+            if place is None or place.memory_bytes is None:
+                yield unknown(f"memory of {node}", "it is unknown")
+            elif need > place.memory_bytes:
+                missing.setdefault(True, {})[node] = (need, place.memory_bytes)
+            elif place.memory_free_bytes is not None and need > place.memory_free_bytes:
+                missing.setdefault(False, {})[node] = (need, place.memory_free_bytes)
+        for certain, nodes in missing.items():
+            yield _memory(item, wanted, nodes, certain=certain)
+        if not missing:
+            yield passed("memory of servers")
+
+
+def _memory(found: Layout, wanted: Shares, nodes: dict[str, tuple[int, int]], *, certain: bool) -> Verdict:
+    node, (need, has) = next(iter(nodes.items()))
+    kept = f", with {wanted.slots} further values for each" if wanted.slots else ""
+    free = "" if certain else " free"
+    return failed(
+        f"memory of {fold(nodes)}",
+        f"the servers on {fold(nodes)} will hold {_size(need)} a node{kept}, and {node} has {_size(has)}{free}",
+        at=Evidence("memory", _size(has), _size(need), "free -h", node),
+        also=(*wanted.claims, *layout_claims(found)),
+        nodes=tuple(nodes),
+        remedy="Spread the servers over more nodes, or use a table that stores only the rows in use.",
+        severity=None if certain else Severity.WARNING,
+        confidence=None if certain else Confidence.MEDIUM,
+    )
+
+
+def _size(value: int) -> str:
+    for unit, size in (("TiB", 2**40), ("GiB", 2**30)):
+        if value >= size:
+            return f"{value / size:.1f} {unit}"
+    return f"{value / 2**20:.0f} MiB"
+
+
+@check(
+    "PLC004",
+    "server-cores-too-few",
+    plan=plan_placement,
+    probes=PROBES,
+    cost=COST,
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("PaddlePaddle/Paddle#10398", "PaddlePaddle/Paddle#30524"),
+)
+def server_cores_too_few(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """Each server and trainer of a node has its own core.
+
+    What it checks: cores that a process may use on the node (affinity and quota) compared with servers and trainers
+    there.
+
+    Why it matters: servers answer many trainers at once; one that shares a core with a trainer delays every step of
+    all trainers.
+
+    Example: two servers and two trainers in a container with 2 cores.
+
+    Fix: fewer processes on the node, or more cores.
+
+    Known limits: one core for each process is the minimum; servers use as many as there are trainers.
+
+    Evidence: PaddlePaddle/Paddle#10398, PaddlePaddle/Paddle#30524.
+    """
+    for item in known_layout(job, fleet, facts, "cores of servers"):
+        if isinstance(item, Verdict):
+            yield item
+            continue
+        crowded: dict[tuple[float, int], list[str]] = {}
+        everything = item.by_node((*item.servers, *item.trainers))
+        for node in item.by_node(item.servers):
+            place = facts.observed(server_place).get(node)
+            if place is None or place.cores is None:
+                yield unknown(f"cores of {node}", "they are unknown")
+            elif place.cores < len(everything[node]):
+                crowded.setdefault((place.cores, len(everything[node])), []).append(node)
+        for (cores, processes), nodes in crowded.items():
+            yield failed(
+                f"cores of {fold(nodes)}",
+                f"a process may use {cores:g} cores on {fold(nodes)}, and {processes} servers and trainers run there",
+                at=Evidence("cores", f"{cores:g}", str(processes), "nproc", nodes[0]),
+                also=layout_claims(item),
+                nodes=nodes,
+                remedy=f"Run fewer processes on {fold(nodes)}, or give it more cores.",
+            )
+        if not crowded:
+            yield passed("cores of servers")
+
+
+@check(
+    "PLC005",
+    "server-network-too-slow",
+    plan=plan_placement,
+    probes=PROBES,
+    cost=COST,
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("tensorflow/tensorflow#3762",),
+)
+def server_network_too_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """A server's network card moves the data of one step in less than a second.
+
+    What it checks: the dense parameters on the servers of a node, sent to and from every trainer on another node,
+    divided by the speed that the card of the server's address reports.
+
+    Why it matters: with parameter servers every byte of every trainer goes through the servers' cards; below this speed
+    the job waits for the network at each step.
+
+    Example: 500 MiB of dense parameters on one server, 8 trainers and 1 Gbit/s: over 30 seconds a step.
+
+    Fix: more servers on more nodes, a faster network, or fewer exchanges (k_steps, half-asynchronous, geo).
+
+    Known limits: rows of tables are not counted, because their number depends on the data; virtual cards report no
+    speed, and it is then unknown.
+
+    Evidence: tensorflow/tensorflow#3762.
+    """
+    for item in known_layout(job, fleet, facts, "network of servers"):
+        if isinstance(item, Verdict):
+            yield item
+            continue
+        wanted = shares(job, len(item.servers))
+        if wanted is None or not sum(wanted.exchanged_bytes) or not item.trainers:
+            yield not_applicable("network of servers", "the files do not state what a step exchanges")
+            continue
+        slow: dict[tuple[int, int, int], list[str]] = {}
+        for node, own in item.by_node(item.servers).items():
+            place = facts.observed(server_place).get(node)
+            speed = speed_mbps(place, own[0]) if place is not None else None
+            if not speed:
+                yield unknown(f"network of {node}", f"the card of {own[0].host} reports no speed")
+                continue
+            remote = [endpoint for endpoint in item.trainers if item.node_of.get(endpoint) != node]
+            share = sum(wanted.exchanged_bytes[item.servers.index(endpoint)] for endpoint in own)
+            if _seconds_each_way(share, len(remote), speed) > SLOW_STEP_S:
+                slow.setdefault((share, len(remote), speed), []).append(node)
+        for (share, trainers, speed), nodes in slow.items():
+            needed = f"{share * trainers * 8 / 1e6 / SLOW_STEP_S:.0f} Mbit/s"
+            yield failed(
+                f"network of {fold(nodes)}",
+                f"each step {trainers} trainers exchange {_size(share)} with the servers on {fold(nodes)}, which takes "
+                f"{_seconds_each_way(share, trainers, speed):.1f} s each way at the {speed} Mbit/s of its card",
+                at=Evidence("network", f"{speed} Mbit/s", needed, "ethtool", nodes[0]),
+                also=(*wanted.claims, *layout_claims(item)),
+                nodes=nodes,
+                remedy="Spread the servers over more nodes, or exchange less often.",
+            )
+        if not slow:
+            yield passed("network of servers")
+
+
+def _seconds_each_way(share_bytes: int, trainers: int, speed_mbps: int) -> float:
+    """Seconds for one direction: gradients arrive while values are sent."""
+    return share_bytes * trainers * 8 / (speed_mbps * 1e6)

@@ -1,0 +1,218 @@
+"""The plan of a smoke run: its ranks and their rendezvous, from the job's claims and the facts so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from preflight._util.hostnames import is_loopback
+from preflight.model.job import Claim, Job, Known
+from preflight.model.recording import Facts, Fleet, Node, Observed
+from preflight.model.requests import Request, probe_name
+from preflight_checks.links.dial_requests import address_of
+from preflight_checks.network.interface_filter import chosen
+from preflight_checks.network.local_ports import free_ports_of
+from preflight_checks.probes.free_ports import free_ports
+from preflight_checks.probes.gpus import gpus
+from preflight_checks.probes.interfaces import Interface, interfaces
+from preflight_checks.probes.limits import limits
+from preflight_checks.probes.names import resolve
+from preflight_checks.probes.packages import packages
+from preflight_checks.requirements.backends import backends
+from preflight_checks.requirements.claims import scopes
+from preflight_checks.requirements.endpoints import MASTER_PORT, Endpoint, owner, store_endpoints
+from preflight_checks.requirements.hosts import nodes_share_machine
+from preflight_checks.smoke.backend import NCCL, Backend, backend_of
+from preflight_checks.smoke.framework import framework_of
+from preflight_checks.smoke.injected_fault import with_injected_fault
+from preflight_checks.smoke.pipeline_plan import PipelinePlan, pipeline_plan
+from preflight_checks.smoke.size import ranks_per_node, sharding_claims
+from reference_trainer.collective.rank import rank as run_rank
+
+#: The probes whose facts are needed to plan and judge a run.
+PLAN_PROBES = (gpus, packages, limits, interfaces, resolve, free_ports)
+#: Steps of exact and of DDP training; ten keep the comparison with one process within its tolerance.
+STEPS = 10
+#: The deadline of a rank, within the budget of the stage.
+DEADLINE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class MeetingPoint:
+    """The endpoint where the ranks meet, and its origin.
+
+    `source` tells, for display, whether the endpoint is the job's own or a substitute. With `any_port`, each run picks
+    a new free port.
+    """
+
+    host: str
+    port: int
+    source: str
+    claims: tuple[Claim, ...] = ()
+    any_port: bool = False
+
+    @property
+    def spelling(self) -> str:
+        """The endpoint under a name that is the same in every run of the job."""
+        return f"{self.host}, a free port" if self.any_port else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The plan of the smoke run of a job.
+
+    `reason` explains why there is none; `sharding` holds the claims that shard the model over ranks, `pipeline` the
+    plan of pipeline stages, `backend` what all ranks communicate over.
+    """
+
+    ranks_per_node: int
+    meeting: MeetingPoint
+    claims: tuple[Claim, ...]
+    ranks_reason: str
+    reason: str = ""
+    sharding: tuple[Claim, ...] = ()
+    pipeline: PipelinePlan = field(default_factory=PipelinePlan)
+    backend: Backend = field(default_factory=Backend)
+
+
+def is_parameter_server(job: Job) -> bool:
+    """Whether any launch of the job starts parameter servers."""
+    return any(job.value("ps_mode", scope) == Known(True) for scope in scopes(job))
+
+
+def not_planned(job: Job, fleet: Fleet) -> str:
+    """Why no collective smoke run is possible for this job; empty if one is."""
+    if is_parameter_server(job):
+        return "the job runs parameter servers, which have a separate run"
+    if not fleet.nodes:
+        return "the job has no known nodes"
+    return ""
+
+
+def plan_of(job: Job, fleet: Fleet, facts: Facts) -> Plan:
+    """The number of ranks on each node, their rendezvous, and the claims for both."""
+    ranks, reason, claims = ranks_per_node(job, fleet, facts)
+    meeting = _meeting_point(job, fleet, facts)
+    sharding = sharding_claims(job)
+    pipeline = pipeline_plan(job, ranks * len(fleet.nodes))
+    staged = () if pipeline.reason else pipeline.claims
+    backend = backend_of(job, fleet, facts, ranks)
+    claims_used = tuple(dict.fromkeys((*claims, *meeting.claims, *sharding, *staged, *backend.claims)))
+    return Plan(ranks, meeting, claims_used, reason, sharding=sharding, pipeline=pipeline, backend=backend)
+
+
+def plan_smoke(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+    """One request per rank, in one group, on every node of the job: a smaller world would be a different job."""
+    if not_planned(job, fleet):
+        return
+    plan = plan_of(job, fleet, facts)
+    ranks = list(
+        ranks_of(job, fleet, facts, fleet.nodes, f"smoke {job.name}", plan, {"steps": STEPS, **plan.pipeline.params})
+    )
+    yield from with_injected_fault(ranks, fleet.smoke_options.injected_fault, ["rank"] * len(ranks))
+
+
+def ranks_of(
+    job: Job,
+    fleet: Fleet,
+    facts: Facts,
+    nodes: Sequence[Node],
+    group: str,
+    plan: Plan,
+    more: Mapping[str, object],
+    deadline_s: float = DEADLINE_S,
+) -> Iterator[Request]:
+    """The requests for the ranks of one group on these nodes."""
+    world_size = plan.ranks_per_node * len(nodes)
+    framework = framework_of(job, fleet, facts).name
+    together = nodes_share_machine(fleet)
+    for index, node in enumerate(nodes):
+        for local_rank in range(plan.ranks_per_node):
+            params: dict[str, object] = {
+                "rank": index * plan.ranks_per_node + local_rank,
+                "world_size": world_size,
+                "local_rank": local_rank,
+                "local_world_size": plan.ranks_per_node,
+                "master_addr": plan.meeting.host,
+                "master_port": plan.meeting.port,
+                "backend": plan.backend.name,
+                **({"framework": framework} if framework else {}),
+                **({"sharding": True} if plan.sharding else {}),
+                **more,
+            }
+            interface, filtered = ("lo", False) if together else _interface(job, node, facts, plan.backend)
+            if interface:
+                params["interface"] = interface
+            if filtered:
+                params["filtered"] = True
+            if together:
+                params["force_interface"] = True
+                params["local_world_size"] = world_size
+                params["local_rank"] = params["rank"]
+            yield Request(
+                probe_name(run_rank),
+                node.name,
+                params,
+                context=True,
+                group=group,
+                because=plan.claims,
+                required=True,
+                deadline_s=deadline_s,
+            )
+
+
+def _meeting_point(job: Job, fleet: Fleet, facts: Facts) -> MeetingPoint:
+    """The job's own endpoint if its files name it; else the node of rank 0 and the default port."""
+    master = fleet.nodes[0]
+    endpoint = _endpoint(job)
+    claims = endpoint.claims if endpoint is not None else ()
+    port, port_source, free = _port(job, fleet, facts, endpoint)
+    if nodes_share_machine(fleet):
+        return MeetingPoint(
+            "127.0.0.1", port, f"loopback, since all nodes are this machine, and {port_source}", claims, free
+        )
+    if endpoint is not None and endpoint.host:
+        at = owner(fleet, endpoint)
+        if len(fleet.nodes) == 1 or not is_loopback(endpoint.host):
+            if at is None or at.name == master.name:
+                return MeetingPoint(endpoint.host, port, f"{endpoint.what} as written in the job", claims, free)
+            substitute = f"the job's {endpoint.host} is {at.name}, which does not run rank 0"
+            return MeetingPoint(
+                address_of(job, master, facts), port, f"{substitute}; rank 0's node instead", claims, free
+            )
+    source = f"the address of rank 0's node and {port_source}"
+    return MeetingPoint(address_of(job, master, facts), port, source, claims, free)
+
+
+def _port(job: Job, fleet: Fleet, facts: Facts, endpoint: Endpoint | None) -> tuple[int, str, bool]:
+    """The port that the files name; else a free one if all nodes are one machine; else the default."""
+    given = endpoint.port if endpoint is not None else 0
+    named = endpoint is not None and endpoint.named
+    free = free_ports_of(job, fleet, facts) if not (given and named) else ()
+    if free:
+        return free[0], "a port that is free there", True
+    return (given, "the job's port", False) if given else (MASTER_PORT, "torch's default port", False)
+
+
+def _endpoint(job: Job) -> Endpoint | None:
+    found = store_endpoints(job)
+    return found[0] if found else None
+
+
+def _interface(job: Job, node: Node, facts: Facts, backend: Backend) -> tuple[str, bool]:
+    """The interface for a rank on `node` if the job's filters do not apply to the smoke run's backend, and whether a
+    filter of the job selects it.
+
+    The filters of an NCCL job do not apply to Gloo where that replaces it. A job without a filter gets none for its own
+    backend, and NCCL is never given one that no filter selects, so that their real behaviour is tested.
+    """
+    seen = facts.of(interfaces, node.name)
+    observed: tuple[Interface, ...] = tuple(seen.value.interfaces) if isinstance(seen, Observed) else ()
+    choice = chosen(job, node.name, observed)
+    if choice is not None:
+        return choice.interface.name, True
+    names, _ = backends(job)
+    if backend.name in names or backend.name == NCCL or not names:
+        return "", False
+    address = address_of(job, node, facts)
+    return next((i.name for i in observed if any(a.address == address for a in i.addresses)), ""), False

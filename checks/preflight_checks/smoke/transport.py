@@ -1,0 +1,334 @@
+"""Checks the transport of the ranks' data: RDMA or sockets, and the network card."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.job import Claim, Job
+from preflight.model.recording import Facts, Fleet, Observed
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight_checks.network.interface_used import used_interfaces
+from preflight_checks.probes.interfaces import Interface, interfaces
+from preflight_checks.rdma.port_choice import Demand, applies, ports_by_node
+from preflight_checks.requirements.hosts import fold, is_multi_node
+from preflight_checks.smoke.plan import plan_smoke
+from preflight_checks.smoke.recorded_run import FACT, SmokeRun, incomplete, numbered, run_of
+from reference_trainer.collective.rank import rank as run_rank
+from reference_trainer.collective.report import RankReport
+from reference_trainer.common.transport import Transport
+
+#: A card carried the ranks' bytes if it received this part of what the node must have got at least, or sent that one:
+#: of all-gathers a node may send less than it gets.
+RECEIVED, SENT = 0.5, 0.25
+#: An idle card is mentioned if it is this many times as fast as the one in use.
+FASTER_CARD = 2.0
+
+_COST = "reads the counters of network cards before and after half a second of collectives"
+
+
+@dataclass(frozen=True, slots=True)
+class Carriers:
+    """The interfaces and RDMA ports that carried a node's bytes in one direction, with the bytes; without loopback.
+
+    A bond and its members, a VLAN and its card all count the same bytes, so there may be several.
+    """
+
+    direction: str
+    interfaces: dict[str, int]
+    ports: dict[str, int]
+
+
+def carriers(transport: Transport) -> tuple[Carriers, Carriers]:
+    """What received and what sent the ranks' bytes; empty if nothing was counted or no byte left the node."""
+    directions = (("received", 1, RECEIVED), ("sent", 0, SENT))
+    received, sent = (_carriers(transport, verb, index, part) for verb, index, part in directions)
+    return received, sent
+
+
+def _carriers(transport: Transport, verb: str, index: int, part: float) -> Carriers:
+    least = transport.crossing_bytes * part
+
+    def significant_bytes(counted: Mapping[str, Sequence[int]]) -> dict[str, int]:
+        whole = {name: both for name, both in counted.items() if len(both) > index and name != "lo"}
+        return {name: both[index] for name, both in whole.items() if both[index] >= least}
+
+    if not transport.counted or not transport.crossing_bytes:
+        return Carriers(verb, {}, {})
+    return Carriers(verb, significant_bytes(transport.carried.interfaces), significant_bytes(transport.carried.ports))
+
+
+@check(
+    "SMK012",
+    "sockets-instead-of-rdma",
+    plan=plan_smoke,
+    probes=(run_rank,),
+    cost=_COST,
+    when="smoke",
+    severity=Severity.WARNING,
+    evidence=("NVIDIA/nccl#952", "NVIDIA/nccl-tests#166"),
+)
+def sockets_instead_of_rdma(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """Ranks use RDMA if every node has working RDMA devices that the job may use.
+
+    What it checks: NCCL's log of its network on each rank (kept in memory, not in a file), and the counters of RDMA
+    ports and interfaces before and after the timed collectives; RDMA is expected if the job's own filters leave an
+    active port on every node, or if the job requests it by name (NCCL_NET=IB, NCCL_IB_HCA, FI_PROVIDER=efa).
+
+    Why it matters: NCCL silently falls back to sockets. The job runs at a fraction of its possible speed.
+
+    Example: ranks 8 to 15 on node-b use NET/Socket over eth0, though mlx5_0:1 is active there and on all other nodes.
+
+    Fix: check for libibverbs and /dev/infiniband inside the container, and check NCCL_IB_DISABLE, NCCL_IB_HCA and
+    NCCL_NET.
+
+    Known limits: only for NCCL; a smoke run without GPUs cannot show it. Use of GPU Direct is reported, not judged.
+
+    Evidence: NVIDIA/nccl#952, NVIDIA/nccl-tests#166 (no device found, NET/Socket instead).
+    """
+    run = run_of(job, facts)
+    early = incomplete(job, fleet, run)
+    if early is not None:
+        yield early
+        return
+    demand = applies(job, fleet)
+    if demand is None:
+        yield not_applicable("transport of the ranks", "the job uses no RDMA, or runs on one machine")
+        return
+    over = {report.backend for _, report in run.reports}
+    if over != {"nccl"}:
+        yield not_applicable(
+            "transport of the ranks", f"the smoke run used {fold(sorted(over))}, which does not support RDMA"
+        )
+        return
+    ports = ports_by_node(job, facts)
+    nodes = tuple(dict.fromkeys(node for node, _ in run.reports))
+    without = [node for node in nodes if not any(port.usable for port in ports.get(node, ()))]
+    odd = [(node, report) for node, report in run.reports if by_sockets(report)]
+    if without and odd and demand.requested_by:
+        yield _despite_request(odd, without, demand)
+        return
+    if without:
+        reason = f"no active RDMA port that the job may use is known on {fold(without)}"
+        yield not_applicable("transport of the ranks", f"{reason}, so sockets are expected")
+        return
+    blind = [node for node, report in run.reports if by_sockets(report) is None]
+    for node in dict.fromkeys(node for node, _ in odd):
+        active = [port.name for port in ports[node] if port.usable]
+        yield _by_sockets(node, [report for name, report in odd if name == node], active, demand.claims)
+    if odd:
+        return
+    if len(blind) == len(run.reports):
+        yield unknown("transport of the ranks", "neither NCCL nor the counters of any card show what was used")
+        return
+    yield passed(f"transport of the ranks: {describe(run.reports)}")
+
+
+def by_sockets(report: RankReport) -> bool | None:
+    """Whether this rank's bytes went over sockets, by NCCL's log, else by the counters; None if unknown."""
+    nccl = report.transport.nccl
+    if nccl.network or nccl.via:
+        return nccl.sockets
+    received, _ = carriers(report.transport)
+    if received.ports:
+        return False
+    return True if received.interfaces else None
+
+
+def describe(reports: Sequence[tuple[str, RankReport]]) -> str:
+    """`NCCL 2.27.5 over IB (mlx5_0:1), GPU Direct RDMA; channels: 8 NET/IB, 8 P2P/CUMEM`, of all ranks together."""
+    nccl = [report.transport.nccl for _, report in reports]
+    versions = fold(dict.fromkeys(item.version for item in nccl if item.version))
+    networks = fold(dict.fromkeys(item.network for item in nccl if item.network)) or "RDMA"
+    devices = fold(dict.fromkeys(name for item in nccl for name in item.devices))
+    direct = {item.direct for item in nccl if item.direct is not None}
+    extra = ", GPU Direct RDMA" if direct == {True} else ", no GPU Direct RDMA" if direct == {False} else ""
+    counts: Counter[str] = sum((Counter(item.via) for item in nccl), Counter())
+    channels = ", ".join(f"{number} {kind}" for kind, number in sorted(counts.items()))
+    return f"NCCL {versions or '(unknown version)'} over {networks}{f' ({devices})' if devices else ''}{extra}" + (
+        f"; channels: {channels}" if channels else ""
+    )
+
+
+def _despite_request(odd: Sequence[tuple[str, RankReport]], without: Sequence[str], demand: Demand) -> Verdict:
+    """The job names RDMA, and NCCL's log or the counters prove that sockets carried its bytes."""
+    node, report = odd[0]
+    nccl = report.transport.nccl
+    received, _ = carriers(report.transport)
+    which = fold(nccl.devices or sorted(received.interfaces)) or "unknown interfaces"
+    ranks = numbered([item.rank for _, item in odd])
+    return failed(
+        f"transport of {ranks}",
+        f"{demand.requested_by} requests RDMA, but {ranks} "
+        f"{'communicates' if len(odd) == 1 else 'communicate'} over sockets ({which}); no active RDMA port that the "
+        f"job may use is known on {fold(without)}",
+        at=Evidence(
+            FACT,
+            f"network {nccl.network or 'unknown'} ({which}), NCCL {nccl.version or '?'}"
+            + (f"; {nccl.warnings[0]}" if nccl.warnings else ""),
+            demand.requested_by,
+            "NCCL_DEBUG=INFO",
+            node,
+        ),
+        also=demand.claims,
+        nodes=tuple(dict.fromkeys(name for name, _ in odd)),
+        remedy=f"See `ibv_devinfo` on {fold(without)}, and inside the container of the job: bring a port up there that "
+        f"{demand.requested_by} selects, or remove the request.",
+    )
+
+
+def _by_sockets(node: str, reports: list[RankReport], active: list[str], claims: Sequence[Claim]) -> Verdict:
+    nccl = reports[0].transport.nccl
+    received, _ = carriers(reports[0].transport)
+    which = fold(nccl.devices or sorted(received.interfaces)) or "unknown interfaces"
+    ranks = numbered([report.rank for report in reports])
+    channels = sum(number for kind, number in nccl.via.items() if kind.startswith("NET/"))
+    details = f"network {nccl.network or 'unknown'} ({which}), {channels} channels over it, NCCL {nccl.version or '?'}"
+    if nccl.warnings:
+        details += f"; {nccl.warnings[0]}"
+    return failed(
+        f"transport of {ranks} on {node}",
+        f"{ranks} on {node} {'communicates' if len(reports) == 1 else 'communicate'} over sockets ({which}), though "
+        f"{fold(active)} {'is' if len(active) == 1 else 'are'} active there, as RDMA ports are on every node",
+        at=Evidence(FACT, details, f"RDMA over {fold(active)}", "NCCL_DEBUG=INFO", node),
+        also=claims,
+        nodes=(node,),
+        remedy="Check whether the ranks find libibverbs and /dev/infiniband (inside the container, too), and the "
+        "values of NCCL_IB_DISABLE, NCCL_IB_HCA, NCCL_NET and NCCL_NET_PLUGIN there; NCCL_DEBUG=INFO logs the "
+        "reason for the fallback.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """The interfaces expected to carry a node's bytes, and why."""
+
+    names: tuple[str, ...]
+    reason: str
+
+
+@check(
+    "SMK013",
+    "traffic-on-another-network",
+    plan=plan_smoke,
+    probes=(run_rank,),
+    cost=_COST,
+    when="smoke",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("pytorch/gloo#367", "pytorch/gloo#70"),
+)
+def traffic_on_another_network(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The ranks' data goes over the chosen network card, and not over a slow one next to a fast one.
+
+    What it checks: the counters of all interfaces and RDMA ports of each node before and after the timed collectives,
+    compared with the least that the node must have received from others. The card that carried the traffic is compared
+    with the interface that the job or the library chooses, and its speed with that of other cards that are up.
+
+    Why it matters: a route, a name or a default may send the data over the management network. Everything works at a
+    tenth of the speed, and slows down other users of that network.
+
+    Example: on node3 eth1 received 96 MB of the ranks' data; GLOO_SOCKET_IFNAME=eth0 chooses eth0.
+
+    Fix: `ip route get ADDRESS` for the other nodes' addresses; choose the interface, or remove the route.
+
+    Known limits: counters are those of the node, so other traffic of the same half second counts as well; a container
+    with its own network sees only its own interfaces.
+
+    Evidence: pytorch/gloo#367, pytorch/gloo#70 (the service network instead of the fast one).
+    """
+    run = run_of(job, facts)
+    early = incomplete(job, fleet, run)
+    if early is not None:
+        yield early
+        return
+    counted = [(node, r) for node, r in run.reports if r.transport.counted and r.transport.crossing_bytes]
+    if not is_multi_node(fleet) or not counted:
+        yield not_applicable("network cards of the ranks", "no data had to leave a machine")
+        return
+    seen: dict[str, list[str]] = {}
+    blind: list[str] = []
+    faults = 0
+    for node, report in counted:
+        directions = carriers(report.transport)
+        if not all(carriers.interfaces or carriers.ports for carriers in directions):
+            blind.append(node)
+            continue
+        expected = _expected(job, facts, run, node, report.backend)
+        fault = _misplaced_traffic(node, report, directions, expected, facts)
+        if fault is not None:
+            faults += 1
+            yield fault
+            continue
+        names = dict.fromkeys(name for carriers in directions for name in (*carriers.ports, *carriers.interfaces))
+        seen.setdefault(fold(names), []).append(node)
+    if blind:
+        yield unknown(
+            f"network cards of {fold(blind)}",
+            "no counter of a card there shows the bytes that the ranks received: the container has its own network, or "
+            "the card does not count traffic that bypasses the kernel",
+        )
+    if not faults and seen:
+        parts = [f"{names} on {fold(nodes)}" for names, nodes in sorted(seen.items())]
+        yield passed(f"network cards of the ranks: {'; '.join(parts)}")
+
+
+def _expected(job: Job, facts: Facts, run: SmokeRun, node: str, backend: str) -> _Expected | None:
+    mine = [r.request.params for r in run.records if r.request.node == node]
+    # NCCL is given no interface unless the job's filter selects it: see `set_interface` of the reference trainer.
+    given = [p for p in mine if backend != "nccl" or p.get("filtered") or p.get("force_interface")]
+    interfaces = [params.get("interface") for params in given]
+    interface = next((name for name in interfaces if isinstance(name, str) and name), "")
+    used = used_interfaces(job, facts).get(node)
+    names = tuple(item.name for item in used.candidates) if used is not None else ()
+    if used is not None and (not interface or (used.filter is not None and interface in names)):
+        return _Expected(names, f"{used.interface.name} is expected: {used.reason}")
+    return _Expected((interface,), f"{interface} is configured for the ranks") if interface else None
+
+
+def _misplaced_traffic(
+    node: str, report: RankReport, directions: Sequence[Carriers], expected: _Expected | None, facts: Facts
+) -> Verdict | None:
+    """What is wrong with the interfaces that carried a node's bytes; None if nothing is."""
+    plain = [carriers for carriers in directions if not carriers.ports]
+    for carriers in plain:
+        if expected is not None and not set(expected.names) & set(carriers.interfaces):
+            return _finding(node, report, carriers, expected.reason)
+    nics = {nic for carriers in plain for nic in carriers.interfaces}
+    fact = facts.of(interfaces, node)
+    observed = {item.name: item for item in fact.value.interfaces} if isinstance(fact, Observed) else {}
+    carried = max((observed[nic].speed_mbps or 0 for nic in nics if nic in observed), default=0)
+    faster = _fastest(observed, carried)
+    if faster is None:
+        return None
+    reason = f"{faster.name} is up, has an address and is {(faster.speed_mbps or 0) / carried:.0f} times as fast"
+    return _finding(node, report, plain[0], reason)
+
+
+def _fastest(observed: Mapping[str, Interface], carried_mbps: int) -> Interface | None:
+    real = [
+        i for i in observed.values() if i.kind == "physical" and i.up and i.running and i.addresses and i.speed_mbps
+    ]
+    best = max(real, key=lambda item: item.speed_mbps or 0, default=None)
+    if best is None or not carried_mbps or (best.speed_mbps or 0) < FASTER_CARD * carried_mbps:
+        return None
+    return best
+
+
+def _finding(node: str, report: RankReport, carriers: Carriers, reason: str) -> Verdict:
+    name, carried = max(carriers.interfaces.items(), key=lambda item: item[1])
+    every = ", ".join(
+        f"{nic} {both[1] / 1e6:.1f} and {both[0] / 1e6:.1f} MB"
+        for nic, both in sorted(report.transport.carried.interfaces.items())
+    )
+    return failed(
+        f"network card of {node}",
+        f"{name} of {node} {carriers.direction} {carried / 1e6:.0f} MB while the node had to receive at least "
+        f"{report.transport.crossing_bytes / 1e6:.0f} MB from others; {reason}",
+        at=Evidence(FACT, f"received and sent meanwhile: {every}", reason, f"ip -s link show {name}", node),
+        nodes=(node,),
+        remedy=f"On {node}: `ip route get` the address of another node, and see why it leads to {name}; choose the "
+        "interface with GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME, or remove the route.",
+    )

@@ -1,0 +1,118 @@
+"""Trials with smaller groups of ranks after a hang: the groups to try, and the result."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+
+from preflight.agent import rank_events
+from preflight.analysis.bisection import Answer, answer, next_groups
+from preflight.analysis.culprit_model import UNFINISHED
+from preflight.model.job import Job
+from preflight.model.recording import Facts, Fleet, Observed
+from preflight.model.requests import Request
+from preflight_checks.links.dial_requests import addresses_of
+from preflight_checks.requirements.hosts import fold, nodes_share_machine
+from preflight_checks.smoke.group_run import group_run_of
+from preflight_checks.smoke.plan import MeetingPoint, plan_of, ranks_of
+from preflight_checks.smoke.recorded_run import SmokeRun, run_of
+from reference_trainer.collective.rank import rank as run_rank
+
+#: A trial meets, connects and sums, which takes a few seconds beyond the import of torch; one that hangs is known to
+#: after as much again.
+TRIAL_S = 25.0
+
+
+def _prefix(job: Job) -> str:
+    return f"trial {job.name} "
+
+
+def suspects_of(run: SmokeRun) -> tuple[str, ...] | None:
+    """The nodes of uncertain culprits (empty if there are none), or None if no trial is needed.
+
+    A rank that died, was stopped or never started is certain; one that waits may wait because of its link to another.
+    """
+    culprit = run.culprit
+    if culprit is None or culprit.kind != "stuck":
+        return None
+    by_rank = {int(record.request.params["rank"]): record.request.node for record in run.records}
+    if culprit.rank is None:
+        return ()
+    return tuple(dict.fromkeys(by_rank[rank] for rank in (culprit.rank, *culprit.also) if rank in by_rank))
+
+
+def plan_trials(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+    """The next groups to try after a hang that the ranks do not explain."""
+    run = run_of(job, facts)
+    suspects = suspects_of(run)
+    if suspects is None or nodes_share_machine(fleet):
+        return
+    plan = plan_of(job, fleet, facts)
+    by_name = {node.name: node for node in fleet.nodes}
+    addresses = addresses_of(job, fleet, facts)
+    min_size = 1 if plan.ranks_per_node > 1 else 2
+    for group in next_groups(tuple(by_name), trials(job, facts), suspects=suspects, min_size=min_size):
+        if not set(group) <= set(addresses):
+            return
+        meeting = MeetingPoint(addresses[group[0]], plan.meeting.port, f"the address of {group[0]}")
+        name = _prefix(job) + hashlib.sha256("\n".join(group).encode()).hexdigest()[:16]
+        for request in ranks_of(
+            job,
+            fleet,
+            facts,
+            [by_name[node] for node in group],
+            name,
+            replace(plan, meeting=meeting),
+            {"steps": 2, "until": rank_events.EXACT},
+            TRIAL_S,
+        ):
+            yield replace(request, required=False)
+
+
+def trials(job: Job, facts: Facts) -> dict[frozenset[str], bool | None]:
+    """The result of each tried group: passed, failed, or unknown if no rank could start."""
+    groups: dict[str, tuple[set[str], list[bool | None]]] = {}
+    for seen in facts.each(run_rank):
+        if seen.asked.group.startswith(_prefix(job)):
+            nodes, passed = groups.setdefault(seen.asked.group, (set(), []))
+            nodes.add(seen.node)
+            is_unknown = not isinstance(seen.fact, Observed) and seen.fact.kind in ("context", "missing", "unreachable")
+            passed.append(None if is_unknown else isinstance(seen.fact, Observed))
+    return {
+        frozenset(nodes): None if None in passed or _is_unfinished(facts, group) else all(passed)
+        for group, (nodes, passed) in groups.items()
+    }
+
+
+def _is_unfinished(facts: Facts, group: str) -> bool:
+    culprit = group_run_of(facts, group).culprit
+    return culprit is not None and culprit.kind == UNFINISHED
+
+
+def answer_of(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Answer | None:
+    """The conclusion of the trials; None if none were needed."""
+    suspects = suspects_of(run)
+    if suspects is None:
+        return None
+    min_size = 1 if plan_of(job, fleet, facts).ranks_per_node > 1 else 2
+    names = tuple(node.name for node in fleet.nodes)
+    return answer(names, trials(job, facts), suspects=suspects, min_size=min_size)
+
+
+def describe(found: Answer) -> str:
+    """The conclusion as the end of a sentence about the run."""
+    names = fold(found.nodes)
+    count = f"{found.trials} smaller {'group' if found.trials == 1 else 'groups'} tried"
+    if found.kind == "nodes":
+        each = "hangs" if len(found.nodes) == 1 else "hang each"
+        return f"{count}: {names} {each} also with an otherwise healthy node"
+    if found.kind == "between":
+        return f"{count}: {' and '.join(found.nodes)} hang together, and each of them works with another node"
+    if found.kind == "group":
+        return f"{count}: {names} hang on their own, and no smaller group that was tried does"
+    if found.kind == "whole":
+        return f"{count}: only all nodes together hang, no smaller group does"
+    if found.kind == "none":
+        return f"{count}: {names} works with another node, and the others without it: the fault may be intermittent"
+    return f"{count}: {names} still hang, and there was no time to try smaller ones"

@@ -1,0 +1,1 @@
+"""Private helpers. Any package may import them; they import no other package."""

@@ -1,0 +1,154 @@
+"""Decides which strings may be used as host names.
+
+Host names come from untrusted files and end up on the command lines of ssh and srun. So the grammar is strict: a valid
+name cannot be an option, shell syntax, a path or a user name.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+
+from preflight._util.lazy_regex import lazy_pattern
+
+#: RFC 1035: a whole name has at most 253 characters, one label at most 63.
+MAX_NAME_LENGTH = 253
+#: RFC 952 does not allow underscores, but container and cloud host names have them and resolvers accept them.
+_LABEL = lazy_pattern(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?", re.ASCII)
+
+
+def is_hostname(text: str) -> bool:
+    """Whether `text` is a DNS name, an IPv4 or an IPv6 address (no brackets, no zone), and nothing else.
+
+    Never true for a string that begins with `-`, or contains a space, a shell metacharacter, `@` or `/`.
+    """
+    if not text or len(text) > MAX_NAME_LENGTH or not text.isascii():
+        return False
+    if ":" in text:
+        return "%" not in text and is_address(text)
+    labels = text.removesuffix(".").split(".")
+    if all(_LABEL.fullmatch(label) for label in labels):
+        return not all(label.isdecimal() for label in labels) or is_address(text)
+    return False
+
+
+def folded(names: Iterable[str]) -> str:
+    """`node[1-3],db` for host names, in the notation of Slurm, pdsh and `--hosts`; without duplicates, in the order of
+    names.
+    """
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
+
+    # No groups: their definitions may be commands.
+    return str(NodeSet.fromlist(_fold_consecutive(names), resolver=RESOLVER_NOGROUP))
+
+
+#: The text before the last number of a name, that number, and the text after it.
+_NUMBERED = lazy_pattern(r"(.*?)([0-9]+)([^0-9]*)", re.ASCII)
+
+
+def _fold_consecutive(names: Iterable[str]) -> list[str]:
+    """The same names with consecutive numbers as one range, because NodeSet takes 20 us for each string."""
+    numbers: dict[tuple[str, int, str], set[int]] = {}
+    found: list[str] = []
+    for name in names:
+        match = _NUMBERED.fullmatch(name)
+        if match is None:
+            found.append(name)
+        else:
+            prefix, number, suffix = match.groups()
+            numbers.setdefault((prefix, len(number), suffix), set()).add(int(number))
+    for (prefix, width, suffix), known in numbers.items():
+        ordered = sorted(known)
+        first = last = ordered[0]
+        for number in [*ordered[1:], -1]:
+            if number != last + 1:
+                written = f"{first:0{width}}" if first == last else f"[{first:0{width}}-{last:0{width}}]"
+                found.append(f"{prefix}{written}{suffix}")
+                first = number
+            last = number
+    return found
+
+
+def is_address(text: str) -> bool:
+    """Whether `text` is a literal IPv4 or IPv6 address."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+#: The names that every machine has for itself, besides those below `.localhost` (RFC 6761).
+_LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"})
+#: The short and numeric spellings of IPv4 that resolvers accept: `127.1`, `0x7f000001`, `2130706433`.
+_SHORT_IPV4 = lazy_pattern(r"(?:0x)?[0-9a-f]+(?:\.(?:0x)?[0-9a-f]+){0,3}", re.ASCII)
+
+
+def is_loopback(text: str) -> bool:
+    """Whether `host`, `host:port` or `[v6]:port` can only mean the machine that uses it: `127.1`, `::1`, `localhost`.
+
+    The unspecified address (0.0.0.0, ::) means every interface and is not loopback. No name is resolved.
+    """
+    host = text.strip().lower()
+    if (endpoint := split_endpoint(host)) is not None:
+        host = endpoint[0]
+    host = host.removesuffix(".")
+    if host in _LOOPBACK_NAMES or host.endswith(".localhost"):
+        return True
+    address = _address(host.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback
+    return address is not None and address.is_loopback
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that a resolver parses from `host` without a lookup; None for a name."""
+    # Most names differ from addresses in their first letter, which needs no exception.
+    if ":" not in host and not host[:1].isdecimal():
+        return None
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        if not _SHORT_IPV4.fullmatch(host):
+            return None
+    import socket
+
+    try:
+        return ipaddress.IPv4Address(socket.inet_aton(host))
+    except OSError:
+        return None
+
+
+def split_endpoint(text: str) -> tuple[str, int | None] | None:
+    """Host and port of `host`, `host:port` or `[v6]:port`; None for any other string.
+
+    The port only has to be a number (0 and 99999 are returned unchanged).
+    """
+    match = re.fullmatch(r"\[([^\]\[]+)\](?::(\d{1,9}))?", text, re.ASCII)
+    if match is None:
+        if text.count(":") > 1:
+            return (text, None) if is_hostname(text) else None
+        match = re.fullmatch(r"([^:]+)(?::(\d{1,9}))?", text, re.ASCII)
+    if match is None or not is_hostname(match.group(1)):
+        return None
+    return match.group(1), int(match.group(2)) if match.group(2) else None
+
+
+#: A range of more hosts than this is a mistake, or an attempt to fill the memory.
+_MAX_HOSTS = 100_000
+_RANGE = lazy_pattern(r"\[(\d{1,6}(?:-\d{1,6})?(?:,\d{1,6}(?:-\d{1,6})?)*)\]")
+
+
+def is_host_range(text: str) -> bool:
+    """Whether `text` is a host name, or one with number ranges in brackets (`node[1-4,7]`), of a bounded size."""
+    count = 1
+    for match in _RANGE.finditer(text):
+        here = 0
+        for part in match[1].split(","):
+            first, _, last = part.partition("-")
+            here += int(last or first) - int(first) + 1
+            if last and int(last) < int(first):
+                return False
+        count *= here
+    return count <= _MAX_HOSTS and is_hostname(_RANGE.sub("0", text))

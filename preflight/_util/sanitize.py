@@ -1,0 +1,67 @@
+"""Makes text from files and nodes safe to show: no control character ever reaches a terminal or a page."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+
+from preflight._util.hostnames import folded, is_hostname
+from preflight._util.lazy_regex import lazy_pattern
+
+#: Control, format (also bidirectional overrides), surrogate, private use, line and paragraph separators.
+_SHOWN_AS_ESCAPES = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+#: At most this many names are listed if they cannot be folded.
+_MAX_NAMES = 12
+
+
+def clean(text: str, *, keep_newlines: bool = False) -> str:
+    """`text` with tabs as single spaces (so that columns stay right) and control and format characters made visible."""
+    if text.isascii() and text.isprintable():
+        return text
+    out: list[str] = []
+    for character in text:
+        if character == "\n" and keep_newlines:
+            out.append(character)
+        elif character in "\t\n\r":
+            out.append(" ")
+        elif unicodedata.category(character) in _SHOWN_AS_ESCAPES:
+            out.append(_escape(ord(character)))
+        else:
+            out.append(character)
+    return "".join(out)
+
+
+#: Commands that CI runners obey. GitHub: lines that begin with `::` after any blanks, and `##[` anywhere; Azure and
+#: TeamCity: `##vso[` and `##teamcity[` anywhere. GitLab's section markers need control characters.
+LINE_START_COMMAND = lazy_pattern(r"(?m)^([^\S\n]*):(?=:)")
+INLINE_COMMAND = lazy_pattern(r"(?i)(?<=#)#(?=(?:vso|teamcity)?\[)")
+
+
+def neutralize_commands(text: str) -> str:
+    """`text`, which quotes untrusted files, without anything that a CI runner would interpret as a command.
+
+    This does not check for a runner, because a container in a job does not know about it.
+    """
+    if "::" in text:
+        text = LINE_START_COMMAND.sub(r"\1: ", text)
+    return INLINE_COMMAND.sub(" #", text) if "##" in text else text
+
+
+def _escape(code: int) -> str:
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def fold_nodes(names: Sequence[str]) -> str:
+    """Fold `node1,node2,node3,db` to `node[1-3],db`; strings that are not host names (files, pairs) are listed, if not
+    too long.
+
+    Only host names are folded: in other strings a bracket would be parsed as a range of any size.
+    """
+    if len(names) <= 1:
+        return clean(", ".join(names))
+    if all(is_hostname(name) for name in names):
+        return folded(names)
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return clean(", ".join(names[:_MAX_NAMES])) + more

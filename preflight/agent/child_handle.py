@@ -1,0 +1,344 @@
+"""The agent's view of one running child: how it was started, what it has sent, what it is waiting for."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import signal
+from contextlib import suppress
+
+from preflight.agent import bootstrap, child, process
+from preflight.agent.wire import AgentRequest, Context, Failed, NodeFrames
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, NoReturn, Optional, Sequence, Tuple, Type, TypeVar
+
+    R = TypeVar("R", bound="ChildProcess")
+
+#: How much of a child's standard error is kept as evidence.
+ERROR_BYTES = 8192
+_NOISE_BYTES = 1 << 20
+#: Runs the interpreter of the console script `$1` with the other arguments. pip writes the interpreter into the first
+#: line or, if that would be too long or contain a blank, after `exec` in the second.
+_PYTHON_OF_SCRIPT = r"""
+p=$(command -v "$1") || { echo "$1 is not on the PATH that a login without a terminal gets: $PATH" >&2; exit 127; }
+IFS= read -r l < "$p"
+case $l in
+  "#!"*python*) l=${l#??}; shift; exec $l "$@";;
+  "#!"*) l=$(sed -n "2s/^.*exec. *\"\{0,1\}\([^\"]*python[0-9.]*\).*/\1/p" "$p");;
+  *) l=;;
+esac
+[ -n "$l" ] || { echo "$p names no Python interpreter in its first lines" >&2; exit 126; }
+shift
+exec "$l" "$@"
+"""
+_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
+
+
+class ChildProcess:
+    """A child and its pipes. `out` carries frames, `err` text, `feed` bytes to a context child."""
+
+    def __init__(self, request: AgentRequest, pid: int, now_s: float) -> None:
+        self.request = request
+        self.pid = pid
+        self.deadline_at_s = now_s + request.deadline_s - request.spent_s
+        self.out = -1
+        self.err = -1
+        self.feed = -1
+        self.status = -1
+        self.reader = NodeFrames()
+        self.answered = False
+        #: The time at which its processes are killed; set once the child has finished.
+        self.kill_at_s: Optional[float] = None
+        self.timed_out = False
+        self.nonce = b""
+        self._noise = bytearray()
+        self.unsent_input = bytearray()
+        self.exec_problem = ""
+        #: The pid that the child itself sees; in a container it may be meaningless here.
+        self.inner_pid = pid
+        self.dump_at_s: Optional[float] = None
+        self.dump_offset = 0
+        self._states: Dict[int, str] = {}
+        self._looks: Dict[int, str] = {}
+        self._error = bytearray()
+        self._error_total = 0
+
+    def bootstrap_message(self, bundle: bytes) -> bytes:
+        """The input for the loader of a context child."""
+        arguments = {"id": self.request.id, "target": self.request.target, "params": self.request.params}
+        return bootstrap.bootstrap_message(bundle, "preflight.agent.child:main", arguments)
+
+    @property
+    def started(self) -> bool:
+        """Whether the child's own Python has sent a message (always true for a fork)."""
+        return not self.nonce
+
+    def deadlines(self) -> List[float]:
+        """The times at which it needs attention."""
+        times = [at for at in (self.kill_at_s, self.dump_at_s) if at is not None]
+        return times if self.answered or self.timed_out else [*times, self.deadline_at_s]
+
+    def request_stacks(self) -> bool:
+        """Request its stacks by a signal; False if it is not visible from here and needs a message."""
+        if self.request.context is not None and self.inner_pid not in [self.pid, *process.descendants(self.pid)]:
+            return False
+        with suppress(OSError):
+            os.kill(self.inner_pid, child.STACKS_SIGNAL)
+        return True
+
+    def on_error_output(self, data: bytes) -> None:
+        """Keep the end of its standard error."""
+        self._error_total += len(data)
+        self._error += data
+        del self._error[:-ERROR_BYTES]
+
+    @property
+    def error_total(self) -> int:
+        """The number of bytes it has written to standard error so far."""
+        return self._error_total
+
+    def error_text(self, since: int = 0) -> str:
+        """The kept end of standard error, starting at byte `since` of the whole."""
+        kept_from = self._error_total - len(self._error)
+        return self._error[max(0, since - kept_from) :].decode("utf-8", "replace")
+
+    def last_error_line(self) -> str:
+        """The last non-empty line of its standard error, or the reason that a dying Python gives before its stacks."""
+        lines = [line.strip() for line in self.error_text().splitlines() if line.strip()]
+        fatal = [line for line in lines if line.startswith("Fatal Python error:")]
+        return (fatal or lines)[-1][-300:] if lines else ""
+
+    def skip_noise(self, data: bytes) -> Tuple[bytes, bool]:
+        """The data after the nonce, and whether the nonce has just arrived; wrappers and setup lines may print before
+        it.
+        """
+        if self.started:
+            return data, False
+        self._noise += data
+        place = self._noise.find(self.nonce)
+        if place < 0:
+            del self._noise[:-_NOISE_BYTES]
+            return b"", False
+        rest = bytes(self._noise[place + len(self.nonce) :])
+        self._noise, self.nonce = bytearray(), b""
+        return rest, True
+
+    def seen_pid(self) -> int:
+        """The pid of the child's own Python as this process sees it; the wrapper's if that runs in a container."""
+        below = self.inner_pid == self.pid or self.inner_pid in process.descendants(self.pid)
+        return self.inner_pid if below else self.pid
+
+    def waiting_for(self) -> str:
+        """What a child was doing when it missed its deadline, as far as is visible from outside."""
+        if self.request.context is not None and not self.started:
+            return "the job context to start (`%s`)" % " ".join(command_of(self.request.context))
+        stat = process.stat_of(self.seen_pid())
+        stuck = ""
+        if stat is not None and stat.state in ("D", "T", "t"):
+            stuck = ", whose process is %s" % ("stopped" if stat.state != "D" else "stuck in the kernel (state D)")
+        place = innermost_frame(self.error_text(self.dump_offset)) if self.timed_out else ""
+        return self.request.target + (" at " + place if place else "") + stuck
+
+    def state_changes(self) -> List[Dict[str, Any]]:
+        """State changes of its processes since the last poll: stopped, running, or stuck in the kernel in two polls."""
+        changes: List[Dict[str, Any]] = []
+        looks: Dict[int, str] = {}
+        for pid in [self.pid, *process.descendants(self.pid)]:
+            stat = process.stat_of(pid)
+            if stat is None:
+                continue
+            looks[pid] = stat.state
+            known = self._states.get(pid, "R")
+            state = {"t": "T", "T": "T", "D": "D", "Z": known, "X": known}.get(stat.state, "R")
+            # Every disk read is briefly in state D.
+            if state == known or (state == "D" and self._looks.get(pid) != "D"):
+                continue
+            self._states[pid] = state
+            seen = {"T": "stopped", "D": "uninterruptible", "R": "running"}[state]
+            changes.append({"state": state, "seen": seen, "pid": pid, "command": stat.command})
+        self._looks = looks
+        return changes
+
+    def exit_failure(self, code: int) -> Failed:
+        """Why a child that ended with `code` gave no answer."""
+        request = self.request
+        if self.timed_out:
+            reason = "no answer within %.3g s, waiting for %s" % (request.deadline_s, self.waiting_for())
+            return Failed(request.id, "timeout", reason)
+        if self.exec_problem:
+            return Failed(request.id, "context", "the job context cannot be entered: %s" % self.exec_problem)
+        if not self.started and request.context is not None:
+            command = " ".join(command_of(request.context))
+            if code == bootstrap.TOO_OLD:
+                reason = "`%s` is older than Python 3.8" % command
+            else:
+                last_line = self.last_error_line()
+                reason = "`%s` %s before its Python started%s" % (
+                    command,
+                    process.describe_exit(code),
+                    ": " + last_line if last_line else "",
+                )
+            noise = self._noise[-ERROR_BYTES:].decode("utf-8", "replace")
+            return Failed(request.id, "context", reason, self.error_text() or noise, code)
+        return Failed(
+            request.id, "crashed", "%s %s without an answer" % (request.target, process.describe_exit(code)), "", code
+        )
+
+
+def innermost_frame(stacks: str) -> str:
+    """The position of the main thread in a dump of faulthandler, which prints that thread last.
+
+    Our own innermost frame is preferred, because `socket.py` says less than the probe that called it.
+    """
+    places: List[str] = []
+    for line in stacks.splitlines():
+        if line.startswith(("Thread ", "Current thread ")):
+            places = []
+        match = _FRAME.match(line)
+        if match:
+            places.append("%s:%s in %s" % (match.group(1).replace(bootstrap.ORIGIN + "/", ""), *match.groups()[1:]))
+    ours = [place for place in places if place.startswith(("preflight", "reference_trainer"))]
+    answers = "preflight/agent/"
+    chosen = [place for place in ours if not place.startswith(answers)] or places
+    return chosen[0] if chosen else ""
+
+
+def command_of(context: Context) -> List[str]:
+    """Format the command of a job context as a person would write it."""
+    return [*context.wrapper, context.script or context.interpreter]
+
+
+def fork(
+    request: AgentRequest,
+    nonce: str,
+    bundle: bytes,
+    now_s: float,
+    *,
+    kind: Type[R],
+    requests: Optional[Sequence[AgentRequest]] = None,
+) -> R:
+    """Start the child of a request: a fork of this process, or a fresh interpreter in its context.
+
+    Args:
+        kind: the class that represents the child here.
+        requests: the requests that a fork answers one after another, if there are several.
+
+    Raises:
+        OSError: the node is out of processes or descriptors.
+    """
+    context = request.context
+    requests = requests or [request]
+    if context is None:
+        for item in requests:
+            bootstrap.prepare(item.target.partition(":")[0])
+        # Existing objects are not garbage: no child scans them, which would copy every page of them.
+        gc.freeze()
+    pipes = [os.pipe() for _ in range(2 if context is None else 4)]
+    (out_r, out_w), (err_r, err_w) = pipes[:2]
+    agent = os.getpid()
+    try:
+        pid = os.fork()
+    except OSError:
+        for pair in pipes:
+            os.close(pair[0])
+            os.close(pair[1])
+        raise
+    if pid == 0:
+        _run_in_child(request, requests, nonce, agent, pipes)
+    os.close(out_w)
+    os.close(err_w)
+    running = kind(request, pid, now_s)
+    running.out, running.err = out_r, err_r
+    if context is not None:
+        (in_r, in_w), (status_r, status_w) = pipes[2:]
+        os.close(in_r)
+        os.close(status_w)
+        running.feed, running.status = in_w, status_r
+        running.nonce = ("\n" + nonce + "\n").encode()
+        running.unsent_input += running.bootstrap_message(bundle)
+    for fd in (running.out, running.err, running.feed, running.status):
+        if fd >= 0:
+            os.set_blocking(fd, False)
+    return running
+
+
+def _run_in_child(
+    request: AgentRequest, requests: Sequence[AgentRequest], nonce: str, agent: int, pipes: List[Tuple[int, int]]
+) -> NoReturn:
+    """Runs in the new process: close all descriptors except the pipes, then run or exec."""
+    code = 1
+    try:
+        os.setsid()
+        process.die_with_parent()
+        if os.getppid() != agent:
+            os._exit(1)
+        process.adopt_orphans()
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        ends = [end for pair in pipes for end in pair]
+        null = os.open(os.devnull, os.O_RDWR)
+        out_w, err_w = ends[1], ends[3]
+        os.dup2(null if request.context is None else ends[4], 0)
+        os.dup2(err_w if request.context is None else out_w, 1)
+        os.dup2(err_w, 2)
+        kept = [out_w] if request.context is None else [ends[7]]
+        _close_others(kept)
+        if request.context is None:
+            code, problem = child.run_forked(requests, out_w)
+            if problem is not None:
+                os.write(2, problem.encode())
+        else:
+            _exec_in_context(request.context, nonce, ends[7])
+    except BaseException as error:
+        os.write(2, ("%s: %s\n" % (type(error).__name__, error)).encode("utf-8", "replace"))
+    finally:
+        process.exit_now(code)
+
+
+def _close_others(kept: List[int]) -> None:
+    try:
+        open_fds = [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:  # a container without /proc
+        open_fds = list(range(3, 4096))
+    for fd in open_fds:
+        if fd > 2 and fd not in kept:
+            try:
+                os.close(fd)
+            except OSError:
+                pass
+
+
+def _exec_in_context(context: Context, nonce: str, status: int) -> None:
+    """Exec the job's interpreter; an error is written to `status`, which exec closes."""
+    for number in (signal.SIGPIPE, getattr(signal, "SIGXFSZ", signal.SIGPIPE)):
+        signal.signal(number, signal.SIG_DFL)
+    claimed = " (%s)" % context.provenance if context.provenance else ""
+    try:
+        if context.directory is not None:
+            os.chdir(context.directory)
+    except OSError as error:
+        reason = "its working directory %s%s cannot be entered: %s" % (
+            context.directory,
+            claimed,
+            error.strerror,
+        )
+        os.write(status, reason.encode("utf-8", "replace"))
+        os._exit(1)
+    environment = {**os.environ, **context.environment}
+    start = bootstrap.arguments(context.interpreter, nonce, [])
+    if context.script:
+        start = ["sh", "-c", _PYTHON_OF_SCRIPT, "sh", context.script, *start[1:]]
+    command = [*context.wrapper, *start]
+    if context.prelude:
+        command = ["bash", "-c", "\n".join([*context.prelude, 'exec "$@"']), "bash", *command]
+    try:
+        os.execvpe(command[0], command, environment)
+    except OSError as error:
+        reason = "`%s`%s cannot be run: %s" % (command[0], claimed, error.strerror)
+        os.write(status, reason.encode("utf-8", "replace"))
+        os._exit(1)

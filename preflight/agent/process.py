@@ -1,0 +1,190 @@
+"""Descendants of a process: finding them, their states, and killing them all.
+
+A training rank starts loaders, compilers and daemons, some of them in sessions of their own. So process groups are not
+trusted here: with a subreaper above them, every descendant stays reachable through its parent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+import sys
+import time
+
+from preflight.agent.procfs import Stat, content, parse_stat, stat_lines
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Iterable, List, NoReturn, Optional, Set
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def _prctl(option: int, value: int) -> bool:
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        return int(libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0)) == 0
+    except (OSError, AttributeError):
+        return False
+
+
+def die_with_parent(number: int = signal.SIGKILL) -> bool:
+    """Have the kernel send this signal when the thread that started this process ends; False if it cannot."""
+    return _prctl(_PR_SET_PDEATHSIG, number)
+
+
+def adopt_orphans() -> bool:
+    """Become the subreaper: orphans below this process become its children, instead of being lost to init."""
+    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def exit_now(code: int) -> NoReturn:
+    """Exit at once, without the exit handlers of the parent, after flushing printed output."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            pass
+    os._exit(code)
+
+
+def proc_shows_own_processes() -> bool:
+    """Whether /proc shows the processes that this one can signal.
+
+    In a container with the /proc of its host it shows other processes, some of which have the same pids as ours.
+    """
+    try:
+        return int(os.readlink("/proc/self")) == os.getpid()
+    except (OSError, ValueError):
+        return False
+
+
+def stat_of(pid: int) -> Optional[Stat]:
+    """The kernel's data about a process; None when it is gone, or /proc does not show it."""
+    if not proc_shows_own_processes():
+        return None
+    return parse_stat(content("%d/stat" % pid))
+
+
+def children_of(pid: int) -> List[int]:
+    """Direct children, from the kernel's own list if it has one, otherwise from all of /proc."""
+    if not proc_shows_own_processes():
+        return []
+    return _listed_children(pid) if _kernel_lists_children() else _children_by_parent().get(pid, [])
+
+
+def descendants(root: int) -> List[int]:
+    """Everything below `root`, parents before children. A snapshot: new forks may be missing."""
+    if not proc_shows_own_processes():
+        return []
+    everyone = None if _kernel_lists_children() else _children_by_parent()
+    found: List[int] = []
+    seen: Set[int] = {root}
+    pending = [root]
+    while pending:
+        pid = pending.pop(0)
+        for child in _listed_children(pid) if everyone is None else everyone.get(pid, []):
+            if child not in seen:
+                seen.add(child)
+                found.append(child)
+                pending.append(child)
+    return found
+
+
+def _kernel_lists_children() -> bool:
+    # A kernel built without CONFIG_PROC_CHILDREN lacks the file.
+    return os.path.exists("/proc/self/task/%d/children" % os.getpid())
+
+
+def _listed_children(pid: int) -> List[int]:
+    found: List[int] = []
+    try:
+        for thread in os.listdir("/proc/%d/task" % pid):
+            found.extend(int(word) for word in content("%d/task/%s/children" % (pid, thread)).split())
+    except OSError:
+        pass
+    return found
+
+
+def _children_by_parent() -> Dict[int, List[int]]:
+    children: Dict[int, List[int]] = {}
+    for line in stat_lines().values():
+        stat = parse_stat(line)
+        if stat is not None:
+            children.setdefault(stat.parent, []).append(stat.pid)
+    return children
+
+
+def kill_all(pids: Iterable[int]) -> None:
+    """SIGKILL to each; those already gone, or not ours to kill, are skipped."""
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except OSError as error:
+            if error.errno not in (errno.ESRCH, errno.EPERM):
+                raise
+
+
+def kill_tree(root: int) -> None:
+    """SIGKILL to `root` and everything below it; new forks become the subreaper's orphans."""
+    kill_all([root] + descendants(root))
+    if not proc_shows_own_processes():
+        # Each child of ours leads a group of its own; nothing more is known here.
+        kill_all([-root])
+
+
+def end_descendants(deadline_s: float) -> List[int]:
+    """Kill everything below this process until nothing is left; returns the remaining pids if the deadline comes first.
+
+    It takes several rounds, because a process forked between listing and killing is found only in the next round. A
+    process stuck in the kernel (state D) dies only when its call returns, hence the deadline.
+    """
+    until = time.monotonic() + deadline_s
+    me = os.getpid()
+    while True:
+        remaining = descendants(me)
+        kill_all(remaining)
+        reap()
+        if not remaining or time.monotonic() > until:
+            return remaining
+        time.sleep(0.01)
+
+
+def reap() -> Dict[int, int]:
+    """Exit statuses, in the form of `subprocess`, of the children that have ended."""
+    ended: Dict[int, int] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except OSError:
+            return ended
+        if pid == 0:
+            return ended
+        ended[pid] = exit_code(status)
+
+
+def exit_code(status: int) -> int:
+    """Convert the status of waitpid to that of `subprocess`: negative for a signal."""
+    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def describe_exit(code: int) -> str:
+    """Describe how a process ended."""
+    if code >= 0:
+        return "ended with exit code %d" % code
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = "unknown"
+    return "was killed by signal %d (%s)" % (-code, name)
+
+
+def write_last_message(reason: str) -> None:
+    """Write a last message for the head to the standard error of the transport."""
+    try:
+        os.write(2, ("preflight: %s\n" % reason).encode("utf-8", "replace") if reason else b"")
+    except OSError:
+        pass

@@ -1,0 +1,311 @@
+"""Frames between the head and an agent: a length, then one JSON message.
+
+Both ends import this module, so it uses only Python 3.8 and the standard library. JSON rather than pickle,
+because a node is not trusted to run code on the head. A frame is a 4-byte big-endian length and that many bytes
+of UTF-8 JSON: an object with `type` and the fields of the dataclass of that name. JSON is parsed within the bounds of
+`preflight.agent.bounds`, and every field must hold a value of its type and range before anything reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+
+from preflight.agent.bounds import ANSWER_BYTES, check_numbers, parse
+from preflight.agent.record import dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Optional
+
+PROTOCOL = 1
+#: The largest frame from the head, which sends modules. Frames of nodes are at most `ANSWER_BYTES`.
+MAX_FRAME_BYTES = 32 * 1024 * 1024
+#: The largest event: the head keeps each of them until the end of the run.
+EVENT_BYTES = 256 * 1024
+#: An agent that gets no message from the head for this long ends everything it started.
+LEASE_S = 3.0
+#: How an agent that ended for that reason says so, as its last words.
+HEAD_SILENT = "the head was silent"
+#: How often either side sends a heartbeat when it has nothing to send.
+BEAT_S = 0.5
+
+_LENGTH = struct.Struct(">I")
+
+
+class WireError(Exception):
+    """The peer sent something that is not a frame of this protocol."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where the job's ranks actually run: the wrappers, interpreter, directory and variables for a child.
+
+    `wrapper` precedes the interpreter (`apptainer exec image.sif`); `prelude` holds shell lines to run first and is
+    only set with the user's consent. `environment` is added to what the agent inherited. With `script` (`torchrun`) the
+    interpreter is that of this console script on the node's PATH.
+    """
+
+    interpreter: str = "python3"
+    wrapper: List[str] = field(default_factory=list)
+    directory: Optional[str] = None
+    environment: Dict[str, str] = field(default_factory=dict)
+    prelude: List[str] = field(default_factory=list)
+    provenance: str = ""
+    script: str = ""
+
+
+@dataclass(frozen=True)
+class AgentRequest:
+    """Head to agent: run `target` (`module:function`) in a child and send back what it returns.
+
+    Without `context` the child is a fork of the agent. With one it is a fork of a process that stays in that context
+    for all such requests, or, with `fresh`, a new interpreter there, for ranks, which load frameworks. A child
+    that outlives `deadline_s` is killed and answered with `Failed(kind="timeout")`. Entering the context may take
+    `start_s` beyond that; `spent_s` of the deadline is already used up when the child starts. Requests that name the
+    same kind in `together` and arrive at the same time may share a child.
+    """
+
+    id: int
+    target: str
+    params: Dict[str, Any] = field(default_factory=dict)
+    deadline_s: float = 5.0
+    context: Optional[Context] = None
+    fresh: bool = False
+    start_s: float = 0.0
+    spent_s: float = 0.0
+    together: str = ""
+
+
+@dataclass(frozen=True)
+class Ship:
+    """Head to agent, before the first request: further `modules`, by name with their sources, to import from memory.
+
+    `packages` are those that contain others. The agent's own modules were sent earlier, with the loader's bundle.
+    """
+
+    modules: Dict[str, str] = field(default_factory=dict)
+    packages: List[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """Head to agent: kill the child of this request; it is answered with `Failed(kind="cancelled")`."""
+
+    id: int
+
+
+@dataclass(frozen=True)
+class Signal:
+    """Head to agent: ask the child of this request to dump its stacks (`what="stacks"`)."""
+
+    id: int
+    what: str = "stacks"
+
+
+@dataclass(frozen=True)
+class Beat:
+    """Either way: a heartbeat. `sent_s` is the sender's wall clock, from which clock offsets are estimated.
+
+    A heartbeat that answers another has `echo_s`, which is the other's `sent_s`, and `received_s`, its time of arrival
+    by the wall clock of the answering side. Only the agent answers heartbeats.
+    """
+
+    sent_s: float = 0.0
+    echo_s: float = 0.0
+    received_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Agent to head, first: identity and environment of the agent."""
+
+    protocol: int
+    host: str
+    pid: int
+    python: str
+    executable: str
+    boot_id: str
+    user: str
+    notes: List[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Event:
+    """Agent to head: a message of a running child, or (`origin="agent"`) something observed about it."""
+
+    id: int
+    at_s: float
+    origin: str
+    data: Dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Done:
+    """Agent to head: the child returned this value."""
+
+    id: int
+    value: Any = None
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Agent to head: no value, and why.
+
+    `kind` is one of `UNAVAILABLE_KINDS`; `detail` holds raw evidence (the end of standard error, a traceback);
+    `exit_code` is negative for a signal, as in `subprocess`.
+    """
+
+    id: int
+    kind: str
+    reason: str
+    detail: str = ""
+    exit_code: Optional[int] = None
+
+
+#: Why a fact is missing. `missing`: tool, file or device does not exist. `denied`: no permission. `timeout`: the
+#: deadline passed. `crashed`: the probe died. `unreachable`: the node has no agent. `blocked`: something it depends on
+#: failed. `context`: the job context could not be entered. `cancelled`: no longer needed.
+UNAVAILABLE_KINDS = (
+    "missing",
+    "denied",
+    "timeout",
+    "crashed",
+    "unreachable",
+    "blocked",
+    "context",
+    "cancelled",
+)
+
+
+class ProbeUnavailable(Exception):
+    """Raised by a probe that cannot make its observation; becomes `Failed` with this kind and reason."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        if kind not in UNAVAILABLE_KINDS:
+            raise ValueError("unknown kind of unavailability: %r" % kind)
+        self.kind = kind
+        self.reason = reason
+
+
+_MESSAGES = (AgentRequest, Ship, Cancel, Signal, Beat, Ready, Event, Done, Failed)
+_TYPES: Dict[str, Any] = {cls.__name__.lower(): cls for cls in _MESSAGES}
+
+
+#: 9999-12-31: the last time that `datetime` supports.
+_LAST_S = 253402300799.0
+_NUMBER = (int, float)
+#: The valid values of a field of each name, in any message: types, and the smallest and largest number or the longest
+#: text or list. `value` may be anything.
+_FIELDS: Dict[str, Any] = {
+    "id": (int, 0, 1 << 31),
+    "protocol": (int, 0, 1 << 31),
+    "pid": (int, 0, 1 << 31),
+    "exit_code": ((int, type(None)), -(1 << 31), 1 << 32),
+    **dict.fromkeys(("deadline_s", "start_s", "spent_s"), (_NUMBER, 0, 1e8)),
+    **dict.fromkeys(("sent_s", "echo_s", "received_s", "at_s"), (_NUMBER, 0, _LAST_S)),
+    **dict.fromkeys(("host", "python", "boot_id", "user", "origin", "kind", "what", "together"), (str, 0, 1024)),
+    **dict.fromkeys(("target", "executable", "interpreter", "provenance", "script"), (str, 0, 16384)),
+    "directory": ((str, type(None)), 0, 16384),
+    **dict.fromkeys(("reason", "detail"), (str, 0, 1 << 16)),
+    **dict.fromkeys(("params", "data", "environment", "modules"), (dict, 0, 1 << 20)),
+    "notes": (list, 0, 64),
+    **dict.fromkeys(("wrapper", "prelude", "packages"), (list, 0, 1 << 16)),
+    "fresh": (bool, 0, 1),
+    "context": ((Context, type(None)), 0, 0),
+}
+#: Lists of texts, and the maximum length of each.
+_TEXTS = {"notes": 4096, "wrapper": 1 << 20, "prelude": 1 << 20, "packages": 1024}
+
+
+def _checked(message: Any) -> Any:
+    """The message, if its fields are valid; this is checked because the head does arithmetic with values from nodes."""
+    for name, value in vars(message).items():
+        expected = _FIELDS.get(name)
+        if expected is None:
+            continue
+        types, least, most = expected
+        if not isinstance(value, types) or isinstance(value, bool) is not (types is bool):
+            raise ValueError("%s is %.40r" % (name, value))
+        size = len(value) if isinstance(value, (str, list, dict)) else value
+        if isinstance(size, (int, float)) and not least <= size <= most:
+            what = "%s" % (size,) if size is value else "%d long" % size
+            raise ValueError("%s is %s; expected %s to %s" % (name, what, least, most))
+        if name in _TEXTS and not all(isinstance(item, str) and len(item) <= _TEXTS[name] for item in value):
+            raise ValueError("%s must hold only short strings" % name)
+    if isinstance(message, Failed) and message.kind not in UNAVAILABLE_KINDS:
+        raise ValueError("unknown kind %.40r" % message.kind)
+    return message
+
+
+def encode(message: Any, *, max_bytes: int = MAX_FRAME_BYTES) -> bytes:
+    """Encode one frame. Raises WireError if it exceeds `max_bytes`, or the limit for an event."""
+    # Not `asdict`, which copies every value: a fact may hold megabytes.
+    body = dict(vars(message))
+    context = body.get("context")
+    if context is not None:
+        body["context"] = vars(context)
+    body["type"] = type(message).__name__.lower()
+    data = json.dumps(body, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+    if isinstance(message, Event):
+        max_bytes = min(max_bytes, EVENT_BYTES)
+    if len(data) > max_bytes:
+        raise WireError("a message of %d bytes is larger than %d" % (len(data), max_bytes))
+    if isinstance(message, AgentRequest):
+        # A job's files may contain any number; an agent that gets an invalid one would end.
+        try:
+            check_numbers(message.params)
+        except ValueError as error:
+            raise WireError("the parameters hold %s" % error) from None
+    return _LENGTH.pack(len(data)) + data
+
+
+def decode(data: bytes, *, max_bytes: int = MAX_FRAME_BYTES) -> Any:
+    """Decode the message in one frame's body. Raises WireError for anything that this protocol does not define."""
+    try:
+        body = parse(data, max_bytes=max_bytes)
+        kind = body.pop("type")
+        cls = _TYPES[kind]
+        if cls is Event and len(data) > EVENT_BYTES:
+            raise ValueError("an event of %d bytes; at most %d are accepted" % (len(data), EVENT_BYTES))
+        context = body.get("context")
+        if cls is AgentRequest and context is not None:
+            body["context"] = _checked(Context(**context))
+        return _checked(cls(**body))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise WireError("not a message of this protocol: %.400s: %.80r" % (error, data[:80])) from None
+
+
+class FrameReader:
+    """Splits a byte stream into messages of at most `max_bytes` each."""
+
+    def __init__(self, max_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._pending = bytearray()
+        self._max_bytes = max_bytes
+
+    def feed(self, data: bytes) -> Iterator[Any]:
+        """Messages completed by `data`. Raises WireError for an impossible length or message."""
+        self._pending += data
+        while len(self._pending) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._pending)
+            if length > self._max_bytes:
+                raise WireError("a frame of %d bytes was announced; the limit is %d" % (length, self._max_bytes))
+            end = _LENGTH.size + length
+            if len(self._pending) < end:
+                return
+            body = bytes(self._pending[_LENGTH.size : end])
+            del self._pending[:end]
+            yield decode(body, max_bytes=self._max_bytes)
+
+
+class NodeFrames(FrameReader):
+    """Splits the data from a node, or from a child on it, into messages."""
+
+    def __init__(self) -> None:
+        super().__init__(ANSWER_BYTES)
+
+
+def encode_answer(message: Any) -> bytes:
+    """Encode one frame of a node. Raises WireError if it exceeds the limit for an answer or an event."""
+    return encode(message, max_bytes=ANSWER_BYTES)

@@ -1,0 +1,1 @@
+"""Pure explanations that the supervisor and checks share: culprits, link matrices, bisection, pairing."""

@@ -1,0 +1,324 @@
+"""Finds the member to blame when not all members of a smoke run finish.
+
+One bad rank, server or worker makes all others wait or die, and each of them reports its own fault. This module
+compares all reports and names the member that all others wait for. It is pure: the supervisor calls it during the run,
+to stop waiting early, and the judge calls it on the recording; both get the same answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from preflight.agent import rank_events
+from preflight.analysis.culprit_model import (
+    LIMITS,
+    Culprit,
+    Limits,
+    Views,
+    by_time,
+    describe_activity,
+    make_culprit,
+    names_text,
+    nodes_text,
+    title,
+)
+from preflight.analysis.handshake import find_mismatch
+from preflight.analysis.head_pauses import pauses_in
+from preflight.analysis.rank_state import BACKUP_WORKER, RANK, Member, RankView, build_views
+from preflight.analysis.rendezvous import (
+    blame_network,
+    find_taken_endpoint,
+    find_unreachable_master,
+    find_unresolved_master,
+)
+from preflight.analysis.server_paths import find_unreached_server, find_wait_cycle
+from preflight.analysis.unfinished import find_lost_to_pause, timed_out, unfinished
+from preflight.model.recording import EventRecord, FactRecord
+
+__all__ = ["LIMITS", "Culprit", "Limits", "Member", "decision_time", "find_culprit"]
+
+
+def decision_time(events: Sequence[EventRecord], records: Sequence[FactRecord]) -> float:
+    """The time at which a finished run is judged: when the supervisor decided, otherwise its end."""
+    decided = [
+        event.at_s for event in events if event.origin == "head" and event.data.get("event") == rank_events.DECIDED
+    ]
+    if decided:
+        return max(decided)
+    return max((*(r.finished_s for r in records), *(e.at_s for e in events)), default=0.0)
+
+
+def find_culprit(
+    members: Sequence[Member],
+    events: Sequence[EventRecord],
+    records: Sequence[FactRecord],
+    *,
+    now_s: float,
+    began_s: float = 0.0,
+    limits: Limits = LIMITS,
+) -> Culprit | None:
+    """Name the member to blame as of `now_s`; None if there is none or if it is not known yet.
+
+    A run that was cut short without a fault of any member has the kind `unfinished` and names none.
+
+    Args:
+        members: all expected members.
+        events: events from them and their agents; those after `now_s` are ignored.
+        records: results and failures so far; those that finished after `now_s` are ignored.
+        now_s, began_s: seconds since the run began; `began_s` is when the members were started.
+    """
+    pauses = pauses_in(events)
+    until_now = [event for event in events if event.at_s <= now_s]
+    ended = [record for record in records if record.finished_s <= now_s]
+    lost = find_lost_to_pause(pauses, ended)
+    if lost is not None:
+        return lost
+    found = _find(
+        build_views(members, pauses.events(until_now), pauses.records(ended), began_s=pauses.without(began_s)),
+        pauses.without(now_s),
+        limits,
+    )
+    return found if found is None else replace(found, since_s=pauses.with_pauses(found.since_s))
+
+
+def _find(views: Views, now_s: float, limits: Limits) -> Culprit | None:
+    mismatch = find_mismatch(views, now_s, limits)
+    if mismatch is not None:
+        return mismatch
+    # A member that was replaced no longer matters.
+    used = sum(view.replaced_at is not None for view in views.values())
+    views = {number: view for number, view in views.items() if view.replaced_at is None}
+    for find in (
+        _find_disagreeing,
+        find_taken_endpoint,
+        find_unresolved_master,
+        _find_first_dead,
+        _find_stopped,
+        _find_silent,
+    ):
+        named = find(views, now_s, limits)
+        if named is not None:
+            return None if _is_replaceable(named, views, used, now_s, limits) else named
+    if _is_settling(views, now_s, limits):
+        return None
+    for find in (
+        _find_lost_connection,
+        _find_never_started,
+        find_unreachable_master,
+        find_unreached_server,
+        _find_frozen,
+    ):
+        named = find(views, now_s, limits)
+        if named is not None:
+            return None if _is_replaceable(named, views, used, now_s, limits) else named
+    return None
+
+
+def _is_replaceable(named: Culprit, views: Views, taken: int, now_s: float, limits: Limits) -> bool:
+    """Whether a backup worker may still replace the named member; `taken` members have been replaced already."""
+    view = views.get(named.rank) if named.rank is not None else None
+    if view is None or view.role != "worker" or named.kind not in ("dead", "stopped", "stuck", "lost-node"):
+        return False
+    free = sum(other.role == BACKUP_WORKER and other.alive and other.started for other in views.values()) > taken
+    serving = all(other.alive for other in views.values() if other.role == "server")
+    return free and serving and now_s - named.since_s < limits.replace_s
+
+
+def _find_disagreeing(views: Views, now_s: float, limits: Limits) -> Culprit | None:
+    for view in by_time(views, lambda v: v.problem_at("mismatch")):
+        problem, at_s = view.problem("mismatch"), view.problem_at("mismatch")
+        assert problem is not None and at_s is not None
+        if view.role != RANK and now_s - at_s < limits.agree_s:
+            # The member that reports it is not necessarily the faulty one; the reports of all members about themselves
+            # decide.
+            continue
+        text = f"does not belong to the others: {problem.get('error', '')}"
+        return make_culprit(views, view, "mismatch", at_s, text)
+    return None
+
+
+def _find_first_dead(views: Views, now_s: float, limits: Limits) -> Culprit | None:
+    """The first member that ended by itself; members that died because of a peer are considered last."""
+    dead = [v for v in views.values() if v.failure is not None and not v.consequence and not v.dial_failed]
+    if not dead:
+        return None
+    # A lost node is noticed only when its channel breaks; ranks that died because of it died before.
+    view = min(dead, key=lambda v: (v.ended_at, v.rank))
+    failure = view.failure
+    assert failure is not None
+    did = describe_activity(view)
+    if failure.kind == "unreachable" and not view.launched:
+        return make_culprit(views, view, "missing", view.ended_at, f"never started: {failure.reason}")
+    if failure.kind == "unreachable":
+        text = f"was lost with its node: {failure.reason} ({did})"
+        return make_culprit(views, view, "lost-node", view.ended_at, text)
+    if failure.kind in ("context", "blocked") and not view.started:
+        return make_culprit(views, view, "missing", view.ended_at, f"never started: {failure.reason}")
+    if failure.kind == "timeout" and view.started:
+        return unfinished(views, view.ended_at)
+    how = _format_exit(failure.exit_code) if failure.exit_code is not None else f"failed: {failure.reason}"
+    return make_culprit(views, view, "dead", view.ended_at, f"{how} during {did}")
+
+
+def _format_exit(code: int) -> str:
+    if code < 0:
+        import signal
+
+        try:
+            return f"was killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was killed by signal {-code}"
+    return f"exited with {code}"
+
+
+def _find_stopped(views: Views, now_s: float, limits: Limits) -> Culprit | None:
+    for view in by_time(views, lambda v: v.state_at if v.alive and v.state == "T" else None):
+        if now_s - view.state_at >= limits.stopped_s:
+            how = f"process {view.state_pid} is in state T: SIGSTOP, a debugger or job control"
+            text = f"is stopped during {describe_activity(view)} ({how})"
+            return make_culprit(views, view, "stopped", view.state_at, text)
+    return None
+
+
+def _find_silent(views: Views, now_s: float, limits: Limits) -> Culprit | None:
+    """A started rank that sent no heartbeat for `silent_s` while others did.
+
+    If no rank sends anything, the head itself may have been delayed, so no rank is named.
+    """
+    alive = [v for v in views.values() if v.alive and v.started and not v.done]
+    for view in sorted(alive, key=lambda v: (v.last_event_at, v.rank)):
+        quiet_s = now_s - view.last_event_at
+        if view.loading or view.state == "T" or quiet_s < limits.silent_s:
+            continue  # one in state T is named as stopped
+        has_witness = any(
+            now_s - other.last_event_at <= limits.witness_s for other in views.values() if other is not view
+        )
+        if not has_witness:
+            continue
+        text = f"sent nothing for {quiet_s:.1f} s during {describe_activity(view)}: its process or its node is frozen"
+        return make_culprit(views, view, "stopped", view.last_event_at, text)
+    return None
+
+
+def _is_settling(views: Views, now_s: float, limits: Limits) -> bool:
+    """Whether a member died because of a peer, so recently that the peer's own end may not be known yet."""
+    ended = [v.ended_at for v in views.values() if v.failure is not None]
+    all_ended = all(not v.alive for v in views.values())
+    return bool(ended) and not all_ended and now_s - min(ended) < limits.settle_s
+
+
+def _find_lost_connection(views: Views, now_s: float, limits: Limits) -> Culprit | None:
+    ended = [v for v in views.values() if v.failure is not None and not v.dial_failed]
+    if not ended:
+        return None
+    view = min(ended, key=lambda v: (v.ended_at, v.rank))
+    assert view.failure is not None
+    if all(timed_out(each) for each in ended):
+        return unfinished(views, view.ended_at)
+    text = f"lost its connection during {describe_activity(view)}, though no rank died before it: {view.failure.reason}"
+    return make_culprit(views, view, "dead", view.ended_at, text)
+
+
+def _find_never_started(views: Views, now_s: float, limits: Limits) -> Culprit | None:
+    absent = [v for v in views.values() if v.alive and not v.started]
+    late = [v for v in absent if now_s - v.began_at >= limits.join_s]
+    if not late or (len(late) == len(views) and all(v.launched for v in late)):
+        return None  # interpreters that are equally slow on all nodes are given the time of the whole run
+    view = min(late, key=lambda v: v.rank)
+    seen = "its interpreter was started, but" if view.launched else "its interpreter sent nothing, and"
+    text = f"never started: {seen} no {view.role} reported within {limits.join_s:g} s"
+    return make_culprit(views, view, "missing", view.began_at, text, also=[v.rank for v in late if v is not view])
+
+
+def _find_frozen(views: Views, now_s: float, limits: Limits) -> Culprit | None:
+    """Follow the chain of waiting members to the one that waits for no other and makes no progress."""
+    # An idle backup worker has nothing to do.
+    awake = [v for v in views.values() if v.role != BACKUP_WORKER or not v.idle]
+    running = {v.rank: v for v in awake if v.alive and v.started and not v.done}
+    if any(v.state == "T" or (not v.loading and now_s - v.last_event_at > limits.beat_s) for v in running.values()):
+        return None  # the others may wait for one that does not run at the moment; if it does not return, it is named
+    stalled = [v for v in running.values() if _stalled_s(v, views, now_s, limits) > _stall_limit_s(v, views, limits)]
+    ends = [v for v in stalled if not _awaited_members(v, views)]
+    if not ends:
+        return _find_deadlock(views, stalled, running, now_s, limits)
+    view = min(ends, key=lambda v: (v.entered, rank_events.position(v.phase), v.changed_at, v.rank))
+    frozen_s = now_s - view.changed_at
+    state = ", its process uninterruptible (state D: disk or driver)" if view.state == "D" else ""
+    lost = [views[number] for number in view.waiting_for if number in views and views[number].idle]
+    if lost and not view.inside:
+        text = (
+            f"has waited for {names_text(lost)} for {frozen_s:.1f} s during {describe_activity(view)}{state}, and "
+            f"{title(lost[0])} has received no request: check the network path between them"
+        )
+        return make_culprit(views, view, "stuck", view.changed_at, text, also=[v.rank for v in lost])
+    if not view.inside:
+        text = f"made no progress for {frozen_s:.1f} s during {describe_activity(view)}{state}"
+        waiters = [v for v in running.values() if v.inside > view.entered]
+        if waiters:
+            text += f"; it did not enter collective {view.entered + 1}, in which {names_text(waiters)} wait"
+        return make_culprit(views, view, "stuck", view.changed_at, text)
+    if any(v.left >= view.inside for v in views.values() if v is not view):
+        text = (
+            f"is still in collective {view.inside} ({view.what}) after {frozen_s:.1f} s,"
+            f" though others have left it{state}"
+        )
+        also = [v for v in running.values() if v is not view and v.inside == view.inside]
+        if also:
+            are = "is" if len(also) == 1 else "are"
+            text += f"; so {are} {names_text(also)} on {nodes_text(also)}: check the network path between them"
+        return make_culprit(views, view, "stuck", view.changed_at, text, also=[v.rank for v in also])
+    return blame_network(views, view, frozen_s)
+
+
+def _find_deadlock(
+    views: Views, stalled: Sequence[RankView], running: Views, now_s: float, limits: Limits
+) -> Culprit | None:
+    if not running or len(stalled) < len(running):
+        return None
+    if any(v.alive and not v.started for v in views.values()):
+        return None
+    between = find_wait_cycle(views, stalled)
+    if between is not None:
+        return between
+    first = min(stalled, key=lambda v: (v.entered, v.changed_at, v.rank))
+    names = ", ".join(
+        title(views[rank]) if views[rank].role != RANK else str(rank) for rank in _awaited_members(first, views)
+    )
+    text = (
+        f"waits for {names} during {describe_activity(first)}, which also wait: no culprit can be named with certainty"
+    )
+    return make_culprit(views, first, "stuck", first.changed_at, text)
+
+
+def _awaited_members(view: RankView, views: Views) -> tuple[int, ...]:
+    """The members that `view` needs to continue, without idle members, which do not really block it."""
+    if view.inside:
+        return tuple(v.rank for v in views.values() if v is not view and v.entered < view.inside and not v.done)
+    waiting = tuple(
+        rank for rank in view.waiting_for if rank in views and not views[rank].done and not views[rank].idle
+    )
+    visited = rank_events.position(view.phase) >= rank_events.position(rank_events.RENDEZVOUS)
+    if view.role == RANK and waiting == (0,) and views[0].listening_at and not visited:
+        # The endpoint is open, so the fault is on the path to it, not in rank 0.
+        return ()
+    return waiting
+
+
+def _stalled_s(view: RankView, views: Views, now_s: float, limits: Limits) -> float:
+    """How long it has not moved, without the time in which it, or one that takes part in its call, could not run."""
+    seconds = min(now_s, view.last_event_at + limits.beat_s) - view.changed_at
+    others = [v for v in views.values() if v.alive and view.inside and v.inside == view.inside]
+    others += [views[number] for number in view.waiting_for if number in views]
+    return seconds - max(v.unable_s for v in (view, *others))
+
+
+def _stall_limit_s(view: RankView, views: Views, limits: Limits) -> float:
+    if view.loading or not view.phase or view.phase == rank_events.STARTED:
+        return math.inf
+    factor = 1.0 if view.starved_s is not None else limits.unmeasured_factor
+    if rank_events.position(view.phase) < rank_events.position(rank_events.GROUP):
+        return limits.connect_s * factor
+    longest = max((v.longest_s for v in views.values()), default=0.0)
+    return max(limits.step_least_s * factor, limits.step_factor * longest)

@@ -1,0 +1,342 @@
+"""The state of each member of a smoke run, built from the events of its process and agent.
+
+Members are the ranks of a collective, or the servers and workers of a parameter-server run. Each has a number that is
+unique in the group, which others use to report the members they wait for, and a readable name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from preflight.agent import rank_events
+from preflight.model.recording import EventRecord, FactRecord, Unavailable
+from preflight.model.requests import Request
+
+_SIGABRT = 6
+#: A larger number is not a count of anything a rank has done.
+_MAX_COUNT = 1 << 53
+#: A rank that sent nothing for longer than this did not run in between.
+_LATE_S = 2 * rank_events.HEARTBEAT_S
+#: The role of equal members, which are named by their number.
+RANK = "rank"
+#: The role of a worker that waits to replace another one.
+BACKUP_WORKER = "spare"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An expected process: its node, its request and its role.
+
+    Args:
+        rank: its number, unique in the group. `index` is its configured index within its role.
+    """
+
+    rank: int
+    node: str
+    key: str
+    role: str = RANK
+    index: int | str | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name: `rank 3`, `server 1`."""
+        index = self.rank if self.index is None else self.index
+        return f"{self.role} {index}" if index != "" else f"{self.role} without an index"
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """A member's attempts to connect to another one's port: the first was at `since_s`, the latest at `at_s`, with the
+    same result.
+    """
+
+    result: str
+    error: str
+    endpoint: str
+    since_s: float
+    at_s: float
+
+
+@dataclass
+class RankView:
+    """One member as of some moment. Times are seconds since the run began, by the head's clock.
+
+    Args:
+        name, role: as in `Member`. `hello` is its report at start.
+        dials: the ports of others that it dialled, by their numbers; `dial_result` concerns the master's port of a
+            collective.
+        replaced_at: when a server reported that a backup worker replaced it.
+        idle: whether it only waits for work; if another member waits for it, a message was lost.
+        last_event_at: last message of the rank itself; `changed_at`: last time its main thread moved.
+        entered, left: number of the last collective that it entered and left; `inside` is the one that it is in, 0 if
+            none.
+        longest_s: the longest collective or step that it has finished since the group was set up.
+        starved_s: how long its threads wanted a processor and got none since its process started; None if it does not
+            report that. `silent_s`: how long it sent no heartbeats though it did later. `idle_at_change_s`: both
+            together when its main thread last moved.
+        state: the last state that its agent saw (`T` stopped, `D` uninterruptible, `R` running).
+        advertised: the address of its own host name, which Gloo sends to the others if no interface is set.
+    """
+
+    rank: int
+    node: str
+    key: str
+    began_at: float
+    name: str = ""
+    role: str = RANK
+    launched: bool = False
+    started: bool = False
+    last_event_at: float = 0.0
+    changed_at: float = 0.0
+    phase: str = ""
+    what: str = ""
+    waiting_for: tuple[int, ...] = ()
+    loading: bool = False
+    progress: int = 0
+    entered: int = 0
+    left: int = 0
+    inside: int = 0
+    longest_s: float = 0.0
+    idle: bool = False
+    hello: Mapping[str, Any] = field(default_factory=dict)
+    hello_at: float = 0.0
+    dials: dict[int, Dial] = field(default_factory=dict)
+    starved_s: float | None = None
+    silent_s: float = 0.0
+    idle_at_change_s: float = 0.0
+    state: str = "R"
+    state_at: float = 0.0
+    state_pid: int = 0
+    listening_at: float = 0.0
+    dial_result: str = ""
+    dial_error: str = ""
+    dial_endpoint: str = ""
+    dial_at: float = 0.0
+    advertised: str = ""
+    interface: str = ""
+    stacks: str = ""
+    pid: int = 0
+    done: bool = False
+    failure: Unavailable | None = None
+    ended_at: float = 0.0
+    replaced_at: float | None = None
+    problems: list[tuple[float, Mapping[str, Any]]] = field(default_factory=list)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has neither a result nor a failure."""
+        return not self.done and self.failure is None
+
+    @property
+    def unable_s(self) -> float:
+        """How long it could not run since its main thread last moved: without a processor, stopped or frozen."""
+        return max(0.0, (self.starved_s or 0.0) + self.silent_s - self.idle_at_change_s)
+
+    @property
+    def dial_failed(self) -> bool:
+        """Whether it ended because it could not connect to the port of the master, or of a server."""
+        failing = self.dial_result not in ("", "open") or any(dial.result != "open" for dial in self.dials.values())
+        return self.failure is not None and failing
+
+    @property
+    def consequence(self) -> bool:
+        """Whether it ended because another rank did, by its own report or because a library aborted after a peer's
+        connection broke.
+        """
+        if self.failure is None:
+            return False
+        if self.failure.kind == "blocked" and self.started:
+            return True
+        if self.failure.exit_code == -_SIGABRT:
+            # NCCL's watchdog and Gloo's checks abort the process, and print the reason on standard error.
+            return any(mark in self.failure.detail.lower() for mark in rank_events.CONSEQUENCES)
+        return any(problem.get("consequence") for _, problem in self.problems)
+
+    def problem(self, kind: str) -> Mapping[str, Any] | None:
+        """The first problem of this kind it reported."""
+        return next((data for _, data in self.problems if data.get("problem") == kind), None)
+
+    def problem_at(self, kind: str) -> float | None:
+        """When it reported that problem."""
+        return next((at for at, data in self.problems if data.get("problem") == kind), None)
+
+
+def build_views(
+    members: Sequence[Member],
+    events: Sequence[EventRecord],
+    records: Sequence[FactRecord],
+    *,
+    began_s: float,
+) -> dict[int, RankView]:
+    """The members by number."""
+    found = {
+        m.rank: RankView(m.rank, m.node, m.key, began_s, m.name, m.role, last_event_at=began_s, changed_at=began_s)
+        for m in sorted(members, key=lambda member: member.rank)
+    }
+    by_key = {view.key: view for view in found.values()}
+    for event in sorted(events, key=lambda e: e.at_s):
+        view = by_key.get(event.request_key)
+        if view is not None and event.origin == "agent":
+            _on_agent_event(view, event)
+        elif view is not None and event.origin == "child":
+            _on_rank_event(view, event)
+            if event.data.get("event") == rank_events.REPLACED:
+                _mark_replaced(found, event)
+    for record in records:
+        view = by_key.get(record.request.key)
+        if view is None or (record.unavailable is not None and record.unavailable.kind == "cancelled"):
+            continue
+        view.ended_at = record.finished_s
+        view.done, view.failure = record.unavailable is None, record.unavailable
+    return found
+
+
+def replaced(members: Sequence[Member], events: Sequence[EventRecord]) -> dict[int, Member | None]:
+    """The members that a backup worker has replaced, by number, with that worker."""
+    by_number = {member.rank: member for member in members}
+    errors = [
+        event.data for event in events if event.origin == "child" and event.data.get("event") == rank_events.REPLACED
+    ]
+    return {_number(data.get("worker")): by_number.get(_number(data.get("spare"))) for data in errors}
+
+
+def _mark_replaced(found: Mapping[int, RankView], event: EventRecord) -> None:
+    lost = found.get(_number(event.data.get("worker")))
+    if lost is not None and lost.replaced_at is None:
+        lost.replaced_at = event.at_s
+
+
+def _on_agent_event(view: RankView, event: EventRecord) -> None:
+    if "stacks" in event.data:
+        view.stacks = str(event.data["stacks"])
+        return
+    state = str(event.data.get("state", ""))
+    if state == "started":
+        view.launched = True
+        view.pid = _number(event.data.get("pid"))
+    elif state:
+        view.state, view.state_at = state, event.at_s
+        view.state_pid = _number(event.data.get("pid"))
+
+
+def _on_rank_event(view: RankView, event: EventRecord) -> None:
+    data = event.data
+    if view.started and event.at_s - view.last_event_at > _LATE_S:
+        view.silent_s += event.at_s - view.last_event_at - rank_events.HEARTBEAT_S
+    view.started = True
+    view.last_event_at = event.at_s
+    kind = data.get("event")
+    if kind == rank_events.BEAT:
+        _on_heartbeat(view, event)
+    elif kind == rank_events.PHASE:
+        _on_phase(view, event)
+    elif kind == rank_events.ENTERING:
+        _on_collective_entered(view, event)
+    elif kind == rank_events.LEFT:
+        _on_collective_left(view, event)
+    elif kind == rank_events.DIAL and type(data.get("to")) is int:
+        result, error, endpoint = (str(data.get(name, "")) for name in ("result", "error", "endpoint"))
+        before = view.dials.get(_number(data.get("to")))
+        since_s = before.since_s if before is not None and before.result == result else event.at_s
+        view.dials[_number(data.get("to"))] = Dial(result, error, endpoint, since_s, event.at_s)
+    elif kind == rank_events.DIAL:
+        view.dial_result, view.dial_error = str(data.get("result", "")), str(data.get("error", ""))
+        view.dial_endpoint, view.dial_at = str(data.get("endpoint", "")), event.at_s
+    elif kind == rank_events.PROBLEM:
+        view.problems.append((event.at_s, data))
+
+
+def _on_heartbeat(view: RankView, event: EventRecord) -> None:
+    """Apply a heartbeat, which advances the view only as far as the rank has advanced since its last message."""
+    data = event.data
+    starved_s = data.get("starved_s")
+    if isinstance(starved_s, (int, float)) and starved_s >= (view.starved_s or 0.0):
+        view.starved_s = float(starved_s)
+    progress = _number(data.get("progress"))
+    if progress <= view.progress:
+        return
+    view.progress = progress
+    _mark_changed(view, event.at_s)
+    # Its current activity may not have been reported when it began, because most are short; this one may last.
+    view.what = str(data.get("what", ""))
+    view.waiting_for = _numbers(data.get("waiting_for", ()))
+    view.idle = data.get("idle") is True
+    collective = _number(data.get("collective"))
+    view.entered = max(view.entered, collective)
+    view.inside = collective if data.get("inside") is True else 0
+    view.left = max(view.left, collective - 1 if view.inside else collective)
+
+
+def _on_phase(view: RankView, event: EventRecord) -> None:
+    phase = str(event.data.get("phase", ""))
+    if phase == rank_events.LISTENING:
+        view.listening_at = event.at_s
+    elif rank_events.position(phase) >= 0:
+        view.phase = phase
+        details = event.data.get("details")
+        if phase == rank_events.STARTED and isinstance(details, Mapping):
+            view.hello, view.hello_at = details, event.at_s
+        _mark_moved(view, event)
+
+
+def _on_collective_entered(view: RankView, event: EventRecord) -> None:
+    data = event.data
+    view.what = str(data.get("what", ""))
+    view.waiting_for = _numbers(data.get("waiting_for", ()))
+    if data.get("again"):
+        view.idle = data.get("idle") is True
+        _mark_changed(view, event.at_s)
+        return
+    view.loading, view.idle = bool(data.get("loading")), data.get("idle") is True
+    view.inside = _number(data.get("collective"))
+    view.entered = max(view.entered, view.inside)
+    details = data.get("details")
+    if isinstance(details, Mapping):
+        view.advertised = str(details.get("hostname_resolves_to", ""))
+        view.interface = str(details.get("interface", ""))
+    _mark_moved(view, event)
+
+
+def _on_collective_left(view: RankView, event: EventRecord) -> None:
+    view.left = max(view.left, _number(event.data.get("collective")))
+    counted = bool(view.inside) or (view.role != RANK and not view.idle)
+    if counted and rank_events.position(view.phase) >= rank_events.position(rank_events.GROUP):
+        seconds = event.data.get("seconds", 0.0)
+        # Nothing took longer than the rank has existed: this bounds how long other ranks are waited for.
+        most_s = max(0.0, event.at_s - view.began_at)
+        view.longest_s = max(view.longest_s, min(float(seconds), most_s) if isinstance(seconds, (int, float)) else 0.0)
+    view.what, view.waiting_for, view.loading, view.inside, view.idle = "", (), False, 0, False
+    _mark_moved(view, event)
+
+
+def _mark_moved(view: RankView, event: EventRecord) -> None:
+    view.progress = max(view.progress, _number(event.data.get("progress")))
+    _mark_changed(view, event.at_s)
+
+
+def _mark_changed(view: RankView, at_s: float) -> None:
+    view.changed_at, view.idle_at_change_s = at_s, (view.starved_s or 0.0) + view.silent_s
+
+
+def _numbers(value: Any) -> tuple[int, ...]:
+    return tuple(_number(item) for item in value) if isinstance(value, (list, tuple)) else ()
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MAX_COUNT else 0
+
+
+def members_of(requests: Sequence[Request]) -> tuple[Member, ...]:
+    """The members that these requests start. If two share a number, the later one is numbered after all others."""
+    found: dict[int, Member] = {}
+    for request in requests:
+        params = request.params
+        number = int(params["rank"])
+        if number in found:
+            number = max(max(found), len(requests)) + 1
+        role = BACKUP_WORKER if params.get("spare") is True else str(params.get("role", RANK))
+        index = params.get("index", params["rank"])
+        found[number] = Member(number, request.node, request.key, role, index if isinstance(index, int) else str(index))
+    return tuple(found.values())

@@ -1,0 +1,1 @@
+"""Logic of the secondary commands, without click."""

@@ -1,0 +1,1 @@
+"""What follows from a run for the scheduler: nodes are taken out of service, and given back."""

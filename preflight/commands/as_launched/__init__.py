@@ -1,0 +1,3 @@
+"""Runs the job's own launch line with the reference trainer instead of the user's program; everything else is
+unchanged.
+"""

@@ -1,0 +1,389 @@
+"""Plans the copies of a job's script with the reference trainer in place of the program. Nothing is written here."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.analysis.job_backend import asked_backend
+from preflight.commands.as_launched import own_location
+from preflight.commands.as_launched.edits import Edit, Refusal, apply
+from preflight.commands.as_launched.launches import (
+    Change,
+    TracedLaunch,
+    TracedScript,
+    change,
+    merge_ranges,
+    trace_script,
+)
+from preflight.commands.as_launched.proof import prove
+from preflight.model.job import Job, Known, Note, Unresolved
+from preflight.model.job.symbols import Symbol
+from preflight.sources.base import SourceFile, Tree, WrittenFile
+from preflight.sources.formats.tree import DirectoryTree, OverlayTree
+from preflight.sources.shell.shell_source import ShellSource
+from preflight.sources.shell.trace import Entered, Trace
+
+#: File name of the trainer. Paddle's launcher adds an interpreter only before names that end in `.py`.
+TRAINER = "preflight_trainer"
+_SUFFIX = ".py"
+_SCRIPTS = (".sh", ".bash", ".sbatch", ".slurm")
+#: Paths that mean the same to every shell, quoted or not, also inside the text of a nested shell.
+_PLAIN_PATH = lazy_pattern(r"/[A-Za-z0-9_./+:@%,=-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacedLaunch:
+    """One changed launch.
+
+    `number` counts the script's launches from 1, `launch` is the id of the (first) launch; `removed` are the user's
+    words, replaced by `trainer`, a separate file for each launch so that their reports can be distinguished.
+    """
+
+    number: int
+    launch: str
+    trainer: str
+    place: str
+    launcher: str
+    removed: tuple[str, ...]
+    kept: tuple[str, ...] = ()
+    image: str = ""
+    #: Whether the program starts its ranks itself, so that the trainer has to.
+    spawns: bool = False
+    #: The branches it is in, as the evaluation of the script writes them.
+    condition: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedCopy:
+    """A changed file: the path of the original below the root, the new name, and the new content."""
+
+    path: str
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Relaunch:
+    """The changed files, the script first, and the changes to each launch."""
+
+    copies: tuple[ChangedCopy, ...]
+    replaced: tuple[ReplacedLaunch, ...]
+    not_replaced: tuple[str, ...] = ()
+    batch: bool = False
+    #: The shell of the script's first line; empty without one.
+    interpreter: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Launches written by the same words: the iterations of a loop, the calls of a function."""
+
+    number: int
+    launches: tuple[TracedLaunch, ...]
+    refusal: Refusal | None = None
+
+    @property
+    def ranks(self) -> bool:
+        return self.launches[0].ranks
+
+    def trainer(self, chosen: int) -> str:
+        """Return the name of the group's trainer file, given the number of groups."""
+        return f"{TRAINER}{_SUFFIX}" if chosen == 1 else f"{TRAINER}_{self.number}{_SUFFIX}"
+
+
+def plan(root: Path, path: str, folder: Path, *, launch: int | None = None) -> Relaunch:
+    """Plan the replacement of training programs in the script `path` (relative to `root`).
+
+    Args:
+        folder: where the copies and the trainer will be.
+        launch: replace only the launch with this number; by default each one that starts a Python program.
+
+    Raises:
+        Refusal: the file is not a script, starts nothing, or cannot be changed without changing something else.
+    """
+    tree = DirectoryTree(root)
+    file = tree.read(path)
+    if isinstance(file, Note):
+        raise Refusal(file.message)
+    if not ShellSource().recognises(file):
+        raise Refusal(f"{path} is not a shell script; --as-launched needs the script that contains the launch line")
+    _plain(str(folder))
+    before = trace_script(file, tree)
+    groups = _groups(before, TRAINER)
+    chosen = _choose_groups(groups, before, path, launch)
+    entries = [str(folder / group.trainer(len(chosen))) for group in chosen]
+    changes = [_provable(group, before, file, tree, entry) for group, entry in zip(chosen, entries, strict=True)]
+    edits = [edit for item in changes for edit in item.edits]
+    wanted = [(item, entry) for group, entry in zip(chosen, entries, strict=True) for item in group.launches]
+    prove(before, _changed(edits, before, file, tree), wanted, edits)
+    copies = _copies(edits, before, tree, path, root, folder)
+    return Relaunch(
+        copies,
+        tuple(_replaced(*item, before) for item in zip(chosen, changes, entries, strict=True)),
+        tuple(_not_replaced(group) for group in groups if group not in chosen),
+        batch=bool(before.script.directives),
+        interpreter=_interpreter(file.text),
+    )
+
+
+def ranks_of(jobs: Sequence[Job]) -> dict[str, int]:
+    """Return the number of ranks of each launch by its id, if the job's files leave no doubt."""
+    found = {}
+    for job in jobs:
+        for launch in job.launches:
+            size = job.value("world_size", launch.scope)
+            if isinstance(size, Known) and isinstance(size.value, int):
+                found[launch.id] = size.value
+    return found
+
+
+def refuse_servers(jobs: Sequence[Job], replaced: Sequence[ReplacedLaunch]) -> None:
+    """Raise Refusal if one of these launches starts parameter servers, for which the trainer has no ranks."""
+    for launch in replaced:
+        for job in jobs:
+            scopes = [item.scope for item in job.launches if item.id == launch.launch]
+            if any(job.value("ps_mode", scope) == Known(True) for scope in scopes):
+                raise Refusal(
+                    f"launch {launch.number} at {launch.place} starts parameter servers; `preflight smoke {job.name}` "
+                    "without --as-launched runs servers and workers"
+                )
+
+
+def spawned_by(jobs: Sequence[Job], launch: ReplacedLaunch) -> int | str:
+    """Return the number of ranks that a program spawns, or `gpus` if it spawns one for each GPU of its machine.
+
+    Raises:
+        Refusal: the job's files do not tell.
+    """
+    for job in jobs:
+        for scope in (item.scope for item in job.launches if item.id == launch.launch):
+            stated = job.setting("spawned_processes", scope)
+            size = job.value("world_size", scope)
+            if stated and isinstance(size, Known) and isinstance(size.value, int):
+                return size.value
+            if stated and all(claim.value == Unresolved(Symbol.GPU_COUNT.value) for claim in stated):
+                return "gpus"
+    raise Refusal(
+        f"launch {launch.number} at {launch.place}: its program starts its ranks itself, and how many is not known"
+    )
+
+
+def backends_of(jobs: Sequence[Job]) -> dict[str, str]:
+    """Return the backend that each launch asks for, `nccl` or `gloo`, by its id; not for one that leaves it open."""
+    found = {}
+    for job in jobs:
+        for launch in job.launches:
+            name, _ = asked_backend(job, (launch.scope,))
+            if name:
+                found[launch.id] = name
+    return found
+
+
+def _plain(path: str) -> str:
+    if not _PLAIN_PATH.fullmatch(path):
+        raise Refusal(f"{path} contains characters with a meaning in a shell; choose another --to folder")
+    return path
+
+
+def _groups(before: TracedScript, entry: str) -> tuple[_Group, ...]:
+    found: dict[object, list[TracedLaunch]] = {}
+    refused: dict[object, Refusal] = {}
+    for launch in before.launches:
+        try:
+            key: object = change(launch, entry, whole=True).edits
+        except Refusal as refusal:
+            key = launch.command.span
+            refused[key] = refusal
+        found.setdefault(key, []).append(launch)
+    return tuple(
+        _Group(number, tuple(launches), refused.get(key))
+        for number, (key, launches) in enumerate(found.items(), start=1)
+    )
+
+
+def _choose_groups(groups: Sequence[_Group], before: TracedScript, path: str, launch: int | None) -> tuple[_Group, ...]:
+    if launch is not None:
+        if not 1 <= launch <= len(groups):
+            raise Refusal(f"{path} has no launch {launch}; {_list_launches(groups)}")
+        picked = groups[launch - 1 : launch]
+    else:
+        picked = [group for group in groups if group.ranks]
+    if not picked:
+        raise Refusal(f"{path} has no line that starts the ranks of a Python program{_elsewhere(before, groups)}")
+    for group in picked:
+        if group.refusal is not None:
+            span, text = group.launches[0].launch.span, group.refusal.message
+            raise Refusal(f"launch {group.number} cannot be replaced: {text}", span)
+    return tuple(picked)
+
+
+def _elsewhere(before: TracedScript, groups: Sequence[_Group]) -> str:
+    """Return where else the launch may be found."""
+    if groups:
+        return f"; {_list_launches(groups)}; --launch N replaces one of these"
+    named = dict.fromkeys(item.target for item in before.script.references if item.target.endswith(_SCRIPTS))
+    if named:
+        return f"; it names {', '.join(named)}: name that file if it contains the launch"
+    words = [word for command in before.script.commands for word in command.words if isinstance(word.value, Unresolved)]
+    unknown = dict.fromkeys(word.spelling for word in words if word.spelling.endswith(_SCRIPTS))
+    return f"; {', '.join(unknown)} is an unknown file; name that file instead" if unknown else ""
+
+
+def _list_launches(groups: Sequence[_Group]) -> str:
+    named = [f"{group.number} ({group.launches[0].launch.launcher}, line {_line(group)})" for group in groups]
+    return f"its launches are {', '.join(named)}" if named else "it has no launch"
+
+
+def _line(group: _Group) -> int:
+    return group.launches[0].launch.span.line
+
+
+def _provable(group: _Group, before: TracedScript, file: SourceFile, tree: Tree, entry: str) -> Change:
+    """Return the edits for a group that can be proven correct: without the program's arguments, or with them if
+    necessary.
+    """
+    first: Refusal | None = None
+    for whole in (True, False):
+        try:
+            each = change(group.launches[0], entry, whole=whole)
+            after = _changed(each.edits, before, file, tree)
+            prove(before, after, [(launch, entry) for launch in group.launches], each.edits)
+        except Refusal as refusal:
+            first = first or refusal
+            continue
+        return each
+    assert first is not None
+    span = group.launches[0].launch.span
+    raise Refusal(f"launch {group.number} cannot be replaced by itself: {first}", span) from first
+
+
+def _changed(edits: Sequence[Edit], before: TracedScript, file: SourceFile, tree: Tree) -> TracedScript:
+    moved = tuple(_translate_edit(edit, before, tree) for edit in edits)
+    over = apply(_texts(moved, tree), moved)
+    text = over.get(file.path, file.text)
+    changed = SourceFile(file.path, text, "", len(text.encode("utf-8", "replace")))
+    return trace_script(changed, OverlayTree(tree, over), {edit.text for edit in edits if edit.text})
+
+
+def _texts(edits: Sequence[Edit], tree: Tree) -> dict[str, str]:
+    texts = {}
+    for edit in edits:
+        file = tree.read(edit.path)
+        if not isinstance(file, SourceFile):
+            raise Refusal(f"{edit.path} contains the launch and cannot be read")
+        texts[edit.path] = file.text
+    return texts
+
+
+def _translate_edit(edit: Edit, before: TracedScript, tree: Tree) -> Edit:
+    """Translate an edit of a file that the script itself writes into an edit of the script."""
+    written = next((item for item in reversed(before.script.written) if item.path == edit.path), None)
+    if written is None:
+        return edit
+    start = _start_of(written, tree)
+    return Edit(written.span.path, start + edit.start, start + edit.end, edit.text)
+
+
+def _start_of(written: WrittenFile, tree: Tree) -> int:
+    file = tree.read(written.span.path)
+    text = file.text if isinstance(file, SourceFile) else ""
+    lines = text.splitlines(keepends=True)
+    near = sum(len(line) for line in lines[: written.span.line - 1])
+    start = text.find(written.text, near)
+    if start < 0 or not written.text:
+        raise Refusal(f"the script writes {written.path} with substituted values", written.span)
+    return start
+
+
+def _copies(
+    edits: Sequence[Edit], before: TracedScript, tree: Tree, main: str, root: Path, folder: Path
+) -> tuple[ChangedCopy, ...]:
+    """Return the changed files and the files that lead to them, each naming the copies of the others."""
+    wanted = [_translate_edit(edit, before, tree) for edit in edits]
+    names = {main: _name(main, {})}
+    todo = list(dict.fromkeys(edit.path for edit in wanted))
+    done: set[tuple[str, str]] = set()
+    while todo:
+        target = todo.pop(0)
+        names.setdefault(target, _name(target, names))
+        for entered in before.trace.entered:
+            if entered.target != target:
+                continue
+            reference = _translate_edit(_reference(entered, before.trace, str(folder / names[target])), before, tree)
+            if (reference.path, target) not in done:
+                done.add((reference.path, target))
+                todo.append(reference.path)
+            wanted.append(reference)
+    texts = _texts([Edit(path, 0, 0, "") for path in names], tree)
+    for path, text in texts.items():
+        if path == main and before.script.directives:
+            continue  # a batch script is read from the scheduler's own folder anyway
+        own = _plain(str(root.absolute() / path)) if "$" in text else ""
+        wanted += list(own_location.edits(path, text, own))
+    changed = apply(texts, wanted)
+    return tuple(ChangedCopy(path, name, changed.get(path, texts[path])) for path, name in names.items())
+
+
+def _name(path: str, taken: Mapping[str, str]) -> str:
+    name = posixpath.basename(path)
+    stem, dot, suffix = name.rpartition(".")
+    number = 2
+    while name in taken.values() or name.startswith(TRAINER):
+        name = f"{stem}-{number}{dot}{suffix}" if dot else f"{suffix}-{number}"
+        number += 1
+    return name
+
+
+def _reference(entered: Entered, trace: Trace, target: str) -> Edit:
+    written = trace.written[id(entered.command)]
+    at = written.holding(entered.index)
+    end = written.starts[at + 1] if at + 1 < len(written.starts) else len(written.fields)
+    if written.starts[at] == entered.index and end == entered.index + 1:
+        places = merge_ranges(written.document.slice(*written.ranges[at]))
+    else:
+        places = merge_ranges(written.fields[entered.index].text)
+    if len(places) != 1:
+        span = entered.command.words[entered.index].span
+        raise Refusal(
+            f"{entered.target} contains a launch, and the word that contains its name cannot be isolated", span
+        )
+    return Edit(places[0].file.path, places[0].start, places[0].end, _plain(target))
+
+
+def _replaced(group: _Group, each: Change, entry: str, before: TracedScript) -> ReplacedLaunch:
+    first = group.launches[0]
+    span = first.command.words[first.program or 0].span
+    written = next((launch for launch in reversed(before.script.written) if launch.path == span.path), None)
+    line = span.line if written is None else written.span.line + span.line - 1
+    place = f"{span.path if written is None else written.span.path}:{line}"
+    image = next((wrapper.image.spelling for wrapper in first.line.wrappers if wrapper.image is not None), "")
+    return ReplacedLaunch(
+        group.number,
+        first.launch.id,
+        entry,
+        place,
+        first.launch.launcher,
+        each.removed,
+        each.kept,
+        image,
+        first.spawns,
+        first.launch.condition if len(group.launches) == 1 else "",
+    )
+
+
+def _not_replaced(group: _Group) -> str:
+    first = group.launches[0]
+    reason = "" if group.ranks else ", which starts no Python program"
+    return f"{first.launch.span.path}:{first.launch.span.line}: launch {group.number} ({first.launch.launcher}{reason})"
+
+
+def _interpreter(text: str) -> tuple[str, ...]:
+    head = text.partition("\n")[0].strip()
+    return tuple(head[2:].split()) if head.startswith("#!") else ()
+
+
+__all__ = ["TRAINER", "ChangedCopy", "Relaunch", "ReplacedLaunch", "plan"]

@@ -1,0 +1,248 @@
+"""Types of a diagnosis: symptoms, events seen in logs, and the result."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+from preflight._util.json_output import schema_of, to_bytes
+
+SCHEMA_VERSION = 3
+
+
+class Kind(enum.Enum):
+    """Whether a line names what went wrong, only shows that something did, or reports that the run completed."""
+
+    CAUSE = "cause"
+    CONSEQUENCE = "consequence"
+    COMPLETION = "completion"
+
+
+class Certainty(enum.Enum):
+    """How specific a cause is: the cause itself, its usual cause, or only which process failed and how."""
+
+    NAMED = "named"
+    LIKELY = "likely"
+    OPEN = "open"
+
+
+class Subject(enum.Enum):
+    """The subject of a line: the process that wrote it, another process that it names, or the whole job."""
+
+    WRITER = "writer"
+    OTHER = "other"
+    JOB = "job"
+
+
+class Answer(enum.Enum):
+    """The result of a diagnosis.
+
+    `suspected`: only the usual reason, or how a process ended. `unknown`: the run failed, and no line says why.
+    `no-end`: no line says that the run failed, and none that it completed. `unreadable`: empty, binary or truncated.
+    """
+
+    COMPLETED = "completed"
+    CAUSE = "cause"
+    SUSPECTED = "suspected"
+    UNKNOWN = "unknown"
+    NO_END = "no-end"
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class Symptom:
+    """One row of the symptom tables.
+
+    Args:
+        passes: whether the line also occurs in successful runs (a retry), so that it counts only if few lines follow.
+        explains: symptoms that are not causes if this one occurred.
+        found_by: ids of the rules and checks that find it before the job starts; `beyond` says why there are none.
+    """
+
+    id: str
+    kind: Kind
+    meaning: str
+    remedy: str
+    systems: tuple[str, ...]
+    sources: tuple[str, ...]
+    certainty: Certainty = Certainty.NAMED
+    subject: Subject = Subject.WRITER
+    found_by: tuple[str, ...] = ()
+    beyond: str = ""
+    explains: tuple[str, ...] = ()
+    passes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogProcess:
+    """A process, as far as the logs identify it. `local_rank` is its number on its own node."""
+
+    rank: int | None = None
+    local_rank: int | None = None
+    host: str = ""
+    role: str = ""
+
+    def __bool__(self) -> bool:
+        return self.rank is not None or self.local_rank is not None or bool(self.host) or bool(self.role)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a log. `time` is as written; a line without a time has that of an earlier line."""
+
+    path: str
+    line: int
+    text: str
+    time: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A time in a log: seconds since January 1st; the year does not matter within a run.
+
+    `zoned` times are in UTC; the others are in the machine's own zone. The two cannot be compared.
+    """
+
+    text: str
+    seconds: float
+    zoned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A symptom seen in a line.
+
+    Args:
+        first: whether a supervisor reports that this process failed first.
+        frame: location in the program, from the traceback around the line.
+        ordinary_after: number of lines without errors that follow in the same file.
+        sequence: number of the collective that the process waits in, if the line gives it.
+        enqueued: number of the last collective that the process started, if the line gives it.
+        peers: ranks that the process waits for, if the line gives them.
+        doubtful: training seems to continue after it, so it may not be why the run failed.
+        evidence: what other lines or files add: the meaning of a number in the line, where each rank was.
+        is_hang: dumps or stacks of several ranks show it, not a line of a log.
+    """
+
+    symptom: Symptom
+    member: LogProcess
+    line: Line
+    moment: Moment | None = None
+    first: bool = False
+    frame: str = ""
+    ordinary_after: int = 0
+    sequence: int | None = None
+    operation: str = ""
+    enqueued: int | None = None
+    peers: tuple[int, ...] = ()
+    doubtful: bool = False
+    evidence: tuple[str, ...] = ()
+    is_hang: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """A rule or check that finds the fault before the run; `stage` is lint, node, link or smoke."""
+
+    id: str
+    name: str
+    stage: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What went wrong, and in which processes. `members` are all that report it, the first one first.
+
+    Args:
+        evidence: what other files add: where each rank was, or the meaning of a number in the line.
+        is_hang: dumps or stacks of several ranks show it; `line` is then the dump, and its text the difference.
+    """
+
+    symptom: str
+    certainty: Certainty
+    meaning: str
+    remedy: str
+    members: tuple[LogProcess, ...]
+    line: Line
+    frame: str
+    found_by: tuple[Pointer, ...]
+    beyond: str
+    sources: tuple[str, ...]
+    evidence: tuple[str, ...] = ()
+    is_hang: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """A consequence of another failure; `line` is its first occurrence."""
+
+    symptom: str
+    meaning: str
+    members: tuple[LogProcess, ...]
+    line: Line
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A process to examine if no log gives the cause; only a hint. `others` are processes in the same position."""
+
+    member: LogProcess
+    because: str
+    line: Line | None = None
+    others: tuple[LogProcess, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A file that was read. `problem` says what could not be read, and why."""
+
+    path: str
+    member: LogProcess
+    size_bytes: int
+    lines: int
+    first_time: str = ""
+    last_time: str = ""
+    last_line: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The whole diagnosis. The same logs always give the same one.
+
+    Args:
+        cause: the cause of the first failure; None if no line names one.
+        others: further causes in the logs that came later or are less certain.
+        suspect: a process to examine, if there is no cause.
+        last_words: the last lines that look like errors, if there is no cause.
+        survived: errors after which the run went on.
+        completion: the line that says that the run completed; None if it failed later, or no line says so.
+    """
+
+    version: str
+    answer: Answer
+    exit_code: int
+    cause: Cause | None
+    others: tuple[Cause, ...]
+    suspect: Suspect | None
+    effects: tuple[Effect, ...]
+    last_words: tuple[Line, ...]
+    logs: tuple[Log, ...]
+    notes: tuple[str, ...]
+    survived: tuple[Effect, ...] = ()
+    completion: Line | None = None
+    schema_version: int = SCHEMA_VERSION
+
+
+def to_json(diagnosis: Diagnosis) -> bytes:
+    """Return the diagnosis as a JSON document."""
+    return to_bytes(diagnosis, indent=2)
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of that document."""
+    from pydantic import TypeAdapter
+
+    return schema_of(TypeAdapter(Diagnosis), "preflight diagnosis")

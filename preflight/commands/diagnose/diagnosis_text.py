@@ -1,0 +1,227 @@
+"""A diagnosis as text: who failed first, the decisive line, its meaning, what to do, and the consequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from preflight._util.sanitize import clean
+from preflight.commands.diagnose.diagnosis import Answer, Cause, Certainty, Diagnosis, Effect, Line, LogProcess, Pointer
+from preflight.reporters.base import Style
+from preflight.reporters.text.groups import count
+from preflight.reporters.text.sheet import Sheet
+
+_MAX_EFFECTS = 8
+_MAX_LOGS = 12
+_HOW_SURE = {
+    Certainty.NAMED: "",
+    Certainty.LIKELY: "most likely: ",
+    Certainty.OPEN: "",
+}
+
+
+def page(diagnosis: Diagnosis, style: Style) -> str:
+    """Return the diagnosis as text, with ANSI colours if `style` asks for them."""
+    sheet = Sheet(style)
+    if diagnosis.cause is not None:
+        _cause(sheet, diagnosis.cause)
+        for other in diagnosis.others:
+            _other(sheet, other)
+    elif diagnosis.answer is Answer.COMPLETED and diagnosis.completion is not None:
+        sheet.line(Text("the run reports that it completed", style="bold green"))
+        _line(sheet, diagnosis.completion)
+        sheet.line()
+    elif diagnosis.answer is not Answer.COMPLETED:
+        _unknown(sheet, diagnosis)
+    if diagnosis.effects:
+        culprits = diagnosis.cause.members if diagnosis.cause is not None else ()
+        _effects(sheet, diagnosis.effects, culprits)
+    if diagnosis.survived:
+        _survived(sheet, diagnosis.survived)
+    for note in diagnosis.notes:
+        sheet.note(note)
+    if style.verbosity > 0:
+        _logs(sheet, diagnosis)
+    sheet.line(_last(diagnosis))
+    return sheet.text()
+
+
+def _cause(sheet: Sheet, cause: Cause) -> None:
+    head = Text()
+    verb = "is out of step" if cause.is_hang else "failed first"
+    head.append(f"{format_members(cause.members[:1])} {verb}" if cause.members else "the run failed", style="bold red")
+    head.append(f": {cause.symptom}", style="bold")
+    if cause.line.time:
+        head.append(f"  ({clean(cause.line.time)})")
+    sheet.line(head)
+    if len(cause.members) > 1:
+        sheet.wrapped(f"the same happened to {format_members(cause.members[1:])}", indent=2)
+    _line(sheet, cause.line)
+    if cause.frame:
+        sheet.wrapped(f"{'at' if cause.is_hang else 'raised at'} {clean(cause.frame)}", indent=6)
+    for text in cause.evidence:
+        sheet.wrapped(clean(text), indent=6)
+    sheet.wrapped(f"{_HOW_SURE[cause.certainty]}{cause.meaning}", label="means:  ", style="yellow")
+    sheet.wrapped(cause.remedy, label="do:     ", style="green")
+    _print_pointers(sheet, cause.found_by, cause.beyond)
+    sheet.line()
+
+
+def _other(sheet: Sheet, cause: Cause) -> None:
+    whom = f" {format_members(cause.members)}" if cause.members else ""
+    sheet.wrapped(f"also{whom}: {cause.symptom}. {cause.meaning}", indent=0, hanging=2)
+    _line(sheet, cause.line)
+    _print_pointers(sheet, cause.found_by, "")
+    sheet.line()
+
+
+_WITHOUT_CAUSE = {
+    Answer.UNKNOWN: "the run failed, and no line of these logs says why",
+    Answer.NO_END: "no line says that the run failed, and none that it completed: it may still run, have stopped "
+    "without a word, or have more logs than these",
+    Answer.UNREADABLE: "these logs are empty, binary or truncated, so nothing is known about the run",
+}
+
+
+def _survived(sheet: Sheet, effects: Sequence[Effect]) -> None:
+    """Print the errors after which the run went on."""
+    sheet.line(Text("errors after which the run went on", style="bold"))
+    for effect in effects if sheet.style.verbosity > 0 else effects[:_MAX_EFFECTS]:
+        whom = format_members(effect.members)
+        sheet.wrapped(
+            f"{effect.symptom}{f' ({whom})' if whom else ''}: {effect.line.path}:{effect.line.line}", hanging=2
+        )
+    sheet.line()
+
+
+def _unknown(sheet: Sheet, diagnosis: Diagnosis) -> None:
+    suspect = diagnosis.suspect
+    if suspect is None:
+        sheet.line(Text(_WITHOUT_CAUSE[diagnosis.answer], style="bold yellow"))
+    else:
+        head = Text()
+        whom = format_members((suspect.member, *suspect.others))
+        head.append(f"no log says why; look at {whom} first", style="bold yellow")
+        sheet.line(head)
+        sheet.wrapped(f"because {suspect.because}")
+        if suspect.line is not None:
+            sheet.wrapped("its last line, or the last line about it:")
+            _line(sheet, suspect.line)
+    if diagnosis.last_words:
+        sheet.wrapped("the last lines that look like errors:")
+        for line in diagnosis.last_words:
+            _line(sheet, line)
+    sheet.line()
+
+
+def _line(sheet: Sheet, line: Line) -> None:
+    where = Text("  --> ", style="blue")
+    where.append(f"{clean(line.path)}:{line.line}", style="none")
+    sheet.line(where)
+    sheet.line(Text(f"      {_cut(clean(line.text).strip(), 3 * sheet.style.width)}"))
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _print_pointers(sheet: Sheet, pointers: Sequence[Pointer], beyond: str) -> None:
+    """Return which preflight command would have caught it, and by which rule or check."""
+    lint = [pointer for pointer in pointers if pointer.stage == "lint"]
+    live = [pointer for pointer in pointers if pointer.stage != "lint"]
+    parts = [
+        f"preflight {verb} ({', '.join(f'{item.id} {item.name}' for item in items)})"
+        for verb, items in (("lint", lint), ("check", live))
+        if items
+    ]
+    if parts:
+        sheet.wrapped(f"found before the run by {' and '.join(parts)}", label="before: ", style="cyan")
+    elif beyond:
+        sheet.wrapped(f"preflight does not check this: {beyond}", label="before: ", style="cyan")
+
+
+def _effects(sheet: Sheet, effects: Sequence[Effect], culprits: Sequence[LogProcess]) -> None:
+    """Print which processes failed as a consequence, then a line for each symptom; its meaning only with -v."""
+    own = {member.rank for member in culprits}
+    victims = [member for effect in effects for member in effect.members if member.rank not in own]
+    head = Text("what followed", style="bold")
+    if culprits and (whom := format_members([member for member in victims if member.rank is not None])):
+        head = Text(f"{whom} failed as a consequence", style="bold")
+    sheet.line(head)
+    shown = effects if sheet.style.verbosity > 0 else effects[:_MAX_EFFECTS]
+    for effect in shown:
+        whom = format_members(effect.members)
+        times = f", {count(effect.count, 'line')}" if effect.count > 1 else ""
+        parts = f"{effect.symptom}{f' ({whom})' if whom else ''}: {effect.line.path}:{effect.line.line}{times}"
+        sheet.wrapped(parts, hanging=2)
+        if sheet.style.verbosity > 0:
+            sheet.wrapped(effect.meaning, indent=4)
+    if len(effects) > len(shown):
+        sheet.wrapped(f"and {count(len(effects) - len(shown), 'other symptom')} (-v lists them)")
+    sheet.line()
+
+
+def _logs(sheet: Sheet, diagnosis: Diagnosis) -> None:
+    for log in diagnosis.logs[:_MAX_LOGS] if sheet.style.verbosity < 2 else diagnosis.logs:
+        whose = format_members((log.member,)) if log.member else "several or unknown"
+        last = f", last {log.last_time}" if log.last_time else ""
+        sheet.wrapped(f"{log.path}: {whose}, {count(log.lines, 'line')}{last}", hanging=2)
+
+
+def _last(diagnosis: Diagnosis) -> Text:
+    words = {
+        Answer.CAUSE: ("CAUSE NAMED", "bold red"),
+        Answer.SUSPECTED: ("CAUSE SUSPECTED", "bold yellow"),
+        Answer.UNKNOWN: ("DON'T KNOW", "bold yellow"),
+        Answer.NO_END: ("NO END SEEN", "bold yellow"),
+        Answer.COMPLETED: ("COMPLETED", "bold green"),
+        Answer.UNREADABLE: ("UNREADABLE", "bold yellow"),
+    }
+    word, color = words[diagnosis.answer]
+    line = Text(word, style=color)
+    cause = diagnosis.cause
+    if cause is not None:
+        whom = f" of {format_members(cause.members[:1])}" if cause.members else ""
+        line.append(f"  {cause.symptom}{whom}", style="none")
+    read = sum(log.size_bytes > 0 for log in diagnosis.logs)
+    line.append(f"; {count(read, 'log')}, {count(sum(log.lines for log in diagnosis.logs), 'line')}", style="none")
+    return line
+
+
+def format_members(members: Sequence[LogProcess]) -> str:
+    """Return `rank 3 on node-b`, `ranks 0-2, 4-7` or `server 1`."""
+    ranks = sorted({member.rank for member in members if member.rank is not None})
+    parts: list[str] = []
+    if ranks:
+        hosts = {member.host for member in members if member.rank is not None and member.host}
+        where = f" on {clean(next(iter(hosts)))}" if len(hosts) == 1 else ""
+        parts.append(f"rank{'' if len(ranks) == 1 else 's'} {_folded(ranks)}{where}")
+    others = [_other_name(member) for member in members if member.rank is None and member]
+    shown = list(dict.fromkeys(others))
+    parts.extend(shown[:8])
+    if len(shown) > 8:
+        parts.append(f"{len(shown) - 8} more")
+    return ", ".join(parts)
+
+
+def _other_name(member: LogProcess) -> str:
+    words = []
+    if member.role:
+        words.append(clean(member.role))
+    if member.local_rank is not None:
+        words.append(f"local rank {member.local_rank}")
+    if member.host:
+        words.append(f"on {clean(member.host)}" if words else f"a process on {clean(member.host)}")
+    return " ".join(words)
+
+
+def _folded(numbers: Sequence[int]) -> str:
+    """Return `0-2, 4-7` for sorted numbers."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)

@@ -1,0 +1,267 @@
+"""Makes a diagnosis: read all logs, find the first failure and its cause, and name the checks that would have caught
+it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import IO
+
+from preflight._util.redaction import scrub
+from preflight._util.regular_file import size_of
+from preflight.commands.diagnose.attribution import Group, Names, attribute, last_lines, member_order
+from preflight.commands.diagnose.blocks import NEEDLES
+from preflight.commands.diagnose.diagnosis import (
+    Answer,
+    Cause,
+    Certainty,
+    Diagnosis,
+    Effect,
+    Event,
+    Line,
+    Log,
+    LogProcess,
+    Pointer,
+)
+from preflight.commands.diagnose.lines import Finder
+from preflight.commands.diagnose.log_files import (
+    MAX_BYTES_OF_ALL,
+    MAX_SECONDS_OF_ALL,
+    LogFile,
+    ReadState,
+    chunks,
+    logs_in,
+)
+from preflight.commands.diagnose.log_processes import member_of_file, ranks_by_number
+from preflight.commands.diagnose.scan import Scanner, ScanResult
+from preflight.commands.diagnose.side_files import Reported, SideFiles, reported_before
+from preflight.commands.diagnose.survival import Survival, judge_survival
+from preflight.commands.diagnose.suspects import suspect
+from preflight.commands.diagnose.symptoms import Table, needles_of
+from preflight.model.progress import Progress, Step, ignore
+
+#: 2 is a mistake in the command, 5 a bug in preflight.
+_EXIT = {
+    Answer.COMPLETED: 0,
+    Answer.CAUSE: 1,
+    Answer.UNKNOWN: 3,
+    Answer.NO_END: 3,
+    Answer.UNREADABLE: 4,
+    Answer.SUSPECTED: 6,
+}
+_MAX_LAST_WORDS = 8
+_MAX_CAUSES = 5
+
+
+def diagnose(
+    paths: Sequence[str | Path],
+    table: Table,
+    pointers: Callable[[], Mapping[str, Pointer]],
+    *,
+    version: str,
+    given: IO[bytes] | None = None,
+    progress: Progress = ignore,
+) -> Diagnosis:
+    """Diagnose the logs in `paths`; `given` is the stream for `-`.
+
+    Args:
+        pointers: returns all rules and checks by id; called only if needed. Unknown ids of a symptom are left out.
+
+    Raises:
+        UsageError: a path does not exist.
+    """
+    found = logs_in(paths)
+    members = ranks_by_number([log.name for log in found])
+    finder = Finder((*needles_of(table.rows), *NEEDLES))
+    scans: list[ScanResult] = []
+    logs: list[Log] = []
+    side_files = SideFiles()
+    remaining, began = MAX_BYTES_OF_ALL, time.thread_time()
+    for number, log in enumerate(found):
+        progress(Step("logs", number, len(found)))
+        member = members.get(log.name) or member_of_file(log.name)
+        is_side_file, size_bytes, side_problem = side_files.read(log)
+        if is_side_file or not log.is_log:
+            if is_side_file:
+                logs.append(Log(log.name, member, size_bytes, 0, problem=side_problem))
+            continue
+        if remaining > 0 and time.thread_time() - began < MAX_SECONDS_OF_ALL:
+            scanned, read_problem = _read(log, table, finder, member, given)
+        else:
+            problem = (
+                f"was not read: the logs before it reached the limit of {size_of(MAX_BYTES_OF_ALL)} or took too long"
+            )
+            scanned = Scanner(table, finder, log.name, member).read(iter(()))
+            read_problem = Log(log.name, member, 0, 0, problem=problem)
+        remaining -= read_problem.size_bytes
+        scans.append(scanned)
+        logs.append(read_problem)
+    return _answer(scans, logs, pointers, version, _hang_event(side_files, table), side_files.reported)
+
+
+def _hang_event(side_files: SideFiles, table: Table) -> Event | None:
+    """Return the difference between the ranks that dumps and stacks show, as an event."""
+    hang = side_files.hang()
+    match = table.match(f"@hang {hang.kind}") if hang is not None else None
+    if hang is None or match is None:
+        return None
+    return Event(
+        symptom=match[0],
+        member=LogProcess(rank=hang.ranks[0]),
+        line=Line(hang.path, 1, scrub(hang.text)),
+        frame=scrub(hang.place),
+        evidence=tuple(scrub(text) for text in hang.places),
+        is_hang=True,
+    )
+
+
+def _read(
+    log: LogFile, table: Table, finder: Finder, member: LogProcess, given: IO[bytes] | None
+) -> tuple[ScanResult, Log]:
+    reading = ReadState()
+    scanned = Scanner(table, finder, log.name, member).read(chunks(log, given, reading))
+    if scanned.is_binary and not reading.problem:
+        reading.problem = "is binary data, not text"
+    read_problem = Log(
+        path=log.name,
+        member=member,
+        size_bytes=reading.size_bytes,
+        lines=scanned.lines,
+        first_time=scanned.first.text if scanned.first else "",
+        last_time=scanned.last.text if scanned.last else "",
+        last_line=scanned.last_line.text if scanned.last_line else "",
+        problem=reading.problem,
+    )
+    return scanned, read_problem
+
+
+def _answer(
+    scans: Sequence[ScanResult],
+    logs: Sequence[Log],
+    pointers: Callable[[], Mapping[str, Pointer]],
+    version: str,
+    hang: Event | None,
+    reported: Mapping[str, Reported],
+) -> Diagnosis:
+    names = Names(scans)
+    events = [[replace(event, member=names.known(event.member)) for event in scanned.events] for scanned in scans]
+    survival = judge_survival(scans, events)
+    lasting = survival.lasting
+    if hang is not None:
+        lasting = (*lasting, replace(hang, member=names.known(hang.member)))
+    blamed = attribute(lasting)
+    last_words = last_lines(scans, names)
+    known = pointers() if blamed.causes else {}
+    causes = tuple(_cause(group, known, reported) for group in blamed.causes)
+    if hang is not None:
+        causes = tuple(_with_hang(cause, hang) for cause in causes)
+    counts: Counter[str] = Counter()
+    for scanned in scans:
+        for (symptom, _), number in scanned.counts.items():
+            counts[symptom] += number
+    effects = _effects(blamed.consequences, counts)
+    answer = _decide(blamed.causes, effects, survival, logs)
+    return Diagnosis(
+        version=version,
+        answer=answer,
+        exit_code=_EXIT[answer],
+        cause=causes[0] if causes else None,
+        others=causes[1:_MAX_CAUSES],
+        suspect=suspect(blamed.consequences, last_words) if answer is Answer.UNKNOWN else None,
+        effects=effects,
+        last_words=_last_errors(scans) if not causes and answer is not Answer.COMPLETED else (),
+        logs=tuple(logs),
+        notes=_notes(scans, logs, blamed.causes),
+        survived=_effects(survival.survived, counts),
+        completion=survival.completion if answer is Answer.COMPLETED else None,
+    )
+
+
+def _decide(causes: Sequence[Group], effects: Sequence[Effect], survival: Survival, logs: Sequence[Log]) -> Answer:
+    if causes:
+        return Answer.CAUSE if _is_named(causes[0].chosen) else Answer.SUSPECTED
+    if effects:
+        return Answer.UNKNOWN
+    if not any(log.size_bytes for log in logs) or any(log.problem for log in logs):
+        return Answer.UNREADABLE
+    return Answer.COMPLETED if survival.completion is not None else Answer.NO_END
+
+
+def _is_named(event: Event) -> bool:
+    """Return whether the line gives the reason itself: a named fault, or an exception with its place in the program."""
+    certainty = event.symptom.certainty
+    is_exception = certainty is Certainty.OPEN and bool(event.frame) and not event.is_hang
+    return not event.doubtful and (certainty is Certainty.NAMED or is_exception)
+
+
+def _cause(group: Group, pointers: Mapping[str, Pointer], reported: Mapping[str, Reported]) -> Cause:
+    symptom, event = group.chosen.symptom, group.chosen
+    members = group.members
+    if event.member and event.member not in members:
+        members = (event.member, *members)
+    return Cause(
+        symptom=symptom.id,
+        certainty=symptom.certainty,
+        meaning=symptom.meaning,
+        remedy=symptom.remedy,
+        members=members,
+        line=event.line,
+        frame=event.frame,
+        found_by=tuple(pointers[name] for name in symptom.found_by if name in pointers),
+        beyond=symptom.beyond,
+        sources=symptom.sources,
+        evidence=(
+            *event.evidence,
+            *reported_before(reported[name] for name in symptom.found_by if name in reported),
+        ),
+        is_hang=event.is_hang,
+    )
+
+
+def _with_hang(cause: Cause, hang: Event) -> Cause:
+    """Return the cause with what the others do meanwhile, if it is the reason why a rank is missing."""
+    if cause.is_hang or hang.member.rank not in {member.rank for member in cause.members}:
+        return cause
+    return replace(cause, evidence=(*cause.evidence, hang.line.text, *hang.evidence))
+
+
+def _effects(consequences: Iterable[Event], counts: Mapping[str, int]) -> tuple[Effect, ...]:
+    """Return the consequences, one per symptom, in log order."""
+    groups: dict[str, list[Event]] = {}
+    for event in consequences:
+        groups.setdefault(event.symptom.id, []).append(event)
+    return tuple(
+        Effect(
+            name,
+            events[0].symptom.meaning,
+            tuple(sorted({event.member for event in events if event.member}, key=member_order)),
+            events[0].line,
+            counts[name],
+        )
+        for name, events in groups.items()
+    )
+
+
+def _last_errors(scans: Sequence[ScanResult]) -> tuple[Line, ...]:
+    """Return the last lines that look like errors: a few per log, without duplicates."""
+    found: dict[str, Line] = {}
+    for scanned in scans:
+        for line in scanned.errors:
+            found.setdefault(line.text, line)
+    return tuple(found.values())[-_MAX_LAST_WORDS:]
+
+
+def _notes(scans: Sequence[ScanResult], logs: Sequence[Log], causes: Sequence[Group]) -> tuple[str, ...]:
+    notes = [f"{log.path}: {log.problem}" for log in logs if log.problem]
+    zones = {event.moment.zoned for scanned in scans for event in scanned.events if event.moment is not None}
+    if len(zones) == 2:
+        notes.append("some times have a zone and others have none, so these two kinds were not compared")
+    if len(causes) > 1 and not all(group.chosen.moment for group in causes[:2]):
+        notes.append("the order of causes is judged by their messages, because not all lines have a time")
+    if causes and causes[0].chosen.doubtful:
+        notes.append("steps of training follow the decisive line, so the run may have survived it")
+    return tuple(notes)

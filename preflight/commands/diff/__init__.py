@@ -1,0 +1,1 @@
+"""Compares two reports: findings, undecided checks, nodes, versions, and measurements."""

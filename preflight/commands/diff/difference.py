@@ -1,0 +1,212 @@
+"""The result of comparing two reports, in one versioned shape that is printed and that programs read."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+from preflight._util.json_output import schema_of, to_bytes
+from preflight.model.findings import Finding
+
+SCHEMA_VERSION = 2
+
+
+class Answer(enum.Enum):
+    """The result of the comparison.
+
+    `WORSE`: something counts against the newer report. `UNKNOWN`: nothing does, but something required that was decided
+    before is no longer decided.
+    """
+
+    SAME = "same"
+    BETTER = "better"
+    WORSE = "worse"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSummary:
+    """One of the two reports: `name` as given by the user, the rest from the report."""
+
+    name: str
+    verb: str
+    created: str
+    tool_version: str
+    verdict: str
+    nodes: int
+    findings: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewFinding:
+    """A finding of the newer report only.
+
+    `counts`: whether it is severe enough to count. `unseen_before` says why the older report could not have had it;
+    empty if it could.
+    """
+
+    finding: Finding
+    counts: bool
+    unseen_before: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GoneFinding:
+    """A finding of the older report only. `unknown_because` says why it is not known to be fixed; empty if it is."""
+
+    finding: Finding
+    unknown_because: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedFinding:
+    """A finding of both reports, and what differs: severity, message, location, nodes or suppression.
+
+    `worse`: whether it is more severe, on further nodes, or no longer suppressed; `counts`: whether it is also severe
+    enough to count. `unseen` are nodes that had it and that the newer report could not check.
+    """
+
+    before: Finding
+    after: Finding
+    what: tuple[str, ...]
+    worse: bool = False
+    counts: bool = False
+    unseen: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeChange:
+    """A rule or check that was decided on one side only, its subjects, and why it was undecided on the other."""
+
+    id: str
+    name: str
+    subjects: tuple[str, ...]
+    reason: str
+    required: bool
+
+
+class NodeMove(enum.Enum):
+    """How a node changed."""
+
+    CAME = "came"
+    WENT = "went"
+    SILENT = "silent"
+    ANSWERS = "answers"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChange:
+    """A node that only one report names, or that answered in only one; `reason` says why it does not answer."""
+
+    node: str
+    move: NodeMove
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A property of nodes that differs between the reports.
+
+    `table` and `what` name it as the report does (`versions`, `NCCL`); without `subjects` it is a property of the
+    run. An empty `before` or `after` means unknown.
+    """
+
+    table: str
+    what: str
+    before: str
+    after: str
+    subjects: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """How much two measurements of the same thing differ without a fault.
+
+    Args:
+        spread: scatter of the fleet's ratios, as a factor: 1.06 for 6 %; None if there are too few.
+        allowed: factor above which a difference is reported.
+        because: a description of the reason.
+    """
+
+    ratios: int
+    spread: float | None
+    allowed: float
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Regression:
+    """A measurement that got worse by more than the noise: the pairs or ranks, and their median on both sides.
+
+    `factor` tells how many times worse, and is always above 1. `nodes` are those that explain it.
+    """
+
+    where: str
+    nodes: tuple[str, ...]
+    subjects: tuple[str, ...]
+    before: float
+    after: float
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A quantity measured in both reports: how it is compared, and what got worse.
+
+    `compared` counts what both sides have; `missing` what only the older one has, `added` only the newer one.
+    `change` is the factor of the median: above 1 is worse.
+    """
+
+    id: str
+    title: str
+    unit: str
+    compared: int
+    missing: int
+    added: int
+    change: float
+    noise: Noise
+    worse: tuple[Regression, ...]
+    better: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The whole comparison, which is always the same for the same two reports.
+
+    `exit_code` is 0 if nothing is worse, 1 if something that counts is, 3 if something required is no longer decided.
+    """
+
+    old: ReportSummary
+    new: ReportSummary
+    answer: Answer
+    exit_code: int
+    fail_on: str
+    appeared: tuple[NewFinding, ...]
+    gone: tuple[GoneFinding, ...]
+    changed: tuple[ChangedFinding, ...]
+    unchanged: int
+    became_unknown: tuple[OutcomeChange, ...]
+    became_known: tuple[OutcomeChange, ...]
+    nodes: tuple[NodeChange, ...]
+    drift: tuple[Drift, ...]
+    measured: tuple[Measured, ...]
+    notes: tuple[str, ...]
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def fixed(self) -> tuple[Finding, ...]:
+        """Return the findings of the older report that are known to be fixed."""
+        return tuple(item.finding for item in self.gone if not item.unknown_because)
+
+
+def to_json(difference: Difference) -> bytes:
+    """Return the comparison as a JSON document."""
+    return to_bytes(difference, indent=2)
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of that document."""
+    from pydantic import TypeAdapter
+
+    return schema_of(TypeAdapter(Difference), "preflight difference")

@@ -1,0 +1,186 @@
+"""Lists and explains rules and checks from their own docstrings."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import json
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from preflight._util.usage_error import UsageError
+from preflight.config.names import all_items
+from preflight.model.requests import probe_name
+from preflight.plugins import registry
+from preflight.plugins.authoring import Check, Meta, Rule
+
+
+def explanation(name: str, site_rules: Sequence[Path] = (), *, width: int | None = None) -> str:
+    """Return the docstring of the rule or check with this id or name, with its metadata; for an area, its list.
+
+    For a symptom of `diagnose`, return its table entry. Paragraphs wider than `width` are wrapped.
+
+    Raises:
+        UsageError: the name is unknown; the message suggests the nearest.
+    """
+    known: dict[str, Rule | Check] = {}
+    items = all_items(site_rules)
+    for item in items:
+        known[item.meta.id] = known[item.meta.name] = item
+    chosen = known.get(name.upper()) or known.get(name.lower())
+    area = [item for item in items if item.meta.area == name.upper()]
+    if chosen is None and area:
+        return _rows(area, width).rstrip("\n")
+    if chosen is None and (symptom := _symptom(name.lower(), known)) is not None:
+        return _wrap(symptom, width)
+    if chosen is None:
+        near = registry.nearest(name, (*known, *_symptoms()))
+        hint = f"; the nearest: {', '.join(near)}" if near else ""
+        raise UsageError(f"{name!r} is not a rule or check{hint} (preflight rules lists all of them)")
+    meta = chosen.meta
+    kind = "rule: reads files only" if isinstance(chosen, Rule) else f"check: {chosen.when} stage"
+    facts = (
+        kind,
+        meta.severity.value,
+        f"confidence {meta.confidence.value}",
+        f"profile {meta.profile}",
+        *([f"applies to {meta.applies_to}"] if meta.applies_to else []),
+        *([f"fix {meta.fix}"] if meta.fix != "none" else []),
+        f"since {meta.since}",
+        meta.stage,
+    )
+    lines = [" · ".join(facts)]
+    if isinstance(chosen, Check):
+        lines.append(f"cost on a node: {chosen.cost} · lost without root: {chosen.without_root or 'nothing'}")
+    above = "\n".join(_wrap(line, width) for line in lines)
+    return f"{meta.id} {meta.name}\n{above}\n\n{_wrap(inspect.cleandoc(meta.doc), width)}"
+
+
+def _symptoms() -> tuple[str, ...]:
+    from preflight.commands.diagnose.symptoms import known
+
+    return tuple(row.symptom.id for row in known().rows)
+
+
+def _symptom(name: str, known: Mapping[str, Rule | Check]) -> str | None:
+    """Return what is known about a symptom of logs; None if the name is unknown."""
+    from preflight.commands.diagnose.diagnosis import Kind
+    from preflight.commands.diagnose.symptoms import known as table
+
+    row = next((row for row in table().rows if row.symptom.id == name), None)
+    if row is None:
+        return None
+    symptom = row.symptom
+    kind = f"cause, {symptom.certainty.value}" if symptom.kind is Kind.CAUSE else symptom.kind.value
+    before = [f"{item.meta.id} {item.meta.name}" for at in symptom.found_by if (item := known.get(at)) is not None]
+    parts = {
+        "What it means": [symptom.meaning],
+        "What to do": [symptom.remedy],
+        "Found before the run by": before or [f"nothing: {symptom.beyond}" if symptom.beyond else "nothing"],
+        "Looks like": [line for line in row.lines if not line.startswith("@")],
+        "Evidence": list(symptom.sources),
+    }
+    if symptom.kind is Kind.COMPLETION:
+        del parts["What to do"], parts["Found before the run by"]
+    said = "".join(
+        f"\n\n{title}\n" + "\n".join(f"    {line.strip()}" for line in lines) for title, lines in parts.items()
+    )
+    return f"{symptom.id}\nsymptom in logs · {kind} · {', '.join(symptom.systems)}{said}"
+
+
+def _wrap(page: str, width: int | None) -> str:
+    """Wrap paragraphs that are wider than `width`; a paragraph consists of adjacent lines with the same indentation."""
+    if width is None:
+        return page
+    filled: list[str] = []
+    for indent, group in itertools.groupby(page.split("\n"), lambda line: line[: len(line) - len(line.lstrip())]):
+        for blank, lines in itertools.groupby(group, lambda line: not line):
+            text = list(lines)
+            if not blank and max(map(len, text)) > width:
+                wrapper = textwrap.TextWrapper(
+                    max(width, len(indent) + 20),
+                    initial_indent=indent,
+                    subsequent_indent=indent,
+                    break_long_words=False,
+                    break_on_hyphens=False,
+                )
+                text = wrapper.wrap(" ".join(line.strip() for line in text))
+            filled.extend(text)
+    return "\n".join(filled)
+
+
+def listing(output: str, site_rules: Sequence[Path] = (), *, width: int | None = None) -> str:
+    """Return one line per item (`text`; two if it is wider than `width`), all metadata (`json`), or everything
+    (`markdown`).
+    """
+    found = all_items(site_rules)
+    if output == "markdown":
+        from preflight.commands.rule_pages import pages
+
+        return "\n".join(pages(found).values())
+    if output == "json":
+        return json.dumps([_as_json(item) for item in found], indent=2) + "\n"
+    return _rows(found, width)
+
+
+def vocabulary() -> str:
+    """Return one line per quantity that files can state: its name, its type or unit, and its meaning."""
+    from preflight.model.job.quantities import QUANTITIES
+
+    rows = [(item.name, item.unit or item.kind.__name__, item.meaning) for item in QUANTITIES.values()]
+    names, kinds = max(len(name) for name, _, _ in rows), max(len(kind) for _, kind, _ in rows)
+    return "".join(f"{name:<{names}}  {kind:<{kinds}}  {meaning}\n" for name, kind, meaning in sorted(rows))
+
+
+def _rows(items: Sequence[Rule | Check], width: int | None = None) -> str:
+    rows = [(item.meta, _kind(item)) for item in items]
+    longest = max((len(meta.name) for meta, _ in rows), default=0)
+    lines: list[str] = []
+    for meta, kind in rows:
+        line = f"{meta.id}  {meta.name:<{longest}}  {kind:<5}  {meta.severity.value:<7}"
+        if width is not None and len(line) + 2 + len(_first_line(meta)) > width:
+            lines += [line.rstrip(), _wrap(f"        {_first_line(meta)}", width)]
+        else:
+            lines.append(f"{line}  {_first_line(meta)}")
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def _kind(item: Rule | Check) -> str:
+    return "lint" if isinstance(item, Rule) else item.when
+
+
+def _first_line(meta: Meta) -> str:
+    return meta.doc.strip().splitlines()[0] if meta.doc.strip() else ""
+
+
+def _as_json(item: Rule | Check) -> dict[str, object]:
+    meta = item.meta
+    return {
+        "id": meta.id,
+        "name": meta.name,
+        "when": _kind(item),
+        "severity": meta.severity.value,
+        "confidence": meta.confidence.value,
+        "profile": meta.profile,
+        "stage": meta.stage,
+        "since": meta.since,
+        "fix": meta.fix,
+        "applies_to": meta.applies_to,
+        "needs": list(meta.needs),
+        "evidence": list(meta.evidence),
+        **(
+            {
+                "probes": [probe_name(probe) for probe in item.probes],
+                "cost": item.cost,
+                "without_root": item.without_root,
+            }
+            if isinstance(item, Check)
+            else {}
+        ),
+        "doc": inspect.cleandoc(meta.doc),
+    }
+
+
+def _observes(item: Check) -> dict[str, object]:
+    return {"probes": list(map(probe_name, item.probes)), "cost": item.cost, "without_root": item.without_root}

@@ -1,0 +1,334 @@
+"""Opens the database of the history: an embedded SQLite file, or a PostgreSQL server for a fleet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from preflight._util.usage_error import UsageError
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+    from sqlalchemy import URL, Connection, Engine
+
+#: A writer waits this long for others. A run of ten thousand nodes is written in a few seconds.
+LOCK_S = 60
+_CONNECT_S = 10
+#: A reader waits this long for a writer to finish, and for a server to answer.
+_READ_LOCK_S = 5
+#: Connections to a server that read at the same time.
+_READERS = 4
+#: Writers of PostgreSQL take turns by this lock ("pref" as a number), as those of SQLite do by that of the file.
+_LOCK = 0x70726566
+_INSTALL = 'pip install "preflight-train[history]"'
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """An open database with the tables of today. `label` is its address without a password."""
+
+    engine: Engine
+    label: str
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection that sees one state of the database.
+
+        Raises:
+            UsageError: the database cannot be read.
+        """
+        with _errors(f"{self.label} cannot be read"), self.engine.connect() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A connection whose changes are kept together at the end, or not at all. Writers take turns.
+
+        Raises:
+            UsageError: the database cannot be written.
+        """
+        with _errors(f"{self.label} cannot be written"), self.engine.connect() as connection, connection.begin():
+            _take_turn(connection)
+            yield connection
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+
+
+def open_database(address: str, *, create: bool = True) -> Database:
+    """Open the database at `sqlite:///FILE` or `postgresql://HOST/NAME`, and bring its tables to the state of today.
+
+    Args:
+        create: whether a SQLite file that does not exist is created.
+
+    Raises:
+        UsageError: the address is not valid, the packages for it are not installed, or it cannot be opened.
+    """
+    url = _parsed(address)
+    label = url.render_as_string(hide_password=True)
+    from sqlalchemy import create_engine, event
+
+    if url.get_backend_name() == "sqlite":
+        _check_file(url, label, create)
+        engine = create_engine(url, connect_args={"timeout": LOCK_S})
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+    else:
+        options = f"-c lock_timeout={LOCK_S * 1000} -c application_name=preflight"
+        engine = create_engine(url, connect_args={"connect_timeout": _CONNECT_S, "options": options})
+    database = Database(engine, label)
+    try:
+        _migrate(database)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+class HistoryUnavailable(UsageError):
+    """A database that cannot be shown: `kind` is `missing`, `older`, `newer` or `unreadable`."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOnlyHistory:
+    """A database that is only read, by connections that cannot write and whose queries end at a deadline."""
+
+    engine: Engine
+    label: str
+    file: Path | None
+    newest: str
+
+    @contextmanager
+    def reading(self, deadline_s: float) -> Iterator[Connection | None]:
+        """A connection that sees one state of the database; None if nothing was ever written to it.
+
+        Args:
+            deadline_s: a query that takes longer is ended by the database.
+
+        Raises:
+            HistoryUnavailable: the database is missing, cannot be read in time, or has other tables.
+        """
+        if self.file is not None and not self.file.is_file():
+            raise HistoryUnavailable("missing", f"{self.label}: no such file; `preflight nodes --history` writes it")
+        try:
+            with _errors(f"{self.label} cannot be read"), self.engine.connect() as connection:
+                _limit(connection, deadline_s)
+                yield connection if self._is_current(connection) else None
+        except HistoryUnavailable:
+            raise
+        except UsageError as error:
+            raise HistoryUnavailable("unreadable", str(error)) from None
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+
+    def _is_current(self, connection: Connection) -> bool:
+        """Whether the tables are those of today; False if there are none."""
+        from alembic.migration import MigrationContext
+        from sqlalchemy import inspect
+
+        found = MigrationContext.configure(connection).get_current_revision()
+        if found == self.newest:
+            return True
+        if found is None:
+            if not inspect(connection).get_table_names():
+                return False
+            raise HistoryUnavailable("unreadable", f"{self.label} is not a history of preflight: it has other tables")
+        if found in _known_revisions():
+            raise HistoryUnavailable(
+                "older",
+                f"{self.label} was written by an older preflight (schema {found}, expected {self.newest}); run once: "
+                f"preflight history --history {self.label}",
+            )
+        raise HistoryUnavailable(
+            "newer", f"{self.label} was written by a newer preflight (schema {found}); update this one"
+        )
+
+
+def open_read_only(address: str) -> ReadOnlyHistory:
+    """Prepare to read the database at `sqlite:///FILE` or `postgresql://HOST/NAME`, without changing anything in it.
+
+    It is opened again for each reading, so that a file that is replaced is seen.
+
+    Raises:
+        UsageError: the address is not valid, or the packages for it are not installed.
+    """
+    url = _parsed(address)
+    label = url.render_as_string(hide_password=True)
+    from sqlalchemy import URL, NullPool, create_engine, event
+
+    if url.get_backend_name() == "sqlite":
+        _check_name(url)
+        file = Path(url.database or "").absolute()
+        # `as_uri` quotes what would be an option of SQLite.
+        only = URL.create("sqlite", database=file.as_uri(), query={"mode": "ro", "uri": "true"})
+        engine = create_engine(only, poolclass=NullPool, connect_args={"timeout": _READ_LOCK_S})
+        event.listen(engine, "connect", _prepare_reader)
+        event.listen(engine, "begin", _begin_sqlite)
+        return ReadOnlyHistory(engine, label, file, _newest_revision())
+    options = "-c application_name=preflight -c default_transaction_read_only=on"
+    engine = create_engine(
+        url,
+        isolation_level="REPEATABLE READ",
+        pool_size=_READERS,
+        max_overflow=0,
+        pool_timeout=_READ_LOCK_S,
+        pool_pre_ping=True,
+        connect_args={"connect_timeout": _READ_LOCK_S, "options": options},
+    )
+    return ReadOnlyHistory(engine, label, None, _newest_revision())
+
+
+def _prepare_reader(connection: Any, record: Any) -> None:
+    connection.isolation_level = None
+    connection.execute("PRAGMA query_only = ON")
+
+
+def _limit(connection: Connection, deadline_s: float) -> None:
+    """Let the database end a query that takes too long."""
+    if connection.dialect.name == "sqlite":
+        until = time.monotonic() + deadline_s
+        driver: Any = connection.connection.dbapi_connection
+        driver.set_progress_handler(lambda: time.monotonic() > until, 20_000)
+    else:
+        connection.exec_driver_sql(f"SET LOCAL statement_timeout = {max(1, int(deadline_s * 1000))}")
+
+
+def _parsed(address: str) -> URL:
+    """The address, checked; its errors never show a password."""
+    try:
+        from sqlalchemy import make_url
+        from sqlalchemy.exc import ArgumentError
+    except ModuleNotFoundError:
+        raise UsageError(f"--history needs packages that are not installed; run: {_INSTALL}") from None
+    expected = "expected sqlite:///FILE (sqlite:////var/lib/... for an absolute path) or postgresql://USER@HOST/NAME"
+    try:
+        url = make_url(address)
+    except (ArgumentError, ValueError):
+        raise UsageError(f"--history: not the address of a database; {expected}") from None
+    backend = url.drivername.partition("+")[0]
+    if backend == "postgres":
+        backend = "postgresql"
+    if backend not in ("sqlite", "postgresql"):
+        raise UsageError(f"--history: {backend!r} is not a kind of database that is supported; {expected}")
+    if backend == "sqlite":
+        return url.set(drivername="sqlite")
+    try:
+        import psycopg  # noqa: F401
+    except ImportError:
+        raise UsageError(f"--history postgresql://... needs psycopg, which is not installed; run: {_INSTALL}") from None
+    return url.set(drivername="postgresql+psycopg")
+
+
+def _check_name(url: URL) -> None:
+    if not url.database or url.database == ":memory:":
+        raise UsageError("--history sqlite: names no file; use sqlite:///FILE")
+
+
+def _check_file(url: URL, label: str, create: bool) -> None:
+    _check_name(url)
+    assert url.database is not None
+    file = Path(url.database)
+    if not file.exists():
+        if not create:
+            raise UsageError(f"{label}: no such file; `preflight nodes --history {label}` writes it")
+        if not file.parent.is_dir():
+            raise UsageError(f"{label}: the folder {file.parent} does not exist")
+
+
+def _prepare_sqlite(connection: Any, record: Any) -> None:
+    # Transactions are begun by `_begin_sqlite`, and not by the driver when it sees a first change.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.execute("PRAGMA synchronous = FULL")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN")
+
+
+def _take_turn(connection: Connection) -> None:
+    """Wait until no other process writes."""
+    if connection.dialect.name == "sqlite":
+        # A transaction that began with a read could not become a writer while another one commits.
+        connection.exec_driver_sql("ROLLBACK")
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    else:
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
+
+
+def _migrate(database: Database) -> None:
+    """Bring the tables to the state of today, one process at a time."""
+    from alembic.migration import MigrationContext
+
+    config = _steps()
+    newest = _newest_revision()
+
+    def version(connection: Connection) -> str | None:
+        return MigrationContext.configure(connection).get_current_revision()
+
+    with _errors(f"{database.label} cannot be opened"), database.engine.connect() as connection:
+        if version(connection) == newest:
+            return
+    with database.writing() as connection:
+        found = version(connection)
+        if found == newest:
+            return
+        if found is not None and found not in _known_revisions():
+            raise UsageError(f"{database.label} was written by a newer preflight (schema {found}); update this one")
+        from alembic import command
+
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+def _steps() -> Config:
+    """Where alembic finds the steps from one state of the tables to the next."""
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    return config
+
+
+def _newest_revision() -> str:
+    """The state of the tables that this preflight writes."""
+    from alembic.script import ScriptDirectory
+
+    newest = ScriptDirectory.from_config(_steps()).get_current_head()
+    assert newest is not None
+    return newest
+
+
+def _known_revisions() -> set[str]:
+    """Every state of the tables that this preflight knows."""
+    from alembic.script import ScriptDirectory
+
+    return {step.revision for step in ScriptDirectory.from_config(_steps()).walk_revisions()}
+
+
+@contextmanager
+def _errors(what: str) -> Iterator[None]:
+    """Turn errors of the database into a sentence: the driver's first line, without parameters or a password."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except SQLAlchemyError as error:
+        cause = getattr(error, "orig", None) or error
+        lines = str(cause).strip().splitlines() or [type(cause).__name__]
+        raise UsageError(f"{what}: {lines[0]}") from None

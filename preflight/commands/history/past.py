@@ -1,0 +1,274 @@
+"""Reads the runs of a database as series: states, properties, failures and measurements of each node, run by run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from preflight.commands.history.database import Database
+from preflight.model.measurements import Quantity
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Select
+
+_DAY_S = 86_400
+#: A statement takes a limited number of values.
+_MAX_NAMED_RUNS = 5_000
+
+Values = list[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class PastRun:
+    """A run: `began` counts seconds since the epoch."""
+
+    id: int
+    began: int
+    verb: str
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A counted fault of a node in a run. `rule` is empty for a node that did not answer."""
+
+    run: int
+    node: str
+    rule: str
+    name: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A quantity of nodes in every run; None where a node was not measured."""
+
+    quantity: Quantity
+    values: Mapping[str, Values]
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Runs in the order of time, and what they saw. Lists of a node have one entry for each run.
+
+    Args:
+        runs: in the order of time.
+        states: `passing`, `failing` or `unknown` in each run; None in runs without the node.
+        sets: the number of the node's property set in each run; None if nothing is known.
+        properties: the property sets by number.
+        failures: in the order of time, then by node.
+        series: by the name of the quantity.
+    """
+
+    runs: tuple[PastRun, ...] = ()
+    states: Mapping[str, list[str | None]] = field(default_factory=dict)
+    sets: Mapping[str, list[int | None]] = field(default_factory=dict)
+    properties: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    failures: tuple[Failure, ...] = ()
+    series: Mapping[str, Series] = field(default_factory=dict)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Every node, by name."""
+        return tuple(self.states)
+
+
+@dataclass(frozen=True, slots=True)
+class PastLink:
+    """The values of one direction of a link, by the number of the run."""
+
+    quantity: Quantity
+    node: str
+    peer: str
+    values: Values
+
+
+def load_past(database: Database, *, days: float | None = None) -> Past:
+    """Everything about nodes in the runs of the last `days` before the newest run; without `days` in all runs.
+
+    Raises:
+        UsageError: the database cannot be read.
+    """
+    with database.reading() as connection:
+        return past_in(connection, days=days)
+
+
+def past_in(
+    connection: Connection, *, days: float | None = None, newest: int | None = None, measured: bool = True
+) -> Past:
+    """The same from an open connection.
+
+    Args:
+        newest: at most so many runs, the newest ones.
+        measured: whether measurements are read, too; they are most of the work.
+    """
+    runs = _runs(connection, days)
+    if newest is not None:
+        runs = runs[-newest:]
+    if not runs:
+        return Past()
+    place = {run.id: number for number, run in enumerate(runs)}
+    names = names_in(connection)
+    states, sets = _states(connection, place, names)
+    return Past(
+        runs=runs,
+        states=states,
+        sets=sets,
+        properties=_properties(connection),
+        failures=_failures(connection, place, names),
+        series=_series(connection, place, names) if measured else {},
+    )
+
+
+def load_links(database: Database, past: Past, node: str) -> tuple[PastLink, ...]:
+    """The measurements of every link of a node in these runs, by quantity and peer."""
+    place = {run.id: number for number, run in enumerate(past.runs)}
+    found: dict[tuple[str, str, str], Values] = {}
+    with database.reading() as connection:
+        names, quantities = names_in(connection), quantities_in(connection)
+        for run, quantity, nodes, peers, values in measured_in(connection, place, links=True):
+            for source, peer, value in zip(json.loads(nodes), json.loads(peers), json.loads(values), strict=True):
+                pair = names[source], names[peer]
+                if node in pair:
+                    series = found.setdefault((quantities[quantity].name, *pair), [None] * len(place))
+                    series[place[run]] = value
+    by_name = {quantity.name: quantity for quantity in quantities.values()}
+    return tuple(
+        PastLink(by_name[name], source, peer, found[name, source, peer]) for name, source, peer in sorted(found)
+    )
+
+
+def _runs(connection: Connection, days: float | None) -> tuple[PastRun, ...]:
+    from sqlalchemy import func, select
+
+    from preflight.commands.history.tables import RUNS
+
+    columns = (RUNS.c.id, RUNS.c.began, RUNS.c.verb, RUNS.c.verdict)
+    query = select(*columns).order_by(RUNS.c.began, RUNS.c.key)
+    newest = connection.scalar(select(func.max(RUNS.c.began)))
+    if days is not None and newest is not None:
+        query = query.where(RUNS.c.began > newest - days * _DAY_S)
+    return tuple(PastRun(*row) for row in connection.execute(query))
+
+
+def names_in(connection: Connection) -> dict[int, str]:
+    """The names of all nodes, by number."""
+    from preflight.commands.history.tables import NODES
+
+    return {row.id: row.name for row in connection.execute(NODES.select())}
+
+
+def quantities_in(connection: Connection) -> dict[int, Quantity]:
+    """Everything that was ever measured, by number."""
+    from preflight.commands.history.tables import QUANTITIES
+
+    return {
+        row.id: Quantity(row.name, row.title, row.unit, row.kind, row.better, row.least, row.share)
+        for row in connection.execute(QUANTITIES.select())
+    }
+
+
+def _properties(connection: Connection) -> dict[int, dict[str, str]]:
+    from preflight.commands.history.tables import PROPERTY_SETS
+
+    return {row.id: json.loads(row.content) for row in connection.execute(PROPERTY_SETS.select())}
+
+
+def _states(
+    connection: Connection, place: Mapping[int, int], names: Mapping[int, str]
+) -> tuple[dict[str, list[str | None]], dict[str, list[int | None]]]:
+    """The state and the property set of each node in each run. The database folds the nodes of a run into lists."""
+    from sqlalchemy import Text, cast, func, select
+
+    from preflight.commands.history.tables import NODE_RUNS
+
+    table = NODE_RUNS.c
+    fold = func.json_group_array if connection.dialect.name == "sqlite" else func.json_agg
+    query = select(table.run_id, table.property_set_id, table.state, cast(fold(table.node_id), Text)).group_by(
+        table.run_id, table.property_set_id, table.state
+    )
+    states: dict[int, list[str | None]] = {}
+    sets: dict[int, list[int | None]] = {}
+    for run, property_set, state, nodes in connection.execute(_of(query, table.run_id, place)):
+        if run not in place:
+            continue
+        at = place[run]
+        for node in json.loads(nodes):
+            if node not in states:
+                states[node], sets[node] = [None] * len(place), [None] * len(place)
+            states[node][at], sets[node][at] = state, property_set
+    ordered = sorted(states, key=lambda node: names[node])
+    return {names[node]: states[node] for node in ordered}, {names[node]: sets[node] for node in ordered}
+
+
+def _failures(connection: Connection, place: Mapping[int, int], names: Mapping[int, str]) -> tuple[Failure, ...]:
+    """What made nodes fail: the node did not answer, or has a fault in a run in which its state is failing."""
+    from sqlalchemy import and_, select
+
+    from preflight.commands.history.tables import NODE_RUNS, OUTCOMES
+
+    silent = select(NODE_RUNS.c.run_id, NODE_RUNS.c.node_id, NODE_RUNS.c.problem).where(NODE_RUNS.c.problem != "")
+    found = [
+        Failure(place[run], names[node], "", "", problem)
+        for run, node, problem in connection.execute(_of(silent, NODE_RUNS.c.run_id, place))
+        if run in place
+    ]
+    same = and_(NODE_RUNS.c.run_id == OUTCOMES.c.run_id, NODE_RUNS.c.node_id == OUTCOMES.c.node_id)
+    faults = (
+        select(OUTCOMES.c.run_id, OUTCOMES.c.node_id, OUTCOMES.c.rule, OUTCOMES.c.name, OUTCOMES.c.message)
+        .join(NODE_RUNS, same)
+        .where(OUTCOMES.c.status == "fail", NODE_RUNS.c.state == "failing")
+    )
+    found += [
+        Failure(place[run], names[node], *texts)
+        for run, node, *texts in connection.execute(_of(faults, OUTCOMES.c.run_id, place))
+        if run in place
+    ]
+    return tuple(sorted(found, key=lambda item: (item.run, item.node, item.rule, item.message)))
+
+
+def measured_in(
+    connection: Connection, runs: Collection[int], *, links: bool, quantity: int | None = None
+) -> list[Sequence[Any]]:
+    """The measurements of these runs: run, quantity, and the JSON lists of nodes, peers and values."""
+    from sqlalchemy import select
+
+    from preflight.commands.history.tables import MEASUREMENTS
+
+    table = MEASUREMENTS.c
+    query = select(table.run_id, table.quantity_id, table.node_ids, table.peer_ids, table.value_list)
+    query = query.where(table.peer_ids != "[]" if links else table.peer_ids == "[]")
+    if quantity is not None:
+        query = query.where(table.quantity_id == quantity)
+    return [row for row in connection.execute(_of(query, table.run_id, runs)) if row[0] in runs]
+
+
+def _of(query: Select[Any], column: Any, runs: Collection[int]) -> Select[Any]:
+    """The query for these runs; with too many for a statement, their rows are picked afterwards."""
+    return query.where(column.in_(runs)) if len(runs) <= _MAX_NAMED_RUNS else query
+
+
+def _series(connection: Connection, place: Mapping[int, int], names: Mapping[int, str]) -> dict[str, Series]:
+    quantities = quantities_in(connection)
+    values: dict[int, dict[int, Values]] = {}
+    # Most runs measure the same nodes in the same order.
+    lists: dict[str, list[int]] = {}
+    for run, quantity, node_ids, _, value_list in measured_in(connection, place, links=False):
+        nodes = lists.get(node_ids)
+        if nodes is None:
+            nodes = lists[node_ids] = json.loads(node_ids)
+        at, of_node = place[run], values.setdefault(quantity, {})
+        for node, value in zip(nodes, json.loads(value_list), strict=True):
+            series = of_node.get(node)
+            if series is None:
+                series = of_node[node] = [None] * len(place)
+            series[at] = value
+    found = {}
+    for quantity, of_node in values.items():
+        ordered = sorted(of_node, key=lambda node: names[node])
+        found[quantities[quantity].name] = Series(
+            quantities[quantity], {names[node]: of_node[node] for node in ordered}
+        )
+    return dict(sorted(found.items()))

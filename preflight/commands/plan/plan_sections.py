@@ -1,0 +1,159 @@
+"""The sections of a plan, shared by text, Markdown and HTML."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from preflight.analysis.model_size import format_gibibytes
+from preflight.commands.plan.job_plan import JobPlan, LaunchPlan, Place, ResourceRequest, Setting
+from preflight.reporters.text.groups import count
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One line of a section: label, text and location."""
+
+    label: str
+    text: str
+    places: tuple[Place, ...] = ()
+
+
+def size_of(launch: LaunchPlan) -> str:
+    """Format the size, such as `16 ranks on 2 nodes`, with `unknown` for numbers that are not known."""
+    if launch.starts_one and launch.ranks:
+        row = launch.ranks[0]
+        return f"{'parameter server' if row.role == 'server' else row.role} {row.ranks}"
+    roles = [row for row in launch.ranks if row.role in ("server", "trainer")]
+    if roles:
+        servers = _amount([row.ranks for row in roles if row.role == "server"])
+        trainers = _amount([row.ranks for row in roles if row.role == "trainer"])
+        return f"{count(servers, 'parameter server')} and {count(trainers, 'trainer')}"
+    if launch.world_size is not None and launch.world_size.known:
+        ranks = _counted(launch.world_size.value, "rank")
+        nodes = launch.nodes
+        return f"{ranks} on {_counted(nodes.value, 'node')}" if nodes is not None and nodes.known else ranks
+    each = launch.processes_per_node
+    if each is not None and each.known:
+        nodes_known = launch.nodes is not None and launch.nodes.known
+        return f"{each.value} on each node" + ("" if nodes_known else "; the number of nodes is unknown")
+    return "the number of ranks is unknown"
+
+
+def _counted(number: str, what: str) -> str:
+    return f"{number} {what}{'' if number == '1' else 's'}"
+
+
+def _amount(spans: list[str]) -> int:
+    total = 0
+    for span in spans:
+        first, _, last = span.partition("-")
+        total += int(last or first) - int(first) + 1
+    return total
+
+
+def facts_of(launch: LaunchPlan, *, everything: bool) -> Iterator[Fact]:
+    """Return the facts of a launch, the most important ones first; `everything` adds all settings."""
+    if launch.started_at:
+        yield Fact("started at", "", launch.started_at)
+    if launch.inside:
+        yield Fact("inside", " > ".join(launch.inside))
+    if launch.condition:
+        yield Fact("branch", launch.condition)
+    if launch.concurrent:
+        yield Fact("meanwhile", "later commands run at the same time")
+    for label, setting in (
+        ("nodes", launch.nodes),
+        ("each node", launch.processes_per_node),
+        ("world", launch.world_size),
+    ):
+        if setting is not None:
+            yield _of_setting(label, setting, value_only=True)
+    for endpoint in launch.endpoints:
+        yield Fact(
+            "endpoints",
+            f"{endpoint.address}, {endpoint.purpose}; used by {endpoint.dialled_by}",
+            (endpoint.place,),
+        )
+    for setting in launch.interfaces:
+        yield _of_variable("interface", setting, launch)
+    if launch.grid is not None:
+        places = tuple(axis.place for axis in launch.grid.axes if axis.place is not None)
+        experts = "".join(f"; {axis.size} EP within DP" for axis in launch.grid.axes if axis.name == "EP")
+        yield Fact("grid", launch.grid.equation + experts, places)
+    if launch.batch is not None:
+        yield Fact("batch", launch.batch.equation, launch.batch.places)
+    if launch.memory:
+        yield Fact(
+            "GPU memory", f"at least {format_gibibytes(sum(part.size_bytes for part in launch.memory))} on each GPU"
+        )
+        for part in launch.memory:
+            yield Fact("", f"{format_gibibytes(part.size_bytes)} {part.name}: {part.formula}")
+    if launch.servers:
+        yield Fact("servers", launch.servers)
+    for setting in launch.paths:
+        yield _of_setting(setting.name.replace("_", " "), setting, value_only=True)
+    for setting in launch.variables:
+        yield _of_variable("variable", setting, launch)
+    if launch.arguments or launch.rank_arguments:
+        words = [*launch.rank_arguments]
+        words += ["..." if word is None else shlex.quote(word) for word in launch.arguments]
+        yield Fact("arguments", " ".join(words))
+    for setting in launch.settings if everything else ():
+        yield _of_setting("setting", setting)
+    for item in launch.open:
+        decided = f"; {item.decided_by} decides it" if item.decided_by else ""
+        yield Fact("not known", f"{item.name.replace('_', ' ')}: {item.reason}{decided}", (item.place,))
+
+
+def _of_variable(label: str, setting: Setting, launch: LaunchPlan) -> Fact:
+    fact = _of_setting(label, setting)
+    kept = ", not passed to other hosts" if setting.name in launch.kept_variables else ""
+    return Fact(fact.label, fact.text + kept, fact.places)
+
+
+def _of_setting(label: str, setting: Setting, *, value_only: bool = False) -> Fact:
+    text = setting.value if value_only else f"{setting.name}={setting.value}"
+    if value_only and setting.known and setting.spelling and label in ("nodes", "each node", "world"):
+        text += f"  ({setting.spelling})"
+    for other in setting.overrides:
+        text += f", overrides {other.spelling} ({other.place})"
+    return Fact(label, text, (setting.place,))
+
+
+_COLUMNS = ("role", "node", "host", "ranks", "local ranks", "devices")
+
+
+def rank_table(launch: LaunchPlan) -> tuple[tuple[str, ...], ...]:
+    """Return the ranks as rows of a table after its header, without empty columns; empty without ranks."""
+    rows = [(row.role, row.node, row.host, row.ranks, row.local_ranks, row.devices) for row in launch.ranks]
+    used = [number for number in range(len(_COLUMNS)) if any(row[number] for row in rows)]
+    table = [tuple(row[number] for number in used) for row in (_COLUMNS, *rows)]
+    return tuple(table) if rows else ()
+
+
+def request_of(request: ResourceRequest) -> str:
+    """Format the resource request as an equation; empty if nothing is known."""
+    parts = []
+    if request.nodes:
+        parts.append(count(request.nodes, "node"))
+    if request.gpus_per_node:
+        parts.append(count(request.gpus_per_node, "GPU"))
+    if request.time_limit_s:
+        parts.append(f"{request.time_limit_s / 3600:g} h")
+    if not parts:
+        return ""
+    text = " x ".join(parts)
+    if request.gpu_hours is not None:
+        text += f" = {request.gpu_hours:,.6g} GPU-hours at most"
+    if request.cost is not None:
+        text += f", {request.cost:,.2f} at the given price"
+    return text
+
+
+def summary_of(job: JobPlan) -> str:
+    """Format the total, such as `2 launches in 3 files`."""
+    launches = len(job.launches)
+    summary = f"{launches} launch{'' if launches == 1 else 'es'}" if launches else "no launch was recognised"
+    return f"{summary} in {count(len(job.files), 'file')}"

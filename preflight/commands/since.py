@@ -1,0 +1,200 @@
+"""`lint --since`: judges the jobs that a change touches, and what is new in them against an earlier commit."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from preflight import __version__
+from preflight._util.usage_error import UsageError
+from preflight.config.baseline import of_findings
+from preflight.engine.judge import judge
+from preflight.engine.report import Report
+from preflight.model.configuration import Configuration, Since
+from preflight.model.job import Job, LeftOut
+from preflight.model.progress import Progress, ignore
+from preflight.model.recording import Recording
+from preflight.plugins import registry
+from preflight.sources.discovery.assemble import assemble
+from preflight.sources.discovery.git_revision import Revision, UnreadableRevision, open_revision
+from preflight.sources.discovery.snapshot import TreeSnapshot, below
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """The jobs of the working tree and of an earlier commit.
+
+    Args:
+        jobs: of the working tree, all of them.
+        touched: those with a file that was changed, added or removed.
+        changed: the paths of these files.
+        old_root: a folder with the files of the commit, while `versions_of` is open.
+        old_paths: those of the paths that exist there.
+        old_jobs: of the commit, those that have a file in common with a job in `touched`, or a file that was removed.
+        left_out: files of folders of the working tree that were skipped.
+    """
+
+    commit: str
+    jobs: tuple[Job, ...]
+    touched: tuple[Job, ...]
+    changed: tuple[str, ...]
+    old_root: Path
+    old_paths: tuple[Path, ...]
+    old_jobs: tuple[Job, ...]
+    left_out: tuple[LeftOut, ...]
+
+
+def lint_since(
+    root: Path,
+    paths: Sequence[Path],
+    revision: str,
+    configuration: Configuration,
+    *,
+    created: str,
+    branch_point: bool = False,
+    processes: int = 1,
+    progress: Progress = ignore,
+) -> Report:
+    """Judge the jobs of the working tree that differ from a commit; findings that existed there do not count.
+
+    Raises:
+        UsageError: the commit cannot be read.
+    """
+    with versions_of(
+        root, paths, revision, configuration.exclude, branch_point=branch_point, processes=processes, progress=progress
+    ) as versions:
+        return judge_versions(versions, revision, configuration, created=created, progress=progress)
+
+
+def judge_versions(
+    versions: Versions, revision: str, configuration: Configuration, *, created: str, progress: Progress = ignore
+) -> Report:
+    """The report on the touched jobs. Both versions are judged by the same configuration."""
+
+    def recording(jobs: tuple[Job, ...], settings: Configuration, left_out: tuple[LeftOut, ...]) -> Recording:
+        return Recording(
+            jobs=jobs, created=created, tool_version=__version__, configuration=settings, left_out=left_out
+        )
+
+    existing = judge(recording(versions.old_jobs, configuration, ())).findings if versions.old_jobs else ()
+    # A finding of the baseline is suppressed in both versions, and reported as such.
+    since = Since(
+        revision,
+        versions.commit,
+        of_findings(existing).entries,
+        versions.changed,
+        len(versions.jobs) - len(versions.touched),
+    )
+    settings = replace(configuration, since=since)
+    return judge(recording(versions.touched, settings, versions.left_out), progress=progress)
+
+
+@contextmanager
+def versions_of(
+    root: Path,
+    paths: Sequence[Path],
+    revision: str,
+    exclude: Sequence[str] = (),
+    *,
+    branch_point: bool = False,
+    processes: int = 1,
+    progress: Progress = ignore,
+) -> Iterator[Versions]:
+    """Read both versions of the jobs in `paths`. The earlier one is written to a private folder, without being
+    executed; if no job is touched, it is not read.
+
+    Args:
+        branch_point: compare with the last commit that HEAD and `revision` have in common.
+
+    Raises:
+        UsageError: the commit cannot be read.
+    """
+    try:
+        with (
+            open_revision(root, revision, branch_point=branch_point) as old,
+            tempfile.TemporaryDirectory(prefix="preflight-") as name,
+        ):
+            snapshot = TreeSnapshot(root, exclude)
+            sources = registry.sources()
+            jobs = assemble(root, paths, sources=sources, snapshot=snapshot, jobs=processes, progress=progress)
+            change = _Change(old, root)
+            touched = tuple(job for job in map(change.touched_part, jobs) if job is not None)
+            removed = change.removed()
+            place = Path(name).resolve()
+            old_paths: tuple[Path, ...] = ()
+            old_jobs: tuple[Job, ...] = ()
+            if touched or removed:
+                old.write(place)
+                old_paths = tuple(path for path in (place / below(root, path) for path in paths) if path.exists())
+            if old_paths:
+                earlier = TreeSnapshot(place, exclude)
+                old_jobs = assemble(place, old_paths, sources=sources, snapshot=earlier, jobs=processes)
+            if removed:
+                touched = _with_jobs_that_lost_a_file(jobs, touched, old_jobs, removed)
+            names = {file.path for job in touched for file in job.files}
+            yield Versions(
+                old.commit,
+                jobs,
+                touched,
+                tuple(sorted(change.changed & names | removed & {f.path for job in old_jobs for f in job.files})),
+                place,
+                old_paths,
+                tuple(job for job in old_jobs if (names | removed) & {file.path for file in job.files}),
+                snapshot.left_out,
+            )
+    except UnreadableRevision as error:
+        raise UsageError(f"--since {revision}: {error}") from None
+
+
+class _Change:
+    """The difference between a commit and the working tree, determined for the files that matter."""
+
+    def __init__(self, old: Revision, root: Path) -> None:
+        self._old = old
+        self._root = root
+        self._known: dict[str, bool] = {}
+
+    @property
+    def changed(self) -> set[str]:
+        """The files that turned out to be different, or new."""
+        return {path for path, unchanged in self._known.items() if not unchanged}
+
+    def removed(self) -> set[str]:
+        """Files of the commit that no longer exist."""
+        return {path for path in self._old.files if not (self._root / path).exists()}
+
+    def touched_part(self, job: Job) -> Job | None:
+        """The job, if the change touches it. Of any other job only the notes on changed files that must be read
+        remain; None if there are none.
+        """
+        # Each file is compared, so that `changed` has all of them.
+        unchanged = [self._is_unchanged(file.path) for file in job.files]
+        if not all(unchanged) or any(self._is_removed(reference.target) for reference in job.references):
+            return job
+        notes = tuple(note for note in job.notes if note.required and not self._is_unchanged(note.span.path))
+        return Job(job.name, notes=notes) if notes else None
+
+    def _is_removed(self, path: str) -> bool:
+        return path in self._old.files and not (self._root / path).exists()
+
+    def _is_unchanged(self, path: str) -> bool:
+        known = self._known.get(path)
+        if known is None:
+            known = self._known[path] = self._old.is_unchanged(path, self._root)
+        return known
+
+
+def _with_jobs_that_lost_a_file(
+    jobs: Sequence[Job], touched: Sequence[Job], old_jobs: Sequence[Job], removed: set[str]
+) -> tuple[Job, ...]:
+    """Add the jobs that had a file which was removed, and no longer refer to it."""
+    lost = {file.path for old in old_jobs if removed & {f.path for f in old.files} for file in old.files}
+    whole = {job.name: job for job in touched}
+    return tuple(
+        job if lost & {file.path for file in job.files} else whole[job.name]
+        for job in jobs
+        if job.name in whole or lost & {file.path for file in job.files}
+    )

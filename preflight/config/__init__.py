@@ -1,0 +1,1 @@
+"""Resolves the configuration file and command-line choices into one `Configuration`; handles the baseline."""

@@ -1,0 +1,121 @@
+"""A baseline: the lint findings that existed when a project adopted preflight, so that only new ones count.
+
+Entries are fingerprints, which do not change when lines move. Faults of nodes do not belong to the repository and are
+not included: use waivers, which expire.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from preflight._util import regular_file
+from preflight._util.usage_error import UsageError
+from preflight.model.configuration import Accepted
+from preflight.model.findings import Finding
+
+DEFAULT_NAME = "preflight-baseline.json"
+_VERSION = 1
+_MAX_MESSAGE_LENGTH = 160
+#: Room for some 60,000 findings, more than any project accepts.
+_MAX_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """Accepted findings, by file, then rule."""
+
+    entries: tuple[Accepted, ...] = ()
+
+
+def of_findings(findings: Iterable[Finding]) -> Baseline:
+    """A baseline that accepts all of these findings."""
+    entries = (
+        Accepted(
+            finding.fingerprint,
+            finding.id,
+            finding.locations[0].path if finding.locations else "",
+            " ".join(finding.message.split())[:_MAX_MESSAGE_LENGTH],
+        )
+        for finding in findings
+    )
+    return Baseline(_in_order(entries))
+
+
+def without(baseline: Baseline, stale: Sequence[Accepted]) -> Baseline:
+    """The baseline without these entries."""
+    gone = {entry.fingerprint for entry in stale}
+    return Baseline(tuple(entry for entry in baseline.entries if entry.fingerprint not in gone))
+
+
+def load(path: Path) -> Baseline:
+    """Load the baseline from a file.
+
+    Raises:
+        UsageError: it cannot be read, or is invalid.
+    """
+    try:
+        document = json.loads(regular_file.read(path, _MAX_BYTES))
+    except FileNotFoundError:
+        raise UsageError(f"the baseline {path} does not exist; `preflight baseline write` makes one") from None
+    except OSError as error:
+        raise UsageError(f"the baseline {path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"the baseline {path} is not valid JSON: {error}") from None
+    if not isinstance(document, dict) or not isinstance(document.get("findings"), list):
+        raise UsageError(f"{path} is not a baseline; `preflight baseline write` makes one")
+    if document.get("schema_version") != _VERSION:
+        version = document.get("schema_version")
+        raise UsageError(f"the baseline {path} has the schema version {version!r}; this preflight reads {_VERSION}")
+    return Baseline(tuple(_entry(path, number, item) for number, item in enumerate(document["findings"])))
+
+
+def _entry(path: Path, number: int, item: Any) -> Accepted:
+    keys = ("fingerprint", "id", "path", "message")
+    if not isinstance(item, dict) or not all(isinstance(item.get(key), str) for key in keys):
+        raise UsageError(f"{path}: findings[{number}] must have the strings fingerprint, id, path and message")
+    return Accepted(*(str(item[key]) for key in keys))
+
+
+def dump(baseline: Baseline) -> bytes:
+    """Format the baseline as JSON, one finding per line, so that version control shows what changes."""
+    rows = [
+        json.dumps(
+            {"id": entry.id, "path": entry.path, "fingerprint": entry.fingerprint, "message": entry.message},
+            ensure_ascii=True,
+        )
+        for entry in baseline.entries
+    ]
+    inner = ",\n".join(f"    {row}" for row in rows)
+    body = f"[\n{inner}\n  ]" if rows else "[]"
+    return f'{{\n  "schema_version": {_VERSION},\n  "findings": {body}\n}}\n'.encode()
+
+
+def summary(entries: Sequence[Accepted]) -> str:
+    """Format as `1 finding`, `12 findings`."""
+    return f"{len(entries)} finding{'' if len(entries) == 1 else 's'}"
+
+
+def listed(entries: Sequence[Accepted]) -> str:
+    """A line for each entry."""
+    return "".join(f"{entry.path}: {entry.id} {entry.message}\n" for entry in entries)
+
+
+def table(baseline: Baseline) -> str:
+    """The number of accepted findings of each rule, and their files."""
+    lines: list[str] = []
+    by_rule = Counter(entry.id for entry in baseline.entries)
+    for id, count in sorted(by_rule.items(), key=lambda pair: (-pair[1], pair[0])):
+        lines.append(f"{id}  {count}")
+        files = Counter(entry.path for entry in baseline.entries if entry.id == id)
+        lines.extend(f"    {path}{f'  {here}' if here > 1 else ''}" for path, here in sorted(files.items()))
+    lines.append(f"{summary(baseline.entries)} accepted")
+    return "\n".join(lines) + "\n"
+
+
+def _in_order(entries: Iterable[Accepted]) -> tuple[Accepted, ...]:
+    return tuple(sorted(entries, key=lambda entry: (entry.path, entry.id, entry.fingerprint)))

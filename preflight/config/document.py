@@ -1,0 +1,321 @@
+"""A configuration file as a document: reads it, finds every mistake in it with its location, and turns it into choices.
+
+The file may be untrusted, like the rest of its tree. It can choose among rules, set their severity and accept findings;
+it cannot name code, a file to write or its own rules unless the user named the file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from preflight._util import regular_file
+from preflight._util.hostlists import max_host_count
+from preflight._util.hostnames import is_host_range
+from preflight._util.redaction import scrub
+from preflight._util.schema_problems import Problem
+from preflight._util.suggest import nearest_path
+from preflight._util.toml_spans import KeyPath, Places, TomlError, loads, value_at
+from preflight._util.usage_error import UsageError
+from preflight.config.choices import NAMES, Chosen
+from preflight.config.names import declared_by, relative, unknown, why_not_error
+from preflight.config.resolve import items_called
+from preflight.config.schema import Settings, validated
+from preflight.model.configuration import Configuration, FileIgnores, SeverityChoice, Site, Waiver, severity_chosen
+from preflight.model.findings import PROFILES, Confidence, Severity
+from preflight.model.job import NoteKind, Span
+from preflight.sources.base import SourceFile
+from preflight.sources.discovery.gitignore import problem as pattern_problem
+from preflight.sources.discovery.gitignore import relocate
+from preflight.sources.formats.tree import DirectoryTree
+
+_MAX_BYTES = 1 << 20
+#: More entries than this in all lists together would make every finding expensive to judge.
+_MAX_ENTRIES = 2000
+#: The number of nodes that all waivers together may name.
+_MAX_HOSTS = 100_000
+_MAX_PROBLEMS = 10
+
+
+def load_named(file: Path, root: Path, declared: Site) -> Document:
+    """The configuration in a file that the user named.
+
+    Raises:
+        UsageError: it cannot be used.
+    """
+    try:
+        text = regular_file.read_text(file, _MAX_BYTES, encoding="utf-8-sig")
+    except OSError as error:
+        raise UsageError(f"--config {file} cannot be read: {error.strerror}{nearest_path(file)}") from None
+    except ValueError:
+        raise UsageError(f"--config {file} is not UTF-8") from None
+    document = _document(text, file, root, declared, trusted=True)
+    if document is None:
+        raise UsageError(f"--config {file} has no [tool.preflight] table")
+    return document
+
+
+def load_found(file: Path, root: Path, top: Path, declared: Site) -> Document | None:
+    """The configuration in a file of the tree below `top`; None if it does not configure preflight.
+
+    Raises:
+        UsageError: it cannot be used.
+    """
+    # This reader accepts only regular files inside the tree.
+    read = DirectoryTree(top, max_file_bytes=_MAX_BYTES).read(os.path.relpath(file, top))
+    if isinstance(read, SourceFile):
+        return _document(read.text, file, root, declared)
+    if file.name == NAMES[0] or read.kind is not NoteKind.MALFORMED:
+        # An attacker who can enlarge a pyproject.toml must not be able to disable it that way.
+        raise UsageError(f"the configuration cannot be used: {read.message}")
+    return None
+
+
+def _document(text: str, file: Path, root: Path, declared: Site, *, trusted: bool = False) -> Document | None:
+    table: KeyPath = ("tool", "preflight") if file.name == "pyproject.toml" else ()
+    if table and "preflight" not in text:
+        return None
+    shown = relative(file, root)
+    try:
+        whole = loads(text)
+    except TomlError as error:
+        raise UsageError(f"{shown}:{error}") from None
+    held = value_at(whole, table)
+    if held is None:
+        return None
+    places = Places(text)
+    problems: list[Problem] = []
+    settings = validated(held) if isinstance(held, dict) else [Problem((), "`tool.preflight` must be a table")]
+    if isinstance(settings, list):
+        problems, settings = settings, Settings()
+    if trusted and settings.site_rules:
+        from preflight.plugins.site import loader
+
+        declared = loader.load([file.parent / said for said in settings.site_rules], taken=declared)
+    document = Document(file, shown, root, settings, places, table, trusted, declared)
+    problems.extend(document.problems())
+    if problems:
+        raise UsageError(document.sentence(problems))
+    return document
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A parsed configuration file: `display_path` is its path for people, `table` the path of our table in it."""
+
+    file: Path
+    display_path: str
+    root: Path
+    settings: Settings
+    places: Places
+    table: KeyPath
+    trusted: bool
+    site: Site
+
+    def sentence(self, problems: Iterable[Problem]) -> str:
+        """Every problem with its location, in the order of the file."""
+        placed = sorted((self.places.of((*self.table, *p.path), value=p.at_value), p.message) for p in problems)
+        lines = [f"{self.display_path}:{line}:{column}: {message}" for (line, column), message in placed]
+        more = [f"and {len(lines) - _MAX_PROBLEMS} more"] if len(lines) > _MAX_PROBLEMS else []
+        return "\n".join([*lines[:_MAX_PROBLEMS], *more])
+
+    def problems(self) -> Iterator[Problem]:
+        """Problems that types alone cannot express: unknown rules, invalid patterns, settings that only a user may
+        make.
+        """
+        settings = self.settings
+        if too_many := list(self._exceeded_limits()):
+            yield from too_many
+            return
+        yield from self._unknown_names()
+        for path, pattern in (
+            *(_at(value, "exclude", n) for n, value in enumerate(settings.exclude)),
+            *(_at(value, "per-file-ignores", value) for value in settings.per_file_ignores),
+            *(_at(p, "waive", n, "paths", m) for n, w in enumerate(settings.waive) for m, p in enumerate(w.paths)),
+        ):
+            if why := pattern_problem(pattern):
+                yield Problem(path, why)
+        for n, waive in enumerate(settings.waive):
+            if not waive.reason.strip():
+                yield Problem(("waive", n, "reason"), "a waiver needs a reason")
+            for m, host in enumerate(waive.hosts):
+                if not is_host_range(host):
+                    yield Problem(
+                        ("waive", n, "hosts", m), f"{host!r} is neither a host name nor a range such as node[1-4]"
+                    )
+        for name, severity in settings.severity.items():
+            if why := why_not_error(SeverityChoice(name, severity)):
+                yield Problem(("severity", name), why)
+        for n, name in enumerate(settings.ignore):
+            if name.upper() in (value.upper() for value in settings.mandatory):
+                yield Problem(("ignore", n), f"{name} is mandatory")
+        if settings.price_per_gpu_hour is not None and not settings.price_per_gpu_hour >= 0:
+            yield Problem(("price-per-gpu-hour",), "`price-per-gpu-hour` must be 0 or more")
+        if settings.output and ":" in settings.output:
+            yield Problem(("output",), "a configuration names only a format; give the file to write with --output")
+        if settings.site_rules and not self.trusted:
+            why = "only a configuration given with --config may name site rules; use --config or --site-rules"
+            yield Problem(("site-rules",), why)
+        if settings.history and not self.trusted:
+            why = "only a configuration given with --config may name a database; use --config or --history"
+            yield Problem(("history",), why)
+
+    def _exceeded_limits(self) -> Iterator[Problem]:
+        """The limits that keep judging bounded."""
+        settings = self.settings
+        for key, count in (
+            ("select", len(settings.select)),
+            ("ignore", len(settings.ignore)),
+            ("mandatory", len(settings.mandatory)),
+            ("severity", len(settings.severity)),
+            ("exclude", len(settings.exclude)),
+            ("per-file-ignores", len(settings.per_file_ignores) + sum(map(len, settings.per_file_ignores.values()))),
+            ("waive", len(settings.waive) + sum(len(value.paths) + len(value.hosts) for value in settings.waive)),
+        ):
+            if count > _MAX_ENTRIES:
+                yield Problem((key,), f"`{key}` has {count} entries, but the limit is {_MAX_ENTRIES}")
+                return
+        hosts = sum(max_host_count(host) for value in settings.waive for host in value.hosts)
+        if hosts > _MAX_HOSTS:
+            yield Problem(("waive",), f"the `hosts` of all waivers are {hosts} nodes, but the limit is {_MAX_HOSTS}")
+
+    def _unknown_names(self) -> Iterator[Problem]:
+        settings = self.settings
+        names_at: list[tuple[KeyPath, str]] = []
+        for key, names in (("select", settings.select), ("ignore", settings.ignore), ("mandatory", settings.mandatory)):
+            names_at.extend(((key, n), name) for n, name in enumerate(names))
+        names_at.extend((("severity", name), name) for name in settings.severity)
+        for pattern, names in settings.per_file_ignores.items():
+            names_at.extend((("per-file-ignores", pattern, n), name) for n, name in enumerate(names))
+        waived = [(("waive", n, "rule"), waive.rule) for n, waive in enumerate(settings.waive)]
+        missing = unknown((name for _, name in (*names_at, *waived)), declared_by(self.site))
+        for path, name in (*names_at, *waived):
+            if name in missing:
+                yield Problem(path, f"unknown rule or check {name!r}{missing[name]}")
+            elif path[0] == "waive" and len(name) == 3:
+                yield Problem(path, f"a waiver must name one rule or check, but {name!r} is a whole area")
+
+    def chosen(self) -> Chosen:
+        """The settings of the file, before the command line is applied."""
+        settings = self.settings
+        configuration = Configuration(
+            profile=settings.profile or "default",
+            select=tuple(settings.select),
+            ignore=tuple(settings.ignore),
+            fail_on=settings.fail_on or "error",
+            allow_incomplete=bool(settings.allow_incomplete),
+            severities=tuple(SeverityChoice(name, severity) for name, severity in settings.severity.items()),
+            mandatory=tuple(settings.mandatory),
+            exclude=self._from_root(settings.exclude),
+            file_ignores=tuple(
+                FileIgnores(pattern, tuple(names))
+                for said, names in settings.per_file_ignores.items()
+                for pattern in self._from_root([said])
+            ),
+            waivers=tuple(filter(None, map(self._waiver, range(len(settings.waive))))),
+            site_rules=self.site.rules,
+            site_checks=self.site.checks,
+            file=self.display_path,
+        )
+        return Chosen(
+            configuration,
+            settings.output or "",
+            price_per_gpu_hour=settings.price_per_gpu_hour,
+            history=settings.history or "",
+            history_keep=settings.history_keep or "",
+        )
+
+    def tighten(self, outer: Chosen) -> Chosen:
+        """The settings of the outer files, made stricter by this one. Anything that would relax them is set aside and
+        reported.
+
+        Write access to a subfolder of a repository must not allow overriding its mandatory settings.
+        """
+        settings, of_top = self.settings, outer.configuration
+        raised, lowered = self._severities(of_top)
+        profile = max(of_top.profile, settings.profile or of_top.profile, key=PROFILES.index)
+        fail_on = min(of_top.fail_on, settings.fail_on or of_top.fail_on, key=lambda value: Severity(value).rank)
+        lax = {
+            "select": settings.select and not of_top.select,
+            "ignore": settings.ignore,
+            "profile": settings.profile and settings.profile != profile,
+            "severity": lowered,
+            "fail-on": settings.fail_on and settings.fail_on != fail_on,
+            "allow-incomplete": settings.allow_incomplete and not of_top.allow_incomplete,
+            "exclude": settings.exclude,
+            "per-file-ignores": settings.per_file_ignores,
+            "baseline": settings.baseline,
+            "waive": settings.waive,
+        }
+        ignored_keys = [f"`{key}`" for key, is_set in lax.items() if is_set]
+        message = (
+            f"{self.display_path}: {', '.join(ignored_keys)} ignored, because {of_top.file} in a folder above takes "
+            "precedence; a configuration in a subfolder can only be stricter"
+        )
+        configuration = replace(
+            of_top,
+            profile=profile,
+            select=(*of_top.select, *settings.select) if of_top.select else (),
+            fail_on=fail_on,
+            allow_incomplete=of_top.allow_incomplete and settings.allow_incomplete is not False,
+            severities=(*of_top.severities, *raised),
+            mandatory=tuple(dict.fromkeys((*of_top.mandatory, *settings.mandatory))),
+            set_aside=(*of_top.set_aside, *([message] if ignored_keys else [])),
+        )
+        price = settings.price_per_gpu_hour if settings.price_per_gpu_hour is not None else outer.price_per_gpu_hour
+        return replace(
+            outer, configuration=configuration, output=settings.output or outer.output, price_per_gpu_hour=price
+        )
+
+    def _severities(self, outer: Configuration) -> tuple[list[SeverityChoice], bool]:
+        """The severities that this file raises, by rule, and whether it tries to lower any."""
+        raised: list[SeverityChoice] = []
+        lowered = False
+        for name, severity in self.settings.severity.items():
+            for item in items_called(name, declared_by(outer.site)):
+                meta = item.meta
+                now = severity_chosen(meta.id, meta.name, (*outer.severities, *raised)) or meta.severity
+                sure = meta.confidence is Confidence.HIGH
+                wanted = Severity(severity) if sure or severity != "error" else Severity.WARNING
+                if wanted.rank > now.rank:
+                    raised.append(SeverityChoice(meta.id, wanted.value))
+                lowered = lowered or wanted.rank < now.rank
+        return raised, lowered
+
+    def _waiver(self, number: int) -> Waiver | None:
+        said = self.settings.waive[number]
+        paths = self._from_root(said.paths)
+        if said.paths and not paths:
+            # All its patterns match only files outside the root.
+            return None
+        line, column = self.places.of((*self.table, "waive", number))
+        snippet = scrub(self.places.text.split("\n")[line - 1].rstrip())
+        return Waiver(
+            said.rule,
+            said.reason.strip(),
+            paths,
+            tuple(said.hosts),
+            said.owner or "",
+            said.expires.isoformat() if said.expires else "",
+            Span(self.display_path, line, column, line, len(snippet) + 1, snippet),
+        )
+
+    def _from_root(self, said: Iterable[str]) -> tuple[str, ...]:
+        """Convert patterns relative to the file's folder to ones relative to the root."""
+        return relocate(said, self.file.parent.resolve(), self.root.resolve())
+
+    def baseline(self) -> Path | None:
+        """The baseline that the file names, if any; a file found in the tree cannot name one outside its folder."""
+        said = self.settings.baseline
+        if said is None:
+            return None
+        path = self.file.parent / said
+        if not self.trusted and self.file.parent.resolve() not in path.resolve().parents:
+            raise UsageError(self.sentence([Problem(("baseline",), f"{said} is outside the folder of this file")]))
+        return path
+
+
+def _at(value: str, *path: str | int) -> tuple[KeyPath, str]:
+    return path, value

@@ -1,0 +1,135 @@
+"""Merges a configuration file and the command line into the configuration of a run; the command line wins.
+
+Most runs have neither a file nor site rules, so their readers are imported only on demand.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from preflight._util.usage_error import UsageError
+from preflight.config.choices import NAMES, Choices, Chosen
+from preflight.config.names import declared_by, relative, unknown, why_not_error
+from preflight.model.configuration import Configuration, Site, matches
+from preflight.plugins import registry
+from preflight.plugins.authoring import Check, Rule
+
+if TYPE_CHECKING:
+    from preflight.config.document import Document
+
+_MAX_FILES = 16
+
+
+def choose(choices: Choices, root: Path, start: Path, top: Path, *, read_baseline: bool = True) -> Chosen:
+    """The configuration of a run over `root`; its file is searched for from the folder `start` upward to `top`.
+
+    Without `read_baseline` the accepted findings are not read; their file may not exist yet.
+
+    Raises:
+        UsageError: the file cannot be used, with every problem at its location; or the command line has an unknown
+            name.
+    """
+    declared = _site(choices.site_rules)
+    documents = _documents(choices, root, start, top, declared) if choices.use_file else []
+    document = documents[0] if documents else None
+    chosen = (
+        document.chosen()
+        if document is not None
+        else Chosen(Configuration(site_rules=declared.rules, site_checks=declared.checks))
+    )
+    for inner in documents[1:]:
+        chosen = inner.tighten(chosen)
+    configuration = _with_choices(chosen.configuration, choices)
+    own = declared_by(configuration.site)
+    for name in (*choices.ignore, *(choice.name for choice in choices.severities)):
+        for missing, hint in unknown([name], own).items():
+            raise UsageError(f"unknown rule or check {missing!r}{hint}")
+    for choice in choices.severities:
+        if why := why_not_error(choice):
+            raise UsageError(f"--severity {choice.name}={choice.severity}: {why}")
+    for name in choices.ignore:
+        if name.upper() in (item.upper() for item in configuration.mandatory):
+            raise UsageError(f"--ignore {name}: {configuration.file} makes it mandatory")
+    file = choices.baseline or (document.baseline() if document is not None else None)
+    if file is not None and read_baseline:
+        from preflight.config import baseline
+
+        shown = str(file) if choices.baseline is not None else relative(file, root)
+        configuration = replace(configuration, baseline=baseline.load(file).entries, baseline_file=shown)
+    return replace(chosen, configuration=configuration, baseline=file)
+
+
+def _with_choices(of_file: Configuration, choices: Choices) -> Configuration:
+    """Apply the command line to the settings of the file.
+
+    `--select` replaces the file's own `select` and `ignore`; ignored items and severities are combined.
+    """
+    exclude = choices.exclude if choices.exclude is not None else of_file.exclude
+    return replace(
+        of_file,
+        profile=choices.profile or of_file.profile,
+        select=choices.select or of_file.select,
+        ignore=choices.ignore if choices.select else (*of_file.ignore, *choices.ignore),
+        fail_on=choices.fail_on or of_file.fail_on,
+        allow_incomplete=choices.allow_incomplete or of_file.allow_incomplete,
+        severities=(*of_file.severities, *choices.severities),
+        exclude=(*exclude, *choices.extend_exclude),
+    )
+
+
+def _documents(choices: Choices, root: Path, start: Path, top: Path, declared: Site) -> list[Document]:
+    """The configuration file that was named; otherwise those from the folder `top` down to `start`, outermost first.
+
+    Raises:
+        UsageError: one cannot be used, or there are two in one folder.
+    """
+    if choices.file is not None:
+        from preflight.config.document import load_named
+
+        return [load_named(choices.file, root, declared)]
+    top = top.resolve()
+    folder = start.resolve()
+    folders = [top]
+    if top in folder.parents:
+        folders = [*reversed([item for item in (folder, *folder.parents) if item == top or top in item.parents])]
+    documents: list[Document] = []
+    for folder in folders:
+        here: list[Document] = []
+        for name in NAMES:
+            if os.path.lexists(folder / name):
+                from preflight.config.document import load_found
+
+                document = load_found(folder / name, root, top, declared)
+                if document is not None:
+                    here.append(document)
+        if len(here) > 1:
+            # Neither file takes precedence, because adding one could then override what the other makes mandatory.
+            raise UsageError(
+                f"{here[0].display_path} and {here[1].display_path} both configure preflight; keep one of them"
+            )
+        documents.extend(here)
+        if len(documents) > _MAX_FILES:
+            raise UsageError(
+                f"more than {_MAX_FILES} configuration files lead to {documents[-1].display_path}; merge them"
+            )
+    return documents
+
+
+def _site(files: Sequence[Path]) -> Site:
+    if not files:
+        return Site()
+    from preflight.plugins.site.loader import load
+
+    return load(files)
+
+
+def items_called(name: str, own: Sequence[Rule | Check] = ()) -> Iterator[Rule | Check]:
+    """Every rule and check with this id or name, or of this area."""
+    wanted = (name,)
+    return (
+        item for item in (*registry.rules(), *registry.checks(), *own) if matches(item.meta.id, item.meta.name, wanted)
+    )

@@ -1,0 +1,501 @@
+"""The report: the results of a run, in one versioned schema that reporters print and programs read.
+
+Additive within a schema version; the committed JSON Schema is generated from these classes.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from preflight._util.json_output import schema_of, to_bytes
+from preflight._util.redaction import scrub_traceback
+from preflight._util.usage_error import UsageError
+from preflight.engine.evaluate import fleet_of, outcomes_of
+from preflight.engine.suppress import SuppressionNote, apply_suppressions
+from preflight.engine.understanding import Understood, understanding
+from preflight.engine.waste import AvoidedCost, avoided_cost
+from preflight.model.configuration import Accepted, Configuration, matches
+from preflight.model.findings import Finding, Outcome, Severity, Status, VerdictKind
+from preflight.model.job import Job, LeftOut, Suppression
+from preflight.model.measurements import Measurements, NodeProperties
+from preflight.model.progress import Progress, ignore
+from preflight.model.recording import Facts, NodeRecord, Origin, Recording, SmokeOptions, StageRecord
+from preflight.model.stages import NODES, SMOKE
+from preflight.plugins.authoring import Check, Rule
+from preflight.plugins.memo import clear_memo
+from preflight.plugins.registry import Broken, ChartMaker
+
+if TYPE_CHECKING:
+    from preflight.engine.measurement_builder import PropertyReader
+    from preflight.model.charts import Chart
+
+SCHEMA_VERSION = 2
+
+
+class ExitCode(enum.IntEnum):
+    """The exit code of the process; never a count, never dependent on the output format."""
+
+    GO = 0
+    NO_GO = 1
+    USAGE = 2
+    INCOMPLETE = 3
+    NOT_JUDGED = 4
+    BUG = 5
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """The program that made the report.
+
+    Args:
+        name: always `preflight`.
+        version: of preflight.
+        plugins: distributions that contributed to it, each with its version.
+    """
+
+    name: str
+    version: str
+    plugins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How and when the recording was made.
+
+    Args:
+        context: where facts about ranks were observed.
+        origin: where the list of nodes came from.
+        smoke_options: the user's options for the smoke run.
+        verb: `lint`, `check`, `nodes` or `smoke`; for a recording that was judged again, the command that made it.
+        created: when the recording was made, ISO 8601 with offset.
+        executor: how nodes were reached; empty where none were.
+        stages: in the order in which they ran.
+    """
+
+    verb: str
+    created: str
+    executor: str = ""
+    context: str = ""
+    stages: tuple[StageRecord, ...] = ()
+    origin: Origin | None = None
+    smoke_options: SmokeOptions = field(default_factory=SmokeOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A file that was read.
+
+    Args:
+        path: relative to the root.
+        kind: the name of the source that read it.
+        sha256: of its content.
+        size_bytes: its size.
+    """
+
+    path: str
+    kind: str
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What was judged and what was not.
+
+    Args:
+        passed, failed, unknown, not_applicable: the number of outcomes with this status.
+        unknown_outcomes: the unknown outcomes, required ones first.
+        unused_suppressions: comments that suppress nothing.
+        broken: parts of plugins that could not be loaded, or that made no chart.
+        suppression_notes: waivers that are unused or have ended, and the same about the baseline.
+        unused_baseline: entries of the baseline whose finding is gone from a file that was read.
+        left_out: files of folders that were not read, and why.
+    """
+
+    passed: int = 0
+    failed: int = 0
+    unknown: int = 0
+    not_applicable: int = 0
+    unknown_outcomes: tuple[Outcome, ...] = ()
+    unused_suppressions: tuple[Suppression, ...] = ()
+    broken: tuple[Broken, ...] = ()
+    suppression_notes: tuple[SuppressionNote, ...] = ()
+    unused_baseline: tuple[Accepted, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RuleCount:
+    """The number of findings of one rule or check with one severity.
+
+    Args:
+        id: of the rule or check, as `WLD001`.
+        name: of the rule or check, as `launch-size-disagreement`.
+        severity: of these findings.
+        findings: their number.
+    """
+
+    id: str
+    name: str
+    severity: Severity
+    findings: int
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What was found, in numbers.
+
+    Args:
+        errors, warnings, infos: findings that count, by severity.
+        suppressed: findings that do not count.
+        rules: findings that count by rule or check, worst and most frequent first.
+    """
+
+    errors: int = 0
+    warnings: int = 0
+    infos: int = 0
+    suppressed: int = 0
+    rules: tuple[RuleCount, ...] = ()
+
+
+def count_findings(findings: Sequence[Finding], suppressed: Sequence[Finding] = ()) -> Summary:
+    """Count findings."""
+    of_severity = Counter(finding.severity for finding in findings)
+    of_rule = Counter((finding.id, finding.name, finding.severity) for finding in findings)
+    order = sorted(of_rule.items(), key=lambda item: (-item[0][2].rank, -item[1], item[0][0]))
+    return Summary(
+        of_severity[Severity.ERROR],
+        of_severity[Severity.WARNING],
+        of_severity[Severity.INFO],
+        len(suppressed),
+        tuple(RuleCount(*key, number) for key, number in order),
+    )
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Report:
+    """The whole report. The order is deterministic: findings worst first, outcomes by id, charts in the order of the
+    packs.
+
+    Use `adapter` to read reports with pydantic: the classes of charts are not imported with this class, because lint
+    has none.
+
+    Args:
+        summary: the numbers of findings; always those of `findings` and `suppressed`.
+        tool: the program that made it.
+        run: how and when the recording was made.
+        inputs: every file that was read, by path.
+        jobs: one job for all files that reach each other.
+        nodes: the result of connecting to each node, in rank order.
+        outcomes: the result of every rule and check for every subject.
+        findings: faults that count, worst first.
+        suppressed: faults that do not count, and the reasons.
+        coverage: what was examined and what was not.
+        verdict: `no-go` if a finding reaches `fail_on`, otherwise `incomplete` if something required was not examined,
+        otherwise `not-judged` if no launch was recognised, otherwise `go`.
+        exit_code: of the command.
+        schema_version: of this document; fields are added within a version, and never removed.
+        configuration: the user's choices that the verdict depends on.
+        avoided_cost: the cost that a no-go avoided, if its faults would have made all ranks wait; otherwise null.
+        charts: measurements as charts.
+        measurements: what was measured of nodes and links, by quantity, for comparison with other runs.
+        properties: what each node that answered consists of, as far as it is known.
+        understood: the basis of the verdict.
+    """
+
+    summary: Summary = field(default_factory=Summary, kw_only=True)
+    tool: Tool
+    run: Run
+    inputs: tuple[Input, ...]
+    jobs: tuple[Job, ...]
+    nodes: tuple[NodeRecord, ...]
+    outcomes: tuple[Outcome, ...]
+    findings: tuple[Finding, ...]
+    suppressed: tuple[Finding, ...]
+    coverage: Coverage
+    verdict: VerdictKind
+    exit_code: int
+    schema_version: int = SCHEMA_VERSION
+    configuration: Configuration = field(default_factory=Configuration)
+    avoided_cost: AvoidedCost | None = None
+    charts: tuple[Chart, ...] = ()
+    understood: Understood = field(default_factory=Understood)
+    measurements: tuple[Measurements, ...] = ()
+    properties: tuple[NodeProperties, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "summary", count_findings(self.findings, self.suppressed))
+
+    def __repr__(self) -> str:
+        """One line: the command, the verdict and the numbers. `preflight.engine.report.to_json` has everything."""
+        return f"<Report of {self.run.verb}: {self.verdict.value}, {self._numbers()}>"
+
+    def _repr_html_(self) -> str:
+        """The verdict and a table of findings, for a notebook."""
+        from preflight.engine.notebook_view import notebook_view
+
+        return notebook_view(self, self._numbers())
+
+    def _numbers(self) -> str:
+        found = self.summary
+        parts = [
+            f"{number} {word}{'' if number == 1 or word == 'info' else 's'}"
+            for number, word in ((found.errors, "error"), (found.warnings, "warning"), (found.infos, "info"))
+            if number
+        ]
+        files = f"{len(self.inputs)} file{'' if len(self.inputs) == 1 else 's'}"
+        jobs = f"{len(self.jobs)} job{'' if len(self.jobs) == 1 else 's'}"
+        return f"{', '.join(parts) or 'nothing found'} in {files} of {jobs}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as the JSON of `-o json`: dictionaries, lists, strings and numbers."""
+        found: dict[str, Any] = json.loads(to_json(self))
+        return found
+
+    def select(
+        self,
+        *,
+        severity: Severity | str | None = None,
+        rule: str | None = None,
+        file: str | None = None,
+    ) -> tuple[Finding, ...]:
+        """The findings with all of these properties, in the order of the report.
+
+        Args:
+            severity: `error`, `warning` or `info`.
+            rule: an id, a name or an area: `RDV001`, `rendezvous-on-loopback`, `RDV`.
+            file: a path as in the report, or a pattern as of `fnmatch`: `jobs/*.sbatch`. One location is enough.
+
+        Raises:
+            UsageError: there is no such severity.
+        """
+        known = [item.value for item in Severity]
+        wanted = severity.value if isinstance(severity, Severity) else severity
+        if wanted is not None and wanted not in known:
+            raise UsageError(f"unknown severity {wanted!r}; use one of {', '.join(known)}")
+        return tuple(
+            finding
+            for finding in self.findings
+            if (wanted is None or finding.severity.value == wanted)
+            and (rule is None or matches(finding.id, finding.name, (rule,)))
+            and (file is None or any(fnmatchcase(place.path, file) for place in finding.locations))
+        )
+
+
+def report_on(
+    recording: Recording,
+    rules: Sequence[Rule],
+    checks: Sequence[Check],
+    *,
+    plugins: tuple[str, ...] = (),
+    broken: tuple[Broken, ...] = (),
+    chart_makers: Sequence[ChartMaker] = (),
+    missing_charts: tuple[Broken, ...] = (),
+    measurement_readers: Sequence[ChartMaker] = (),
+    property_readers: Sequence[PropertyReader] = (),
+    progress: Progress = ignore,
+) -> Report:
+    """Judge a recording and build the complete report.
+
+    Args:
+        chart_makers: functions that make charts; the verdict does not depend on them.
+        missing_charts: those that could not be loaded, and readers of measurements that could not be.
+        measurement_readers: functions that read what was measured; the verdict does not depend on them.
+        property_readers: functions that read what a node consists of.
+    """
+    facts = Facts(recording.facts, recording.events)
+    outcomes = outcomes_of(recording, rules, checks, facts=facts, progress=progress)
+    charts: tuple[Chart, ...] = ()
+    if chart_makers:
+        from preflight.engine.chart_builder import build_charts
+
+        show = build_charts(chart_makers, recording.jobs, fleet_of(recording), facts)
+        charts, missing_charts = show.charts, (*missing_charts, *show.broken)
+    measurements: tuple[Measurements, ...] = ()
+    properties: tuple[NodeProperties, ...] = ()
+    if measurement_readers or property_readers:
+        from preflight.engine.measurement_builder import build_measurements, properties_of
+
+        read = build_measurements(measurement_readers, recording.jobs, fleet_of(recording), facts)
+        measurements, missing_charts = read.measurements, (*missing_charts, *read.broken)
+        properties = properties_of(property_readers, fleet_of(recording), facts)
+    clear_memo(facts)
+    result = apply_suppressions(outcomes, recording)
+    counts = Counter(outcome.status for outcome in outcomes)
+    unknown_outcomes = sorted(
+        (o for o in outcomes if o.status is Status.UNKNOWN), key=lambda o: (not o.required, o.id, o.subject)
+    )
+    verdict = _verdict(recording, result.kept, unknown_outcomes, broken)
+    return Report(
+        tool=Tool("preflight", recording.tool_version, plugins),
+        run=Run(
+            recording.verb,
+            recording.created,
+            recording.executor,
+            recording.context_provenance,
+            recording.stages,
+            recording.origin,
+            recording.smoke_options,
+        ),
+        inputs=_inputs(recording.jobs),
+        jobs=tuple(sorted(recording.jobs, key=lambda job: job.name)),
+        nodes=recording.nodes,
+        outcomes=outcomes,
+        findings=result.kept,
+        suppressed=result.suppressed,
+        coverage=Coverage(
+            passed=counts[Status.PASS],
+            failed=counts[Status.FAIL],
+            unknown=counts[Status.UNKNOWN],
+            not_applicable=counts[Status.NOT_APPLICABLE],
+            unknown_outcomes=tuple(unknown_outcomes),
+            unused_suppressions=result.unused,
+            broken=(*broken, *missing_charts),
+            suppression_notes=result.suppression_notes,
+            unused_baseline=result.stale,
+            left_out=recording.left_out,
+        ),
+        verdict=verdict,
+        exit_code=_exit_code(recording, verdict, broken),
+        configuration=recording.configuration,
+        avoided_cost=_avoided_cost(recording, result.kept, verdict),
+        charts=charts,
+        understood=understanding(recording.jobs, outcomes),
+        measurements=measurements,
+        properties=properties,
+    )
+
+
+def _avoided_cost(recording: Recording, findings: Sequence[Finding], verdict: VerdictKind) -> AvoidedCost | None:
+    """The avoided cost. An injected fault would have cost nothing."""
+    if verdict is not VerdictKind.NO_GO or recording.smoke_options.injected_fault is not None:
+        return None
+    nodes = tuple(record.node.name for record in recording.nodes)
+    return avoided_cost(findings, recording.jobs, nodes=nodes, fail_on=Severity(recording.configuration.fail_on))
+
+
+def crashed(error: BaseException, *, verb: str, created: str, version: str) -> Report:
+    """The report of a run that a bug in preflight ended before there was anything to judge."""
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    where = ", ".join(f"{frame.name} ({Path(frame.filename).name}:{frame.lineno})" for frame in last)
+    bug = Broken(
+        "preflight", "preflight", where or "unknown place", scrub_traceback(f"{type(error).__name__}: {error}")
+    )
+    return Report(
+        tool=Tool("preflight", version),
+        run=Run(verb, created),
+        inputs=(),
+        jobs=(),
+        nodes=(),
+        outcomes=(),
+        findings=(),
+        suppressed=(),
+        coverage=Coverage(broken=(bug,)),
+        verdict=VerdictKind.INCOMPLETE,
+        exit_code=ExitCode.BUG,
+    )
+
+
+def _verdict(
+    recording: Recording, findings: Sequence[Finding], unknown_outcomes: Sequence[Outcome], broken: Sequence[Broken]
+) -> VerdictKind:
+    """No-go if a finding demands it; incomplete if something required was not examined; otherwise not judged if no
+    launch was recognised.
+
+    Rules also check whether everything required was examined, but `--select` can exclude those rules. A run without
+    nodes or files must not look like one that found no fault.
+    """
+    worst = max((finding.severity.rank for finding in findings), default=-1)
+    if worst >= Severity(recording.configuration.fail_on).rank:
+        return VerdictKind.NO_GO
+    if not _anything_read(recording) and not recording.interrupted and not broken:
+        return VerdictKind.NOT_JUDGED
+    missed = (
+        recording.interrupted
+        or broken
+        or any(outcome.required for outcome in unknown_outcomes)
+        or any(record.problem for record in recording.nodes)
+        or (recording.verb != "lint" and _without_nodes(recording))
+        or any(note.required for job in recording.jobs for note in job.notes)
+    )
+    if missed:
+        return VerdictKind.INCOMPLETE
+    return VerdictKind.GO if _is_understood(recording) else VerdictKind.NOT_JUDGED
+
+
+def _is_understood(recording: Recording) -> bool:
+    """Whether a launch was recognised; a run of nodes alone has none and needs none."""
+    if any(job.launches for job in recording.jobs):
+        return True
+    return recording.verb in (NODES, SMOKE) and not any(job.files for job in recording.jobs)
+
+
+def _without_nodes(recording: Recording) -> bool:
+    return not recording.nodes or (recording.origin is not None and bool(recording.origin.problem))
+
+
+def _anything_read(recording: Recording) -> bool:
+    """Whether a file was read, or a required file could not be."""
+    given = any(job.files or any(note.required for note in job.notes) for job in recording.jobs)
+    return given or recording.verb in (NODES, SMOKE)
+
+
+def _exit_code(recording: Recording, verdict: VerdictKind, broken: Sequence[Broken]) -> int:
+    if recording.interrupted:
+        return recording.interrupted
+    if verdict is VerdictKind.NO_GO:
+        return ExitCode.NO_GO
+    if verdict is VerdictKind.NOT_JUDGED:
+        since = recording.configuration.since
+        # A change that touches no job is fine, although no job was judged.
+        if since is not None and since.unchanged_jobs and not recording.jobs:
+            return ExitCode.GO
+        allowed = recording.configuration.allow_incomplete and _anything_read(recording)
+        return ExitCode.GO if allowed else ExitCode.NOT_JUDGED
+    if verdict is VerdictKind.INCOMPLETE and not recording.configuration.allow_incomplete:
+        return ExitCode.INCOMPLETE
+    return ExitCode.GO
+
+
+def _inputs(jobs: Sequence[Job]) -> tuple[Input, ...]:
+    found = {file.path: Input(file.path, file.kind, file.sha256, file.size_bytes) for job in jobs for file in job.files}
+    return tuple(found[path] for path in sorted(found))
+
+
+def to_json(report: Report, *, compact: bool = False) -> bytes:
+    """The report as JSON, indented, ending in a newline.
+
+    Args:
+        compact: omit outcomes that passed or do not apply; `coverage` still counts them.
+
+    Each outcome, each chart, each quantity and the properties of each node is one line.
+    """
+    if compact:
+        left = tuple(o for o in report.outcomes if o.status not in (Status.PASS, Status.NOT_APPLICABLE))
+        report = replace(report, outcomes=left)
+    return to_bytes(report, indent=2, bulk=("outcomes", "charts", "measurements", "properties"))
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of the output of `to_json`."""
+    return schema_of(adapter(), "preflight report")
+
+
+def adapter() -> Any:
+    """The pydantic adapter that reads and describes reports."""
+    from pydantic import TypeAdapter
+
+    # Looked up here when the annotations of `Report` are resolved.
+    from preflight.model.charts import Chart  # noqa: F401
+
+    return TypeAdapter(Report)

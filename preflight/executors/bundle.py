@@ -1,0 +1,240 @@
+"""The node bundle: the modules that run on nodes, as one compressed document that is imported from memory there.
+
+Nothing is installed on a node or written to its disk. The same sources give the same bytes, so bundles can be compared
+and cached.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import json
+import marshal
+import sys
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import CodeType
+from typing import TYPE_CHECKING
+
+from preflight.agent.bootstrap import filename
+from preflight.agent.wire import Ship
+
+if TYPE_CHECKING:
+    from preflight._util.cache import Cache
+
+#: Packages that are sent whole, each with its modules but without sub-packages' data files.
+SHIPPED = ("preflight.agent", "preflight_checks.probes", "reference_trainer")
+#: The package that only the smoke run needs: 40 % of the total.
+TRAINER = "reference_trainer"
+#: Packages whose modules import only the standard library and each other (a test ensures it): an agent imports them
+#: itself before it forks, so that not every child has to.
+READY = ("preflight_checks.probes",)
+#: Single modules of our own: facts pass through them before they leave a node.
+EXTRA_MODULES = (
+    "preflight._util.redaction",
+    "preflight._util.secret_names",
+    "preflight._util.secret_spans",
+    "preflight._util.secret_blocks",
+    "preflight._util.lazy_regex",
+)
+#: Single modules of installed distributions: the bindings to NVIDIA's management library are one file.
+SINGLE_MODULES = ("pynvml",)
+#: The first module that the loader runs.
+BOOTSTRAP = "preflight.agent.bootstrap"
+#: Probes are far smaller than a megabyte of sources: a larger bundle contains something by mistake.
+MAX_BYTES = 8 * 1024 * 1024
+
+
+class BundleError(Exception):
+    """The bundle cannot be built: a shipped package is missing or far too large."""
+
+
+@functools.cache
+def build_bundle(*, trainer: bool = True, cache: Cache | None = None) -> bytes:
+    """Return the compressed bundle of everything that is shipped.
+
+    Parents of shipped packages are empty on the node, because the real ones need modules of the head.
+
+    Args:
+        trainer: whether to include the reference trainer.
+        cache: where bundles are cached; building one takes a tenth of a second or more.
+
+    Raises:
+        BundleError: our own agent is missing, or the sources exceed MAX_BYTES.
+    """
+    modules, packages = sources_of([name for name in SHIPPED if trainer or name != TRAINER])
+    if SHIPPED[0] not in modules:
+        raise BundleError(f"the package {SHIPPED[0]} to be shipped to nodes was not found")
+    for name in EXTRA_MODULES:
+        parent, _, last = name.rpartition(".")
+        folder = _folder(parent)
+        if folder is None:
+            raise BundleError(f"the module {name} to be shipped to nodes was not found")
+        modules[name] = (folder / f"{last}.py").read_text(encoding="utf-8")
+        _add_parents(name, modules, packages)
+    singles = {}
+    for name in SINGLE_MODULES:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.origin is not None and spec.origin.endswith(".py"):
+            singles[name] = Path(spec.origin).read_text(encoding="utf-8")
+    size = sum(len(source) for source in (*modules.values(), *singles.values()))
+    if size > MAX_BYTES:
+        raise BundleError(f"the sources for nodes are {size} bytes; at most {MAX_BYTES} are shipped")
+    key = _key(modules, packages, singles) if cache is not None else ""
+    bundle = cache.get(key) if cache is not None else None
+    if bundle is None:
+        bundle = pack(modules, packages, ready=READY, singles=singles)
+        if cache is not None:
+            cache.put(key, bundle)
+    return bundle
+
+
+def _key(modules: Mapping[str, str], packages: Collection[str], singles: Mapping[str, str]) -> str:
+    """Return a cache key for all inputs of the bundle: each source, this module, and the Python that compiles them."""
+    depends = [sys.version, zlib.ZLIB_RUNTIME_VERSION, READY, sorted(packages), modules, singles]
+    identity = json.dumps([Path(__file__).read_text(encoding="utf-8"), *depends], sort_keys=True)
+    return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def pack(
+    modules: Mapping[str, str],
+    packages: Collection[str],
+    *,
+    ready: Sequence[str] = (),
+    singles: Mapping[str, str] | None = None,
+) -> bytes:
+    """Return a bundle in the form that the loader unpacks: a length, that many bytes of JSON, and an appendix of
+    compressed parts.
+
+    `modules` are names; those in `packages` contain others, and those below `ready` may be imported by an agent before
+    it forks. `packed` gives the position of the sources in the appendix: together under an empty name, and separately
+    those of `singles`, which are rarely needed, and of the bootstrap. Compiling its imports costs a node as much as
+    starting, so there is `compiled` code for nodes whose Python has the `magic` number of this one.
+    """
+    appendix = bytearray()
+
+    def add_part(data: bytes) -> list[int]:
+        began = len(appendix)
+        # This takes a quarter of the time of the best compression, for 1 % more bytes.
+        appendix.extend(zlib.compress(data, 6))
+        return [began, len(appendix)]
+
+    separate = {**(singles or {}), BOOTSTRAP: modules[BOOTSTRAP]}
+    document = {
+        "modules": sorted(modules),
+        "packages": sorted(packages),
+        "ready": list(ready),
+        "packed": {
+            "": add_part(json.dumps(modules, sort_keys=True).encode()),
+            **{name: add_part(source.encode()) for name, source in sorted(separate.items())},
+        },
+        "magic": importlib.util.MAGIC_NUMBER.hex(),
+        "compiled": {name: add_part(marshal.dumps(code, 2)) for name, code in _compiled(modules, packages)},
+    }
+    head = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+    return len(head).to_bytes(4, "big") + head + bytes(appendix)
+
+
+def pack_extra_modules(extra: Sequence[tuple[str, str]]) -> Ship:
+    """Return a document that makes an agent import additional modules, given by name with their sources.
+
+    Raises:
+        BundleError: they exceed MAX_BYTES.
+    """
+    modules: dict[str, str] = {}
+    packages: set[str] = set()
+    for name, source in extra:
+        modules[name] = source
+        _add_parents(name, modules, packages)
+    size = sum(map(len, modules.values()))
+    if size > MAX_BYTES:
+        raise BundleError(f"the sources of plugins for nodes are {size} bytes; at most {MAX_BYTES} are shipped")
+    return Ship(modules, sorted(packages))
+
+
+def sources_of(shipped: Sequence[str]) -> tuple[dict[str, str], set[str]]:
+    """Return the source of every module of these packages by name, and which of them are packages.
+
+    Parents of a package are empty. A package that is not installed is skipped.
+    """
+    modules: dict[str, str] = {}
+    packages: set[str] = set()
+    for name in shipped:
+        folder = _folder(name)
+        if folder is None:
+            continue
+        parts = name.split(".")
+        _add_parents(name, modules, packages)
+        for path in sorted(folder.rglob("*.py")):
+            inner = path.relative_to(folder).with_suffix("").parts
+            is_package = inner[-1] == "__init__"
+            module = ".".join((*parts, *(inner[:-1] if is_package else inner)))
+            modules[module] = path.read_text(encoding="utf-8")
+            if is_package:
+                packages.add(module)
+        modules.setdefault(name, "")
+        packages.add(name)
+    return modules, packages
+
+
+def _compiled(modules: Mapping[str, str], packages: Collection[str]) -> Iterator[tuple[str, CodeType]]:
+    """Return the code objects of the modules, under their names on nodes."""
+    folders = {package: _folder(package) for package in packages}
+    for name, source in sorted(modules.items()):
+        named = filename(name, name in packages)
+        known = _cached_code(name, source, folders.get(name.rpartition(".")[0]))
+        with contextlib.suppress(SyntaxError, ValueError):  # A plugin's module; importing it will report the error.
+            yield (
+                name,
+                _with_filename(known, named)
+                if known is not None
+                else compile(source, named, "exec", dont_inherit=True),
+            )
+
+
+def _cached_code(name: str, source: str, folder: Path | None) -> CodeType | None:
+    """Return the cached code of a module in `folder`, because compiling all modules takes longest. None if it is
+    missing or stale.
+    """
+    if folder is None:
+        return None
+    path = folder / f"{name.rpartition('.')[2]}.py"
+    loader = SourceFileLoader(name, str(path))
+    try:
+        code = loader.get_code(name)
+        return code if path.read_text(encoding="utf-8") == source else None
+    except (OSError, SyntaxError, ValueError, ImportError):
+        return None
+
+
+def _with_filename(code: CodeType, filename: str) -> CodeType:
+    """Return the same code, and everything in it, with another file name."""
+    inner = tuple(
+        _with_filename(module, filename) if isinstance(module, CodeType) else module for module in code.co_consts
+    )
+    return code.replace(co_filename=filename, co_consts=inner)
+
+
+def _add_parents(name: str, modules: dict[str, str], packages: set[str]) -> None:
+    parts = name.split(".")
+    for depth in range(1, len(parts)):
+        parent = ".".join(parts[:depth])
+        modules.setdefault(parent, "")
+        packages.add(parent)
+
+
+def _folder(package: str) -> Path | None:
+    """Return the folder of a package, found through its top package so that no parent is imported."""
+    top, *inner = package.split(".")
+    spec = importlib.util.find_spec(top)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    for location in spec.submodule_search_locations:
+        folder = Path(location, *inner)
+        if folder.is_dir() and any(folder.glob("*.py")):
+            return folder
+    return None

@@ -1,0 +1,1 @@
+"""Immutable values that every layer shares: job, requests, facts, recording, findings, configuration, charts."""

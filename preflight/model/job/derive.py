@@ -1,0 +1,197 @@
+"""Values that follow from claims but are not written in a file: world size, ranks per node, model replicas.
+
+A derived claim lists its source claims in `because`, so that a finding about it can point at all of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from preflight.model.job.claim import Claim, Relation, Strength
+from preflight.model.job.hosts import deepspeed_slots, host_slots
+from preflight.model.job.job import Job, Launch
+from preflight.model.job.value import Known, Plain, Unresolved, Value, join, lift
+
+#: Launchers that start the ranks themselves: one task is one rank.
+_TASK_STARTERS = ("srun", "mpirun", "horovodrun", "jsrun")
+_MODEL_PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
+
+
+def with_derived(job: Job) -> Job:
+    """The job with claims derived launch by launch."""
+    for launch in job.launches:
+        if launch.launcher in _TASK_STARTERS:
+            job = job.with_claims(_processes_per_node_from_tasks(job, launch))
+        job = job.with_claims(_processes_from_world(job, launch))
+        job = job.with_claims(_of_filtered_hosts(job, launch))
+        job = job.with_claims(_world_size(job, launch))
+        job = job.with_claims(_data_parallel_size(job, launch))
+    if not job.launches:
+        job = job.with_claims(_processes_of_configuration(job))
+    return job
+
+
+def _processes_of_configuration(job: Job) -> Iterator[Claim]:
+    """The same as `_processes_from_world`, for a configuration without a launch."""
+    world = [claim for claim in job.setting("world_size") if claim.source == "accelerate"]
+    nodes = [claim for claim in job.requiring("nodes") if claim.source == "accelerate"]
+    if len(world) == 1 and nodes and not job.setting("processes_per_node"):
+        first, because = world[0], (*world, *nodes)
+        value = lift(_share, first.value, join(claim.value for claim in nodes))
+        spelling = " / ".join(dict.fromkeys(claim.spelling for claim in because))
+        yield Claim(
+            "processes_per_node", value, first.span, spelling, "derived", strength=first.strength, because=because
+        )
+
+
+def _processes_per_node_from_tasks(job: Job, launch: Launch) -> Iterator[Claim]:
+    tasks = job.setting("tasks_per_node", launch.scope)
+    said = job.setting("processes_per_node", launch.scope)
+    # A hostfile states how many processes a node has room for; an option states how many it gets.
+    if tasks and all(claim.source == "hostfile" and claim.strength < tasks[0].strength for claim in said):
+        yield _derived("processes_per_node", join(claim.value for claim in tasks), tasks, launch)
+
+
+def _processes_from_world(job: Job, launch: Launch) -> Iterator[Claim]:
+    """Accelerate gets the total number of processes, and starts an equal share on each machine."""
+    scope = launch.scope
+    world = [claim for claim in job.setting("world_size", scope) if claim.source == "accelerate"]
+    nodes = [claim for claim in job.requiring("nodes", scope) if claim.source == "accelerate"]
+    if world and nodes and not job.setting("processes_per_node", scope):
+        value = lift(_share, join(claim.value for claim in world), join(claim.value for claim in nodes))
+        yield _derived("processes_per_node", value, (*world, *nodes), launch, sign=" / ", at=world[0])
+
+
+def _of_filtered_hosts(job: Job, launch: Launch) -> Iterator[Claim]:
+    """DeepSpeed's ranks on the hosts and slots that its options select from the hostfile."""
+    filters = tuple(
+        claim
+        for quantity in ("included_slots", "excluded_slots", "nodes", "processes_per_node")
+        for claim in job.about(quantity, launch.scope)
+        if claim.source == "deepspeed"
+    )
+    slots = deepspeed_slots(job, launch) if filters else {}
+    if not slots:
+        return
+    counts = [len(own) for own in slots.values()]
+    yield _derived("world_size", Known(sum(counts)), filters, launch)
+    yield _derived("nodes", Known(len(counts)), filters, launch)
+    if len(set(counts)) == 1:
+        yield _derived("processes_per_node", Known(counts[0]), filters, launch)
+
+
+def _share(world: Plain, nodes: Plain) -> Plain:
+    if not isinstance(world, int) or not isinstance(nodes, int) or nodes < 1:
+        raise ValueError(f"{world} processes cannot be divided among {nodes} machines")
+    return world // nodes
+
+
+def _world_size(job: Job, launch: Launch) -> Iterator[Claim]:
+    """Nodes times ranks per node; for ranks that the scheduler starts, its tasks."""
+    if job.value("ps_mode", launch.scope) == Known(True):
+        return
+    scope = launch.scope
+    started = job.setting("spawned_processes", scope) or job.setting("ray_workers", scope)
+    spawned = started if launch.launcher == "python" else ()
+    if spawned and not job.value_claims("world_size", scope):
+        value = join(claim.value for claim in spawned)
+        if isinstance(value, Unresolved) and (option := job.value("spawned_by_option", scope)) != value:
+            value = _option_count(job, launch, str(option.value)) if isinstance(option, Known) else value
+        yield _derived("world_size", value, spawned, launch)
+        return
+    tasks = job.setting("tasks", scope) if launch.launcher in _TASK_STARTERS else ()
+    if tasks and job.value("controller", scope) == Known("gloo") and (slots := host_slots(job, launch)):
+        # horovod/runner/gloo_run.py fills every slot of the hosts, whatever `-np` says.
+        because = tuple(claim for claim in job.about("host_slots") if claim.scope.node in slots)
+        yield from _unless_set(job, launch, Known(sum(slots.values())), (*tasks, *because))
+        return
+    if tasks:
+        yield from _unless_set(job, launch, join(claim.value for claim in tasks), tasks)
+        return
+    own = [claim for claim in job.requiring("nodes", scope) if claim.scope.launch == launch.id]
+    nodes: Sequence[Claim] = own or job.setting("nodes", scope)
+    processes = job.setting("processes_per_node", scope)
+    if not nodes or not processes:
+        return
+    value = lift(_product, join(c.value for c in nodes), join(c.value for c in processes))
+    yield from _unless_set(job, launch, value, (*nodes, *processes))
+
+
+def _option_count(job: Job, launch: Launch, name: str) -> Value:
+    """The value of the program's option of this name, or its default."""
+    option = f"--{name.replace('_', '-')}"
+    words = [(word or "?").replace("_", "-") for word in launch.arguments]
+    given = [after for word, after in itertools.pairwise([*words, ""]) if word == option]
+    given += [word.partition("=")[2] for word in words if word.startswith(f"{option}=")]
+    for claim in job.about("argument_default", launch.scope):
+        if not given and claim.spelling.replace("_", "-").startswith(f"{option}=") and isinstance(claim.value, Known):
+            given.append(str(claim.value.value))
+    return Known(int(given[-1])) if given and given[-1].isdecimal() else Unresolved(f"the value of {option}")
+
+
+def _unless_set(job: Job, launch: Launch, value: Value, because: Sequence[Claim]) -> Iterator[Claim]:
+    """The world size, unless a claim at least as strong already sets it (the sum of a hostfile)."""
+    stated = job.setting("world_size", launch.scope)
+    claim = _derived("world_size", value, because, launch)
+    if stated and all(other.strength >= claim.strength for other in stated):
+        return
+    if isinstance(value, Unresolved) and not stated:
+        return
+    yield claim
+
+
+def _data_parallel_size(job: Job, launch: Launch) -> Iterator[Claim]:
+    parts = [claim for name in _MODEL_PARALLEL for claim in job.setting(name, launch.scope)]
+    world = job.setting("world_size", launch.scope)
+    if not parts or not world or job.setting("data_parallel_size", launch.scope):
+        return
+    sizes = [
+        join(claim.value for claim in found) for name in _MODEL_PARALLEL if (found := job.setting(name, launch.scope))
+    ]
+    value = lift(_quotient, join(claim.value for claim in world), *sizes)
+    if not isinstance(value, Unresolved):
+        yield _derived("data_parallel_size", value, (*world, *parts), launch)
+
+
+def _derived(
+    quantity: str,
+    value: Value,
+    because: Sequence[Claim],
+    launch: Launch,
+    *,
+    sign: str = " x ",
+    at: Claim | None = None,
+) -> Claim:
+    first = at if at is not None else because[-1]
+    strength = min(max(claim.strength for claim in because), Strength.FLAG)
+    if launch.launcher in _TASK_STARTERS:
+        strength = max(claim.strength for claim in because)
+    return Claim(
+        quantity=quantity,
+        value=value,
+        span=first.span,
+        spelling=sign.join(dict.fromkeys(claim.spelling for claim in because)),
+        source="derived",
+        scope=launch.scope,
+        strength=strength,
+        relation=Relation.SETS,
+        condition=launch.condition,
+        because=tuple(because),
+    )
+
+
+def _product(*sizes: Plain) -> Plain:
+    total = 1
+    for size in sizes:
+        if not isinstance(size, int):
+            raise ValueError(f"{size!r} is not a number")
+        total *= size
+    return total
+
+
+def _quotient(world: Plain, *sizes: Plain) -> Plain:
+    product = _product(*sizes)
+    if not isinstance(world, int) or not isinstance(product, int) or product < 1 or world % product:
+        raise ValueError(f"a world of {world} ranks is not a multiple of {product}")
+    return world // product

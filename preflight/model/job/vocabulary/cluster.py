@@ -1,0 +1,65 @@
+"""Requests in a Kubernetes manifest or a container command line.
+
+Claims about one object have the scope of that object (`Scope.launch` is its `path:line`) and, if they apply to one
+group of equal pods, of that role.
+"""
+
+from preflight.model.job.quantity import Quantity
+
+CLUSTER = (
+    Quantity("workload", str, "Kubernetes object that starts pods, as `group/Kind`"),
+    Quantity("workload_name", str, "name of a Kubernetes object that starts pods"),
+    Quantity("workload_launch", str, "id of a launch line that the object's pods run"),
+    Quantity("manifest_schema", str, "operator's release whose schema a Kubernetes object was compared with"),
+    Quantity(
+        "manifest_refused", tuple, "why the API server refuses an object, what to do, and which releases accept it"
+    ),
+    Quantity("namespace", str, "Kubernetes namespace"),
+    Quantity("pod_replicas", int, "equal pods of a role", "pods"),
+    Quantity("pod_trains", bool, "whether the pods of a role hold training ranks"),
+    Quantity("pod_gpus", int, "GPUs of each pod (limits)", "GPUs"),
+    Quantity("pod_gpu_requests", int, "GPUs of each pod (requests)", "GPUs"),
+    Quantity("pod_cpus", float, "CPU cores that a pod may use (limits)", "cores"),
+    Quantity("pod_memory_mib", int, "memory that a pod may use (limits)", "MiB"),
+    Quantity("pod_cpu_requests", float, "CPU cores that a node must have free for a pod (requests)", "cores"),
+    Quantity("pod_memory_requests_mib", int, "memory that a node must have free for a pod (requests)", "MiB"),
+    Quantity("shm_mib", int, "size of /dev/shm; without a claim the runtime's 64 MiB", "MiB"),
+    Quantity("pod_image", str, "container image of a role"),
+    Quantity("pod_scheduler", str, "scheduler that places the pods"),
+    Quantity("gang", str, "mechanism that starts the pods all together or not at all"),
+    Quantity("gang_min", int, "pods that must be schedulable before any of them starts", "pods"),
+    Quantity("host_network", bool, "the pods use the network of their node"),
+    Quantity("host_port", int, "port of the node that a pod uses"),
+    Quantity("restart_policy", str, "when a pod that ended is restarted"),
+    Quantity("backoff_limit", int, "failures after which the job is not retried"),
+    Quantity("mesh_injection", str, "annotation or label that controls whether a mesh proxy is added to the pod"),
+    Quantity("node_label", str, "label, as `key=value`, of the nodes that the pods may run on"),
+    Quantity("quota_gpus", int, "GPUs that all pods of a namespace or queue may hold together", "GPUs"),
+    Quantity("examines_nodes", bool, "nodes are examined without a job"),
+    Quantity("node_requirement", str, "what every node must have, as `NAME=VALUE` or `NAME>=VALUE`"),
+    Quantity("golden_node", str, "node whose properties all other nodes must have"),
+    Quantity("queue_name", str, "Kueue queue that a job is submitted to"),
+    Quantity("queue_defined", str, "Kueue queue that the files define in the namespace of a job"),
+    Quantity("queue_gpus", int, "GPUs that the queue of a job may hold at most", "GPUs"),
+    Quantity("compute_domain", int, "nodes of the NVLink domain that the pods of a role join", "nodes"),
+    Quantity("denies_ingress", bool, "a network policy that blocks all connections to the pods it selects"),
+    Quantity("allows_ingress", bool, "a network policy that admits some connections to the pods it selects"),
+    Quantity("pod_rdma", str, "RDMA device resource of a pod, as `name=count`"),
+    Quantity("pod_capability", str, "Linux capability added to a container; `privileged` for all"),
+    Quantity("host_path", str, "directory of the node mounted into a pod"),
+    Quantity("shared_volume", str, "persistent volume claim that the pods of a role write to"),
+    Quantity("volume_access", tuple, "access modes of a persistent volume claim"),
+    Quantity("launcher_trains", bool, "the launcher of an MPIJob runs ranks itself"),
+    Quantity("slots_per_worker", int, "slots of each MPI worker", "slots"),
+    Quantity("mpi_mapping", str, "how mpirun places ranks on hosts, if an option sets it (`--map-by node`)"),
+    Quantity("pods_started_first", int, "pods that are created before the others wait for them", "pods"),
+    Quantity("unexpanded_variable", str, "`$NAME` at a position where no shell expands it"),
+    Quantity("completion_mode", str, "whether the pods of a Job get an index: Indexed, NonIndexed"),
+    Quantity("nightly_build", str, "option, address or version by which a build of the day is installed"),
+    Quantity("image_base", str, "image that a Dockerfile's last stage is built on"),
+    Quantity("container_run", str, "image of a container started on a command line or by Compose"),
+    Quantity("container_gpus", str, "option that gives a container its GPUs, as written"),
+    Quantity("container_command", str, "program that a container on a command line runs"),
+    Quantity("container_network", str, "network of a container: host, bridge ..."),
+    Quantity("container_memlock", str, "limit of locked memory of a container"),
+)

@@ -1,0 +1,35 @@
+"""Settings that training scripts make through one framework: wrappers, splits of the data, Horovod, TensorFlow."""
+
+from preflight.model.job.quantity import Quantity
+
+FRAMEWORKS = (
+    Quantity("ddp_device_count", int, "devices named in the device_ids of a DistributedDataParallel", "devices"),
+    Quantity("sync_batchnorm_late", str, "model whose BatchNorm is converted after it was wrapped"),
+    Quantity("early_optimizer", str, "what later divides the parameters of an optimizer: fsdp, prepare, lightning"),
+    Quantity("script_feature", str, "what a script does that a framework refuses in company with something else"),
+    Quantity("device_not_chosen", str, "call that moves to the GPU in a script that never chooses one for its rank"),
+    Quantity("collective_order_differs", str, "collectives of two branches on the rank, in their order"),
+    Quantity("guarded_trainer_save", str, "ranks that alone save the model of a trainer"),
+    Quantity("device_of_local_rank", str, "call that uses the local rank as index of its GPU"),
+    Quantity("sampler_of_local_rank", str, "rank of a sampler that is the local rank"),
+    Quantity("shard_order", str, "why the order of a list that is divided by rank differs between ranks"),
+    Quantity("saves_while_training", bool, "whether a script that trains may save something in a loop"),
+    Quantity("profiles_every_step", str, "profiler that is on for all steps of a training loop"),
+    Quantity("model_not_shared", str, "model that several forked processes train, each its own copy"),
+    Quantity("ranks_joined", str, "call that joins the ranks of a script to one group"),
+    Quantity("gradients_taken", str, "backward call in a loop of a script that also steps an optimizer"),
+    Quantity("gradients_exchanged", str, "word in a script that may exchange gradients between ranks"),
+    Quantity("gradient_exchange_bypassed", str, "call by which each step of a wrapped model skips the exchange"),
+    Quantity("exchange_libraries", tuple, "libraries of a training script that may exchange its gradients"),
+    Quantity("data_unsplit", str, "data that every rank reads completely: stream, loader, webdataset, hub"),
+    Quantity("dataloader_prefetch_factor", int, "DataLoader prefetch_factor", "batches"),
+    Quantity("dataloader_persistent_workers", bool, "DataLoader persistent_workers"),
+    Quantity("folder_made", str, "call by which every rank creates a folder that must not exist yet"),
+    Quantity("shared_path", str, "what is done to a file or folder that other ranks use: removed, or made late"),
+    Quantity("horovod_started", bool, "calls Horovod's init"),
+    Quantity("elastic_state", str, "how a Horovod script keeps the state of an elastic training"),
+    Quantity("horovod_optimizer", str, "Horovod's wrapper of the optimizer or gradient tape"),
+    Quantity("horovod_broadcasts", str, "how a Horovod script gives all ranks the same initial weights"),
+    Quantity("tf_config", str, "TF_CONFIG as JSON; null for values known only at run time"),
+    Quantity("tf_strategy", str, "TensorFlow's distribution strategy"),
+)

@@ -1,0 +1,35 @@
+"""What the training script does."""
+
+from preflight.model.job.quantity import Quantity
+
+SCRIPT = (
+    Quantity("script", str, "the training script, relative to the root"),
+    Quantity("uses_ddp", bool, "wraps a model in DistributedDataParallel"),
+    Quantity("uses_fsdp", bool, "wraps a model in FullyShardedDataParallel or fully_shard"),
+    Quantity("training_framework", str, "library whose trainer drives the loop (and calls set_epoch itself)"),
+    Quantity("local_rank_argument", str, "spelling of the local-rank option the script declares"),
+    Quantity("strict_arguments", bool, "the script's own parser stops at options that the script does not declare"),
+    Quantity("dataloader", str, "variable a DataLoader is bound to; its other claims name this one in `because`"),
+    Quantity("distributed_sampler", str, "variable a DistributedSampler is bound to; empty if it is bound to none"),
+    Quantity("sampler_shuffle", bool, "whether that sampler shuffles"),
+    Quantity("sampler_without_epochs", str, "why that sampler needs no set_epoch"),
+    Quantity("set_epoch_called", bool, "set_epoch is called somewhere in the script"),
+    Quantity("dataloader_workers", int, "DataLoader num_workers", "processes"),
+    Quantity("dataloader_drop_last", bool, "DataLoader drop_last"),
+    Quantity("dataloader_shuffle", bool, "DataLoader shuffle=True"),
+    Quantity("dataloader_sampler", str, "variable given as DataLoader sampler="),
+    Quantity("dataloader_batch_size", int, "DataLoader batch_size: samples of one rank's step", "samples"),
+    Quantity("batch_size_of_rank", str, "batch size that is computed from the rank, as written"),
+    Quantity("declared_options", tuple, "every option that such a parser declares, in all its spellings"),
+    Quantity("loop_over_epochs", bool, "the script iterates over epochs"),
+    Quantity("serial_work", str, "long work done by one rank while others wait (download, preprocess, map ...)"),
+    Quantity("argument_default", str, "argparse default; `scope.role` is empty, the spelling names the option"),
+    Quantity("data_path", str, "file or directory that the ranks read their data from"),
+    Quantity("input_file", str, "file beside the data that every rank reads: vocabulary, merges, tokenizer"),
+    Quantity("checkpoint_path", str, "folder that checkpoints are written to"),
+    Quantity("resume_path", str, "checkpoint, or folder of checkpoints, from which training resumes"),
+    Quantity("checkpoints_kept", int, "checkpoints that are kept; older ones are removed", "checkpoints"),
+    Quantity("shard_list", tuple, "file names of the data shards, if the files list them"),
+    Quantity("required_variable", str, "name of a variable that the script requires"),
+    Quantity("required_node_variable", str, "name of a variable of its node that the script requires"),
+)

@@ -1,0 +1,43 @@
+"""Requests to Slurm other than sizes: single steps, how a failed step is handled, and how a job ends."""
+
+from preflight.model.job.quantity import Quantity
+
+SCHEDULING = (
+    Quantity("step", str, "program that one srun starts; other claims about this step have its scope"),
+    Quantity("step_nodes", int, "nodes over which that step runs", "nodes"),
+    Quantity("step_tasks", int, "total number of tasks of that step", "tasks"),
+    Quantity("step_tasks_per_node", int, "tasks of that step on each node", "tasks"),
+    Quantity("step_cpus_per_task", int, "CPU cores for each task of the step, as given to srun itself", "cores"),
+    Quantity("step_gpus", str, "GPUs of the step, as given to srun itself"),
+    Quantity("step_background", bool, "the step ends in `&`"),
+    Quantity("step_repeated", bool, "the step is in a loop that starts it several times"),
+    Quantity("step_pipe", str, "last program of the pipe that the step writes into"),
+    Quantity("step_pipe_hides_failure", bool, "the script never checks the exit status of srun in that pipe"),
+    Quantity("step_kills_on_failure", bool, "a task that fails ends the step (--kill-on-bad-exit)"),
+    Quantity("step_module", str, "Python module the step starts with `-m`"),
+    Quantity("reaches_nodes", str, "program, other than srun, with which a batch script starts processes on its nodes"),
+    Quantity("plain_wait", bool, "the script waits for its background commands without checking their exit status"),
+    Quantity("failure_watch", str, "how a script detects a failure: `wait -n`, `wait PID`, a trap on EXIT"),
+    Quantity("trapped_signal", str, "signal that a batch script handles with `trap`"),
+    Quantity("hand_off_signal", str, "signal sent before the time limit, in the notation of `--signal`"),
+    Quantity("requeue", bool, "the job is requeued after preemption or a node's failure"),
+    Quantity("job_array", str, "indices of a job array"),
+    Quantity("output_file", str, "pattern of the file the job's output is written to"),
+    Quantity("gpu_bind", str, "which GPUs of its node a task can see (--gpu-bind)"),
+    Quantity("component_gpu_type", str, "kind of GPU of one part of a heterogeneous job"),
+    Quantity("gpu_type", str, "kind of GPU requested, as named by the scheduler or the instance"),
+    Quantity("memory_per_cpu_mib", int, "memory granted with each CPU core", "MiB"),
+    Quantity("memory_per_gpu_mib", int, "memory granted with each GPU", "MiB"),
+    Quantity("exclusive", bool, "no other job shares the nodes"),
+    Quantity("time_limit", str, "time limit as written"),
+    Quantity("output_opened", str, "how the output file is reopened: append, truncate"),
+    Quantity("directory_made", str, "directory that the script makes with mkdir"),
+    Quantity("requeues_itself", bool, "the script puts its own job back into the queue"),
+    Quantity(
+        "batch_option",
+        str,
+        "option of sbatch that chooses nodes or the account charged for them, such as `--account=ml`",
+    ),
+    Quantity("batch_directive", tuple, "option of an `#SBATCH` line and its value; no option for a stray word"),
+    Quantity("directive_unread", str, "an `#SBATCH` line that sbatch does not read, and why"),
+)

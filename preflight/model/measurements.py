@@ -1,0 +1,84 @@
+"""What a run measured of its nodes and links, as numbers that can be compared with those of other runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from preflight._util.lazy_regex import lazy_pattern
+
+_NAME = lazy_pattern(r"[a-z][a-z0-9_]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A quantity that is measured on nodes or links.
+
+    Args:
+        name: lower case with underscores, as in a metric: `gpu_temperature`.
+        title: a few words for people.
+        unit: of the values: `celsius`, `seconds`; empty for a count.
+        kind: `gauge` for a value of the moment, `counter` for a number that only grows until the node starts again.
+        better: which values are good; `none` if neither is.
+        least: a smaller difference, in `unit`, is never worth a word.
+        share: a smaller difference, as a share of the value, is never worth a word.
+
+    Raises ValueError for a name or a unit that is not of this form, or a title of several lines.
+    """
+
+    name: str
+    title: str
+    unit: str = ""
+    kind: Literal["gauge", "counter"] = "gauge"
+    better: Literal["higher", "lower", "none"] = "lower"
+    least: float = 0.0
+    share: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name) or (self.unit and not _NAME.fullmatch(self.unit)):
+            raise ValueError(f"quantity {self.name!r} in {self.unit!r}: expected lower case, digits and underscores")
+        if not self.title.isprintable() or "\\" in self.title:
+            raise ValueError(f"the title of quantity {self.name} must be one line of plain words")
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """The values of one quantity in one run; the three lists have one entry for each value.
+
+    Args:
+        quantity: what was measured.
+        nodes: where it was measured; of a link, the node that sends.
+        peers: the receiving node of each link; empty for a quantity of nodes.
+        values: in the unit of the quantity.
+
+    Raises ValueError if the lists differ in length.
+    """
+
+    quantity: Quantity
+    nodes: tuple[str, ...]
+    values: tuple[float, ...]
+    peers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.nodes) != len(self.values) or (self.peers and len(self.peers) != len(self.nodes)):
+            raise ValueError(f"{self.quantity.name} has {len(self.values)} values of {len(self.nodes)} nodes")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeProperties:
+    """What a node consists of, as far as it is known: `driver`, `kernel`, `gpu` and the like.
+
+    Args:
+        node: its name.
+        names: the known properties, in order.
+        values: one for each of them.
+    """
+
+    node: str
+    names: tuple[str, ...]
+    values: tuple[str, ...]
+
+    @property
+    def items(self) -> dict[str, str]:
+        """The values by name."""
+        return dict(zip(self.names, self.values, strict=True))

@@ -1,0 +1,405 @@
+"""The functions with which a rule or check states its result, and its metadata. Authors import this from
+`preflight.plugin`.
+
+A rule is a pure function from a job to verdicts; a check is a plan and a judgement, both pure. Neither touches a
+clock, a file, the network or a log. One decorated function with a docstring is a whole rule:
+
+    @rule("RDV001", "rendezvous-on-loopback", severity=Severity.ERROR, evidence=("pytorch/pytorch#73656",))
+    def rendezvous_on_loopback(job: Job) -> Iterator[Verdict]:
+        '''...docstring with the fixed headings...'''
+        for launch in job.launches:
+            ...
+            yield failed(launch.id, message, at=claim, remedy="...")
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import TYPE_CHECKING, TypeAlias
+
+from preflight._util.lazy_regex import lazy_pattern
+from preflight._util.spans import MAX_SNIPPET_LENGTH
+from preflight.model.findings import PROFILES, Command, Confidence, Edit, Evidence, Fix, Location, Severity, Status
+from preflight.model.job import Claim, Job, Launch, Note, Span
+from preflight.model.stages import STAGES
+
+if TYPE_CHECKING:
+    from preflight.model.charts import Chart
+    from preflight.model.recording import Facts, Fleet
+    from preflight.model.requests import Request
+
+_ID = lazy_pattern(r"[A-Z]{3}[0-9]{3}")
+_NAME = lazy_pattern(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+#: A positional parameter of a shell script or function: `$1`, `${2:-x}`.
+_PARAMETER = lazy_pattern(r"\$\{?\d")
+
+_MATURITIES = ("preview", "stable")
+_FIXES = ("none", "safe", "unsafe")
+
+#: The docstring of every rule and check has these headings, in this order.
+HEADINGS = ("What it checks", "Why it matters", "Example", "Fix", "Known limits", "Evidence")
+
+
+@dataclass(frozen=True, slots=True)
+class _Metadata:
+    """Metadata that an author gives for a rule or check, declared once for `Meta` and for both decorators."""
+
+    id: str
+    name: str
+    _: KW_ONLY
+    severity: Severity
+    confidence: Confidence = Confidence.HIGH
+    profile: str = "default"
+    needs: Sequence[str] = ()
+    applies_to: str = ""
+    since: str = "0.1"
+    stage: str = "preview"
+    fix: str = "none"
+    evidence: Sequence[str]
+
+    @property
+    def area(self) -> str:
+        """The three letters of the area."""
+        return self.id[:3]
+
+    def __post_init__(self) -> None:
+        if not _ID.fullmatch(self.id):
+            raise ValueError(
+                f"{self.id!r} is not a rule id; expected three capital letters and three digits, as in RDV001"
+            )
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"{self.name!r} is not a rule name; expected lower-case words joined by hyphens")
+        if self.severity is Severity.ERROR and self.confidence is not Confidence.HIGH:
+            raise ValueError(f"{self.id}: only a rule of high confidence may be an error")
+        for value, known in ((self.profile, PROFILES), (self.stage, _MATURITIES), (self.fix, _FIXES)):
+            if value not in known:
+                raise ValueError(f"{self.id}: {value!r} is not one of {', '.join(known)}")
+        if not self.evidence:
+            raise ValueError(f"{self.id}: evidence is missing; name a public issue or document")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meta(_Metadata):
+    """Metadata of a rule or check.
+
+    `profile` is the least strict profile in which it runs: `gate` (only what stops a job), `default`, `pedantic`.
+    `stage` is `preview` until its false-alarm rate is known, then `stable`. `doc` is its docstring.
+    """
+
+    doc: str
+
+
+def _meta(described: _Metadata, function: Callable[..., object]) -> Meta:
+    value = {item.name: getattr(described, item.name) for item in fields(_Metadata)}
+    value["needs"], value["evidence"] = tuple(described.needs), tuple(described.evidence)
+    return Meta(**value, doc=function.__doc__ or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One statement of a rule or check about one subject; build it with `passed`, `failed`, `unknown`."""
+
+    status: Status
+    subject: str
+    message: str = ""
+    remedy: str = ""
+    locations: tuple[Location, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    nodes: tuple[str, ...] = ()
+    required: bool = False
+    severity: Severity | None = None
+    confidence: Confidence | None = None
+    fix: Fix | None = None
+    commands: tuple[Command, ...] = ()
+    waits_at: str = ""
+    processes: tuple[str, ...] = ()
+
+
+Place: TypeAlias = "Claim | Span | Launch | Note | Location"
+
+
+def passed(subject: str) -> Verdict:
+    """State that the subject was judged and has no fault."""
+    return Verdict(Status.PASS, subject)
+
+
+def not_applicable(subject: str, reason: str) -> Verdict:
+    """State that the rule or check does not apply to the subject."""
+    return Verdict(Status.NOT_APPLICABLE, subject, reason)
+
+
+def unknown(
+    subject: str, reason: str, *, nodes: Iterable[str] = (), required: bool = False, at: Place | None = None
+) -> Verdict:
+    """State that the subject could not be judged, for this reason.
+
+    Args:
+        nodes: the nodes that this leaves undecided; none if it is not about particular nodes.
+        required: whether this makes the whole verdict incomplete.
+        at: the location of the input that could not be judged.
+    """
+    locations = (place(at),) if at is not None else ()
+    nodes = tuple(dict.fromkeys(nodes))
+    return Verdict(Status.UNKNOWN, subject, reason, locations=locations, nodes=nodes, required=required)
+
+
+def failed(
+    subject: str,
+    message: str,
+    *,
+    at: Place | Evidence,
+    also: Sequence[Place | tuple[Place, str] | Evidence] = (),
+    nodes: Iterable[str] = (),
+    remedy: str,
+    severity: Severity | None = None,
+    confidence: Confidence | None = None,
+    fix: Fix | None = None,
+    run: Sequence[Command] = (),
+    waits_at: str = "",
+    processes: Iterable[str] = (),
+) -> Verdict:
+    """State a fault, with its primary location or fact first; a fault without one cannot be stated.
+
+    Args:
+        message: what was seen and what was expected, quoting the user's own spelling.
+        at: the claim, span or fact of the fault.
+        also: further locations, each alone or with a note, and further facts.
+        remedy: what to do, as concretely as possible.
+        severity, confidence: only to lower the rule's own.
+        fix: possible edits, built with `make_fix`; the rule's own `fix` is the upper bound on how unsafe it may be.
+        run: lines to paste into a shell, built with `command` or `root_command`; a line with a name that cannot be
+            pasted unchanged is dropped.
+        waits_at: where every rank would wait for a timeout: `rendezvous` or `collective`; empty if none would.
+        processes: the processes of the job that the fault is about, by role and index (`rank 2`, `server 0`).
+
+    If a claim takes its value from a variable, the assignment becomes a further location ("set here"), and the remedy
+    names that of the primary claim.
+    """
+    locations: list[Location] = []
+    evidence: list[Evidence] = []
+    for item in (at, *also):
+        if isinstance(item, Evidence):
+            evidence.append(item)
+        elif isinstance(item, tuple):
+            locations.append(place(item[0], item[1]))
+        else:
+            locations.append(place(item))
+    # Two claims may have one location, which is listed once.
+    locations = list(dict.fromkeys(locations))
+    argument = argument_of(at) if isinstance(at, Claim) else None
+    if argument is not None:
+        # The script or function is correct; the line that calls it must be edited.
+        locations.insert(0, Location.at(argument, "given here"))
+    origins = _origins((at, *also))
+    locations.extend(
+        location for location in origins if not any(_same_location(location, known) for known in locations)
+    )
+    return Verdict(
+        Status.FAIL,
+        subject,
+        message,
+        remedy + _set_elsewhere(at, remedy),
+        tuple(locations),
+        tuple(evidence),
+        tuple(nodes),
+        severity=severity,
+        confidence=confidence,
+        fix=fix,
+        commands=tuple(one for one in run if one.can_be_pasted),
+        waits_at=waits_at,
+        processes=tuple(dict.fromkeys(processes)),
+    )
+
+
+def command(*words: str, on: Iterable[str] = ()) -> Command:
+    """Return these words as one quoted shell line, to run on these nodes or in the reader's own shell."""
+    return Command(shlex.join(words), tuple(on))
+
+
+def root_command(*words: str, on: Iterable[str] = ()) -> Command:
+    """Return the same for a command that needs root."""
+    return command("sudo", *words, on=on)
+
+
+def make_fix(description: str, *edits: Edit | None, safe: bool) -> Fix | None:
+    """Return a fix made of these edits; None, which means no fix, if one of them cannot be made.
+
+    `description` is an imperative sentence; see `Fix` for what is safe.
+    """
+    made = tuple(edit for edit in edits if edit is not None)
+    return Fix(description, made, safe) if made and len(made) == len(edits) else None
+
+
+def replace_text(item: Claim | Span, old: str, new: str) -> Edit | None:
+    """Return the edit that replaces `old` with `new` in the text of a claim or span.
+
+    None unless the text contains `old` exactly once on one line as shown: it may be cut, span several lines, or name a
+    variable that is set elsewhere.
+    """
+    span = item if isinstance(item, Span) else item.span
+    text = span.snippet[span.column - 1 : span.end_column - 1]
+    if not old or text.count(old) != 1 or span.line != span.end_line or len(span.snippet) >= MAX_SNIPPET_LENGTH:
+        return None
+    return Edit(span.path, span.line, span.column + text.index(old), old, new)
+
+
+def delete_word(item: Claim | Span) -> Edit | None:
+    """Return the edit that removes a word of a command line and the space before it.
+
+    None if the word is cut, spans several lines, or is not a word of a command line.
+    """
+    span = item if isinstance(item, Span) else item.span
+    before = span.snippet[: span.column - 1]
+    text = span.snippet[span.column - 1 : span.end_column - 1]
+    if not text or len(span.snippet) >= MAX_SNIPPET_LENGTH or span.line != span.end_line:
+        return None
+    if not before.strip():
+        # If the word is alone on a line of a command that continues, the line is removed too.
+        if span.snippet[span.end_column - 1 :].strip() == "\\":
+            return Edit(span.path, span.line, 1, f"{span.snippet}\n", "")
+        return Edit(span.path, span.line, span.column, text, "")
+    # An entry of a list in YAML or JSON is not a word of a command line.
+    if not before[-1].isspace() or before.rstrip()[-1] in "-[,:{":
+        return None
+    return Edit(span.path, span.line, span.column - 1, before[-1] + text, "")
+
+
+def _origins(items: Iterable[Place | tuple[Place, str] | Evidence]) -> list[Location]:
+    """Where the variables that the claims name were assigned, each location once."""
+    claims = [item[0] if isinstance(item, tuple) else item for item in items]
+    spans = dict.fromkeys(claim.origin for claim in claims if isinstance(claim, Claim) and claim.origin is not None)
+    return [Location.at(span, "set here") for span in spans]
+
+
+def argument_of(claim: Claim) -> Span | None:
+    """The argument that gives a claim its value, if a script or function is called with it; otherwise None."""
+    if claim.origin is None:
+        return None
+    is_argument = claim.origin.path != claim.span.path or _PARAMETER.search(claim.spelling) is not None
+    return claim.origin if is_argument and not assigned(claim) else None
+
+
+def _same_location(item: Location, other: Location) -> bool:
+    return (item.path, item.line, item.column) == (other.path, other.line, other.column)
+
+
+def _set_elsewhere(at: Place | Evidence, remedy: str) -> str:
+    """The assignment to edit, if the primary claim names a variable and the remedy does not mention it."""
+    assignment = assigned(at) if isinstance(at, Claim) else ""
+    if not assignment or not remedy or assignment in remedy:
+        return ""
+    return f" The value is set in {assignment}."
+
+
+def assigned(claim: Claim) -> str:
+    """Format as `` `NNODES=8` (train.sbatch:4)`` the assignment of the claim's value; empty if unknown."""
+    span = claim.origin
+    if span is None or span.line != span.end_line or span.end_column - 1 > len(span.snippet):
+        return ""
+    text = span.snippet[span.column - 1 : span.end_column - 1]
+    return f"`{text}` ({span.path}:{span.line})" if "=" in text else ""
+
+
+def place(item: Place, note: str = "") -> Location:
+    """The location of a claim, span, launch or note."""
+    if isinstance(item, Location):
+        return item
+    if isinstance(item, Span):
+        return Location.at(item, note)
+    if isinstance(item, Note):
+        return Location.at(item.span, note or item.message)
+    return Location.at(item.span, note)
+
+
+JudgeJob: TypeAlias = "Callable[[Job], Iterable[Verdict]]"
+PlanRequests: TypeAlias = "Callable[[Job, Fleet, Facts], Iterable[Request]]"
+JudgeFacts: TypeAlias = "Callable[[Job, Fleet, Facts], Iterable[Verdict]]"
+#: The functions that a pack names in `charts`. They are pure, and yield nothing if there is nothing to show.
+MakeCharts: TypeAlias = "Callable[[Job, Fleet, Facts], Iterable[Chart]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule: judges a job from its claims alone."""
+
+    meta: Meta
+    judge: JudgeJob
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check: plans the facts that the job makes necessary, and judges job and facts.
+
+    `probes` are all functions that its requests may name; `cost` describes what they do on a node and how long that
+    takes, `without_root` what cannot be observed without privileges (empty: nothing is lost). `follow_up` plans
+    requests that only the facts of its own stage make necessary (a repeated test of what failed). `reads` are the
+    probes of other checks whose facts it also uses.
+    """
+
+    meta: Meta
+    plan: PlanRequests
+    judge: JudgeFacts
+    when: str = "node"
+    probes: tuple[Callable[..., object], ...] = ()
+    cost: str = ""
+    without_root: str = ""
+    follow_up: PlanRequests | None = None
+    reads: tuple[Callable[..., object], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class rule(_Metadata):
+    """Turn a function into a rule. `evidence` names public issues or documents; at least one is required.
+
+    Raises ValueError for a malformed id or name, an error of less than high confidence, or no evidence.
+    """
+
+    def __call__(self, judge: JudgeJob) -> Rule:
+        """The rule that judges with this function."""
+        return Rule(_meta(self, judge), judge)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class check(_Metadata):
+    """Turn a judging function, and the function that plans its requests, into a check.
+
+    `probes` are the functions that its requests name, including listeners: their modules are sent to nodes for a
+    plugin's check. `follow_up` is called when the requests of the stage have become facts, and again after each of its
+    own rounds, until it needs nothing new or the stage runs out of time. `reads` lists the probes of other checks whose
+    facts this one plans or judges by: if only its own stage runs, as in `preflight smoke`, no other requests are sent
+    before it.
+
+    Raises ValueError as `rule` does, for a `when` that is not one of STAGES, and for a missing `cost`.
+    """
+
+    plan: PlanRequests
+    probes: Sequence[Callable[..., object]]
+    cost: str
+    without_root: str = ""
+    when: str = "node"
+    follow_up: PlanRequests | None = None
+    reads: Sequence[Callable[..., object]] = ()
+
+    def __post_init__(self) -> None:
+        _Metadata.__post_init__(self)
+        if not self.cost:
+            raise ValueError(f"{self.id}: `cost` is missing; state its cost on a node, such as 'reads /proc/mounts'")
+        if self.when not in STAGES:
+            raise ValueError(f"{self.id}: {self.when!r} is not a stage; use one of {', '.join(STAGES)}")
+
+    def __call__(self, judge: JudgeFacts) -> Check:
+        """The check that plans with `plan` and judges with this function."""
+        return Check(
+            _meta(self, judge),
+            self.plan,
+            judge,
+            self.when,
+            tuple(self.probes),
+            self.cost,
+            self.without_root,
+            self.follow_up,
+            tuple(self.reads),
+        )

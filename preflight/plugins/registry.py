@@ -1,0 +1,388 @@
+"""Finds every rule, check, source, executor and reporter through entry points and loads them one by one.
+
+The built-in packs load through the same entry points as those of other distributions. An item that cannot be loaded is
+reported and skipped. Only installed distributions are searched, and files of rules and checks that the user names
+(`use_plugin_files`); never the tree that is judged.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import Distribution, EntryPoint, entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from preflight._util.suggest import MAX_LENGTH, similar_names
+from preflight.plugins.authoring import Check, Rule
+from preflight.plugins.pack import Pack, as_pack
+
+if TYPE_CHECKING:
+    from preflight.model.doctor_items import Examine
+    from preflight.plugins.authoring import MakeCharts
+    from preflight.plugins.plugin_file import PluginFile
+
+RULES = "preflight.rules"
+CHECKS = "preflight.checks"
+SOURCES = "preflight.sources"
+EXECUTORS = "preflight.executors"
+REPORTERS = "preflight.reporters"
+
+#: The number of unknown names for which suggestions are looked up.
+_MAX_HINTS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A plugin's item that cannot be loaded or used. `where` is the entry of the pack, `why` the error.
+
+    Args:
+        group: the entry-point group.
+        plugin: the distribution and its version.
+    """
+
+    group: str
+    plugin: str
+    where: str
+    why: str
+
+
+class Loaded(NamedTuple):
+    """The content of one group: the objects in pack order, and those that could not be loaded."""
+
+    items: tuple[Any, ...]
+    broken: tuple[Broken, ...]
+    plugins: tuple[str, ...]
+
+
+class ChartMaker(NamedTuple):
+    """A function of a pack of checks that builds charts of a recording."""
+
+    plugin: str
+    where: str
+    make: MakeCharts
+
+
+class Examiner(NamedTuple):
+    """A function of a pack of checks that examines this machine."""
+
+    plugin: str
+    where: str
+    make: Examine
+
+
+#: Files of rules and checks that the user named.
+_plugin_files: tuple[PluginFile, ...] = ()
+_plugin_paths: tuple[Path, ...] = ()
+
+
+def use_plugin_files(paths: Iterable[Path]) -> None:
+    """Use the rules and checks of these Python files, and of no earlier ones.
+
+    Each file is run as its own module, with all permissions of the user; none is ever used because a tree names
+    it.
+
+    Raises:
+        UsageError: a file cannot be read or run, or has no rule, no check and no chart.
+    """
+    global _plugin_files, _plugin_paths
+    chosen = tuple(dict.fromkeys(path.absolute() for path in paths))
+    if chosen or _plugin_files:
+        from preflight.plugins.plugin_file import read, unload
+
+        unload()
+        _plugin_files = tuple(read(path) for path in chosen)
+        _plugin_paths = chosen
+        load.cache_clear()
+
+
+@contextmanager
+def added_plugin_files(paths: Sequence[Path]) -> Iterator[None]:
+    """Use these Python files as well, until the block ends.
+
+    Raises:
+        UsageError: as `use_plugin_files`.
+    """
+    before = _plugin_paths
+    use_plugin_files((*before, *paths))
+    try:
+        yield
+    finally:
+        use_plugin_files(before)
+
+
+#: The stages of a run; None for all. Checks and charts of other stages need not be loaded.
+Stages = frozenset[str] | None
+
+
+@functools.cache
+def load(group: str, stages: Stages = None) -> Loaded:
+    """Load every pack of an entry-point group, built-in packs first, then by distribution name.
+
+    Args:
+        group: the entry-point group.
+        stages: load only checks that serve one of these stages; None loads all.
+    """
+    items: list[Any] = []
+    broken: list[Broken] = []
+    plugins: list[str] = []
+    points = _points(group)
+    if not points:
+        why = "no installed distribution provides any; install preflight instead of only adding it to the import path"
+        broken.append(Broken(group, "preflight", "entry points", why))
+    for point in points:
+        plugin = _label(point)
+        plugins.append(plugin)
+        try:
+            pack = as_pack(point.load())
+            entries = _of_stages(pack, pack.items, stages)
+        except (Exception, SystemExit) as error:
+            broken.append(Broken(group, plugin, point.value, _error_text(error)))
+            continue
+        for entry in entries:
+            try:
+                found = _resolve_all(group, entry)
+            except (Exception, SystemExit) as error:
+                broken.append(Broken(group, plugin, str(entry), _error_text(error)))
+                continue
+            for item in found:
+                try:
+                    _check_unique(group, item, items)
+                except (TypeError, ValueError) as error:
+                    broken.append(Broken(group, plugin, str(entry), _error_text(error)))
+                else:
+                    items.append(item)
+    for own in _plugin_files if group in (RULES, CHECKS) else ():
+        plugins.append(own.label)
+        for made in own.items:
+            if isinstance(made, Rule if group == RULES else Check):
+                try:
+                    _check_unique(group, made, items)
+                except ValueError as error:
+                    broken.append(Broken(group, own.label, made.meta.id, _error_text(error)))
+                else:
+                    items.append(made)
+    return Loaded(tuple(items), tuple(broken), tuple(plugins))
+
+
+def rules() -> tuple[Rule, ...]:
+    """All rules, by id."""
+    return tuple(sorted(load(RULES).items, key=lambda item: item.meta.id))
+
+
+def checks(stages: Stages = None) -> tuple[Check, ...]:
+    """All checks that a run of these stages needs, by id."""
+    return tuple(sorted(load(CHECKS, stages).items, key=lambda item: item.meta.id))
+
+
+def sources() -> tuple[Any, ...]:
+    """All sources (`preflight.sources.base.Source`), in the order in which they are tried."""
+    return load(SOURCES).items
+
+
+def areas(*groups: str) -> dict[str, str]:
+    """The subject of each area of rules and checks, as the packs of these `groups` state it."""
+    found: dict[str, str] = {}
+    for _, pack in _usable_packs(*(groups or (RULES, CHECKS))):
+        for area, title in pack.areas.items():
+            found.setdefault(str(area), str(title))
+    for file in _plugin_files:
+        for area, title in file.areas:
+            found.setdefault(area, title)
+    return found
+
+
+def symptom_tables() -> dict[str, tuple[str, ...]]:
+    """The tables of symptoms of all packs: paths below the folder of a package, by the name of that package."""
+    packs = _usable_packs(RULES, CHECKS)
+    return {point.module.partition(".")[0]: tuple(map(str, pack.symptoms)) for point, pack in packs if pack.symptoms}
+
+
+def chart_makers(stages: Stages = None) -> tuple[tuple[ChartMaker, ...], tuple[Broken, ...]]:
+    """The functions that make charts of a run of these stages, and those that cannot be loaded."""
+    own = [(file.label, entry) for file in _plugin_files for entry in file.charts]
+    found, broken = _functions(lambda pack: pack.charts, own, stages)
+    return tuple(ChartMaker(*item) for item in found), broken
+
+
+def examiners() -> tuple[tuple[Examiner, ...], tuple[Broken, ...]]:
+    """The functions that examine this machine, and those that cannot be loaded."""
+    found, broken = _functions(lambda pack: pack.doctor)
+    return tuple(Examiner(*item) for item in found), broken
+
+
+def measurement_readers(stages: Stages = None) -> tuple[tuple[ChartMaker, ...], tuple[Broken, ...]]:
+    """The functions that read what a run of these stages measured, and those that cannot be loaded."""
+    found, broken = _functions(lambda pack: pack.measurements, (), stages)
+    return tuple(ChartMaker(*item) for item in found), broken
+
+
+def property_readers() -> tuple[tuple[Callable[..., Mapping[str, str]], ...], tuple[Broken, ...]]:
+    """The functions that read properties of a node from its facts, and those that cannot be loaded."""
+    found, broken = _functions(lambda pack: pack.properties)
+    return tuple(make for _, _, make in found), broken
+
+
+def _usable_packs(*groups: str) -> Iterator[tuple[EntryPoint, Pack]]:
+    """The packs of these groups. A pack that cannot be loaded is skipped here, and reported with its items."""
+    for group in groups:
+        for point in _points(group):
+            with suppress(Exception, SystemExit):
+                yield point, as_pack(point.load())
+
+
+def _functions(
+    names_in: Callable[[Pack], tuple[Any, ...]], more: Iterable[tuple[str, Any]] = (), stages: Stages = None
+) -> tuple[list[tuple[str, str, Any]], tuple[Broken, ...]]:
+    """The functions that packs of checks name, and `more`, each with its plugin and name; and those that are broken."""
+    found: list[tuple[str, str, Any]] = []
+    broken: list[Broken] = []
+    listed: list[tuple[str, Any]] = []
+    for point, pack in _usable_packs(CHECKS):
+        listed.extend((_label(point), entry) for entry in _of_stages(pack, names_in(pack), stages))
+    for plugin, entry in (*listed, *more):
+        where = str(getattr(entry, "__name__", entry))
+        try:
+            make = _resolve(entry)
+            if not callable(make):
+                raise TypeError(f"expected a function, not {type(make).__name__}")
+        except (Exception, SystemExit) as error:
+            broken.append(Broken(CHECKS, plugin, where, _error_text(error)))
+        else:
+            found.append((plugin, where, make))
+    return found, tuple(broken)
+
+
+def named(group: str, name: str) -> Any:
+    """The executor or reporter with this `name`. Raises KeyError with the nearest and the valid names."""
+    if (own := _built_in(group, name)) is not None:
+        return own
+    found = {item.name: item for item in load(group).items}
+    if name not in found:
+        near = similar_names(name.lower(), found)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        kind = group.rpartition(".")[2].removesuffix("s")
+        raise KeyError(f"unknown {kind} {name!r}; {hint}known names: {', '.join(sorted(found)) or 'none'}")
+    return found[name]
+
+
+def _built_in(group: str, name: str) -> Any:
+    """The built-in item with this name, found by its module's name so that no other item is loaded; else None.
+
+    No plugin's item can have the same name, because built-in items are registered first.
+    """
+    for point in _points(group):
+        entries = as_pack(point.load()).items if point.module.partition(".")[0] == "preflight" else ()
+        for entry in entries:
+            if isinstance(entry, str) and entry.partition(":")[0].rpartition(".")[2] == name:
+                # Load errors are reported where all are loaded.
+                with suppress(Exception):
+                    found = _resolve(entry)
+                    return found if found.name == name else None
+    return None
+
+
+def names_of(items: Iterable[Rule | Check]) -> set[str]:
+    """The ids, names and areas of `items`."""
+    return {name for item in items for name in (item.meta.id, item.meta.name, item.meta.area)}
+
+
+def unknown_names(names: Iterable[str], items: Iterable[Rule | Check]) -> dict[str, tuple[str, ...]]:
+    """The `names` that are not an id, name or area of `items`, each of the first ten with the nearest ones."""
+    known = names_of(items)
+    unknown = [name for name in dict.fromkeys(names) if name.upper() not in known and name.lower() not in known]
+    return {name: nearest(name, known) if number < _MAX_HINTS else () for number, name in enumerate(unknown)}
+
+
+def nearest(name: str, known: Iterable[str]) -> tuple[str, ...]:
+    """Up to three of the `known` ids and names that are most similar to `name`."""
+    if len(name) > MAX_LENGTH:
+        return ()
+    from difflib import SequenceMatcher
+
+    likeness = {one: SequenceMatcher(None, name.lower(), one.lower()).ratio() for one in known}
+    near = sorted((one for one in likeness if likeness[one] >= 0.5), key=lambda one: (-likeness[one], one))
+    return tuple(near[:3])
+
+
+@functools.cache
+def _installed() -> Any:
+    """All entry points of installed distributions; read once, because this opens all of their files.
+
+    Its type differs between versions of Python; `select`, the only method used, does not.
+    """
+    return entry_points()
+
+
+def _points(group: str) -> list[EntryPoint]:
+    found = {(point.name, point.value): point for point in _installed().select(group=group)}
+    return sorted(found.values(), key=lambda p: (p.name != "builtin", _label(p), p.name, p.value))
+
+
+def _of_stages(pack: Pack, entries: Sequence[Any], stages: Stages) -> tuple[Any, ...]:
+    """The entries of a pack, except those that only other stages use."""
+    others = tuple(f"{module}." for module, stage in pack.stages.items() if stages is not None and stage not in stages)
+    return tuple(
+        entry for entry in entries if not isinstance(entry, str) or not f"{entry.partition(':')[0]}.".startswith(others)
+    )
+
+
+def _check_unique(group: str, item: Any, items: Sequence[Any]) -> None:
+    """Raise TypeError or ValueError for an object that is not of this group, or whose name is taken."""
+    if group not in (RULES, CHECKS):
+        if not isinstance(getattr(item, "name", None), str):
+            raise TypeError(f"it has no name, which every item in {group} needs")
+        if any(item.name == other.name for other in items):
+            raise ValueError(f"the name {item.name!r} is already used")
+        return
+    expected = Rule if group == RULES else Check
+    if not isinstance(item, expected):
+        raise TypeError(f"expected a {expected.__name__.lower()}, not {type(item).__name__}; use the decorator")
+    for other in items:
+        if item.meta.id == other.meta.id or item.meta.name == other.meta.name:
+            taken = f"{other.meta.id} {other.meta.name}"
+            raise ValueError(f"{item.meta.id} {item.meta.name} collides with {taken}; ids and names must be unique")
+
+
+def _label(point: EntryPoint) -> str:
+    return _name_of(point.dist) if point.dist is not None else point.name
+
+
+@functools.cache
+def _name_of(distribution: Distribution) -> str:
+    """Name and version, from the head of a distribution's metadata.
+
+    The library parses all of it, a long description included, with a mail parser.
+    """
+    head, _, _ = (distribution.read_text("METADATA") or "").partition("\n\n")
+    headers = dict(line.partition(": ")[::2] for line in head.splitlines())
+    if "Name" in headers and "Version" in headers:
+        return f"{headers['Name']} {headers['Version']}"
+    return f"{distribution.name} {distribution.version}"
+
+
+def _resolve_all(group: str, entry: Any) -> tuple[Any, ...]:
+    """The objects of one pack entry: `module:attribute` is one object, `module` every rule or check defined there."""
+    if group not in (RULES, CHECKS) or not isinstance(entry, str) or ":" in entry:
+        return (_resolve(entry),)
+    kind = Rule if group == RULES else Check
+    module = importlib.import_module(entry)
+    found = (item for item in vars(module).values() if isinstance(item, kind))
+    # A module may import a rule of another.
+    return tuple(item for item in found if getattr(item.judge, "__module__", entry) == entry)
+
+
+def _resolve(entry: Any) -> Any:
+    if not isinstance(entry, str):
+        return entry
+    module, _, attribute = entry.partition(":")
+    found = getattr(importlib.import_module(module), attribute)
+    # A pack may name a class that needs no arguments, so that a module need not create an instance at import.
+    return found() if isinstance(found, type) else found
+
+
+def _error_text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

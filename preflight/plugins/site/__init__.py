@@ -1,0 +1,1 @@
+"""Rules and checks that a site declares in TOML."""

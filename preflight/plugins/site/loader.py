@@ -1,0 +1,144 @@
+"""Loads a site's own rules and checks from a TOML file.
+
+Its rules can only report faults. Its checks name commands, which run on nodes during a check and never for lint. The
+file is used only if the user names it, because an unknown author's rules could report anything, and the commands could
+be any program.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from preflight._util import regular_file
+from preflight._util.lazy_regex import lazy_pattern
+from preflight._util.schema_problems import HYPHENATED, Problem, describe_schema, problem_of
+from preflight._util.toml_spans import Places, TomlError, loads
+from preflight._util.usage_error import UsageError
+from preflight.model.configuration import Site
+from preflight.plugins import registry
+from preflight.plugins.site import checks
+from preflight.plugins.site import rules as site_rules
+from preflight.plugins.site.checks import Check, Value
+from preflight.plugins.site.rules import Rule, When
+
+_ID = lazy_pattern(r"[A-Z]{3}[0-9]{3}")
+_NAME = lazy_pattern(r"[a-z0-9]+(-[a-z0-9]+)*")
+NO_DECLARATIONS = Site()
+_MAX_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A file of site rules and checks."""
+
+    __pydantic_config__: ClassVar[Any] = HYPHENATED
+
+    rule: Annotated[list[Rule], "The rules."] = field(default_factory=list)
+    check: Annotated[list[Check], "The checks."] = field(default_factory=list)
+
+
+def load(paths: Iterable[Path], *, taken: Site = NO_DECLARATIONS) -> Site:
+    """The declarations of these files, after the existing ones in `taken`.
+
+    Raises:
+        UsageError: a file cannot be read, or has errors; all of them are listed with their locations.
+    """
+    found = taken
+    for path in paths:
+        try:
+            text = regular_file.read_text(path, _MAX_BYTES)
+        except OSError as error:
+            raise UsageError(f"the site rules {path} cannot be read: {error.strerror}") from None
+        except ValueError:
+            raise UsageError(f"the site rules {path} are not UTF-8") from None
+        more = parse(text, str(path), taken=found)
+        found = Site((*found.rules, *more.rules), (*found.checks, *more.checks))
+    return found
+
+
+def parse(text: str, name: str, *, taken: Site = NO_DECLARATIONS) -> Site:
+    """The declarations in the text of a file called `name`; the ids and names in `taken` are in use.
+
+    Raises:
+        UsageError: it has errors.
+    """
+    try:
+        document = loads(text)
+    except TomlError as error:
+        raise UsageError(f"{name}:{error}") from None
+    read = _validated(document)
+    problems = read if isinstance(read, list) else list(_problems(read, document, taken))
+    if problems or isinstance(read, list):
+        places = Places(text)
+        placed = sorted((places.of(p.path, value=p.at_value), p.message) for p in problems)
+        raise UsageError("\n".join(f"{name}:{line}:{column}: {message}" for (line, column), message in placed[:10]))
+    rules = tuple(site_rules.to_configuration(item, name) for item in read.rule)
+    return Site(rules, tuple(checks.to_configuration(item, name) for item in read.check))
+
+
+def _validated(document: Mapping[str, Any]) -> Document | list[Problem]:
+    from pydantic import ValidationError
+
+    try:
+        read = _adapter().validate_python(document)
+    except ValidationError as error:
+        errors = error.errors(include_url=False, include_context=True)
+        return list(dict.fromkeys(problem_of(_outside_union(one), Document, document) for one in errors))
+    assert isinstance(read, Document)
+    return read
+
+
+def _outside_union(error: Any) -> Any:
+    """The path without the name of a union's type at its end; the error concerns the value itself."""
+    location = tuple(step for step in error["loc"] if step not in ("str", "int", "float", "bool"))
+    if location == error["loc"]:
+        return error
+    return {**error, "loc": location, "type": "plain", "msg": "expected a string, a number, true or false"}
+
+
+def _problems(read: Document, document: Mapping[str, Any], taken: Site) -> Iterator[Problem]:
+    """Errors that types alone cannot express."""
+    names = registry.names_of(registry.rules()) | taken.words
+    if read.check:
+        names |= registry.names_of(registry.checks())
+    if not read.rule and not read.check:
+        yield Problem((), "it has neither a [[rule]] nor a [[check]]", at_value=False)
+    entries: list[tuple[str, int, Rule | Check]] = [("rule", n, item) for n, item in enumerate(read.rule)]
+    entries.extend(("check", n, item) for n, item in enumerate(read.check))
+    for table, n, item in entries:
+        for key in ("id", "name", "message", "remedy", "evidence"):
+            if not getattr(item, key).strip():
+                yield Problem((table, n), f"`{key}` is missing in [[{table}]]", at_value=False)
+        if item.id and not _ID.fullmatch(item.id):
+            yield Problem(
+                (table, n, "id"),
+                f"{item.id!r} is not an id; expected three capital letters and three digits, as in ACM001",
+            )
+        if item.name and not _NAME.fullmatch(item.name):
+            yield Problem(
+                (table, n, "name"), f"{item.name!r} is not a name; expected lower-case words joined by hyphens"
+            )
+        for key, word in (("id", item.id), ("name", item.name)):
+            if word in names:
+                yield Problem((table, n, key), f"{word} is already used; choose another")
+            names.add(word)
+        if isinstance(item, Rule):
+            yield from site_rules.problems(item, (table, n))
+        else:
+            yield from checks.problems(item, (table, n))
+
+
+@functools.cache
+def _adapter() -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Document)
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of a file of site rules and checks."""
+    return describe_schema(_adapter(), "preflight site rules", Document, Rule, When, Check, Value)

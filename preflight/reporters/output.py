@@ -1,0 +1,289 @@
+"""Writes reports: each format to its file or to standard output, completely or not at all."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from preflight._util import terminal
+from preflight._util.sanitize import INLINE_COMMAND, LINE_START_COMMAND, clean, neutralize_commands
+from preflight._util.suggest import similar_names
+from preflight._util.usage_error import UsageError
+from preflight.engine.report import Report
+from preflight.plugins import registry
+from preflight.reporters import FORMATS, saved_output
+from preflight.reporters.base import Reporter, Style
+from preflight.reporters.text.palette import word
+
+#: Other names of formats, for error messages.
+_ALSO_CALLED = {
+    "prometheus": "openmetrics",
+    "prom": "openmetrics",
+    "xunit": "junit",
+    "xml": "junit",
+    "codequality": "gitlab",
+    "code-quality": "gitlab",
+    "codeclimate": "gitlab",
+    "annotations": "github",
+    "actions": "github",
+    "txt": "text",
+    "untold-hosts": "unknown-hosts",
+}
+
+#: Formats in which `\\\\u0023` is `#`.
+_JSON = ("json", "sarif", "gitlab", "ctrf")
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One `FORMAT[:FILE]`; without a path it goes to standard output."""
+
+    reporter: Reporter
+    path: Path | None
+
+
+def outputs(wanted: Sequence[str]) -> tuple[Output, ...]:
+    """Parse the values of `--output`; the default is text on standard output.
+
+    This is separate from writing so that a mistake is reported before a run that takes minutes, not after it.
+
+    Raises:
+        UsageError: an unknown format, two formats for standard output, or a folder that does not exist.
+    """
+    found = tuple(_parsed(item) for item in wanted or ("text",))
+    _refuse_two([output.path for output in found])
+    return found
+
+
+def targets(wanted: Sequence[str], formats: Sequence[str]) -> tuple[tuple[str, Path | None], ...]:
+    """Parse `--output` of a command that writes something other than a report: each item is a format and a file or
+    None.
+
+    Raises:
+        UsageError: as for `outputs`.
+    """
+    found: list[tuple[str, Path | None]] = []
+    for item in wanted:
+        name, path = _split(item)
+        if name not in formats:
+            near = similar_names(name.lower(), formats)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise UsageError(f"--output {item}: unknown format {name!r}; {hint}choose from {', '.join(formats)}")
+        found.append((name, path))
+    _refuse_two([path for _, path in found])
+    return tuple(found)
+
+
+def style_of(path: Path | None, color: bool | None, verbosity: int) -> Style:
+    """Return the style of text for a file or for standard output."""
+    if path is None:
+        return _for_stdout(Style(verbosity=verbosity), color)
+    return Style(color=bool(color), verbosity=verbosity)
+
+
+def _refuse_two(paths: Sequence[Path | None]) -> None:
+    if sum(path is None for path in paths) > 1:
+        raise UsageError(
+            "only one format can go to standard output; write the others to files: --output json:report.json"
+        )
+
+
+def deliver(report: Report, to: Sequence[Output], *, color: bool | None, style: Style | None = None) -> None:
+    """Render `report` once for each output. If one fails, the others are still written.
+
+    `style` gives the amount of detail; width, colours and encoding depend on where each output goes.
+
+    Raises:
+        UsageError: a file cannot be written.
+    """
+    chosen_style = style or Style()
+    failure: Exception | None = None
+    for output in to:
+        try:
+            if output.path is None:
+                data = _for_screen(report, output.reporter, _for_stdout(chosen_style, color))
+            else:
+                data = output.reporter.render(report, replace(chosen_style, color=bool(color)))
+            put(data, output.reporter.name, output.path)
+        except Exception as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    if to and all(output.path is not None for output in to):
+        # Otherwise the terminal would show nothing at all.
+        files = ", ".join(str(output.path) for output in to)
+        count = len(report.findings)
+        summary = f"{word(report.verdict)}, {count} finding{'' if count == 1 else 's'}"
+        print(neutralize_commands(f"preflight: {summary}; see {clean(files)}"), file=sys.stderr)
+
+
+def put(data: bytes, format_name: str, path: Path | None) -> None:
+    """Write a rendered document to its file or to standard output, without commands to a CI runner.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    content = neutralize(data, format_name)
+    print_bytes(content) if path is None else write(path, content)
+
+
+def print_bytes(data: bytes) -> None:
+    """Write to standard output; a closed pipe (`| head`) is not an error."""
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        # The interpreter flushes once more at exit and would report the error.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _parsed(wanted: str) -> Output:
+    name, path = _split(wanted)
+    try:
+        reporter = registry.named(registry.REPORTERS, name)
+    except KeyError as error:
+        meant = _ALSO_CALLED.get(name.lower())
+        summary = f"unknown format {name!r}; use {meant!r}" if meant else error.args[0]
+        if name.lower() in ("jsonl", "ndjson", "events"):
+            summary = f"{name} are written during a run; use --events {path or 'FILE'}"
+        raise UsageError(f"--output {wanted}: {summary}") from None
+    return Output(reporter, path)
+
+
+def _split(wanted: str) -> tuple[str, Path | None]:
+    # The name of a format may itself have a colon.
+    long = next((name for name in FORMATS if ":" in name and f"{wanted}:".startswith(f"{name}:")), "")
+    name, separator, path = (long, *wanted[len(long) :].partition(":")[1:]) if long else wanted.partition(":")
+    if separator and not path:
+        raise UsageError(f"--output {wanted}: expected a file name after the colon")
+    if path and not Path(path).parent.is_dir():
+        raise UsageError(f"--output {wanted}: the folder {Path(path).parent} does not exist")
+    if path and Path(path).is_dir():
+        raise UsageError(f"--output {wanted}: {path} is a folder; expected a file name")
+    return name, Path(path) if path else None
+
+
+def _for_stdout(chosen_style: Style, color: bool | None) -> Style:
+    return replace(
+        chosen_style,
+        width=terminal.width_of(sys.stdout),
+        color=terminal.wants_color(sys.stdout, color),
+        encoding=terminal.encoding_of(sys.stdout),
+    )
+
+
+def _for_screen(report: Report, reporter: Reporter, style: Style) -> bytes:
+    """Return what goes to standard output: the whole report, or a summary that fits the screen and names the command
+    for the rest.
+
+    Only a report on a terminal is shortened, and only without -v; a pipe always gets everything.
+    """
+    whole = reporter.render(report, style)
+    height = terminal.height_of(sys.stdout)
+    if height is None or not getattr(reporter, "shortens", False) or style.verbosity > 0:
+        return whole
+    if style.concise or style.statistics:
+        return whole
+    short = reporter.render(report, replace(style, height=height))
+    if short == whole:
+        return whole
+    rest = saved_output.keep(report.run.verb, reporter.render(report, Style(verbosity=1)))
+    return reporter.render(report, replace(style, height=height, rest=rest))
+
+
+def neutralize(data: bytes, format_name: str) -> bytes:
+    """Neutralize commands to a CI runner in a rendered document, which may quote hostile files.
+
+    CI logs hold whatever goes to standard output, and files that a later step prints. Formats with another spelling
+    of the same character keep their meaning. GitHub's workflow commands are left unchanged; they are escaped where they
+    are created.
+    """
+    if format_name == "github" or (b"::" not in data and b"##" not in data):
+        return data
+    text = data.decode("utf-8", "surrogateescape")
+    if format_name in _JSON:
+        text = INLINE_COMMAND.sub(r"\\u0023", text)
+    elif format_name in ("junit", "html"):
+        # These elements contain our own text, and character references are not read in them.
+        pieces = re.split(r"(?s)(<style.*?</style>|<script.*?</script>)", text)
+        pieces[::2] = (LINE_START_COMMAND.sub(r"\1&#58;", INLINE_COMMAND.sub("&#35;", piece)) for piece in pieces[::2])
+        text = "".join(pieces)
+    else:
+        text = neutralize_commands(text)
+    return text.encode("utf-8", "surrogateescape")
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write to a temporary file and move it over the target, so that a reader never sees half of it.
+
+    A link of that name is replaced, not followed, because it may come from the examined tree. A folder of the path
+    that is a link out of the working directory is refused.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    refuse_outside_link(path)
+    try:
+        if is_stream(path):
+            with path.open("ab") as stream:
+                stream.write(data)
+            return
+        replace_file(path, data, mode=0o666 & ~_umask())
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+
+
+def refuse_outside_link(path: Path) -> None:
+    """Raise UsageError if a link on the way to `path` leads out of the working directory without naming it."""
+    here = Path.cwd()
+    wanted = Path(os.path.normpath(here / path.parent))
+    if wanted != here and here not in wanted.parents:
+        return  # The path itself is outside, so that was intended.
+    real = Path(os.path.realpath(path.parent))
+    held = here.resolve()
+    if real != held and held not in real.parents:
+        raise UsageError(
+            f"{path} cannot be written: a link leads to {real}, outside the working directory; "
+            "name that folder directly"
+        )
+
+
+def is_stream(path: Path) -> bool:
+    """Return whether `path` is a device or a pipe, which is written into because no file can be moved over it.
+
+    Only links of the system itself are followed (/dev/stdout, /dev/fd/3 of `>(...)`), wherever they lead.
+    """
+    folder = path.absolute().parent.resolve()
+    if folder == Path("/dev") or folder.parts[:2] == ("/", "proc"):
+        return path.exists()
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode))
+
+
+def replace_file(path: Path, data: bytes, *, mode: int) -> None:
+    """Replace `path` by a new file with this content, completely or not at all. Raises OSError."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:64]}.")
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
+        Path(temporary).chmod(mode)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

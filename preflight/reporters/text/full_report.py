@@ -1,0 +1,350 @@
+"""Layout of a full report for a person: findings worst first, each with its locations; then coverage and verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from preflight._util.sanitize import clean, fold_nodes
+from preflight.engine.node_status import hosts_of, starts_without
+from preflight.engine.report import ExitCode, Report
+from preflight.model.findings import Evidence, Finding, Location, Status, VerdictKind
+from preflight.model.recording import Origin
+from preflight.model.stages import NODES
+from preflight.reporters.base import Style
+from preflight.reporters.text.coverage import print_coverage
+from preflight.reporters.text.groups import (
+    alike,
+    avoided_cost,
+    avoided_cost_sources,
+    compared_with,
+    count,
+    counted,
+    fixable,
+    fold_evidence,
+    says_the_same,
+    undecided,
+    unknown_sizes,
+    why_incomplete,
+    why_not_judged,
+)
+from preflight.reporters.text.palette import SEVERITIES, VERDICTS, word
+from preflight.reporters.text.sheet import Sheet
+
+#: With --quiet: number of listed reasons for an incomplete verdict.
+_MAX_REASONS = 5
+
+
+def page(report: Report, style: Style) -> str:
+    """Return the report as text, with ANSI colours if `style` asks for them."""
+    sheet = Sheet(style)
+    Page(sheet, report).print()
+    return sheet.text()
+
+
+class Page:
+    """The parts of a report, each printed by its own method, so that the summary can use some of them."""
+
+    def __init__(self, sheet: Sheet, report: Report) -> None:
+        self._sheet = sheet
+        self._report = report
+
+    def print(self) -> None:
+        """Print the whole report."""
+        self._head()
+        self.injected_fault()
+        if self._sheet.style.statistics:
+            self._statistics()
+        else:
+            self._findings()
+        if self._sheet.style.verbosity >= 0:
+            print_coverage(self._sheet, self._report)
+            self._grounds()
+            self.hosts()
+        else:
+            self.why_incomplete()
+        self.avoided()
+        self.fixable()
+        self.verdict()
+
+    def _findings(self) -> None:
+        """Print the findings worst first; grouped by file if several files have findings."""
+        by_file: dict[str, list[Finding]] = {}
+        for finding in self._report.findings:
+            by_file.setdefault(finding.locations[0].path if finding.locations else "", []).append(finding)
+        for path, findings in by_file.items():
+            if path and len(by_file) > 1 and len(self._report.jobs) > 1:
+                self._sheet.line(Text.assemble((clean(path), "bold underline"), f"  {counted(findings)}"))
+                self._sheet.line()
+            for group in alike(findings) if self._sheet.style.verbosity <= 0 else [[f] for f in findings]:
+                self.finding(group[0], group[1:])
+
+    def _statistics(self) -> None:
+        """Print the number of findings of each rule, worst and most frequent first."""
+        found = self._report.findings
+        numbers = Counter((finding.severity, finding.id, finding.name) for finding in found)
+        safe = Counter(finding.id for finding in found if finding.fix is not None and finding.fix.safe)
+        unsafe = Counter(finding.id for finding in found if finding.fix is not None and not finding.fix.safe)
+        width = len(str(max(numbers.values(), default=0)))
+        for (severity, id, name), number in sorted(
+            numbers.items(), key=lambda item: (-item[0][0].rank, -item[1], item[0][1])
+        ):
+            line = Text(f"{number:>{width}}  ")
+            line.append(f"{severity.value:<7}", style=SEVERITIES[severity])
+            line.append(f"  {id} {name}")
+            if safe[id] or unsafe[id]:
+                line.append(f"  ({fixable(safe[id], unsafe[id])})")
+            self._sheet.line(line)
+        if numbers:
+            self._sheet.line()
+
+    def _head(self) -> None:
+        report = self._report
+        if not report.nodes and not report.run.origin:
+            return
+        self.answered()
+        if report.run.origin is not None:
+            self._origin(report.run.origin)
+        parts = [
+            f"{stage.name} skipped ({clean(stage.skipped)})"
+            if stage.skipped
+            else f"{stage.name} {stage.finished_s - stage.started_s:.1f} s"
+            for stage in report.run.stages
+        ]
+        if parts:
+            self._sheet.wrapped("stages: " + ", ".join(parts), indent=0, hanging=2)
+        if report.run.context:
+            self._sheet.wrapped(f"ranks: {clean(report.run.context)}", indent=0, hanging=2)
+        self._sheet.line()
+
+    def answered(self) -> None:
+        """Print how many nodes answered, and which did not."""
+        report = self._report
+        answered = tuple(record.node.name for record in report.nodes if not record.problem)
+        silent = tuple(record.node.name for record in report.nodes if record.problem)
+        if report.nodes:
+            line = Text(f"{len(answered)} of {len(report.nodes)} nodes answered over {report.run.executor}: ")
+            line.append(fold_nodes(answered) or "none")
+            if silent:
+                line.append(f"; silent: {fold_nodes(silent)}", style="bold red")
+            self._sheet.line(line)
+
+    def injected_fault(self) -> None:
+        """Print that a fault was injected, so that the result is not mistaken for a verdict about the nodes."""
+        fault = self._report.run.smoke_options.injected_fault
+        if fault is None:
+            return
+        text = (
+            f"FAULT INJECTED ({fault.option_text}): the options of this run requested it. The report shows how and how"
+            " soon the fault is found; it is not a verdict about the nodes."
+        )
+        self._sheet.wrapped(clean(text), indent=0, hanging=2, style="bold magenta")
+        for outcome in self._report.outcomes:
+            if outcome.status is Status.PASS and outcome.subject.startswith("injected fault: "):
+                self._sheet.wrapped(clean(outcome.subject), indent=0, hanging=2)
+        self._sheet.line()
+
+    def _origin(self, origin: Origin) -> None:
+        """Print where the list of nodes comes from, and why this executor was chosen."""
+        if origin.problem:
+            self._sheet.wrapped(f"no nodes: {clean(origin.problem)}", indent=0, hanging=2)
+        because = f"; {self._report.run.executor} because {clean(origin.because)}" if origin.because else ""
+        self._sheet.wrapped(f"nodes from {clean(origin.words)}{because}", indent=0, hanging=2)
+        for note in origin.notes:
+            self._sheet.wrapped(clean(note), indent=2)
+
+    def finding(self, finding: Finding, others: Sequence[Finding] = ()) -> None:
+        """Print one finding with its locations, evidence and remedy, and in short the `others` that are like it."""
+        head = Text()
+        head.append(finding.severity.value, style=SEVERITIES[finding.severity])
+        head.append(f"[{finding.id}] {finding.name}", style="bold")
+        if finding.nodes:
+            head.append(f"  on {fold_nodes(finding.nodes)}")
+        self._sheet.line(head)
+        self._sheet.wrapped(finding.message)
+        for location in finding.locations:
+            self._location(location, finding.message)
+        for evidence in fold_evidence(finding.evidence):
+            self._evidence(evidence, is_quoted=evidence.observed in finding.message)
+        if finding.remedy:
+            self._sheet.wrapped(finding.remedy, label="fix: ", style="green")
+        self.commands(self._sheet, finding)
+        if finding.fix is not None:
+            how = "--fix" if finding.fix.safe else "--fix --unsafe-fixes"
+            self._sheet.wrapped(f"{how} can {finding.fix.description}", indent=7)
+        self._others(finding, others)
+        self._sheet.line()
+
+    def _others(self, finding: Finding, others: Sequence[Finding]) -> None:
+        """Print the nodes of which the same is true, and the message of each where the numbers differ."""
+        same = [other.nodes[0] for other in others if says_the_same(finding, other)]
+        if same:
+            self._sheet.wrapped(f"the same on {count(len(same), 'more node')}: {fold_nodes(same)}", style="bold")
+        for other in others:
+            if other.nodes[0] not in same:
+                self._sheet.wrapped(other.message, hanging=4)
+
+    @staticmethod
+    def commands(sheet: Sheet, finding: Finding) -> None:
+        """Print the commands to paste, one per line, each after the nodes to run it on."""
+        where = ""
+        for command in finding.commands:
+            is_quoted = f"  run on {fold_nodes(command.nodes)}:" if command.nodes else "  run:"
+            if is_quoted != where:
+                sheet.line(Text(is_quoted, style="green"))
+            where = is_quoted
+            # Not wrapped, so that it can be copied.
+            sheet.line(f"    {command.line}")
+
+    def _location(self, location: Location, message: str) -> None:
+        where = Text("  --> ", style="blue")
+        where.append(f"{clean(location.path)}:{location.line}:{location.column}", style="none")
+        note = clean(location.note) if location.note and location.note != message else ""
+        fits = where.cell_len + 2 + cell_len(note) <= self._sheet.style.width
+        if note and fits:
+            where.append(f"  {note}", style="italic")
+        self._sheet.line(where)
+        if note and not fits:
+            self._sheet.wrapped(note, indent=6, style="italic")
+        if location.snippet:
+            number = str(location.line)
+            cut, caret, width = _window(location, self._sheet.style.width - len(number) - 6)
+            line = Text(f"  {number} | ", style="blue")
+            line.append(cut, style="none")
+            self._sheet.line(line)
+            mark = Text(f"  {' ' * len(number)} | ", style="blue")
+            mark.append(" " * caret + "^" * width, style="bold red")
+            self._sheet.line(mark)
+
+    def _evidence(self, evidence: Evidence, *, is_quoted: bool) -> None:
+        where = f" on {evidence.node}" if evidence.node else ""
+        expected = f"; expected {evidence.expected}" if evidence.expected else ""
+        # Evidence that the message already quotes is not repeated, unless it has an expected value.
+        if not is_quoted or len(evidence.observed) <= self._sheet.style.width // 2:
+            self._sheet.wrapped(f"seen{where}: {clean(evidence.observed)}{clean(expected)}")
+        if evidence.command:
+            # Not wrapped, so that it can be copied.
+            self._sheet.line(Text(f"    try: {clean(evidence.command)}"))
+
+    def _grounds(self) -> None:
+        """Print notes on the basis of the verdict if it is weaker than a reader would assume."""
+        jobs = self._report.jobs
+        if self._report.inputs and not self._report.findings and not any(job.launches for job in jobs):
+            self._sheet.note(
+                "these files contain no known launch command, so there was little to check; add the script that starts "
+                "the ranks (torchrun, srun, mpirun, deepspeed, accelerate ...) with them"
+            )
+        faulty = {place.path for finding in self._report.findings for place in finding.locations}
+        for job in jobs:
+            if job.probable and any(file.path in faulty for file in job.files):
+                self._sheet.note(
+                    f"{job.name} were combined into one job by a guess, so contradictions between them are warnings; "
+                    "pass the files together to check them as one job"
+                )
+
+    def hosts(self) -> None:
+        """Print which nodes to exclude, and how, if some are fit and others are not."""
+        hosts = hosts_of(self._report)
+        if not hosts.failing or not (hosts.passing or hosts.unknown):
+            return
+        lists = (("not fit", hosts.failing), ("unknown", hosts.unknown), ("fit", hosts.passing))
+        parts = [f"{words}: {fold_nodes(names)}" for words, names in lists if names]
+        self._sheet.wrapped("; ".join(parts), label="nodes ", indent=0, hanging=2)
+        for start in starts_without(self._report, hosts):
+            # Not wrapped, so that it can be copied.
+            self._sheet.line(Text(f"  without them: {clean(start)}"))
+
+    def avoided(self, *, sources: bool = True) -> None:
+        """Print the cost that this verdict avoided; with `sources`, also the source of each number."""
+        found = self._report.avoided_cost
+        if found is None:
+            return
+        where = f" in {found.job}" if len(self._report.jobs) > 1 else ""
+        self._sheet.wrapped(f"avoided{where}: {avoided_cost(found)}", indent=0, hanging=2, style="green")
+        for line in avoided_cost_sources(found) if sources else ():
+            self._sheet.wrapped(line)
+
+    def why_incomplete(self) -> None:
+        """Print why the verdict is incomplete."""
+        reasons = why_incomplete(self._report)
+        for reason in reasons[:_MAX_REASONS]:
+            self._sheet.cut(Text(f"not judged: {clean(reason)}"))
+        if len(reasons) > _MAX_REASONS:
+            self._sheet.line(f"and {len(reasons) - _MAX_REASONS} more were not judged (without -q they are listed)")
+
+    def fixable(self) -> None:
+        """Print how many findings can be fixed automatically."""
+        report = self._report
+        fixes = [finding.fix for finding in report.findings if finding.fix is not None]
+        if fixes:
+            safe = sum(fix.safe for fix in fixes)
+            self._sheet.wrapped(f"{fixable(safe, len(fixes) - safe)} (preview with --diff)", indent=0, hanging=2)
+
+    def verdict(self) -> None:
+        """Print the verdict and its counts."""
+        report = self._report
+        parts = [counted(report.findings)] if report.findings else []
+        required = sum(outcome.required for outcome in report.coverage.unknown_outcomes)
+        if required:
+            parts.append(undecided(required))
+        line = Text(word(report.verdict), style=VERDICTS[report.verdict])
+        fault = report.run.smoke_options.injected_fault
+        if fault is not None:
+            line = Text("FAULT INJECTED ", style="bold magenta") + line
+        line.append(f"  {', '.join(parts) or 'nothing found'}", style="none")
+        line.append(f"; {_examined(report)}", style="none")
+        line.append(unknown_sizes(report), style="none")
+        line.append(compared_with(report), style="none")
+        if report.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
+            line.append("; interrupted", style="bold yellow")
+        if report.exit_code == ExitCode.BUG:
+            line = Text(
+                "INCOMPLETE  a bug in preflight ended the run; standard error has the details", style="bold red"
+            )
+        elif report.verdict is VerdictKind.NOT_JUDGED:
+            line = Text(word(report.verdict), style=VERDICTS[report.verdict])
+            line.append(f"  {why_not_judged(report)}", style="none")
+        self._sheet.line(line)
+
+
+def _examined(report: Report) -> str:
+    """Return what the verdict is about: the files of jobs, or nodes without a job."""
+    if report.run.verb == NODES:
+        return count(len(report.nodes), "node")
+    return f"{count(len(report.inputs), 'file')} in {count(len(report.jobs), 'job')}"
+
+
+def _window(location: Location, width: int) -> tuple[str, int, int]:
+    """Return the part of the line that fits into `width` cells, the cell of the caret in it, and the caret's length.
+
+    The unit is cells, not characters: a wide character takes two, a combining character none, an escape four.
+    """
+    width = max(width, 20)
+    shown = [clean(character) for character in location.snippet]
+    cells = [cell_len(piece) for piece in shown]
+    start = min(location.column - 1, len(shown))
+    end = min(location.end_column - 1, len(shown)) if location.end_line == location.line else len(shown)
+    end = max(end, start)
+    # Leading spaces only take room: keep two of them.
+    blank = len(location.snippet) - len(location.snippet.lstrip())
+    left = max(0, min(blank, start) - 2)
+    room = width - 2
+    if sum(cells[left:]) > width:
+        # Keep a little of the text before the mark, then as much of the mark and the text after it as fits.
+        while left < start - 8 and sum(cells[left:end]) > room:
+            left += 1
+        # The eight characters before it may be escapes of ten cells each.
+        while left < start and sum(cells[left : start + 1]) > room:
+            left += 1
+    right, used = left, 0
+    while right < len(shown) and used + cells[right] <= room:
+        used += cells[right]
+        right += 1
+    cut_before = "…" if left > blank else ""
+    cut_after = "…" if right < len(shown) else ""
+    caret = len(cut_before) + sum(cells[left : min(start, right)])
+    marked = max(1, sum(cells[start : min(end, right)]))
+    return cut_before + "".join(shown[left:right]) + cut_after, caret, marked

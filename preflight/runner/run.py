@@ -1,0 +1,363 @@
+"""A live check: opens the nodes, observes in stages, and puts everything into one recording.
+
+Only one thing is judged here: whether the smoke run still makes sense. The verdict is judged from the recording, so
+that a saved recording always gives the same verdict. If the user names the nodes, they are opened while the files
+are read, because both take about as long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+
+from preflight.config.selection import rules_for
+from preflight.executors.base import NodeRequest, OpensNamed
+from preflight.model.progress import Progress, Step, ignore
+from preflight.model.recording import Cluster, Facts, Fleet, Node, NodeRecord, Origin, Recording, StageRecord
+from preflight.model.requests import Request
+from preflight.model.run_options import RunOptions
+from preflight.model.stages import SMOKE
+from preflight.runner.fleet import open_fleet
+from preflight.runner.job_context import ContextChoice, claimed_count, context_of
+from preflight.runner.node_selection import ExecutorChoice, choose, find
+from preflight.runner.observer import Observer
+from preflight.runner.preparation import LoadJobs, Preparation, PreparedRun, warm_up
+from preflight.runner.signals import INTERRUPTED, TERMINATED, Interrupter, is_interrupt
+from preflight.runner.stage_gate import after_errors, without_nodes
+
+if TYPE_CHECKING:
+    from preflight._util.cache import Cache
+
+#: By then the first requests of a stage have been sent.
+_WARM_UP_DELAY_S = 0.02
+
+
+def run(
+    verb: str,
+    options: RunOptions,
+    load_jobs: LoadJobs,
+    *,
+    progress: Progress | None = None,
+    cache: Cache | None = None,
+) -> Recording:
+    """Make a live run over the jobs that `load_jobs` reads, and return its recording.
+
+    An interrupt ends the run early; the recording then holds what was observed so far, with `interrupted` set.
+
+    Args:
+        verb: `check`, or `smoke` for only what the smoke stage needs.
+        load_jobs: called once, in a thread.
+        progress: is called at every step, in the thread of the run.
+        cache: keeps what is shipped to nodes; it must be outside the job's tree.
+
+    Raises:
+        UsageError: there is no job, the nodes are unknown, or the executor does not exist.
+        KeyboardInterrupt: the run was interrupted before the jobs were read.
+    """
+    live = _LiveRun(verb, options, load_jobs, progress or ignore, cache)
+    try:
+        _in_own_loop(live)
+    except BaseException as error:
+        if not is_interrupt(error):
+            raise
+        live.interrupt(INTERRUPTED)
+    if live.failure is not None:
+        raise live.failure
+    return live.recording()
+
+
+def _in_own_loop(live: _LiveRun) -> None:
+    """Run in a new event loop, in another thread if this one already has a loop (a notebook)."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        anyio.run(live.make)
+    else:
+        with ThreadPoolExecutor(1) as thread:
+            made = thread.submit(anyio.run, live.make)
+            try:
+                made.result()
+            except KeyboardInterrupt:
+                live.ending.now()
+                made.result()
+
+
+class _LiveRun:
+    """One run in progress: what has been observed so far, and its clock."""
+
+    def __init__(
+        self, verb: str, options: RunOptions, load_jobs: LoadJobs, progress: Progress, cache: Cache | None
+    ) -> None:
+        self._options = options
+        self._only_smoke = verb == SMOKE
+        self._stage_names = options.stages(verb)
+        self._preparation = Preparation(load_jobs, self._context_of, progress)
+        self._progress = progress
+        self._cache = cache
+        self._began = time.monotonic()
+        #: Interrupts the run.
+        self.ending = Interrupter(self.interrupt)
+        self._nodes: tuple[NodeRecord, ...] = ()
+        self._stages: list[StageRecord] = []
+        self._observer: Observer | None = None
+        #: Name and start of the current stage.
+        self._current_stage: tuple[str, float] | None = None
+        self._interrupted = 0
+        self._executor = ""
+        self._origin: Origin | None = None
+        self._cluster: Cluster | None = None
+        #: What ended the run early: a mistake of the user, or a bug.
+        self.failure: Exception | None = None
+
+    def _context_of(self, base: Recording) -> ContextChoice:
+        options = self._options
+        return context_of(
+            base.jobs[0],
+            python=options.python or "",
+            directory=options.directory or "",
+            trust_job=options.trust_job,
+            prelude=options.prelude,
+        )
+
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self._began
+
+    def recording(self) -> Recording:
+        """Return everything observed so far.
+
+        Raises:
+            KeyboardInterrupt: the run was interrupted before the jobs were read.
+        """
+        prepared = self._preparation.prepared
+        if prepared is None:
+            if self._interrupted == TERMINATED:
+                signal.raise_signal(signal.SIGTERM)
+            raise KeyboardInterrupt
+        return replace(
+            prepared.recording,
+            executor=self._executor,
+            origin=self._origin,
+            cluster=self._cluster,
+            context_provenance=prepared.context.provenance or prepared.context.missing,
+            nodes=self._nodes,
+            stages=tuple(self._stages),
+            facts=tuple(self._observer.facts) if self._observer else (),
+            events=tuple(self._observer.events) if self._observer else (),
+            unplanned=tuple(prepared.planner.unplanned),
+            interrupted=self._interrupted,
+        )
+
+    async def make(self) -> None:
+        """Run until all stages are complete or the run is interrupted."""
+        async with anyio.create_task_group() as group:
+            await group.start(self.ending.watch, group.cancel_scope)
+
+            async def load_jobs() -> None:
+                try:
+                    await self._preparation.load()
+                except Exception as error:
+                    self.failure = error
+                    group.cancel_scope.cancel()
+
+            try:
+                await self._run_stages(lambda: group.start_soon(load_jobs))
+            except Exception as error:
+                # Raised by `run`, outside the task group, which would wrap it.
+                self.failure = self.failure or error
+            group.cancel_scope.cancel()
+
+    def interrupt(self, exit_code: int) -> None:
+        """Note in the current stage that the run was interrupted."""
+        self._interrupted = self._interrupted or exit_code
+        if self._current_stage is not None:
+            (name, started), self._current_stage = self._current_stage, None
+            self._stages.append(StageRecord(name, started, self.now(), skipped="it was interrupted"))
+            self._progress(Step(name, ended=True, skipped="it was interrupted"))
+
+    async def _run_stages(self, start_loading: Callable[[], object]) -> None:
+        """Find the nodes, open them, and run one stage after the other.
+
+        Args:
+            start_loading: starts to load the jobs in the background, for nodes that can be opened without them.
+
+        Raises:
+            UsageError: the nodes are unknown.
+        """
+        options = self._options
+        self._progress(Step("gather", planned=("gather", "open", *self._stage_names)))
+        choice = await choose(
+            hosts=options.hosts,
+            hostfile=options.hostfile,
+            executor=options.executor,
+            options=options.executor_options,
+            environment=os.environ,
+        )
+        self._executor = choice.executor.name
+        if choice.named and isinstance(choice.executor, OpensNamed) and choice.executor.opens_named:
+            start_loading()
+        else:
+            await self._preparation.load()
+        nodes = await self._gather(choice)
+        self._current_stage = ("open", self.now())
+        self._progress(_opening(nodes, options.open_deadline))
+        async with open_fleet(
+            choice.executor,
+            nodes,
+            deadline_s=options.open_deadline,
+            on_progress=functools.partial(self._opened, {node.name for node in nodes}, self.now()),
+            clock=self.now,
+            trainer=SMOKE in self._stage_names,
+            cache=self._cache,
+        ) as fleet:
+            prepared = await self._preparation.wait()
+            fleet.ship(tuple(prepared.planner.shipped.items()))
+            self._nodes = fleet.records
+            self._finish_stage()
+            self._observer = observer = Observer(
+                fleet, prepared.context, self.now, self._progress, frozenset(self._options.allow)
+            )
+            for name in self._stage_names:
+                self._nodes = fleet.records
+                # In a thread: agents end themselves if the head is silent for a few seconds.
+                skipped = await anyio.to_thread.run_sync(self._why_skipped, prepared, name, abandon_on_cancel=True)
+                if skipped:
+                    self._stages.append(StageRecord(name, self.now(), self.now(), skipped=skipped))
+                    self._progress(Step(name, ended=True, skipped=skipped))
+                    continue
+                self._current_stage = (name, self.now())
+                observed = self._observed(prepared, observer)
+                requests = await anyio.to_thread.run_sync(
+                    prepared.planner.plan, name, *observed, abandon_on_cancel=True
+                )
+                self._progress(Step(name))
+                await self._observe(observer, prepared, name, requests)
+                self._finish_stage()
+            self._nodes = fleet.records
+
+    async def _gather(self, choice: ExecutorChoice) -> tuple[Node, ...]:
+        """Return the nodes, if there are any. If that fails, the executor releases what it allocated for them."""
+        options = self._options
+        self._current_stage = ("gather", self.now())
+        ends = self.now() + options.gather_deadline
+
+        def on_note(note: str) -> None:
+            self._progress(Step("gather", 0, 1, (choice.executor.name,), ends - self.now(), note))
+
+        prepared = self._preparation.prepared
+        jobs = prepared.recording.jobs if prepared is not None else ()
+        wanted = NodeRequest(
+            jobs=jobs,
+            named=choice.named,
+            count=claimed_count(jobs),
+            trust_job=options.trust_job,
+            deadline_s=options.gather_deadline,
+            lasts_s=options.longest_s(),
+            environment=os.environ,
+            on_note=on_note,
+        )
+        try:
+            found = await find(choice, wanted)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await choice.executor.aclose()
+            raise
+        self._origin, self._cluster = found.origin, found.cluster
+        if self._origin.source == "executor" or self._origin.problem:
+            self._finish_stage()
+        # An executor that could not prepare reaches no node, and the reason is known already.
+        return () if self._origin.problem else found.nodes
+
+    async def _observe(self, observer: Observer, prepared: PreparedRun, stage: str, requests: list[Request]) -> None:
+        """Run one stage, and meanwhile load what judging needs."""
+        failure: Exception | None = None
+        async with anyio.create_task_group() as group:
+            group.start_soon(_warm_up_later, prepared.recording, frozenset(self._stage_names))
+            try:
+                await self._run_stage(observer, prepared, stage, requests)
+            except Exception as error:
+                # Raised below, outside the task group, which would wrap it in an ExceptionGroup.
+                failure = error
+            group.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def _run_stage(self, observer: Observer, prepared: PreparedRun, stage: str, requests: list[Request]) -> None:
+        if stage == "node":
+            await observer.nodes(requests, deadline_s=self._options.node_deadline)
+            return
+        more = functools.partial(self._follow_up, prepared, stage, observer)
+        if stage == "link":
+            await observer.links(requests, more, deadline_s=self._options.link_deadline)
+        else:
+            await observer.ranks(
+                [self._with_steps(request) for request in requests], more, deadline_s=self._options.smoke_deadline
+            )
+
+    def _with_steps(self, request: Request) -> Request:
+        """Return the request with the number of training steps that the user chose, if any."""
+        if self._options.steps is None or not request.group:
+            return request
+        return replace(request, params={**request.params, "steps": self._options.steps})
+
+    def _opened(self, awaited: set[str], began_s: float, record: NodeRecord) -> None:
+        """Report that one more node was opened, or failed; `awaited` holds the names of the others."""
+        awaited.discard(record.node.name)
+        self._nodes = (*self._nodes, record)
+        done = len(self._nodes)
+        # Most problems begin with the node's name themselves.
+        named = record.problem.startswith(f"{record.node.name}:") or not record.problem
+        note = record.problem if named else f"{record.node.name}: {record.problem}"
+        left = began_s + self._options.open_deadline - self.now()
+        total = done + len(awaited)
+        self._progress(Step("open", done, total, tuple(sorted(awaited)), left, note, nodes=total))
+
+    def _finish_stage(self) -> None:
+        assert self._current_stage is not None
+        name, started = self._current_stage
+        self._stages.append(StageRecord(name, started, self.now()))
+        self._progress(Step(name, ended=True))
+        self._current_stage = None
+
+    def _why_skipped(self, prepared: PreparedRun, stage: str) -> str:
+        """Return why a stage is pointless; empty if it is not."""
+        why = without_nodes(stage, self._nodes, only_smoke=self._only_smoke)
+        if why or stage != SMOKE or self._options.keep_going or self._only_smoke:
+            return why
+        return after_errors(self.recording(), rules_for(prepared.recording.configuration), prepared.planner.checks)
+
+    async def _follow_up(self, prepared: PreparedRun, stage: str, observer: Observer) -> list[Request]:
+        """Return the requests that the facts of this stage make necessary, without those already made."""
+        made = {record.request.key for record in observer.facts}
+        observed = self._observed(prepared, observer)
+        requests = await anyio.to_thread.run_sync(prepared.planner.follow_up, stage, *observed)
+        return [request for request in requests if request.key not in made]
+
+    def _observed(self, prepared: PreparedRun, observer: Observer) -> tuple[Fleet, Facts]:
+        """Return the nodes and the facts so far, as checks see them."""
+        fleet = Fleet(self._nodes, self._executor, self._origin, self._cluster, prepared.recording.smoke_options)
+        return fleet, Facts(tuple(observer.facts), tuple(observer.events))
+
+
+async def _warm_up_later(recording: Recording, stages: frozenset[str]) -> None:
+    """Load what judging needs, in the background, once the requests are sent."""
+    await anyio.sleep(_WARM_UP_DELAY_S)
+    # A problem here recurs when the recording is judged, and is reported then.
+    with contextlib.suppress(Exception):
+        await anyio.to_thread.run_sync(warm_up, recording, stages, abandon_on_cancel=True)
+
+
+def _opening(nodes: Sequence[Node], deadline_s: float) -> Step:
+    names = tuple(sorted(node.name for node in nodes))
+    return Step("open", 0, len(nodes), names, deadline_s, nodes=len(nodes))

@@ -1,0 +1,509 @@
+"""The head's side of one agent: many requests over one channel, heartbeats, and the offset of the clocks."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import anyio
+
+from preflight._util.log import command_text
+from preflight._util.redaction import redact_tree
+from preflight.agent.wire import (
+    BEAT_S,
+    HEAD_SILENT,
+    LEASE_S,
+    PROTOCOL,
+    AgentRequest,
+    Beat,
+    Cancel,
+    Context,
+    Done,
+    Event,
+    Failed,
+    NodeFrames,
+    Ready,
+    Signal,
+    WireError,
+    encode,
+)
+from preflight.executors.base import Channel, ExecutorError
+from preflight.model.nodes import HEAD_PAUSED
+from preflight.model.recording import Node, NodeRecord
+
+_log = logging.getLogger(__name__)
+
+#: An agent that is silent for this long is lost. It sends a heartbeat every BEAT_S and ends itself after LEASE_S
+#: without a message from here; its guardian reports within a lease that it was stopped. So this limit is for a node
+#: that is gone. Agents of 64 nodes on two processors were silent for up to 5.2 s, and slow is not broken.
+SILENCE_S = 3.5 * LEASE_S
+#: The agent reports a missed deadline itself; after this much longer, the head stops waiting.
+GRACE_S = 3.0
+#: The end of an agent is noticed at most this long after the pause of this process that caused it.
+_NOTICED_S = 5.0
+#: The amount that one node may send in a run: at once, and in every further second. The answers of a node are less than
+#: a megabyte and its ranks send some kilobytes a second; the head keeps all of it in memory.
+MAX_BYTES, MAX_BYTES_PER_S = 32 * 1024 * 1024, 256 * 1024
+MAX_FRAMES, MAX_FRAMES_PER_S = 50_000, 2_000
+#: Events that are kept of one request; they are searched several times a second.
+MAX_EVENTS, MAX_EVENTS_PER_S = 20_000, 100
+#: The origins of a node's events: its agent, or a child on it. Only the head itself sends events as the head.
+_ORIGINS = ("agent", "child")
+#: Heartbeats exchanged before the first request, for a first estimate of the clock offset.
+FIRST_BEATS = 3
+
+OnEvent = Callable[[Event], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ClockEstimate:
+    """How far the node's wall clock is ahead of the head's, and the round trip over which it was measured, in seconds.
+
+    offset = ((t1 - t0) + (t2 - t3)) / 2 of RFC 5905, section 8; its error is at most half the round trip.
+    """
+
+    offset_s: float
+    round_trip_s: float
+
+
+class RunningRequest:
+    """One request in progress. Created by `AgentSession.start`."""
+
+    def __init__(self, session: AgentSession, request: AgentRequest, on_event: OnEvent | None) -> None:
+        self.request = request
+        self._session = session
+        self._on_event = on_event
+        self._answer: Done | Failed | None = None
+        self._answered = anyio.Event()
+        self._events = Allowance(MAX_EVENTS, MAX_EVENTS_PER_S)
+        self._wait: anyio.CancelScope | None = None
+        self._cancelled_s: float | None = None
+        self._began_s = time.monotonic()
+
+    @property
+    def answer(self) -> Done | Failed | None:
+        """The answer, once it has arrived."""
+        return self._answer
+
+    async def result(self) -> Done | Failed:
+        """Wait for the answer, at most for the request's own deadline plus a few seconds; once cancelled, only for
+        these seconds.
+        """
+        allowed = self.request.start_s + self.request.deadline_s + GRACE_S
+        with anyio.move_on_after(allowed) as self._wait:
+            self._shorten_wait()
+            await self._answered.wait()
+        if self._answer is None:
+            node = self._session.node.name
+            if self._cancelled_s is not None:
+                reason = f"it was cancelled, and the agent on {node} did not confirm that within {GRACE_S:g} s"
+                self.settle(Failed(self.request.id, "cancelled", reason))
+            else:
+                self.cancel()
+                reason = f"the agent on {node} did not answer {self.request.target} within {allowed:g} s"
+                self.settle(Failed(self.request.id, "timeout", reason))
+        assert self._answer is not None
+        return self._answer
+
+    def cancel(self) -> None:
+        """Have the child killed; the answer is then Failed(kind="cancelled")."""
+        if self._answer is None:
+            self._session.post(Cancel(self.request.id))
+            if self._cancelled_s is None:
+                self._cancelled_s = anyio.current_time()
+            self._shorten_wait()
+
+    def _shorten_wait(self) -> None:
+        """Once it is cancelled, wait only for the agent's confirmation."""
+        if self._wait is not None and self._cancelled_s is not None:
+            self._wait.deadline = min(self._wait.deadline, self._cancelled_s + GRACE_S)
+
+    def dump_stacks(self) -> None:
+        """Have the child dump its stacks: an event of origin "agent" with `stacks` follows."""
+        if self._answer is None:
+            self._session.post(Signal(self.request.id, "stacks"))
+
+    def settle(self, answer: Done | Failed) -> None:
+        """Store the answer; the first one counts."""
+        if self._answer is None:
+            self._answer = answer
+            self._answered.set()
+            self._session.drop_request(self.request.id)
+            if _log.isEnabledFor(logging.DEBUG):
+                result = "done" if isinstance(answer, Done) else f"{answer.kind}: {answer.reason}"
+                node, took_s = self._session.node.name, time.monotonic() - self._began_s
+                _log.debug(
+                    "%s: request %d %s took %.3f s: %s", node, self.request.id, self.request.target, took_s, result
+                )
+
+    def on_event(self, event: Event) -> None:
+        """Pass on an event."""
+        if self._on_event is not None and self._answer is None:
+            if not self._events.take(1):
+                self.cancel()
+                reason = (
+                    f"{self.request.target} sent more than {MAX_EVENTS} events and {MAX_EVENTS_PER_S} in each second"
+                )
+                self.settle(Failed(self.request.id, "crashed", reason))
+                return
+            self._on_event(event)
+
+
+class Allowance:
+    """A limit on received data: `at_once`, and `per_s` more for every second since the first."""
+
+    def __init__(self, at_once: int, per_s: int) -> None:
+        self._at_once = at_once
+        self._per_s = per_s
+        self._began_s = time.monotonic()
+        self._taken = 0
+
+    def take(self, amount: int) -> bool:
+        """Count this amount, and return whether it is still allowed."""
+        self._taken += amount
+        return self._taken <= self._at_once + self._per_s * (time.monotonic() - self._began_s)
+
+
+class AgentSession:
+    """`async with AgentSession(channel, node) as session:` — or `hello`, then `serve` in the caller's own task group.
+
+    `clock` returns seconds since the run began; events carry its time, whatever the node's clock shows.
+    """
+
+    def __init__(self, channel: Channel, node: Node, clock: Callable[[], float] | None = None) -> None:
+        began = time.monotonic()
+        self.node = node
+        self.ready: Ready | None = None
+        #: Why the node was lost; empty while it is connected.
+        self.lost = ""
+        #: Why it was lost, in one word as in `NodeRecord.problem_kind`.
+        self.lost_kind = ""
+        self._looked_s = time.monotonic()
+        self._paused_s, self._paused_until_s = 0.0, -math.inf
+        self._channel = channel
+        self._clock = clock or (lambda: time.monotonic() - began)
+        self._reader = NodeFrames()
+        self._bytes = Allowance(MAX_BYTES, MAX_BYTES_PER_S)
+        self._frames = Allowance(MAX_FRAMES, MAX_FRAMES_PER_S)
+        self._last_id = 0
+        self._early_messages: list[Any] = []
+        self._numbers = itertools.count(1)
+        self._running: dict[int, RunningRequest] = {}
+        self._outgoing, self._to_send = anyio.create_memory_object_stream[bytes](float("inf"))
+        self._last_frame_s = time.monotonic()
+        self._estimate: ClockEstimate | None = None
+        self._measured = anyio.Event()
+        self._beats = 0
+        self._scope = anyio.CancelScope()
+        self._closing = False
+
+    async def __aenter__(self) -> AgentSession:
+        self._context = _in_task_group(self)
+        return await self._context.__aenter__()
+
+    async def __aexit__(self, *raised: Any) -> bool | None:
+        return await self._context.__aexit__(*raised)
+
+    async def hello(self) -> Ready:
+        """Wait for the agent's first frame. Raises ExecutorError for any other frame, or at the end of the channel."""
+        while self.ready is None:
+            data = await self._channel.receive()
+            if not data:
+                words = self._channel.error_tail()
+                raise ExecutorError("crashed", f"{self.node.name}: the agent ended before its first message", words)
+            try:
+                self._early_messages.extend(self._read(data))
+            except WireError as error:
+                raise ExecutorError(
+                    "crashed", f"{self.node.name}: the agent sent an invalid message: {error}"
+                ) from error
+            if self._early_messages:
+                first = self._early_messages.pop(0)
+                if not isinstance(first, Ready) or first.protocol != PROTOCOL:
+                    raise ExecutorError(
+                        "crashed", f"{self.node.name}: expected protocol {PROTOCOL}, got {first!r:.200}"
+                    )
+                self.ready = first
+        self._last_frame_s = time.monotonic()
+        return self.ready
+
+    async def serve(self) -> None:
+        """Transfer frames both ways until `aclose`, or until the node is lost. Never raises because of the node."""
+        with self._scope:
+            try:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._send_all)
+                    group.start_soon(self._beat)
+                    await self._receive_all()
+                    group.cancel_scope.cancel()
+            finally:
+                if not self._closing and not self.lost:
+                    self._mark_lost("its session ended")
+                self._outgoing.close()
+                self._to_send.close()
+
+    async def measured(self, deadline_s: float = 1.0) -> ClockEstimate | None:
+        """The clock offset, after the first few heartbeats or the deadline."""
+        with anyio.move_on_after(deadline_s):
+            await self._measured.wait()
+        return self._estimate
+
+    def start(self, request: AgentRequest, on_event: OnEvent | None = None) -> RunningRequest:
+        """Send a request (its `id` is replaced by one of this session's) and return at once."""
+        request = replace(request, id=next(self._numbers))
+        self._last_id = request.id
+        running = RunningRequest(self, request, on_event)
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("%s: request %d %s", self.node.name, request.id, _describe(request))
+        if self.lost or self._closing:
+            running.settle(
+                Failed(request.id, "unreachable", self.lost or f"the session with {self.node.name} is closed")
+            )
+            return running
+        self._running[request.id] = running
+        try:
+            self.post(request)
+        except (WireError, ValueError) as error:
+            running.settle(Failed(request.id, "crashed", f"the request cannot be sent: {error}"))
+        return running
+
+    async def run(self, request: AgentRequest, on_event: OnEvent | None = None) -> Done | Failed:
+        """Send a request and wait for its answer. If cancelled, the child on the node is killed."""
+        running = self.start(request, on_event)
+        try:
+            return await running.result()
+        finally:
+            running.cancel()
+
+    async def request(
+        self,
+        target: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        deadline_s: float = 5.0,
+        context: Context | None = None,
+        on_event: OnEvent | None = None,
+    ) -> Done | Failed:
+        """Run `module:function` on the node with `params` and return its result."""
+        return await self.run(AgentRequest(0, target, dict(params or {}), deadline_s, context), on_event)
+
+    async def aclose(self) -> None:
+        """End the agent with all it started; running requests are answered with Failed(kind="cancelled")."""
+        if self._closing:
+            return
+        self._closing = True
+        for running in list(self._running.values()):
+            running.settle(Failed(running.request.id, "cancelled", f"the session with {self.node.name} was closed"))
+        self._scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await self._channel.aclose()
+
+    @property
+    def clock_estimate(self) -> ClockEstimate | None:
+        """The best estimate so far: the one with the smallest round trip."""
+        return self._estimate
+
+    def record(self) -> NodeRecord:
+        """The data about the node."""
+        assert self.ready is not None
+        estimate = self._estimate
+        lost = (self.lost,) if self.lost else ()
+        return NodeRecord(
+            self.node,
+            host=self.ready.host,
+            python=self.ready.python,
+            user=self.ready.user,
+            boot_id=self.ready.boot_id,
+            clock_offset_s=estimate.offset_s if estimate else None,
+            round_trip_s=estimate.round_trip_s if estimate else None,
+            notes=(*self.ready.notes, *lost),
+        )
+
+    def send_nowait(self, frame: bytes) -> None:
+        """Send a short frame from another thread, if the channel supports that (`PipeChannel.speak`)."""
+        send_nowait = getattr(self._channel, "send_nowait", None)
+        if send_nowait is not None and not self.lost and not self._closing:
+            send_nowait(frame)
+
+    def post(self, message: Any) -> None:
+        """Queue one frame. Raises WireError when it is too large; has no effect when the node is lost."""
+        try:
+            self._outgoing.send_nowait(encode(message))
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+            pass
+
+    def drop_request(self, request_id: int) -> None:
+        """Accept no more frames for an answered request."""
+        self._running.pop(request_id, None)
+
+    async def _send_all(self) -> None:
+        async for data in self._to_send:
+            # Frames posted together are written in one piece: each write costs every process on the way as much as a
+            # long one.
+            while True:
+                try:
+                    data += self._to_send.receive_nowait()
+                except (anyio.WouldBlock, anyio.EndOfStream):
+                    break
+            try:
+                await self._channel.send(data)
+            except ExecutorError as error:
+                self._mark_lost(error.message, ended=True)
+                return
+
+    async def _receive_all(self) -> None:
+        early, self._early_messages = iter(self._early_messages), []
+        if not self._handle_all(early):
+            return
+        while not self.lost:
+            data = await self._channel.receive()
+            if not data:
+                words = self._channel.error_tail()
+                last_line = f": {words.splitlines()[-1]}" if words else ""
+                self._mark_lost(f"{self._channel.description} ended{last_line}", ended=True)
+                return
+            self._last_frame_s = time.monotonic()
+            if not self._handle_all(self._read(data)):
+                return
+
+    def _read(self, data: bytes) -> Iterator[Any]:
+        """Messages completed by `data`. Raises WireError if one is invalid, or the node has sent too much."""
+        if not self._bytes.take(len(data)):
+            raise WireError(f"it sent more than {MAX_BYTES} bytes and {MAX_BYTES_PER_S} in each second")
+        for message in self._reader.feed(data):
+            if not self._frames.take(1):
+                raise WireError(f"it sent more than {MAX_FRAMES} frames and {MAX_FRAMES_PER_S} in each second")
+            yield message
+
+    def _handle_all(self, messages: Iterator[Any]) -> bool:
+        """Handle these messages; False when one of them makes the node count as lost. Never raises for the node."""
+        try:
+            for message in messages:
+                self._handle(message)
+        except WireError as error:
+            self._mark_lost(f"its agent sent an invalid message: {error}")
+        except Exception as error:
+            # An invalid message of one node must not lose the results of other nodes.
+            self._mark_lost(f"a message of its agent cannot be handled: {type(error).__name__}: {error!s:.200}")
+        return not self.lost
+
+    async def _beat(self) -> None:
+        """Send a heartbeat every BEAT_S, and notice when the agent is silent."""
+        self._looked_s = time.monotonic()
+        while not self.lost:
+            self.post(Beat(time.time()))
+            await anyio.sleep(BEAT_S)
+            now = time.monotonic()
+            late_s = now - self._looked_s - 2 * BEAT_S
+            if late_s > 0:
+                self._paused_s, self._paused_until_s = now - self._looked_s, now
+            # While this process itself slept or got no CPU time, the agent's messages were unread.
+            self._last_frame_s = min(now, self._last_frame_s + max(0.0, late_s))
+            self._looked_s = now
+            if now - self._last_frame_s > SILENCE_S:
+                self._mark_lost(f"its agent was silent for {now - self._last_frame_s:.1f} s")
+
+    def _handle(self, message: Any) -> None:
+        if isinstance(message, Beat):
+            self._measure(message)
+        elif not isinstance(message, (Event, Done, Failed)):
+            raise WireError(f"a node does not send {type(message).__name__.lower()!r} here")
+        elif not 0 < message.id <= self._last_id:
+            raise WireError(f"it answers request {message.id}, but only {self._last_id} were sent")
+        elif isinstance(message, Event):
+            if message.origin not in _ORIGINS:
+                raise WireError(f"an event has the unknown origin {message.origin!r:.40}")
+            running = self._running.get(message.id)
+            if running is not None:
+                running.on_event(replace(message, at_s=self._run_time(message.at_s)))
+        else:
+            running = self._running.get(message.id)
+            if running is not None:
+                running.settle(message)
+
+    def _measure(self, beat: Beat) -> None:
+        if not beat.echo_s:
+            return
+        now = time.time()
+        offset = ((beat.received_s - beat.echo_s) + (beat.sent_s - now)) / 2
+        trip = max(0.0, (now - beat.echo_s) - (beat.sent_s - beat.received_s))
+        if self._estimate is None or trip < self._estimate.round_trip_s:
+            self._estimate = ClockEstimate(offset, trip)
+        self._beats += 1
+        if self._beats >= FIRST_BEATS:
+            self._measured.set()
+        else:
+            # Sent at once, because the code that opened the node waits for this.
+            self.post(Beat(time.time()))
+
+    def _run_time(self, at_s: float) -> float:
+        """A time of the node's wall clock as seconds since the run began, never later than now."""
+        offset = self._estimate.offset_s if self._estimate else 0.0
+        age = time.time() - (at_s - offset)
+        now = self._clock()
+        # If the node's clock was changed meanwhile, the time of arrival is used instead.
+        return now - age if 0.0 <= age < 60.0 else now
+
+    def _own_pause_s(self) -> float:
+        """How long this process sent no heartbeat until now, or until a moment ago."""
+        now = time.monotonic()
+        recent_s = self._paused_s if now - self._paused_until_s < _NOTICED_S else 0.0
+        return max(recent_s, now - self._looked_s)
+
+    def _mark_lost(self, why: str, *, ended: bool = False) -> None:
+        """The node is lost.
+
+        Args:
+            ended: whether the agent, or the channel to it, ended. If the agent says that it heard nothing (some
+                channels carry no last words), and this process paused for as long as a lease, that is the reason.
+        """
+        if self.lost or self._closing:
+            return
+        self.lost_kind = "unreachable"
+        paused_s, words = self._own_pause_s(), self._channel.error_tail()
+        if ended and paused_s >= LEASE_S - BEAT_S and (not words or HEAD_SILENT in words):
+            self.lost_kind = HEAD_PAUSED
+            why = (
+                f"preflight itself did not run for {paused_s:.0f} s (suspended, or starved of CPU time), and the"
+                f" agent ended as it does when it hears nothing ({why})"
+            )
+        self.lost = f"{self.node.name} was lost {self._clock():.1f} s into the run: {why}"
+        for running in list(self._running.values()):
+            running.settle(Failed(running.request.id, "unreachable", self.lost, self._channel.error_tail()))
+        self._channel.abandon()
+        self._scope.cancel()
+
+
+def _describe(request: AgentRequest) -> str:
+    """A request for the log, with the wrapper and interpreter of its context."""
+    shown = redact_tree(dict(request.params))
+    if request.context is None:
+        return f"{request.target} {shown}"
+    return f"{request.target} {shown} in {command_text([*request.context.wrapper, request.context.interpreter])}"
+
+
+@asynccontextmanager
+async def _in_task_group(session: AgentSession) -> AsyncIterator[AgentSession]:
+    failure: Exception | None = None
+    try:
+        await session.hello()
+        async with anyio.create_task_group() as group:
+            group.start_soon(session.serve)
+            await session.measured()
+            try:
+                yield session
+            except Exception as error:
+                # Raised below, outside the task group, which would wrap it in an ExceptionGroup.
+                failure = error
+            finally:
+                await session.aclose()
+        if failure is not None:
+            raise failure
+    finally:
+        await session.aclose()

@@ -1,0 +1,244 @@
+"""Starts the members of a smoke run together, watches them, and stops waiting once the culprit is known."""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import anyio
+
+from preflight.agent import rank_events
+from preflight.agent.wire import AgentRequest, Context, Done, Event, Failed
+from preflight.analysis.culprit import LIMITS, Culprit, Limits, Member, decision_time, find_culprit
+from preflight.analysis.rank_state import members_of, replaced
+from preflight.model.recording import EventRecord, FactRecord, Unavailable
+from preflight.model.requests import Request
+from preflight.runner.event_model import problem_with
+
+#: How often the ranks are checked; the quickest verdict of all (a death) is due within a second.
+CHECK_EVERY_S = 0.2
+#: Delay between naming a member and accepting the verdict: the cause of a death may be reported after the death.
+CONFIRM_S = 0.4
+#: A delay of the loop beyond `CHECK_EVERY_S` that is recorded, because nothing that is missed in it shows a fault.
+PAUSE_S = 0.3
+#: How long the stacks of a stuck rank are waited for.
+STACKS_S = 2.0
+#: When all hang together, stacks of at most this many ranks are requested.
+MAX_STACKS = 8
+
+
+class RunningRequest(Protocol):
+    """A request in progress, as `preflight.runner.session.RunningRequest`."""
+
+    async def result(self) -> Done | Failed:
+        """Wait for the answer."""
+        ...
+
+    def cancel(self) -> None:
+        """Have the child killed."""
+        ...
+
+    def dump_stacks(self) -> None:
+        """Have the child dump its stacks."""
+        ...
+
+
+class Session(Protocol):
+    """The part of `preflight.runner.session.AgentSession` that is used here."""
+
+    def start(self, request: AgentRequest, on_event: Callable[[Event], None] | None = None) -> RunningRequest:
+        """Send a request and return at once."""
+        ...
+
+
+async def run_rank_group(
+    sessions: Mapping[str, Session],
+    requests: Sequence[Request],
+    *,
+    context: Context,
+    deadline_s: float,
+    now: Callable[[], float],
+    on_event: Callable[[EventRecord], None] | None = None,
+    limits: Limits = LIMITS,
+) -> tuple[list[FactRecord], list[EventRecord]]:
+    """Run all requests of one group at the same time; returns one record per request, and all events in time order.
+
+    Args:
+        sessions: by node name; a node without one makes its ranks unavailable at once.
+        deadline_s: for the whole group. `now` gives seconds since the run began.
+        on_event: is called with every event as it arrives.
+    """
+    problem_with({})  # the model of events is built now, not while the first ones wait
+    gang = _RankGroup(now, on_event or (lambda record: None), limits)
+    # Neither value is part of the request, so neither gets into a recording.
+    run_id, secret = uuid.uuid4().hex, secrets.token_hex(32)
+    async with anyio.create_task_group() as group:
+        for request in requests:
+            session = sessions.get(request.node)
+            if session is None:
+                gang.record_missing_agent(request)
+                continue
+            params = {"timeout_s": deadline_s, **request.params, "run_id": run_id, "secret": secret}
+            ask = AgentRequest(0, request.probe, params, deadline_s, context, fresh=True)
+            running = session.start(ask, gang.event_recorder(request))
+            gang.running[request.key] = running
+            group.start_soon(gang.await_rank, request, running, context.provenance)
+        await gang.watch(requests)
+    order = {request.key: index for index, request in enumerate(requests)}
+    records = sorted(map(gang.with_cause, gang.records), key=lambda record: order[record.request.key])
+    return records, sorted(gang.events, key=lambda event: event.at_s)
+
+
+@dataclass
+class _RankGroup:
+    now: Callable[[], float]
+    on_record: Callable[[EventRecord], None]
+    limits: Limits
+    running: dict[str, RunningRequest] = field(default_factory=dict)
+    records: list[FactRecord] = field(default_factory=list)
+    events: list[EventRecord] = field(default_factory=list)
+    decided_s: float | None = None
+    named: Culprit | None = None
+    began_s: float = 0.0
+    #: Why members were ended that sent an invalid event.
+    rejected: dict[str, str] = field(default_factory=dict)
+    #: Why members were ended that a backup worker replaced.
+    replaced: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.began_s = self.now()
+
+    def record_missing_agent(self, request: Request) -> None:
+        """Record that a rank's node has no agent."""
+        why = Unavailable("unreachable", f"{request.node} has no agent")
+        self.records.append(FactRecord(request, None, why, self.began_s, self.began_s))
+
+    def event_recorder(self, request: Request) -> Callable[[Event], None]:
+        """Return a function that records the events of one request."""
+
+        def on_event(event: Event) -> None:
+            if request.key in self.rejected:
+                return
+            problem = problem_with(event.data, role=str(request.params.get("role", "")))
+            if problem:
+                self.rejected[request.key] = f"it sent an invalid event: {problem}"
+                self.running[request.key].cancel()
+                return
+            at_s = min(event.at_s, self.now())
+            if self.decided_s is not None:
+                # The verdict counts from that moment; the requested stacks are its evidence, and all later events are
+                # consequences.
+                if "stacks" not in event.data:
+                    return
+                at_s = max(at_s, self.decided_s)
+            self._record(EventRecord(request.key, request.node, at_s, event.origin, event.data))
+
+        return on_event
+
+    async def await_rank(self, request: Request, running: RunningRequest, provenance: str) -> None:
+        """Wait for one rank and record its result."""
+        answer = await running.result()
+        value: Any = None
+        problem: Unavailable | None = None
+        if isinstance(answer, Done):
+            value = answer.value
+        else:
+            problem = Unavailable(answer.kind, answer.reason, answer.detail, answer.exit_code)
+        if request.key in self.rejected:
+            value, problem = None, Unavailable("crashed", self.rejected[request.key])
+        finished_s = self.now()
+        if self.decided_s is not None and finished_s <= self.decided_s:
+            finished_s = self.decided_s + 1e-6
+        self.records.append(FactRecord(request, value, problem, self.began_s, finished_s, provenance))
+
+    def with_cause(self, record: FactRecord) -> FactRecord:
+        """The record; if the rank ended because of another, with that rank's fault."""
+        why, named = record.unavailable, self.named
+        if why is not None and record.request.key in self.replaced:
+            return replace(record, unavailable=replace(why, reason=self.replaced[record.request.key]))
+        if why is None or named is None or record.request.key == named.key:
+            return record
+        because = f"because of {named.title}" if named.title else f"because {named.because}"
+        if why.kind == "cancelled":
+            return replace(record, unavailable=replace(why, reason=f"stopped {because}"))
+        if why.kind == "blocked":
+            return replace(record, unavailable=replace(why, reason=f"{because}: {why.reason}"))
+        return record
+
+    async def watch(self, requests: Sequence[Request]) -> None:
+        """Watch until all ranks are finished or a culprit is known; then take its stacks and end all ranks."""
+        members = members_of(requests)
+        suspected_s: float | None = None
+        before_s = self.now()
+        while len(self.records) < len(requests):
+            await anyio.sleep(CHECK_EVERY_S)
+            at_s = self.now()
+            self._record_pause(requests[0], at_s - before_s - CHECK_EVERY_S, at_s)
+            before_s = at_s
+            self._end_replaced(members)
+            named = find_culprit(
+                members, self.events, self.records, now_s=at_s, began_s=self.began_s, limits=self.limits
+            )
+            if named is None:
+                suspected_s = None
+                continue
+            if suspected_s is None:
+                suspected_s = at_s
+            if at_s - suspected_s >= CONFIRM_S:
+                await self._end(named, at_s)
+                return
+        if any(record.unavailable is not None for record in self.records):
+            # All of them ended before a decision was needed.
+            at_s = decision_time(self.events, self.records)
+            self.named = find_culprit(
+                members, self.events, self.records, now_s=at_s, began_s=self.began_s, limits=self.limits
+            )
+
+    def _record_pause(self, request: Request, seconds: float, at_s: float) -> None:
+        if seconds >= PAUSE_S:
+            data = {"event": rank_events.HEAD_PAUSED, "seconds": round(seconds, 3)}
+            self._record(EventRecord(request.key, request.node, at_s, "head", data))
+
+    def _end_replaced(self, members: Sequence[Member]) -> None:
+        """End replaced members when no others are left: stopped processes do not end by themselves."""
+        running = {member.rank: member.key for member in members if not self._has_ended(member.key)}
+        gone = replaced(members, self.events)
+        if running and all(number in gone for number in running):
+            for number, key in running.items():
+                spare = gone[number]
+                who = f"{spare.name} on {spare.node}" if spare is not None else "a backup worker"
+                if key in self.running and key not in self.replaced:
+                    self.replaced[key] = f"stopped, because {who} replaced it"
+                    self.running[key].cancel()
+
+    async def _end(self, named: Culprit, at_s: float) -> None:
+        self.decided_s = at_s
+        self.named = named
+        first = next(iter(self.running), named.key)
+        data = {"event": rank_events.DECIDED, "because": named.because}
+        self._record(EventRecord(named.key or first, named.node, at_s, "head", data))
+        await self._take_stacks(named)
+        for running in self.running.values():
+            running.cancel()
+
+    async def _take_stacks(self, named: Culprit) -> None:
+        """Request the stacks of a stuck rank (of all ranks if none can be named), and wait briefly for the answer."""
+        if named.kind != "stuck":
+            return
+        keys = [named.key] if named.rank is not None else list(self.running)[:MAX_STACKS]
+        requested = {key for key in keys if key in self.running and not self._has_ended(key)}
+        for key in requested:
+            self.running[key].dump_stacks()
+        with anyio.move_on_after(STACKS_S):
+            while requested - {event.request_key for event in self.events if "stacks" in event.data}:
+                await anyio.sleep(CHECK_EVERY_S / 2)
+
+    def _has_ended(self, key: str) -> bool:
+        return any(record.request.key == key for record in self.records)
+
+    def _record(self, record: EventRecord) -> None:
+        self.events.append(record)
+        self.on_record(record)

@@ -1,0 +1,23 @@
+"""Imported by the process that all judging processes are forked from, so that each of them can begin at once.
+
+It judges a job while it is imported: the rules and readers are loaded by that, and every fork has them.
+"""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+
+from preflight.services.admission import judgement
+from preflight.services.admission.policy import Policy
+
+_JOB = {
+    "apiVersion": "batch/v1",
+    "kind": "Job",
+    "metadata": {"name": "prepared"},
+    "spec": {"template": {"spec": {"containers": [{"name": "a", "image": "a", "command": ["torchrun", "train.py"]}]}}},
+}
+
+with tempfile.TemporaryDirectory(prefix="preflight-") as _folder:
+    judgement.judge(_JOB, "", Policy(), _folder, None)
+gc.freeze()

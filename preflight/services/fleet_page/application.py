@@ -1,0 +1,458 @@
+"""The page as a web application: addresses, logins, deadlines and headers.
+
+Every request has a deadline, every query ends with it, and only a few queries run at the same time. Nothing is stored,
+no script is sent, and the policy of each answer forbids scripts and other hosts.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qs, quote
+
+import anyio
+import anyio.to_thread
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from preflight import __version__
+from preflight._util.sanitize import fold_nodes
+from preflight.commands.history.database import HistoryUnavailable, ReadOnlyHistory
+from preflight.reporters.html.write import environment, stylesheet
+from preflight.reporters.text.groups import count
+from preflight.services.fleet_page.access import COOKIE, SESSION_S, Access, is_own_name
+from preflight.services.fleet_page.filters import Filters, WrongFilter, filters_of
+from preflight.services.fleet_page.fleet_view import Pages, chosen_run, fleet_view, only_the_newest
+from preflight.services.fleet_page.link_view import links_view
+from preflight.services.fleet_page.node_view import node_view, peers_in
+from preflight.services.fleet_page.reading import (
+    read_account,
+    read_faults,
+    read_links,
+    read_past,
+    read_series,
+    state_of_database,
+)
+from preflight.services.token_file import MAX_LENGTH
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from preflight.commands.history.account import Account
+
+LOG = logging.getLogger("preflight.serve")
+
+T = TypeVar("T")
+#: Pages that are made at the same time; others wait within their deadline.
+_AT_ONCE = 4
+#: A wrong token is answered after so long, and so many may wait for that.
+_WRONG_TOKEN_S, _WRONG_AT_ONCE = 1.0, 8
+_MAX_FORM = 4 * MAX_LENGTH
+_PAGE_STORIES = 50
+
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "style-src 'self'",
+        "img-src data:",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    # Addresses contain the names of nodes.
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+class NotThere(Exception):
+    """What was asked for is not in the history; the text says what."""
+
+
+@dataclass
+class FleetPage:
+    """The handlers of the application.
+
+    Args:
+        database: what is shown.
+        access: who may see it.
+        deadline_s: of a request.
+        strangers: whether requests that name another host are answered; needs a token.
+    """
+
+    database: ReadOnlyHistory
+    access: Access
+    deadline_s: float = 10.0
+    strangers: bool = False
+    _turn: anyio.CapacityLimiter | None = None
+    _wrong: int = 0
+    _stories: dict[int, tuple[tuple[int, ...], Account]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def application(self) -> ASGIApp:
+        """The application for an ASGI server."""
+        routes = [
+            Route("/", self._page(self._fleet)),
+            Route("/node/{name:path}", self._page(self._node)),
+            Route("/links", self._page(self._links)),
+            Route("/stories", self._page(self._told)),
+            Route("/login", self._login_form, methods=["GET"]),
+            Route("/login", self._login, methods=["POST"]),
+            Route("/logout", self._logout, methods=["POST"]),
+            Route("/health", self._health),
+            Route("/static/{name}", self._static),
+        ]
+        handlers: Any = {HTTPException: self._http_error, Exception: self._crash}
+        return _Guard(Starlette(routes=routes, exception_handlers=handlers), self)
+
+    # --- pages ---
+
+    def _page(self, make: Callable[[Connection, Filters, Request], bytes]) -> Callable[[Request], Awaitable[Response]]:
+        """A handler that reads the database in a thread and answers with a page."""
+
+        async def handle(request: Request) -> Response:
+            if not self._allowed(request):
+                target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+                return RedirectResponse(f"/login?next={quote(target, safe='')}", 303)
+            try:
+                filters = filters_of(request.query_params.multi_items())
+                return _html(await self._in_thread(lambda: self._read(make, filters, request)))
+            except WrongFilter as error:
+                return self._message(request, 400, "Wrong address", "This cannot be shown.", [f"{error}."])
+            except NotThere as error:
+                return self._message(request, 404, "Not found", "This is not in the history.", [f"{error}."])
+            except HistoryUnavailable as error:
+                LOG.warning("%s", error)
+                return self._unavailable(request, error)
+
+        return handle
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        if self._turn is None:
+            self._turn = anyio.CapacityLimiter(_AT_ONCE)
+        # The thread ends by itself soon after the deadline, because the database ends its query.
+        return await anyio.to_thread.run_sync(work, limiter=self._turn, abandon_on_cancel=True)
+
+    def _read(self, make: Callable[[Connection, Filters, Request], bytes], filters: Filters, request: Request) -> bytes:
+        with self.database.reading(self.deadline_s) as connection:
+            if connection is None or state_of_database(connection)[0] == 0:
+                return self._render(
+                    request,
+                    "message.html",
+                    word="No runs yet",
+                    sentence="The history is empty.",
+                    lines=[
+                        "Nothing was written to it so far. A run adds itself: "
+                        f"`preflight nodes --hosts ... --history {self.database.label}`."
+                    ],
+                    tone="incomplete",
+                )
+            return make(connection, filters, request)
+
+    def _fleet(self, connection: Connection, filters: Filters, request: Request) -> bytes:
+        past, left_out = read_past(connection, filters.days)
+        place = chosen_run(past, filters)
+        if place is None:
+            raise NotThere(f"run {filters.run} is not among the runs of the last {count(filters.days, 'day')}")
+        faults = read_faults(connection, past.runs[place].id, filters.names)
+        view = fleet_view(past, place, filters, faults, left_out)
+        return self._render(request, "fleet.html", filters=filters, here="/", view=view, tone=view.kind)
+
+    def _node(self, connection: Connection, filters: Filters, request: Request) -> bytes:
+        name = request.path_params["name"]
+        past, left_out = read_past(connection, filters.days)
+        if name not in past.states:
+            raise NotThere(f"no run of the last {count(filters.days, 'day')} examined the node {name[:255]!r}")
+        peers = peers_in(past, name)
+        series = read_series(connection, past, name, peers)
+        view = node_view(past, name, series, peers, filters.page, left_out)
+        links = Filters(hosts=name, days=filters.days)
+        return self._render(
+            request, "node.html", filters=filters, here="", view=view, tone=view.kind, links_query=links.query()
+        )
+
+    def _links(self, connection: Connection, filters: Filters, request: Request) -> bytes:
+        past, left_out = read_past(connection, filters.days)
+        quantity, choices, links = read_links(connection, past, filters.quantity, filters.names)
+        if filters.quantity and quantity is None:
+            raise NotThere(f"no link was measured by {filters.quantity[:100]!r}")
+        view = links_view(past, quantity, links, filters.page) if quantity is not None and links else None
+        notes = [only_the_newest(len(past.runs), left_out)] if left_out else []
+        return self._render(
+            request,
+            "links.html",
+            filters=filters,
+            here="/links",
+            view=view,
+            messages=notes,
+            chosen=quantity.name if quantity is not None else "",
+            quantities=[(item.name, item.title) for item in choices],
+        )
+
+    def _told(self, connection: Connection, filters: Filters, request: Request) -> bytes:
+        account = self._account(connection, filters.days)
+        names = filters.names
+        stories = [item for item in account.stories if names is None or names.intersection(item.nodes)]
+        start = (filters.page - 1) * _PAGE_STORIES
+        shown = [
+            {
+                "kind": item.kind,
+                "nodes": len(item.nodes),
+                "names": fold_nodes(item.nodes),
+                "message": f"{item.message[:1].upper()}{item.message[1:]}.",
+                "since": f"{'Last failure' if item.kind == 'fails-again' else 'Since'} {item.since[:10]}"
+                + (f"; {item.forecast}" if item.forecast else ""),
+            }
+            for item in stories[start : start + _PAGE_STORIES]
+        ]
+        pages = Pages(filters.page, max(1, -(-len(stories) // _PAGE_STORIES)), len(stories))
+        return self._render(
+            request, "stories.html", filters=filters, here="/stories", stories=shown, account=account, pages=pages
+        )
+
+    def _account(self, connection: Connection, days: int) -> Account:
+        """The stories of the period, which are made once for each state of the database."""
+        state = state_of_database(connection)
+        with self._lock:
+            known = self._stories.get(days)
+        if known is not None and known[0] == state:
+            return known[1]
+        account = read_account(connection, days, self.database.label)
+        with self._lock:
+            if len(self._stories) >= 8:
+                self._stories.clear()
+            self._stories[days] = (state, account)
+        return account
+
+    # --- access ---
+
+    def _allowed(self, request: Request) -> bool:
+        return self.access.allows(
+            cookie=request.cookies.get(COOKIE, ""), authorization=request.headers.get("authorization", "")
+        )
+
+    def is_answered(self, request: Request) -> bool:
+        """Whether the request names a host that is answered: without a token, only names of this machine."""
+        return self.strangers or is_own_name(request.headers.get("host", ""))
+
+    async def refuse_guess(self, request: Request) -> Response | None:
+        """Delay a request whose header brings a wrong token; the answer if there are too many of them."""
+        is_guess = self.access.is_guess(
+            cookie=request.cookies.get(COOKIE, ""), authorization=request.headers.get("authorization", "")
+        )
+        return await self._wrong_token(request) if is_guess else None
+
+    async def _wrong_token(self, request: Request) -> Response | None:
+        """Wait, and log it; the answer at once if too many wait already."""
+        if self._wrong >= _WRONG_AT_ONCE:
+            return self._message(request, 429, "Too many logins", "Try again in a few seconds.", [])
+        self._wrong += 1
+        try:
+            await anyio.sleep(_WRONG_TOKEN_S)
+        finally:
+            self._wrong -= 1
+        LOG.warning("a login with a wrong token from %s", request.client.host if request.client else "?")
+        return None
+
+    async def _login_form(self, request: Request) -> Response:
+        if self._allowed(request):
+            return RedirectResponse("/", 303)
+        return self._form(request, _local(request.query_params.get("next", "/")))
+
+    async def _login(self, request: Request) -> Response:
+        try:
+            body = await _body(request)
+            form = parse_qs(body.decode("utf-8", "replace"), max_num_fields=4)
+        except ValueError:
+            return self._message(request, 400, "Wrong form", "This is not the form of this page.", [])
+        target = _local(form.get("next", ["/"])[0])
+        if not self.access.is_token(form.get("token", [""])[0].strip()):
+            return await self._wrong_token(request) or self._form(request, target, wrong=True)
+        answer = RedirectResponse(target, 303)
+        answer.set_cookie(
+            COOKIE,
+            self.access.new_session(),
+            max_age=SESSION_S,
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+        return answer
+
+    async def _logout(self, request: Request) -> Response:
+        answer = RedirectResponse("/login", 303)
+        answer.delete_cookie(COOKIE)
+        return answer
+
+    def _form(self, request: Request, target: str, *, wrong: bool = False) -> Response:
+        body = self._render(request, "login.html", next=target, wrong=wrong)
+        return _html(body, 403 if wrong else 200)
+
+    # --- the rest ---
+
+    async def _health(self, request: Request) -> Response:
+        """Whether the database can be read; says nothing of what is in it, so it needs no login."""
+
+        def look() -> None:
+            with self.database.reading(self.deadline_s):
+                pass
+
+        try:
+            await self._in_thread(look)
+        except HistoryUnavailable as error:
+            return PlainTextResponse(f"{error.kind}\n", 503)
+        return PlainTextResponse("ok\n")
+
+    async def _static(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in ("report.css", "fleet.css"):
+            raise HTTPException(404)
+        content = stylesheet() if name == "report.css" else _own(name)
+        return Response(content, media_type="text/css", headers={"cache-control": "max-age=3600"})
+
+    async def _http_error(self, request: Request, error: HTTPException) -> Response:
+        if error.status_code == 404:
+            return self._message(request, 404, "Not found", "There is no such page.", ["The fleet is at `/`."])
+        return self._message(request, error.status_code, str(error.status_code), f"{error.detail}.", [])
+
+    async def _crash(self, request: Request, error: Exception) -> Response:
+        LOG.error("a bug in preflight: %s", request.url.path, exc_info=error)
+        return self._message(
+            request, 500, "A bug in preflight", "This page could not be made.", ["The log of the server has details."]
+        )
+
+    def _unavailable(self, request: Request, error: HistoryUnavailable) -> Response:
+        sentences = {
+            "missing": "The history is missing.",
+            "older": "The history is older than this preflight.",
+            "newer": "The history is newer than this preflight.",
+            "unreadable": "The history cannot be read now.",
+        }
+        answer = self._message(request, 503, "No history", sentences[error.kind], [f"{error}."])
+        answer.headers["retry-after"] = "30"
+        return answer
+
+    def too_late(self, scope: Scope) -> Response:
+        """The answer to a request that reached its deadline."""
+        answer = self._message(
+            Request(scope),
+            503,
+            "Too slow",
+            f"This page took longer than {self.deadline_s:g} s.",
+            ["Choose fewer days, or try again when the database is less busy."],
+        )
+        answer.headers["retry-after"] = "30"
+        return answer
+
+    def stranger(self, scope: Scope) -> Response:
+        """The answer to a request for another host than this machine."""
+        return self._message(
+            Request(scope),
+            421,
+            "Wrong host",
+            "This server answers only to the names of this machine.",
+            ["Without a token, use `http://127.0.0.1` or `http://localhost` with its port."],
+        )
+
+    def _message(self, request: Request, status: int, word: str, sentence: str, lines: list[str]) -> Response:
+        body = self._render(request, "message.html", word=word, sentence=sentence, lines=lines, tone="incomplete")
+        return _html(body, status)
+
+    def _render(self, request: Request, template: str, **values: Any) -> bytes:
+        filters: Filters | None = values.get("filters")
+        allowed = self._allowed(request) and self.is_answered(request)
+        common = {
+            "filters": filters,
+            "here": "",
+            "tone": "none",
+            # Those who may not see the page do not see where the history is.
+            "label": self.database.label if allowed else "",
+            "signed_in": self.access.required and allowed,
+            "version": __version__,
+            # What other pages keep of the filters.
+            "carried": Filters(days=filters.days).query() if filters is not None else "",
+            "node_address": lambda name: f"/node/{quote(name, safe='')}",
+        }
+        text = environment(str(__package__)).get_template(template).render(**{**common, **values})
+        return text.encode("utf-8", "replace")
+
+
+class _Guard:
+    """Puts a deadline on each request and our headers on each answer; without a token it refuses other hosts."""
+
+    def __init__(self, inner: ASGIApp, page: FleetPage) -> None:
+        self._inner = inner
+        self._page = page
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request; everything else is the inner application's."""
+        if scope["type"] != "http":
+            await self._inner(scope, receive, send)
+            return
+        began = False
+
+        async def guarded(message: Message) -> None:
+            nonlocal began
+            if message["type"] == "http.response.start":
+                began = True
+                given = {name for name, _ in message["headers"]}
+                more = [
+                    (name.encode(), value.encode())
+                    for name, value in (*HEADERS.items(), ("cache-control", "no-store"))
+                    if name.encode() not in given
+                ]
+                message = {**message, "headers": [*message["headers"], *more]}
+            await send(message)
+
+        if not self._page.is_answered(Request(scope)):
+            await self._page.stranger(scope)(scope, receive, guarded)
+            return
+        # Here, because every page shows whether a token is right.
+        refusal = await self._page.refuse_guess(Request(scope))
+        if refusal is not None:
+            await refusal(scope, receive, guarded)
+            return
+        with anyio.move_on_after(self._page.deadline_s) as limit:
+            await self._inner(scope, receive, guarded)
+        if limit.cancelled_caught and not began:
+            LOG.warning("too slow: %s", scope["path"])
+            await self._page.too_late(scope)(scope, receive, guarded)
+
+
+async def _body(request: Request) -> bytes:
+    """The body of a form. Raises ValueError if it is too long."""
+    found = b""
+    async for piece in request.stream():
+        found += piece
+        if len(found) > _MAX_FORM:
+            raise ValueError("the form is too long")
+    return found
+
+
+def _local(target: str) -> str:
+    """An address of this server, whatever is given: a login must not lead elsewhere."""
+    is_path = target.startswith("/") and not target.startswith("//") and "\\" not in target and target.isprintable()
+    return target if is_path and len(target) < 4_000 else "/"
+
+
+def _html(body: bytes, status: int = 200) -> Response:
+    return Response(body, status, media_type="text/html")
+
+
+def _own(name: str) -> str:
+    return (resources.files(__package__) / "static" / name).read_text(encoding="utf-8")

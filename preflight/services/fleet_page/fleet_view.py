@@ -1,0 +1,291 @@
+"""The fleet in one page: every node with its outcome, what failed, what is new, and every run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from preflight._util.sanitize import fold_nodes
+from preflight.commands.history.past import Past
+from preflight.commands.history.peers import SOFTWARE, changes_of
+from preflight.reporters.html.drawing.colors import BAD, DARK, LIGHT, NOTHING, OK, UNKNOWN
+from preflight.reporters.html.drawing.png import data_address
+from preflight.reporters.html.drawing.shapes import Picture, Swatch
+from preflight.reporters.text.groups import count
+from preflight.services.fleet_page.filters import Filters
+from preflight.services.fleet_page.reading import Fault, RunCounts, counts_of
+from preflight.services.fleet_page.showing import OUTCOMES, day, moment
+
+#: Nodes of a page of the grid, and of a group in it.
+PAGE_NODES = 2_000
+GROUP = 25
+#: Runs and changes that a page lists.
+PAGE_RUNS, MAX_CHANGES = 30, 40
+#: The largest number of nodes that the picture shows as rows of their own.
+MAX_PICTURE_ROWS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCell:
+    """A node in the grid. `title` says the same as its colour and sign."""
+
+    name: str
+    style: str
+    sign: str
+    title: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGroup:
+    """Some nodes of the grid, and their names in short."""
+
+    label: str
+    cells: tuple[NodeCell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeLine:
+    """A property that changed on some nodes in the same run."""
+
+    when: str
+    name: str
+    before: str
+    after: str
+    nodes: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class FaultLine:
+    """A fault and its nodes. `new` are those that did not fail in the run before."""
+
+    rule: str
+    name: str
+    status: str
+    severity: str
+    message: str
+    nodes: str
+    count: int
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """A run: `hosts` of it can be shown by its id."""
+
+    id: int
+    when: str
+    command: str
+    verdict: str
+    passing: int
+    failing: int
+    unknown: int
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """Where a long list is: the number of this page and of all of them."""
+
+    page: int
+    pages: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class FleetView:
+    """Everything that the page of the fleet shows, in words."""
+
+    kind: str
+    word: str
+    sentence: str
+    about: str
+    notices: tuple[str, ...]
+    tally: tuple[tuple[str, int], ...]
+    legend: tuple[Swatch, ...]
+    groups: tuple[NodeGroup, ...]
+    pages: Pages
+    faults: tuple[FaultLine, ...]
+    newly_failing: str
+    recovered: str
+    before: str
+    picture: Picture | None
+    picture_text: str
+    period: tuple[str, str]
+    changes: tuple[ChangeLine, ...]
+    more_changes: int
+    runs: tuple[RunLine, ...]
+    more_runs: int
+
+
+def chosen_run(past: Past, filters: Filters) -> int | None:
+    """The place of the chosen run, the newest one without a choice; None if it is not in the period."""
+    if filters.run is None:
+        return len(past.runs) - 1
+    return next((place for place, run in enumerate(past.runs) if run.id == filters.run), None)
+
+
+def chosen_nodes(past: Past, filters: Filters, place: int) -> tuple[str, ...]:
+    """The nodes that the filters choose, by name."""
+    names = filters.names
+    by_rule = {
+        item.node for item in past.failures if filters.rule and filters.rule.lower() in (item.rule.lower(), item.name)
+    }
+    return tuple(
+        node
+        for node in past.nodes
+        if (names is None or node in names)
+        and (not filters.rule or node in by_rule)
+        and (not filters.state or (past.states[node][place] or "absent") == filters.state)
+    )
+
+
+def fleet_view(past: Past, place: int, filters: Filters, faults: Sequence[Fault], left_out: int) -> FleetView:
+    """Build the page.
+
+    Args:
+        place: of the run whose outcomes are shown.
+        faults: what the nodes had in it.
+        left_out: older runs of the period that are too many for a page.
+    """
+    nodes = chosen_nodes(past, filters, place)
+    states = {node: past.states[node][place] or "absent" for node in nodes}
+    tally = tuple((state, sum(found == state for found in states.values())) for state in OUTCOMES)
+    numbers = dict(tally)
+    pages = Pages(filters.page, max(1, -(-len(nodes) // PAGE_NODES)), len(nodes))
+    start = (filters.page - 1) * PAGE_NODES
+    shown = nodes[start : start + PAGE_NODES]
+    before = _states_before(past, place, nodes)
+    newly = [node for node in nodes if states[node] == "failing" and before.get(node) == "passing"]
+    healed = [node for node in nodes if states[node] == "passing" and before.get(node) == "failing"]
+    chosen = set(nodes)
+    changes = _changes(past, chosen)
+    runs = _run_lines(counts_of(past), place)
+    run = past.runs[place]
+    return FleetView(
+        kind="no-go" if numbers["failing"] else "incomplete" if numbers["unknown"] or not numbers["passing"] else "go",
+        word=_word(numbers),
+        sentence=_sentence(numbers, len(nodes)),
+        about=f"{run.verb} of {moment(run.began)}, verdict {run.verdict}",
+        notices=tuple(_notices(past, filters, left_out)),
+        tally=tally,
+        legend=tuple(Swatch(style, word, sign) for style, sign, word in OUTCOMES.values()),
+        groups=tuple(_group(shown[at : at + GROUP], past, place) for at in range(0, len(shown), GROUP)),
+        pages=pages,
+        faults=tuple(_fault_line(fault, chosen, before) for fault in faults if not chosen.isdisjoint(fault.nodes)),
+        newly_failing=fold_nodes(newly),
+        recovered=fold_nodes(healed),
+        before=moment(past.runs[place - 1].began) if place else "",
+        picture=_picture(past, nodes) if len(past.runs) > 1 and nodes else None,
+        picture_text=f"{count(len(nodes), 'node')} from top to bottom, "
+        f"{count(len(past.runs), 'run')} from left to right",
+        period=(day(past.runs[0].began), day(past.runs[-1].began)),
+        changes=changes[:MAX_CHANGES],
+        more_changes=max(0, len(changes) - MAX_CHANGES),
+        runs=runs[:PAGE_RUNS],
+        more_runs=max(0, len(runs) - PAGE_RUNS),
+    )
+
+
+def only_the_newest(runs: int, left_out: int) -> str:
+    """Says that a page does not show all runs of the period."""
+    return f"The period has {count(left_out, 'more run')}; only the newest {runs:,} are shown."
+
+
+def _word(numbers: dict[str, int]) -> str:
+    if numbers["failing"]:
+        return f"{numbers['failing']:,} failing"
+    if numbers["unknown"]:
+        return f"{numbers['unknown']:,} unknown"
+    return "All passing" if numbers["passing"] else "No outcome"
+
+
+def _sentence(numbers: dict[str, int], total: int) -> str:
+    words = [f"{numbers[state]:,} {word}" for state, (_, _, word) in OUTCOMES.items() if numbers[state]]
+    return f"Of {count(total, 'node')}: {', '.join(words)}." if total else "No node is chosen."
+
+
+def _notices(past: Past, filters: Filters, left_out: int) -> list[str]:
+    found = []
+    if left_out:
+        found.append(only_the_newest(len(past.runs), left_out))
+    names = filters.names
+    if names is not None:
+        strange = sorted(names.difference(past.nodes))
+        if strange:
+            found.append(f"The history does not know {fold_nodes(strange)[:300]} in this period.")
+    return found
+
+
+def _states_before(past: Past, place: int, nodes: Collection[str]) -> dict[str, str | None]:
+    return {node: past.states[node][place - 1] for node in nodes} if place else {}
+
+
+def _group(nodes: Sequence[str], past: Past, place: int) -> NodeGroup:
+    label = nodes[0] if len(nodes) == 1 else f"{nodes[0]} to {nodes[-1]}"
+    return NodeGroup(label, tuple(_cell(node, past.states[node], place) for node in nodes))
+
+
+def _cell(node: str, states: Sequence[str | None], place: int) -> NodeCell:
+    state = states[place] or "absent"
+    style, sign, word = OUTCOMES[state]
+    failed = sum(found == "failing" for found in states)
+    often = f", failed in {failed} of {sum(found is not None for found in states)} runs" if failed else ""
+    return NodeCell(node, style, sign, f"{node}: {word}{often}", state)
+
+
+def _fault_line(fault: Fault, nodes: set[str], before: dict[str, str | None]) -> FaultLine:
+    kept = [node for node in fault.nodes if node in nodes]
+    new = [node for node in kept if before.get(node) == "passing"] if fault.status == "fail" else []
+    return FaultLine(
+        fault.rule,
+        fault.name,
+        fault.status,
+        fault.severity,
+        fault.message,
+        fold_nodes(kept),
+        len(kept),
+        fold_nodes(new),
+    )
+
+
+def _changes(past: Past, nodes: set[str]) -> tuple[ChangeLine, ...]:
+    """What changed on these nodes, the newest first; drivers, kernels and the like before other properties."""
+    together: dict[tuple[int, str, str, str], list[str]] = {}
+    for change in changes_of(past):
+        if change.node in nodes:
+            together.setdefault((change.run, change.name, change.before, change.after), []).append(change.node)
+    ordered = sorted(together.items(), key=lambda item: (-item[0][0], item[0][1] not in SOFTWARE, item[0][1:]))
+    return tuple(
+        ChangeLine(moment(past.runs[run].began), name, before, after, fold_nodes(names), len(names))
+        for (run, name, before, after), names in ordered
+    )
+
+
+def _run_lines(runs: Sequence[RunCounts], place: int) -> tuple[RunLine, ...]:
+    return tuple(
+        RunLine(
+            run.id,
+            moment(run.began),
+            run.command,
+            run.verdict,
+            run.passing,
+            run.failing,
+            run.unknown,
+            run.place == place,
+        )
+        for run in reversed(runs)
+    )
+
+
+def _picture(past: Past, nodes: Sequence[str]) -> Picture:
+    """Every node as a row and every run as a column; a row of a large fleet is the worst of several nodes."""
+    colors = {None: 0, "passing": 1, "unknown": 2, "failing": 3}
+    size = -(-len(nodes) // MAX_PICTURE_ROWS)
+    rows = [
+        bytes(max(column) for column in zip(*([colors[state] for state in past.states[n]] for n in block), strict=True))
+        for block in (nodes[at : at + size] for at in range(0, len(nodes), size))
+    ]
+    light, dark = ([NOTHING, palette[OK], palette[UNKNOWN], palette[BAD]] for palette in (LIGHT, DARK))
+    return Picture(data_address(rows, light), data_address(rows, dark), len(past.runs), len(rows))

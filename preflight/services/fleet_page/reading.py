@@ -1,0 +1,221 @@
+"""Reads what a page needs from the history, in bounded amounts: a page shows at most so many nodes times runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from preflight.commands.history.account import Account, account_of
+from preflight.commands.history.past import Past, Series, Values, measured_in, names_in, past_in, quantities_in
+from preflight.model.measurements import Quantity
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+#: Nodes times runs of a page, and of the stories, which take longer.
+MAX_CELLS = 400_000
+MAX_STORY_CELLS = 200_000
+#: Links times runs of a page.
+MAX_LINK_CELLS = 1_000_000
+#: Outcomes of a run that are read.
+MAX_OUTCOMES = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class RunCounts:
+    """A run, and how its nodes fared. `place` is its number in the past."""
+
+    id: int
+    place: int
+    began: int
+    command: str
+    verdict: str
+    passing: int
+    failing: int
+    unknown: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What some nodes had in a run: `status` is `fail`, `noted` (it does not count) or `unknown` (undecided)."""
+
+    rule: str
+    name: str
+    status: str
+    severity: str
+    message: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSeries:
+    """One direction of a link over the runs; None where it was not measured."""
+
+    node: str
+    peer: str
+    values: Values
+
+
+def read_past(connection: Connection, days: int) -> tuple[Past, int]:
+    """States, properties and failures of the nodes, and how many older runs of the period are left out."""
+    from sqlalchemy import func, select
+
+    from preflight.commands.history.tables import NODES, RUNS
+
+    nodes = connection.scalar(select(func.count()).select_from(NODES)) or 0
+    most = max(1, MAX_CELLS // max(1, nodes))
+    past = past_in(connection, days=days, newest=most, measured=False)
+    newest = connection.scalar(select(func.max(RUNS.c.began))) or 0
+    whole = select(func.count()).select_from(RUNS).where(RUNS.c.began > newest - days * 86_400)
+    return past, max(0, (connection.scalar(whole) or 0) - len(past.runs))
+
+
+def read_account(connection: Connection, days: int, label: str) -> Account:
+    """The stories of the period."""
+    from sqlalchemy import func, select
+
+    from preflight.commands.history.tables import NODES
+
+    nodes = connection.scalar(select(func.count()).select_from(NODES)) or 0
+    most = max(1, MAX_STORY_CELLS // max(1, nodes))
+    return account_of(past_in(connection, days=days, newest=most), label)
+
+
+def state_of_database(connection: Connection) -> tuple[int, ...]:
+    """A value that changes when a run is added or removed. Runs never change."""
+    from sqlalchemy import func, select
+
+    from preflight.commands.history.tables import RUNS
+
+    row = connection.execute(select(func.count(), func.min(RUNS.c.id), func.max(RUNS.c.id))).one()
+    return tuple(int(value or 0) for value in row)
+
+
+def counts_of(past: Past) -> tuple[RunCounts, ...]:
+    """Every run with the number of its nodes in each state."""
+    numbers = {state: [0] * len(past.runs) for state in ("passing", "failing", "unknown")}
+    for states in past.states.values():
+        for place, state in enumerate(states):
+            if state is not None:
+                numbers[state][place] += 1
+    return tuple(
+        RunCounts(
+            run.id,
+            place,
+            run.began,
+            run.verb,
+            run.verdict,
+            numbers["passing"][place],
+            numbers["failing"][place],
+            numbers["unknown"][place],
+        )
+        for place, run in enumerate(past.runs)
+    )
+
+
+def read_faults(connection: Connection, run: int, only: Collection[str] | None) -> tuple[Fault, ...]:
+    """What nodes had in a run, one entry for each text; nodes that did not answer come first.
+
+    Args:
+        only: the nodes to look at; None for all.
+    """
+    from sqlalchemy import select
+
+    from preflight.commands.history.tables import NODE_RUNS, NODES, OUTCOMES
+
+    together: dict[tuple[str, str, str, str, str], list[str]] = {}
+    silent = (
+        select(NODES.c.name, NODE_RUNS.c.problem)
+        .join(NODES, NODES.c.id == NODE_RUNS.c.node_id)
+        .where(NODE_RUNS.c.run_id == run, NODE_RUNS.c.problem != "")
+        .order_by(NODES.c.name)
+        .limit(MAX_OUTCOMES)
+    )
+    for node, problem in connection.execute(silent):
+        together.setdefault(("", "no answer", "fail", "error", problem), []).append(node)
+    columns = (OUTCOMES.c.rule, OUTCOMES.c.name, OUTCOMES.c.status, OUTCOMES.c.severity, OUTCOMES.c.message)
+    found = (
+        select(NODES.c.name, *columns)
+        .join(NODES, NODES.c.id == OUTCOMES.c.node_id)
+        .where(OUTCOMES.c.run_id == run)
+        .order_by(NODES.c.name, OUTCOMES.c.id)
+        .limit(MAX_OUTCOMES)
+    )
+    for node, *texts in connection.execute(found):
+        together.setdefault((texts[0], texts[1], texts[2], texts[3], texts[4]), []).append(node)
+    order = ("fail", "unknown", "noted")
+    faults = [
+        Fault(*texts, nodes=tuple(dict.fromkeys(kept)))
+        for texts, nodes in together.items()
+        if (kept := [node for node in nodes if only is None or node in only])
+    ]
+    return tuple(sorted(faults, key=lambda item: (order.index(item.status), item.rule, -len(item.nodes), item.message)))
+
+
+def read_series(connection: Connection, past: Past, node: str, peers: Collection[str]) -> tuple[Series, ...]:
+    """Every quantity of a node in these runs; of its peers only the values beside them, for comparison."""
+    place = {run.id: number for number, run in enumerate(past.runs)}
+    names, quantities = names_in(connection), quantities_in(connection)
+    wanted = {number for number, name in names.items() if name == node or name in peers}
+    values: dict[int, dict[int, Values]] = {}
+    lists: dict[str, list[tuple[int, int]]] = {}
+    for run, quantity, node_ids, _, value_list in measured_in(connection, place, links=False):
+        kept = lists.get(node_ids)
+        if kept is None:
+            kept = lists[node_ids] = [
+                (at, number) for at, number in enumerate(json.loads(node_ids)) if number in wanted
+            ]
+        numbers = json.loads(value_list)
+        of_node = values.setdefault(quantity, {})
+        for at, number in kept:
+            of_node.setdefault(number, [None] * len(place))[place[run]] = numbers[at]
+    found = (
+        Series(quantities[quantity], {names[number]: series for number, series in of_node.items()})
+        for quantity, of_node in values.items()
+    )
+    return tuple(sorted((item for item in found if node in item.values), key=lambda item: item.quantity.name))
+
+
+def read_links(
+    connection: Connection, past: Past, quantity: str, only: Collection[str] | None
+) -> tuple[Quantity | None, tuple[Quantity, ...], tuple[LinkSeries, ...]]:
+    """The chosen quantity of links (else the first one), all that were measured, and the values of links.
+
+    Args:
+        only: every link of these nodes; None for the links of the newest run that measured links.
+    """
+    from sqlalchemy import select
+
+    from preflight.commands.history.tables import MEASUREMENTS
+
+    known = quantities_in(connection)
+    of_links = select(MEASUREMENTS.c.quantity_id).where(MEASUREMENTS.c.peer_ids != "[]").distinct()
+    choices = {
+        known[number].name: number
+        for number in sorted(connection.scalars(of_links), key=lambda number: known[number].name)
+    }
+    all_of_them = tuple(known[number] for number in choices.values())
+    if not choices or (quantity and quantity not in choices):
+        return None, all_of_them, ()
+    number = choices[quantity or next(iter(choices))]
+    place: Mapping[int, int] = {run.id: at for at, run in enumerate(past.runs)}
+    names = names_in(connection)
+    wanted = None if only is None else {id for id, name in names.items() if name in only}
+    rows = sorted(measured_in(connection, place, links=True, quantity=number), key=lambda row: -place[row[0]])
+    most = max(1, MAX_LINK_CELLS // max(1, len(place)))
+    found: dict[tuple[int, int], Values] = {}
+    for newest, (run, _, node_ids, peer_ids, value_list) in enumerate(rows):
+        at = place[run]
+        for node, peer, value in zip(json.loads(node_ids), json.loads(peer_ids), json.loads(value_list), strict=True):
+            series = found.get((node, peer))
+            if series is None:
+                # Without chosen nodes the newest run decides: each run may measure other pairs of a large fleet.
+                is_chosen = newest == 0 if wanted is None else node in wanted or peer in wanted
+                if not is_chosen or len(found) >= most:
+                    continue
+                series = found[node, peer] = [None] * len(place)
+            series[at] = value
+    links = tuple(LinkSeries(names[node], names[peer], values) for (node, peer), values in found.items())
+    return known[number], all_of_them, links

@@ -1,0 +1,287 @@
+"""One folder of an editor: its jobs as `preflight lint` finds them, with the unsaved texts of open files.
+
+After a change only the jobs that it concerns are read and judged again. Which jobs there are is found by reading the
+whole folder, in the background. Everything here runs in one worker thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from preflight import __version__, api
+from preflight._util.budget import running
+from preflight.commands.fix import Files
+from preflight.config.choices import Choices
+from preflight.config.jobs import read_jobs
+from preflight.config.resolve import choose
+from preflight.engine.judge import judge
+from preflight.model.job import Job, NoteKind
+from preflight.model.progress import Step
+from preflight.model.recording import Configuration, Recording
+from preflight.services.language_server.positions import Text
+from preflight.sources.discovery.gitignore import Excluded
+from preflight.sources.discovery.roots import repository_of
+from preflight.sources.discovery.walk import walk
+from preflight.sources.formats.tree import MAX_BYTES
+from preflight.sources.given_variables import defaults_assumed
+
+if TYPE_CHECKING:
+    from pygls.workspace import PositionCodec
+
+    from preflight.engine.report import Report
+
+#: Until the folder has been read, the files beside an open one stand for it.
+_MAX_BESIDE = 100
+_BOM = b"\xef\xbb\xbf"
+
+
+class Superseded(BaseException):
+    """A run was stopped: there is something newer, or its deadline has passed.
+
+    Not an `Exception`, so that no handler of a reader or rule catches it.
+    """
+
+
+class Watch:
+    """Stops a run between two files or two rules.
+
+    Args:
+        stop: set as soon as the result is no longer wanted.
+        deadline_s: seconds that the run may take.
+    """
+
+    def __init__(self, stop: threading.Event, deadline_s: float) -> None:
+        self._stop = stop
+        self._end = time.monotonic() + deadline_s
+
+    def __call__(self, step: Step) -> None:
+        """Raise Superseded if the run is to stop."""
+        if self._stop.is_set() or time.monotonic() > self._end:
+            raise Superseded
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedJob:
+    """A job and the report on it; no report if none of its files is open.
+
+    Args:
+        job: as read.
+        report: on this job alone.
+    """
+
+    job: Job
+    report: Report | None = None
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """Every file that was read for it."""
+        return frozenset(file.path for file in self.job.files)
+
+
+class Folder:
+    """The jobs of one folder.
+
+    Args:
+        root: the folder; nothing outside is read, and paths are relative to it.
+        choices: what the user chose on the command line of the server.
+        is_workspace: whether the user opened the folder itself; otherwise only single files in it.
+        codec: the editor's units of columns.
+    """
+
+    def __init__(self, root: Path, choices: Choices, codec: PositionCodec, *, is_workspace: bool) -> None:
+        self.root = root
+        self.codec = codec
+        self.jobs: dict[str, JudgedJob] = {}
+        #: Whether all jobs of the folder are known, as far as the last look at the disk.
+        self.is_complete = not is_workspace
+        self._is_workspace = is_workspace
+        self._choices = choices
+        self._files = Files(root)
+        self._buffers: dict[str, bytes] = {}
+        self._configuration = Configuration()
+        self._assumed: dict[str, Job] = {}
+
+    def relative(self, path: Path) -> str:
+        """A path relative to the root."""
+        return os.path.relpath(path, self.root)
+
+    def read_all(self, buffers: Mapping[str, bytes], watch: Watch) -> None:
+        """Read the whole folder, and judge the jobs that open files belong to.
+
+        Args:
+            buffers: the open files, by path relative to the root.
+            watch: stops the run.
+
+        Raises:
+            Superseded: it was stopped; what was known before is kept.
+            UsageError: the configuration cannot be used.
+        """
+        if not self._is_workspace:
+            self.read_again(buffers, frozenset(buffers), watch)
+            return
+        self._configure()
+        # Open files need not be on disk, and a person who opens an ignored file means it.
+        files = walk(self.root, "", exclude=self._configuration.exclude).files
+        self._accept(self._read({*files, *self._judged_paths(buffers)}, buffers, watch), buffers, watch)
+        self.is_complete = True
+
+    def read_again(self, buffers: Mapping[str, bytes], touched: frozenset[str], watch: Watch) -> None:
+        """Read and judge the jobs again that are concerned by texts that differ from those of the last run.
+
+        Args:
+            buffers: the open files, by path relative to the root.
+            touched: further files that have changed.
+            watch: stops the run.
+
+        Raises:
+            Superseded: it was stopped; what was known before is kept.
+            UsageError: the configuration cannot be used.
+        """
+        paths = {*buffers, *self._buffers}
+        changed = {path for path in paths if buffers.get(path) != self._buffers.get(path)} | touched
+        if not changed:
+            return
+        self._configure()
+        concerned = {name for name, judged in self.jobs.items() if changed & _named_in(judged.job)}
+        elsewhere: set[str] = set()
+        inside: set[str] = set()
+        for name, judged in self.jobs.items():
+            (inside if name in concerned else elsewhere).update(judged.paths)
+        entries = changed & self._judged_paths(buffers)
+        if not self.is_complete:
+            for path in list(entries):
+                entries |= self._beside(path)
+        kept = {name: judged for name, judged in self.jobs.items() if name not in concerned}
+        found = self._read((entries | inside) - elsewhere, buffers, watch)
+        self._accept({**kept, **found}, buffers, watch)
+
+    def jobs_with(self, path: str) -> list[JudgedJob]:
+        """The jobs that a file belongs to."""
+        return [judged for judged in self.jobs.values() if path in judged.paths]
+
+    def planned_jobs(self, path: str, watch: Watch) -> list[Job]:
+        """The jobs of a file as `preflight plan` reads them: variables that the caller may set have their defaults."""
+        found: list[Job] = []
+        for judged in self.jobs_with(path):
+            name = judged.job.name
+            if name not in self._assumed:
+                with defaults_assumed():
+                    read = self._read(judged.paths, self._buffers, watch)
+                self._assumed[name] = read[name].job if name in read else judged.job
+            found.append(self._assumed[name])
+        return found
+
+    def buffer(self, path: str) -> bytes | None:
+        """The text of the editor that was judged; None for a file that is not open."""
+        return self._buffers.get(path)
+
+    def content(self, path: str) -> bytes | None:
+        """The content of a file as it was judged: of the editor if it is open there; None if it cannot be read."""
+        if path in self._buffers:
+            return self._buffers[path]
+        try:
+            return self._files.read(path)
+        except (OSError, ValueError):
+            return None
+
+    def text(self, path: str) -> Text:
+        """The text of a file as it was judged; empty if it cannot be read."""
+        content = self.content(path) or b""
+        text = content.removeprefix(_BOM).decode("utf-8", "replace") if len(content) <= MAX_BYTES else ""
+        return Text(text, self.codec)
+
+    def judged_with(self, name: str, path: str, content: bytes, watch: Watch) -> Report | None:
+        """The report on a job if one of its files had another content; None if there would be no such job."""
+        judged = self.jobs.get(name)
+        if judged is None:
+            return None
+        read = self._read(judged.paths, {**self._buffers, path: content}, watch)
+        return self._judged(read[name].job, watch).report if name in read else None
+
+    def _configure(self) -> None:
+        chosen = choose(self._choices, self.root, self.root, repository_of(self.root))
+        if chosen.configuration != self._configuration:
+            self.jobs = {name: replace(judged, report=None) for name, judged in self.jobs.items()}
+            self._configuration = chosen.configuration
+
+    def _judged_paths(self, buffers: Mapping[str, bytes]) -> set[str]:
+        """The open files that the configuration does not exclude."""
+        excluded = Excluded(self._configuration.exclude)
+        return {path for path in buffers if not _is_excluded(path, excluded)}
+
+    def _read(
+        self, only: set[str] | frozenset[str], buffers: Mapping[str, bytes], watch: Watch
+    ) -> dict[str, JudgedJob]:
+        given = {self.root / path: content for path, content in buffers.items()}
+        with running():
+            jobs, _ = read_jobs(
+                [self.root],
+                root=self.root,
+                exclude=self._configuration.exclude,
+                given=given,
+                only=only,
+                progress=watch,
+            )
+        return {job.name: JudgedJob(job) for job in jobs}
+
+    def _accept(self, found: dict[str, JudgedJob], buffers: Mapping[str, bytes], watch: Watch) -> None:
+        """Judge the jobs with open files, and replace what was known."""
+        judged: dict[str, JudgedJob] = {}
+        for name, one in found.items():
+            before = self.jobs.get(name)
+            if one.paths.isdisjoint(buffers):
+                judged[name] = JudgedJob(one.job)
+            elif before is not None and before.report is not None and before.job == one.job:
+                judged[name] = before
+            else:
+                judged[name] = self._judged(one.job, watch)
+        self.jobs = judged
+        self._buffers = dict(buffers)
+        self._assumed = {}
+
+    def _judged(self, job: Job, watch: Watch) -> JudgedJob:
+        recording = Recording(
+            jobs=(job,), created=api.now(), tool_version=__version__, configuration=self._configuration
+        )
+        with running():
+            return JudgedJob(job, judge(recording, progress=watch))
+
+    def _beside(self, path: str) -> set[str]:
+        """Files in the folder of a file, as long as it is not known which belong together."""
+        found: set[str] = set()
+        folder = os.path.dirname(path)  # noqa: PTH120
+        with contextlib.suppress(OSError), os.scandir(self.root / folder) as entries:
+            for entry in entries:
+                if len(found) >= _MAX_BESIDE:
+                    break
+                if not entry.name.startswith(".") and entry.is_file(follow_symlinks=False):
+                    found.add(f"{folder}/{entry.name}" if folder else entry.name)
+        return found
+
+
+def _named_in(job: Job) -> set[str]:
+    """The files of a job, those that it refers to, and those that it could not read."""
+    names = {file.path for file in job.files}
+    names.update(reference.target for reference in job.references)
+    names.update(note.span.path for note in job.notes if note.kind is not NoteKind.MISSING)
+    return names
+
+
+def _is_excluded(path: str, excluded: Excluded) -> bool:
+    folders = Path(path).parents
+    above = any(excluded.has(folder.as_posix(), is_folder=True) for folder in folders if folder.name)
+    return above or excluded.has(path, is_folder=False)
+
+
+def closest(folders: Iterable[Path], path: Path) -> Path | None:
+    """The innermost of the folders that contains a path."""
+    return max(
+        (folder for folder in folders if folder in path.parents), key=lambda folder: len(folder.parts), default=None
+    )

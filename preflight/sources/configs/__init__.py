@@ -1,0 +1,1 @@
+"""Readers of configuration files, host lists, requirements and variables."""

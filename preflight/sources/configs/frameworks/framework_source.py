@@ -1,0 +1,174 @@
+"""Reads the configuration files of frameworks by their tables, and finds the framework of a file or a program."""
+
+from __future__ import annotations
+
+import functools
+import posixpath
+from collections.abc import Iterator
+
+from preflight.model.job import WHOLE_JOB, Claim, Scope
+from preflight.sources.base import Reading, SourceFile, Tree
+from preflight.sources.configs.frameworks import (
+    llm_foundry,
+    megatron_bridge,
+    nanotron,
+    nemo,
+    neox,
+    other_trainers,
+    paddle,
+    paddle_vision,
+    prime_rl,
+    speech,
+    torchtitan,
+)
+from preflight.sources.configs.frameworks.table import Framework, Key
+from preflight.sources.formats.comments import suppressions
+from preflight.sources.formats.open import document_of
+from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims
+
+_COUNTS = frozenset(
+    (
+        *("nodes", "processes_per_node", "world_size", "data_parallel_size", "tensor_parallel_size", "shard_degree"),
+        *("pipeline_parallel_size", "replicate_degree", "hosts", "gpus_per_node", "train_batch_size"),
+    )
+)
+#: Levels of configurations that build on each other.
+_MAX_BASES = 12
+
+
+@functools.lru_cache(maxsize=256)
+def _root_of(file: SourceFile) -> Node | None:
+    """The root of a base. Hundreds of configurations in one repository share the same few bases."""
+    return document_of(file).root
+
+
+class FrameworkSource:
+    """Reads the configuration files of one framework."""
+
+    def __init__(self, framework: Framework) -> None:
+        self.framework = framework
+        self.name = framework.name
+        self.roles: tuple[str, ...] = ()
+        #: A file without a count of ranks is one of many experiments: it is a job only where a launch names it.
+        self.starts_jobs = any(key.quantity in _COUNTS for key in framework.keys)
+
+    def recognises(self, file: SourceFile) -> bool:
+        """Whether the beginning of the file has the framework's own keys."""
+        if not file.path.lower().endswith(self.framework.suffixes):
+            return False
+        head = file.text[: self.framework.head]
+        if any(pattern.search(head) is not None for pattern in self.framework.others):
+            return False
+        return all(pattern.search(head) is not None for pattern in self.framework.signs)
+
+    def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
+        """State the quantities of the table's keys, in `scope`."""
+        document = document_of(file)
+        node_claims = NodeClaims(file, self.name, scope)
+        notes = tuple(node_claims.notes(document))
+        claims = list(self._claims(node_claims, document.root))
+        stated = {claim.quantity for claim in claims}
+        for found, root in self._bases(file, document.root, tree):
+            more = self._claims(NodeClaims(found, self.name, scope), root)
+            claims.extend(claim for claim in more if claim.quantity not in stated)
+            stated.update(claim.quantity for claim in claims)
+        return Reading(tuple(claims), notes=notes, suppressions=suppressions(file))
+
+    def _bases(self, file: SourceFile, root: Node | None, tree: Tree) -> Iterator[tuple[SourceFile, Node | None]]:
+        """The files that this one builds on, with their roots, highest precedence first; of several names the last one
+        wins.
+        """
+        waiting = [(file, root)]
+        seen = {file.path}
+        while waiting and len(seen) <= _MAX_BASES:
+            above, node = waiting.pop(0)
+            named = node.at(self.framework.base) if self.framework.base and node is not None else None
+            items = () if named is None else tuple(reversed(named.items)) or (named,)
+            for item in items:
+                target = tree.resolve(item.text(), relative_to=above.path) if item.text() else None
+                path = posixpath.normpath(target) if target is not None else ""
+                found = tree.read(path) if path and path not in seen else None
+                if isinstance(found, SourceFile):
+                    seen.add(path)
+                    waiting.append((found, _root_of(found)))
+                    yield waiting[-1]
+
+    def _claims(self, node_claims: NodeClaims, root: Node | None) -> list[Claim]:
+        if root is not None and root.kind is Kind.OBJECT:
+            root = self.framework.normal(root) if self.framework.normal is not None else root
+            for key, member in keys_in_force(self.framework, root):
+                node_claims.add_member(key.quantity, member, key.read, relation=key.relation)
+            if self.framework.also is not None:
+                self.framework.also(node_claims, root)
+        return node_claims.claims
+
+
+def keys_in_force(framework: Framework, root: Node) -> Iterator[tuple[Key, Member]]:
+    """The keys that the file has; for each quantity only the first."""
+    stated: set[str] = set()
+    for key in framework.keys:
+        member = root.member(*key.path.split("."))
+        if member is None or key.quantity in stated or (member.node.kind is Kind.SCALAR and member.node.value is None):
+            continue
+        if key.beside and root.member(*key.beside.split(".")) is None:
+            continue
+        stated.add(key.quantity)
+        yield key, member
+
+
+TORCHTITAN = FrameworkSource(torchtitan.TORCHTITAN)
+NANOTRON = FrameworkSource(nanotron.NANOTRON)
+PADDLE_FLEET_X = FrameworkSource(paddle.PADDLE_FLEET_X)
+MEGATRON_BRIDGE = FrameworkSource(megatron_bridge.MEGATRON_BRIDGE)
+GPT_NEOX = FrameworkSource(neox.GPT_NEOX)
+NEMO = FrameworkSource(nemo.NEMO)
+COMPOSER = FrameworkSource(llm_foundry.COMPOSER)
+AUTOMODEL = FrameworkSource(other_trainers.AUTOMODEL)
+VEOMNI = FrameworkSource(other_trainers.VEOMNI)
+LINGUA = FrameworkSource(other_trainers.LINGUA)
+LITGPT = FrameworkSource(other_trainers.LITGPT)
+HYPERPOD = FrameworkSource(other_trainers.HYPERPOD)
+MEGATRON_CASE = FrameworkSource(other_trainers.MEGATRON_CASE)
+GRAPHSTORM = FrameworkSource(other_trainers.GRAPHSTORM)
+MINDFORMERS = FrameworkSource(other_trainers.MINDFORMERS)
+HUGECTR = FrameworkSource(other_trainers.HUGECTR)
+PADDLE_DETECTION = FrameworkSource(paddle.PADDLE_DETECTION)
+PADDLE_CLAS = FrameworkSource(paddle.PADDLE_CLAS)
+PADDLE_SEG = FrameworkSource(paddle_vision.PADDLE_SEG)
+WENET = FrameworkSource(speech.WENET)
+PRIME_RL = FrameworkSource(prime_rl.PRIME_RL)
+
+#: In the order in which they are tried; those with unique keys come first.
+SOURCES = (
+    *(TORCHTITAN, NANOTRON, PADDLE_FLEET_X, GPT_NEOX, AUTOMODEL, VEOMNI, GRAPHSTORM, MINDFORMERS, LINGUA, LITGPT),
+    *(
+        HYPERPOD,
+        MEGATRON_CASE,
+        NEMO,
+        MEGATRON_BRIDGE,
+        COMPOSER,
+        PADDLE_CLAS,
+        PADDLE_DETECTION,
+        HUGECTR,
+        WENET,
+        PRIME_RL,
+        PADDLE_SEG,
+    ),
+)
+
+#: Frameworks whose configurations are written in Python, the one with the most specific keys first.
+PYTHON_FRAMEWORKS = (torchtitan.TORCHTITAN, megatron_bridge.MEGATRON_BRIDGE, nemo.NEMO_2)
+
+
+def source_of(file: SourceFile) -> FrameworkSource | None:
+    """The source of a framework's configuration; None for any other file."""
+    return next((source for source in SOURCES if source.recognises(file)), None)
+
+
+def framework_of(program: str) -> Framework | None:
+    """The framework whose own program this is (`torchtitan.train`, `torchtitan/train.py`)."""
+    dotted = program.removesuffix(".py").replace("/", ".")
+    for source in SOURCES:
+        if any(dotted == name or dotted.endswith("." + name) for name in source.framework.programs):
+            return source.framework
+    return None

@@ -1,0 +1,262 @@
+"""Reads a file of training settings that belongs to no known framework, by the names of its keys.
+
+Only names whose meaning is the same in every framework state a quantity, and only where the file gives them a single
+value: the batch size of validation is not that of training. A plain `batch_size` may be that of one rank or of all, so
+it is stated only as a given batch size. A Hydra configuration is composed with its defaults list.
+
+Nodes and GPUs are stated only for a file that is read by itself. Whether a program uses them depends on how it is
+started, so they are never compared with what a launch line starts.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from preflight._util.budget import truncate
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job import WHOLE_JOB, Claim, Known, Note, NoteKind, Reference, Scope, Strength, Value, as_int
+from preflight.sources.base import Reading, SourceFile, Tree
+from preflight.sources.configs.frameworks.table import Reader, as_count, as_float
+from preflight.sources.formats import assignments
+from preflight.sources.formats.comments import suppressions
+from preflight.sources.formats.open import document_of
+from preflight.sources.formats.structured import Kind, Node, NodeClaims, value_of
+from preflight.sources.hydra.composition import compose_config
+from preflight.sources.hydra.config_folders import ConfigFolders
+from preflight.sources.hydra.config_tree import Leaf, leaves
+from preflight.sources.hydra.interpolation import Unreadable
+
+#: How its claims are named; such a file alone starts nothing.
+SOURCE = "settings"
+_HEAD = 60_000
+_MAX_LEAVES = 5_000
+
+
+def _named(quantity: str, names: str, read: Reader) -> dict[str, tuple[str, Reader]]:
+    return dict.fromkeys(names.split(), (quantity, read))
+
+
+#: What a job is made of.
+_COUNTS: Mapping[str, tuple[str, Reader]] = {
+    **_named("nodes", "num_nodes nnodes n_nodes", as_count),
+    **_named("gpus_per_node", "gpus_per_node num_gpus_per_node n_gpus_per_node ngpus_per_node", as_count),
+    **_named("processes_per_node", "nproc_per_node num_processes_per_node", as_count),
+    # submitit's launcher for Hydra.
+    **_named("nodes", "launcher.nodes", as_count),
+    **_named("tasks_per_node", "launcher.tasks_per_node", as_count),
+}
+_SIZES: Mapping[str, tuple[str, Reader]] = {
+    **_named("train_batch_size", "global_batch_size", as_count),
+    **_named(
+        "micro_batch_size_per_gpu",
+        "micro_batch_size micro_batch_size_per_gpu per_device_train_batch_size batch_size_per_gpu per_gpu_batch_size"
+        " batch_size_per_device per_device_batch_size train_batch_size_per_device train_micro_batch_size"
+        " samples_per_gpu imgs_per_gpu images_per_gpu ims_per_gpu batch_size_per_card",
+        as_count,
+    ),
+    **_named("given_batch_size", "batch_size batchsize train_batch_size total_batch_size ims_per_batch", as_count),
+    **_named(
+        "gradient_accumulation_steps",
+        "gradient_accumulation_steps accumulate_grad_batches accum_grad grad_accum_steps",
+        as_count,
+    ),
+    **_named("tensor_parallel_size", "tensor_parallel_size tensor_model_parallel_size tp_size", as_count),
+    **_named("pipeline_parallel_size", "pipeline_parallel_size pipeline_model_parallel_size pp_size", as_count),
+    **_named("context_parallel_size", "context_parallel_size cp_size", as_count),
+    # T5X.
+    **_named("tensor_parallel_size", "pjitpartitioner.num_partitions", as_count),
+    **_named("expert_parallel_size", "expert_parallel_size expert_model_parallel_size ep_size", as_count),
+}
+_OTHERS: Mapping[str, tuple[str, Reader]] = {
+    **_named("learning_rate", "lr learning_rate base_lr", as_float),
+    **_named("train_steps", "max_steps max_train_steps num_train_steps train_steps solver.max_iter", as_count),
+    **_named("sequence_length", "seq_len seq_length max_seq_len max_seq_length sequence_length", as_count),
+    **_named("dataloader_workers", "num_workers dataloader_num_workers", as_int),
+}
+#: A key: in a line of its own, or in braces.
+_KEY = r"(?:^[ \t]*(?:-[ \t]+)?|[{{,][ \t]*)[\"']?(?:[\w./]{{1,100}}[./])?(?:{names})[\"']?[ \t]*[:=]"
+
+
+def _keys(names: Iterable[str], further: str = "") -> re.Pattern[str]:
+    joined = "|".join((*(name.replace("_", "[-_]") for name in names), *further.split()))
+    return lazy_pattern(_KEY.format(names=joined), re.MULTILINE | re.IGNORECASE)
+
+
+_HAS_COUNT = _keys(name for name in _COUNTS if "." not in name)
+_HAS_NODES = _keys(("num_nodes", "nnodes", "n_nodes"), "nodes")
+_HAS_PER_NODE = _keys(
+    ("gpus_per_node", "num_gpus_per_node", "n_gpus_per_node", "nproc_per_node", "num_processes_per_node"),
+    "ntasks_per_node tasks_per_node",
+)
+_HAS_SIZE = _keys(name.rpartition(".")[2] for name in _SIZES)
+#: A number of processes, or a way to shard, whose meaning differs between programs: with keys of a training, the file
+#: is read for the rest.
+_SPREADS = _keys(
+    (),
+    "num_gpus n_gpus? ngpus? num_devices world_size zero_stage fsdp fsdp_config dp_size"
+    r" (?:ici|dcn)_\w+_parallelism",
+)
+#: Degrees of parallelism, whose names have this meaning alone.
+_DEGREES = _keys(
+    (),
+    "tensor[-_]parallel[-_]size tensor[-_]model[-_]parallel[-_]size pipeline[-_]parallel[-_]size"
+    " pipeline[-_]model[-_]parallel[-_]size expert[-_]parallel[-_]size context[-_]parallel[-_]size tp[-_]size",
+)
+#: Keys that only a training has.
+_TRAINS = _keys(
+    (),
+    "lr learning_rate base_lr max_lr init_lr initial_lr lr_scheduler scheduler scheduler_conf optimizer optim"
+    " optim_conf solver epochs? num_epochs? n_epochs? max_epochs? number_of_epochs num_train_epochs max_steps"
+    " train_steps max_train_steps num_train_steps iters train_iters weight_decay warmup_steps trainer"
+    " train_dataset save_steps"
+    " sharding_strategy",
+)
+#: Sections that such a file of a launcher has: how many nodes it takes.
+_STARTS = _keys((), "partition launcher slurm cluster trainer tasks_per_node cpus_per_task num_gpus nodes run_config")
+#: Files of other kinds with keys of these names.
+_OTHER_KINDS = lazy_pattern(
+    r"^(?:apiVersion|kind|openapi|swagger|services|jobs|stages|pipelines|steps|on|repos|name_template)[ \t]*:"
+    r"|^\[(?:project|build-system|package|workspace|tool)(?:\.[^\]\n]*)?\]",
+    re.MULTILINE,
+)
+#: Parts of a configuration that are not the training itself.
+_ASIDE = lazy_pattern(
+    r"(?:^|[._-])(?:val|valid|validation|eval|evaluation|evaluator|test|dev|infer|inference|actor_infer|predict|prediction"
+    r"|generat\w*|rollout|vllm|sglang|serving|serve|export|benchmark|reference|reward\w*|critic|teacher|sampling|search\w*"
+    r"|scale_config|decod\w*)(?:$|[._-])",
+    re.IGNORECASE,
+)
+#: A Hydra configuration with a defaults list.
+_DEFAULTS = lazy_pattern(r"^defaults[ \t]*:[ \t]*(?:#[^\n]*)?\n(?:[ \t]*(?:#[^\n]*)?\n)*[ \t]*-[ \t]", re.MULTILINE)
+#: An absolute name in a defaults list.
+_ABSOLUTE = lazy_pattern(r"^[ \t]*-[ \t]+(?:(?:override|optional)[ \t]+)*/([\w.-]+(?:/[\w.-]+)*)", re.MULTILINE)
+_OF_HYDRA = _keys((), "hydra trainer training train optim optimizer model dataset task run_config experiment")
+
+
+class Setting(NamedTuple):
+    """One value of the file: its dotted path, and a claim about it for a quantity that is filled in."""
+
+    path: str
+    claim: Claim
+
+
+class TrainingSettingsSource:
+    """Reads one file of settings by the names of its keys."""
+
+    name = SOURCE
+    roles: tuple[str, ...] = ()
+    starts_jobs = False
+
+    def recognises(self, file: SourceFile) -> bool:
+        """Whether it has a size of a job and a key that only trainers or launchers have, or Hydra's defaults list."""
+        if not file.path.lower().endswith((".yaml", ".yml", ".toml", *assignments.SUFFIXES)):
+            return False
+        head = file.text[:_HEAD]
+        if _OTHER_KINDS.search(head) is not None:
+            return False
+        if _DEFAULTS.search(head) is not None and (_OF_HYDRA.search(head) or _HAS_SIZE.search(head)) is not None:
+            return True
+        if _HAS_SIZE.search(head) is not None:
+            beside = (_TRAINS, _HAS_COUNT, _HAS_PER_NODE, _SPREADS, _DEGREES)
+            return any(pattern.search(head) is not None for pattern in beside)
+        if _HAS_NODES.search(head) is not None and _HAS_PER_NODE.search(head) is not None:
+            return True
+        if _SPREADS.search(head) is not None and _TRAINS.search(head) is not None:
+            return True
+        return _HAS_COUNT.search(head) is not None and (
+            _TRAINS.search(head) is not None or _STARTS.search(head) is not None
+        )
+
+    def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
+        """State the sizes of the training run; for a file that is read by itself also nodes and GPUs."""
+        document = document_of(file)
+        node_claims = NodeClaims(file, SOURCE, scope)
+        notes = list(node_claims.notes(document))
+        references: tuple[Reference, ...] = ()
+        if document.root is None or document.root.kind is not Kind.OBJECT:
+            return Reading(notes=tuple(notes), suppressions=suppressions(file))
+        if _DEFAULTS.search(file.text[:_HEAD]) is not None and document.root.at("defaults") is not None:
+            settings, files, missing = _composed(file, tree, scope)
+            first = node_claims.places.span(0, 0)
+            references = tuple(Reference(path, "composed", first, scope) for path in files if path != file.path)
+            notes.extend(
+                Note(NoteKind.MISSING, f"`{name}` in the defaults of {file.path} is not in the tree", first)
+                for name in missing
+            )
+        else:
+            settings = list(_settings(node_claims, document.root))
+        names = {**_SIZES, **_OTHERS, **(_COUNTS if not role and scope == WHOLE_JOB else {})}
+        claims = tuple(_select_claims(settings, names))
+        return Reading(claims, (), references, tuple(notes), suppressions(file))
+
+
+def _settings(node_claims: NodeClaims, root: Node) -> Iterator[Setting]:
+    for path, member in truncate(list(root.leaves()), _MAX_LEAVES, "settings"):
+        if member.node.kind is Kind.SCALAR and member.node.value is not None:
+            yield Setting(".".join(path), node_claims.add("", value_of(member.node), member))
+
+
+def _composed(file: SourceFile, tree: Tree, scope: Scope) -> tuple[list[Setting], list[str], list[str]]:
+    """The settings of a Hydra configuration, the files that it consists of, and those that are not in the tree."""
+    folder = _config_folder(file, tree)
+    name = posixpath.relpath(file.path, folder or ".")
+    folders = ConfigFolders(tree, (folder,))
+    composition = compose_config(folders, name.removesuffix(".yaml"), (), {})
+    found = []
+    for path, leaf in truncate(list(leaves(composition.root)), _MAX_LEAVES, "settings"):
+        if not isinstance(leaf, Leaf):
+            continue
+        value: Value = leaf.value
+        if isinstance(value, Known) and isinstance(value.value, str) and "${" in value.value:
+            try:
+                value = composition.resolver.value(path) or value
+            except Unreadable:
+                continue
+        claim = Claim("", value, leaf.place.span, leaf.place.spelling, SOURCE, scope, Strength.CONFIG)
+        found.append(Setting(".".join(path), claim))
+    return found, folders.files, composition.unknown
+
+
+def _config_folder(file: SourceFile, tree: Tree) -> str:
+    """The folder that absolute names of the defaults list (`/model: llama`, `override /model: llama`) start from."""
+    folder = own = posixpath.dirname(file.path)
+    groups = {match[1].partition("/")[0] for match in _ABSOLUTE.finditer(file.text[:_HEAD])}
+    while groups:
+        names = set(tree.names(folder))
+        if any(names & {f"{group}/", f"{group}.yaml"} for group in groups):
+            return folder
+        if not folder:
+            break
+        folder = posixpath.dirname(folder)
+    return own
+
+
+def _select_claims(settings: Iterable[Setting], names: Mapping[str, tuple[str, Reader]]) -> Iterator[Claim]:
+    """The claims of quantities with one value in the file. A value that is filled in later does not count."""
+    found: dict[str, list[Claim]] = {}
+    for path, claim in settings:
+        above, _, key = path.lower().replace("-", "_").rpartition(".")
+        below = f"{above.rpartition('.')[2]}.{key}"
+        quantity, read = names.get(below) or names.get(key, ("", _same))
+        if quantity and _ASIDE.search(above) is None:
+            value = read(claim.value)
+            if isinstance(value, Known):
+                found.setdefault(quantity, []).append(_about(claim, quantity, value))
+    per_node = {"gpus_per_node", "processes_per_node"} & set(found)
+    for quantity, claims in found.items():
+        # `num_nodes` without GPUs may count those of a graph.
+        if len({claim.value for claim in claims}) == 1 and (quantity != "nodes" or per_node):
+            yield claims[0]
+
+
+def _about(claim: Claim, quantity: str, value: Value) -> Claim:
+    return Claim(
+        quantity, value, claim.span, claim.spelling, claim.source, claim.scope, claim.strength, origin=claim.origin
+    )
+
+
+def _same(value: Value) -> Value:
+    return value

@@ -1,0 +1,1 @@
+"""From named files to jobs: walks folders, runs sources, and joins files that belong together."""

@@ -1,0 +1,336 @@
+"""Collects one job, breadth first: the named files, and the files they refer to."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job import (
+    WHOLE_JOB,
+    Claim,
+    InputFile,
+    Job,
+    Launch,
+    Note,
+    NoteKind,
+    Reference,
+    Scope,
+    Span,
+    Strength,
+    Suppression,
+    Unresolved,
+)
+from preflight.sources.base import Reading, Source, SourceFile, Tree, WrittenFile
+from preflight.sources.discovery.files import RecognisedFiles
+from preflight.sources.discovery.parallel import read_source
+from preflight.sources.formats.comments import suppressions
+from preflight.sources.formats.tree import OverlayTree
+
+#: References are followed to this depth: sbatch -> run.sh -> train.py -> module -> submodule, with some margin.
+MAX_DEPTH = 8
+MAX_FILES = 300
+#: Files in these roles are not part of what is judged or, as imported modules, a small part of it.
+_ASIDE = frozenset(("data", "module", "submodule"))
+#: Kinds of files whose commands are evaluated, with the scripts that they start.
+_EVALUATING = frozenset(("shell", "makefile", "recipes", "python", "kubernetes"))
+#: The list of packages that a program's own folder, or one above it, has by convention.
+REQUIREMENTS = "requirements.txt"
+#: The default name of standard input.
+STDIN = "stdin"
+#: Sources whose claims about the whole job come from the header of a batch script.
+_SCHEDULERS = frozenset(("slurm", "pbs", "lsf", "sge", "cobalt", "flux"))
+#: Words before a script that becomes a job of its own; after `--wrap` is the job itself.
+_SUBMITS = lazy_pattern(r"\bsbatch\b(?!.*\s--wrap\b)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One file to read: how it was referred to, by what, and its distance from the entry."""
+
+    path: str
+    role: str = ""
+    scope: Scope = WHOLE_JOB
+    reference: Reference | None = None
+    depth: int = 0
+
+
+@dataclass(slots=True)
+class JobCollector:
+    """Collects one job, breadth first."""
+
+    recognised: RecognisedFiles
+    explicit: bool
+    entries: list[str] = field(default_factory=list)
+    files: dict[str, InputFile] = field(default_factory=dict)
+    claims: dict[str, list[Claim]] = field(default_factory=dict)
+    launches: list[Launch] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    references: list[Reference] = field(default_factory=list)
+    suppressions: list[Suppression] = field(default_factory=list)
+    written: dict[str, WrittenFile] = field(default_factory=dict)
+    submitted: list[str] = field(default_factory=list)
+    _seen: set[tuple[str, Scope]] = field(default_factory=set)
+    _left_out: dict[str, Note] = field(default_factory=dict)
+
+    def run(self, entries: Sequence[str]) -> None:
+        """Read the entries and all files they reach; an entry that another file refers to is read in that role."""
+        self.entries = list(entries)
+        for path in sorted(entries, key=self.recognised.rank):
+            if path not in self.files:
+                self._follow(_Step(path))
+        self._add_requirements()
+
+    def _add_requirements(self) -> None:
+        """Read the nearest list of packages above each started program, unless the job itself installs some.
+
+        The list says which releases the program is meant for; rules about releases need it.
+        """
+        if any(claim.quantity == "package" for found in self.claims.values() for claim in found):
+            return
+        started = [launch.program for launch in self.launches if launch.program in self.files]
+        # A program that starts its ranks itself is a job without a launch line.
+        for program in started or [path for path in self.entries if path.endswith(".py")]:
+            for folder in Path(program).parents:
+                path = (folder / REQUIREMENTS).as_posix()
+                if isinstance(self.recognised.tree.read(path), SourceFile):
+                    self._follow(_Step(path, "requirements"))
+                    break
+
+    def _follow(self, first: _Step) -> None:
+        queue = deque([first])
+        while queue:
+            step = queue.popleft()
+            if (step.path, step.scope) in self._seen:
+                continue
+            if len(self._seen) >= MAX_FILES:
+                self._leave_out(step, f"{first.path} leads to more than {MAX_FILES} files")
+                continue
+            self._seen.add((step.path, step.scope))
+            for reference in self._read(step):
+                if self._is_followed(reference, step):
+                    queue.append(_Step(reference.target, reference.role, reference.scope, reference, step.depth + 1))
+
+    def _is_followed(self, reference: Reference, step: _Step) -> bool:
+        if reference.role == "data":
+            return False
+        if step.depth >= MAX_DEPTH:
+            further = _Step(reference.target, reference.role, reference.scope, reference, step.depth + 1)
+            self._leave_out(further, f"it is more than {MAX_DEPTH} references away from the files that were named")
+            return False
+        before = reference.span.snippet[: reference.span.column - 1]
+        if reference.role == "script" and reference.target != step.path and _SUBMITS.search(before):
+            self.submitted.append(reference.target)
+            return False
+        return True
+
+    def _read(self, step: _Step) -> tuple[Reference, ...]:
+        tree = self._tree()
+        file = tree.read(step.path)
+        if isinstance(file, Note):
+            self._unread(file, step)
+            return ()
+        source = self.recognised.source_of(file, step.role)
+        if step.path in self.recognised.crash_notes:
+            self.notes.append(self.recognised.crash_notes[step.path])
+        if source is None:
+            if step.reference is None and self.explicit:
+                # Standard input has no name that would show its kind.
+                is_input = step.path == STDIN
+                message = f"{step.path} is not a script, configuration or hostfile that can be read"
+                message += "; name a file of one of these kinds"
+                if is_input:
+                    message = (
+                        "the content of standard input does not show what it is; add its name, as in --stdin-name "
+                        "train.sh or --stdin-name ds_config.json"
+                    )
+                self.notes.append(Note(NoteKind.UNSUPPORTED, message, Span(step.path, 1, 1, 1, 1)))
+            return ()
+        self.files.setdefault(step.path, InputFile(step.path, source.name, file.sha256, file.size_bytes))
+        if self._is_inside_its_caller(step, source):
+            self.suppressions.extend(suppressions(file))
+            return ()
+        if self.explicit and step.reference is None and source.name == "python":
+            # A training script that is named is meant to be started: it is read completely whatever it contains.
+            step = replace(step, role="script")
+        # The overlay may change what a file refers to, so only readings of the bare tree are shared; a training script
+        # refers to its own modules only.
+        bare = tree is self.recognised.tree or (
+            source.name == "python" and not any(path.endswith(".py") for path in self.written)
+        )
+        if bare:
+            reading = self.recognised.reading(source, file, step.role, step.scope)
+        else:
+            reading = read_source(source, file, tree, scope=step.scope, role=step.role)
+        reading = _renumber(reading, {launch.id for launch in self.launches if launch not in reading.launches})
+        origin = self.written.get(step.path)
+        claims = [_relocate(claim, origin) for claim in reading.claims] if origin is not None else reading.claims
+        self.claims.setdefault(step.path, []).extend(claims)
+        self.launches.extend(reading.launches)
+        is_needed = step.role == "script" or (self.explicit and step.reference is None)
+        unread = is_needed and not (reading.claims or reading.launches)
+        self.notes.extend(_require(note, step.path) if unread else note for note in reading.notes)
+        self.references.extend(reading.references)
+        self.suppressions.extend(reading.suppressions)
+        self.written.update({item.path: item for item in reading.written})
+        return reading.references
+
+    def _leave_out(self, step: _Step, why: str) -> None:
+        """Record that a file of the job is not read, if it exists; a file that is also reached in another way is read
+        there.
+        """
+        if step.role in _ASIDE or step.path in self._left_out or step.path in self.files:
+            return
+        if isinstance(self._tree().read(step.path), SourceFile):
+            span = step.reference.span if step.reference is not None else Span(step.path, 1, 1, 1, 1)
+            message = f"`{step.path}` ({step.role}) was not read: {why}; pass it as a separate argument"
+            self._left_out[step.path] = Note(NoteKind.TOO_LARGE, message, span, required=True)
+
+    def _is_inside_its_caller(self, step: _Step, source: Source) -> bool:
+        """Whether the script was already evaluated, with its variables, inside the script that runs or sources it."""
+        if step.reference is not None and step.role == "composed":
+            return True
+        if step.reference is None or step.role not in ("script", "source"):
+            return False
+        caller = self.files.get(step.reference.span.path)
+        return source.name == "shell" and caller is not None and caller.kind in _EVALUATING
+
+    def _tree(self) -> Tree:
+        if not self.written:
+            return self.recognised.tree
+        return OverlayTree(self.recognised.tree, {path: item.text for path, item in self.written.items()})
+
+    def _unread(self, note: Note, step: _Step) -> None:
+        reference = step.reference
+        if reference is None:
+            self.notes.append(replace(note, required=self.explicit or note.required))
+        elif note.kind is NoteKind.MISSING:
+            message = (
+                f"`{step.path}` ({step.role}) is named here but is not in the tree;"
+                " a file that is written at run time, or exists only on the cluster, cannot be judged"
+            )
+            self.notes.append(Note(NoteKind.MISSING, message, reference.span))
+        else:
+            # An existing file of the job that is not read might hold its faults. A folder or a device is not a file of
+            # a job, whatever its role.
+            cut_off = note.kind is NoteKind.TOO_LARGE and step.role not in _ASIDE
+            self.notes.append(replace(note, span=reference.span, required=note.required or cut_off))
+
+    def job(self) -> Job:
+        """The collected job, in the order in which files were found."""
+        headers = [path for path, found in self.claims.items() if any(map(_is_header, found))]
+        several = headers if len(headers) > 1 else []
+        claims = [
+            claim
+            for path, found in self.claims.items()
+            for claim in (_rescope_headers(found) if path in several else found)
+        ]
+        claims = _drop_answered(claims)
+        left_out = [note for path, note in self._left_out.items() if path not in self.files]
+        names = [Path(path).name for path in self.entries[1:4]]
+        more = ["..."] if len(self.entries) > 4 else []
+        return Job(
+            name=" + ".join([*self.entries[:1], *names, *more]),
+            files=tuple(self.files.values()),
+            launches=tuple(dict.fromkeys(self.launches)),
+            claims=tuple(dict.fromkeys(claims)),
+            notes=tuple(dict.fromkeys((*self.notes, *left_out))),
+            references=tuple(dict.fromkeys(self.references)),
+            suppressions=tuple(dict.fromkeys(self.suppressions)),
+        )
+
+
+def collect_job(recognised: RecognisedFiles, entries: Sequence[str], *, explicit: bool) -> JobCollector:
+    """Collect the entries, `explicit` if the user named them, and all files they reach."""
+    gathering = JobCollector(recognised, explicit)
+    gathering.run(entries)
+    return gathering
+
+
+def _renumber(reading: Reading, taken: Collection[str]) -> Reading:
+    """The reading with new ids for launches whose id is taken: two scripts may start the same script."""
+    ids: dict[str, str] = {}
+    used = {*taken, *(launch.id for launch in reading.launches if launch.id not in taken)}
+    for launch in reading.launches:
+        if launch.id in taken:
+            line, _, number = launch.id.partition("#")
+            free = next(n for n in itertools.count(int(number or 1) + 1) if f"{line}#{n}" not in used)
+            ids[launch.id] = f"{line}#{free}"
+            used.add(ids[launch.id])
+    if not ids:
+        return reading
+
+    def scope(before: Scope) -> Scope:
+        return replace(before, launch=ids[before.launch]) if before.launch in ids else before
+
+    return replace(
+        reading,
+        launches=tuple(replace(launch, id=ids.get(launch.id, launch.id)) for launch in reading.launches),
+        claims=tuple(replace(claim, scope=scope(claim.scope)) for claim in reading.claims),
+        references=tuple(replace(reference, scope=scope(reference.scope)) for reference in reading.references),
+    )
+
+
+def _rescope_headers(claims: Sequence[Claim]) -> list[Claim]:
+    """A batch header applies only to its own submission: if a job has several, only to its own launches."""
+    scopes = list(dict.fromkeys(claim.scope for claim in claims if claim.scope.launch))
+    moved: list[Claim] = []
+    for claim in claims:
+        moved.extend(replace(claim, scope=scope) for scope in scopes) if _is_header(claim) else moved.append(claim)
+    return moved
+
+
+def _drop_answered(claims: Sequence[Claim]) -> list[Claim]:
+    """The claims without those that are unresolved in a program but resolved by the arguments of the same launch:
+    `tcp://h:{port}`.
+    """
+    answered = {
+        (claim.scope, claim.quantity)
+        for claim in claims
+        if claim.source == "arguments" and claim.scope != WHOLE_JOB and not isinstance(claim.value, Unresolved)
+    }
+    return [
+        claim
+        for claim in claims
+        if not (
+            claim.source == "python"
+            and isinstance(claim.value, Unresolved)
+            and (claim.scope, claim.quantity) in answered
+        )
+    ]
+
+
+def _is_header(claim: Claim) -> bool:
+    return claim.source in _SCHEDULERS and claim.scope == WHOLE_JOB and claim.strength is Strength.SCHEDULER
+
+
+def _require(note: Note, path: str) -> Note:
+    """The note about a named file or a started script that cannot be parsed: without it the job is not judged."""
+    return replace(note, required=True) if note.kind is NoteKind.MALFORMED and note.span.path == path else note
+
+
+def _relocate(claim: Claim, origin: WrittenFile) -> Claim:
+    """A claim of a file that a script writes, at its location in the script."""
+
+    def place(span: Span) -> Span:
+        if span.path != origin.path:
+            return span
+        down = origin.span.line - 1
+        return Span(
+            origin.span.path,
+            span.line + down,
+            span.column,
+            span.end_line + down,
+            span.end_column,
+            span.snippet,
+        )
+
+    return replace(
+        claim,
+        span=place(claim.span),
+        because=tuple(_relocate(reason, origin) for reason in claim.because),
+        origin=None if claim.origin is None else place(claim.origin),
+    )

@@ -1,0 +1,356 @@
+"""Lists the files of a directory that may be part of a job, without the folders that never are.
+
+Names decide if they are specific enough; otherwise the first bytes do. The result is only a candidate: a source has to
+recognise it. Only regular files are opened, and nothing outside the root.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from preflight._util import regular_file
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job import LeftOut, Note, NoteKind, Span
+from preflight.sources.discovery import git_index
+from preflight.sources.discovery.git_index import Tracked
+from preflight.sources.discovery.gitignore import Excluded, Ignored
+
+#: At most this many files are examined; a note reports the rest.
+MAX_FILES = 20_000
+MAX_FOLDERS = 20_000
+MAX_DEPTH = 100
+#: Written by tools, or third-party. Folders that begin with a dot are skipped anyway.
+_SKIPPED = frozenset(
+    (
+        *("node_modules", "venv", "__pycache__", "site-packages", "wandb", "mlruns", "lightning_logs"),
+        *("third_party", "third-party", "thirdparty", "3rdparty", "vendor", "vendored", "_vendor"),
+        *("testdata", "test_data", "test-data", "__snapshots__"),
+    )
+)
+#: These are in the top folder of an installed environment, whatever its name.
+_INSTALLED = frozenset(("pyvenv.cfg", "conda-meta"))
+_SUFFIXES = frozenset(
+    (
+        *(".sh", ".bash", ".ksh", ".zsh", ".sbatch", ".slurm", ".slrm", ".job", ".sub", ".pbs", ".lsf", ".bsub"),
+        *(
+            ".py",
+            ".json",
+            ".jsonc",
+            ".json5",
+            ".hjson",
+            ".yaml",
+            ".yml",
+            ".toml",
+            ".txt",
+            ".conf",
+            ".cfg",
+            ".ini",
+            ".gin",
+        ),
+        *(".hosts", ".hostfile", ".list", ".env", ".mk", ".just", ".ipynb", ".dockerfile", ""),
+    )
+)
+#: Files that begin with a dot but describe a job.
+_DOTTED = frozenset((".env", ".deepspeed_env"))
+#: Hidden files with such a name are counted; most others are settings of tools.
+_STARTS = frozenset((".sh", ".bash", ".sbatch", ".slurm", ".pbs", ".lsf", ".py", ".hostfile"))
+#: Whatever the suffix: `Dockerfile.train`, `hostfile.4`, `requirements.in`.
+_NAMED = lazy_pattern(r"(?:dockerfile|containerfile|makefile|hostfile|machinefile|requirements|constraints)\b", re.I)
+#: Templates of manifests and other YAML.
+_TEMPLATED = lazy_pattern(r"\.ya?ml[.-](?:j2|jinja2?|tmpl|tpl|template)$|\.template$", re.I)
+#: Never opened to find out whether they are scripts: documents, code of other languages, data, templates, leftovers.
+_NO_SCRIPTS = frozenset(
+    (
+        *(
+            ".md",
+            ".rst",
+            ".html",
+            ".htm",
+            ".css",
+            ".scss",
+            ".js",
+            ".jsx",
+            ".ts",
+            ".tsx",
+            ".vue",
+            ".map",
+            ".svg",
+            ".xml",
+        ),
+        *(".png", ".jpg", ".jpeg", ".gif", ".ico", ".webp", ".pdf", ".mp4", ".wav", ".mp3", ".woff", ".woff2", ".ttf"),
+        *(".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hpp", ".hh", ".go", ".rs", ".java", ".scala", ".proto"),
+        *(".csv", ".tsv", ".jsonl", ".parquet", ".arrow", ".npy", ".npz", ".pkl", ".h5", ".pt", ".pth"),
+        *(".safetensors", ".bin", ".onnx", ".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".whl", ".so", ".a", ".o"),
+        *(
+            ".pyc",
+            ".map",
+            ".pyi",
+            ".pyx",
+            ".sum",
+            ".mod",
+            ".log",
+            ".out",
+            ".err",
+            ".diff",
+            ".patch",
+            ".orig",
+            ".rej",
+            ".bak",
+        ),
+        *(".j2", ".jinja", ".jinja2", ".tmpl", ".tpl", ".template", ".in", ".mustache", ".swp"),
+    )
+)
+_SCRIPT = lazy_pattern(rb"#!.*\b(?:sh|bash|ksh|zsh|python[\d.]*)\b|(?:.*\n){0,3}#(?:SBATCH|PBS|BSUB)\s")
+_HEAD = 256
+
+
+#: Entries of skipped folders that are counted.
+_MAX_COUNTED = 10_000
+#: Skipped folders with files that are listed; the others are counted together.
+_MAX_NAMED = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """Paths relative to the root, sorted, `below` a folder; notes list what could not be examined."""
+
+    files: tuple[str, ...]
+    notes: tuple[Note, ...] = ()
+    below: str = ""
+    left_out: tuple[LeftOut, ...] = ()
+
+
+def walk(root: Path, below: str, *, exclude: Sequence[str] = ()) -> Walked:
+    """The candidates in `below` (relative to `root`), without hidden, third-party, ignored and excluded files.
+
+    `exclude` holds patterns as in a `.gitignore` at the root. A folder that is named is examined, whatever its name.
+    Tracked files are not skipped because of a `.gitignore` or because they are in an environment.
+    """
+    below = "" if below in (".", "") else below
+    return _Walk(root, below, Excluded(exclude)).done()
+
+
+class _Walk:
+    """The state of one walk: its results and skipped files so far."""
+
+    def __init__(self, root: Path, below: str, excluded: Excluded) -> None:
+        self._root = root
+        self._below = below
+        self._excluded = excluded
+        self._ignored = Ignored(root)
+        self._repositories = _Repositories(root)
+        self._files: list[str] = []
+        self._notes: list[Note] = []
+        #: By reason and folder.
+        self._left_out: dict[tuple[str, str], LeftOut] = {}
+        self._counted = 0
+
+    def done(self) -> Walked:
+        """Walk to the end, or until a limit is reached."""
+        self._ignored.enter_above(self._below)
+        # The path of each folder, its depth, and whether only tracked files are read.
+        folders = [(self._below, 0, False)]
+        seen = 0
+        while folders:
+            folder, depth, only_tracked = folders.pop()
+            seen += 1
+            folders.extend(reversed(self._inner(folder, depth, only_tracked)))
+            if len(self._files) > MAX_FILES or (folders and seen >= MAX_FOLDERS):
+                what = f"{MAX_FILES} files" if len(self._files) > MAX_FILES else f"{MAX_FOLDERS} folders"
+                where = self._below or "."
+                message = f"{where} contains more than {what}; name the folder or the files of the job"
+                self._note(NoteKind.TOO_LARGE, where, message)
+                break
+        if self._ignored.gave_up:
+            message = "matching the patterns of .gitignore took too long; the remaining files were not filtered"
+            self._note(NoteKind.TOO_LARGE, self._below or ".", message, required=False)
+        for problem in self._repositories.problems:
+            self._note(NoteKind.UNREADABLE, self._below or ".", f"{problem}; nothing was ignored", required=False)
+        left_out = tuple(sorted(self._left_out.values(), key=lambda item: (item.reason, item.path)))
+        return Walked(tuple(self._files[:MAX_FILES]), tuple(self._notes), self._below, left_out)
+
+    def _inner(self, folder: str, depth: int, only_tracked: bool) -> list[tuple[str, int, bool]]:
+        """Add the files of a folder; return its subfolders, each with whether only tracked files are added."""
+        try:
+            with os.scandir(self._root / folder) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            where = folder or "."
+            message = f"the folder {where} cannot be read: {why}; nothing in it was judged"
+            self._note(NoteKind.UNREADABLE, where, message)
+            return []
+        if depth and any(entry.name in _INSTALLED for entry in entries):
+            if not self._repositories.track(folder, is_folder=True):
+                self._count(folder, "installed environment")
+                return []
+            only_tracked = True
+        if any(entry.name == ".git" for entry in entries):
+            self._repositories.enter(folder)
+        if not only_tracked:
+            self._ignored.enter(folder)
+        inner: list[tuple[str, int, bool]] = []
+        for entry in entries:
+            path = f"{folder}/{entry.name}" if folder else entry.name
+            if entry.is_dir(follow_symlinks=False):
+                if (only := self._enters(path, entry.name, depth, only_tracked)) is not None:
+                    inner.append((path, depth + 1, only))
+            elif entry.name.startswith(".") and entry.name not in _DOTTED:
+                if os.path.splitext(entry.name)[1].lower() in _STARTS:  # noqa: PTH122
+                    self._skip(folder, "hidden file", 1)
+            elif self._excluded.has(path, is_folder=False):
+                self._skip(folder, "excluded", 1 if _is_candidate_name(entry.name) else 0)
+            elif (only_tracked or self._ignored.has(path, is_folder=False)) and not self._repositories.track(
+                path, is_folder=False
+            ):
+                reason = "not tracked by git" if only_tracked else "ignored by .gitignore"
+                self._skip(folder, reason, 1 if _is_candidate_name(entry.name) else 0)
+            elif _is_candidate(entry):
+                self._files.append(path)
+        return inner
+
+    def _enters(self, path: str, name: str, depth: int, only_tracked: bool) -> bool | None:
+        """Whether only tracked files of a folder are added; None if the folder is skipped."""
+        if name == ".git":
+            return None
+        reason = (
+            "hidden folder"
+            if name.startswith(".")
+            else "skipped folder name"
+            if name in _SKIPPED
+            else "excluded"
+            if self._excluded.has(path, is_folder=True)
+            else ""
+        )
+        if not reason and (only_tracked or self._ignored.has(path, is_folder=True)):
+            if self._repositories.track(path, is_folder=True):
+                return True
+            reason = "not tracked by git" if only_tracked else "ignored by .gitignore"
+        if reason:
+            self._count(path, reason)
+            return None
+        if depth >= MAX_DEPTH:
+            message = f"the folder {path} is more than {MAX_DEPTH} levels deep; nothing in it was judged"
+            self._note(NoteKind.TOO_LARGE, path, message)
+            return None
+        return False
+
+    def _count(self, folder: str, reason: str) -> None:
+        """Skip a folder, and count its files that would have been candidates by name."""
+        files = 0
+        folders = [folder]
+        while folders and self._counted < _MAX_COUNTED:
+            here = folders.pop()
+            try:
+                with os.scandir(self._root / here) as entries:
+                    for entry in entries:
+                        self._counted += 1
+                        if entry.is_dir(follow_symlinks=False):
+                            if entry.name not in (".git", "__pycache__"):
+                                folders.append(f"{here}/{entry.name}")
+                        elif _is_candidate_name(entry.name):
+                            files += 1
+                        if self._counted >= _MAX_COUNTED:
+                            break
+            except OSError:
+                continue
+        self._skip(folder, reason, files, more=self._counted >= _MAX_COUNTED)
+
+    def _skip(self, folder: str, reason: str, files: int, *, more: bool = False) -> None:
+        if not files and not more:
+            return
+        key = (reason, folder or ".")
+        if key not in self._left_out and len(self._left_out) >= _MAX_NAMED:
+            key = (reason, "other folders")
+        before = self._left_out.get(key)
+        total = files + (before.files if before else 0)
+        self._left_out[key] = LeftOut(key[1], reason, total, more or bool(before and before.more))
+
+    def _note(self, kind: NoteKind, path: str, message: str, *, required: bool = True) -> None:
+        self._notes.append(Note(kind, message, Span(path, 1, 1, 1, 1), required=required))
+
+
+class _Repositories:
+    """The repositories that a walk meets, and their tracked files; an index is read on demand."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        #: The top folder of each, relative to the root, innermost last; None for one that contains the root.
+        self._tops: dict[str, Path] = {}
+        self._tracked: dict[str, Tracked | None] = {}
+        self.problems: list[str] = []
+        place = Path(os.path.realpath(root))
+        for above in (place, *place.parents):
+            if os.path.lexists(above / ".git"):
+                self._outer = place.relative_to(above).as_posix()
+                self._tops[""] = above
+                break
+
+    def enter(self, folder: str) -> None:
+        """Register the repository whose top is this folder."""
+        if folder:
+            self._tops[folder] = self._root / folder
+
+    def track(self, path: str, *, is_folder: bool) -> bool:
+        """Whether git tracks the file, or something in the folder. If the index cannot be read, everything counts as
+        tracked.
+        """
+        if not self._tops:
+            return False
+        top = path if is_folder else path.rpartition("/")[0]
+        while top and top not in self._tops:
+            top = top.rpartition("/")[0]
+        if top not in self._tops:
+            return False
+        if top == path:
+            return True  # A repository of its own inside another one, such as a submodule.
+        tracked = self._of(top)
+        if tracked is None:
+            return True
+        inside = path[len(top) + 1 :] if top else path if self._outer == "." else f"{self._outer}/{path}"
+        return tracked.has(inside, is_folder=is_folder)
+
+    def _of(self, top: str) -> Tracked | None:
+        if top not in self._tracked:
+            try:
+                self._tracked[top] = git_index.tracked_in(self._tops[top])
+            except git_index.UnreadableIndex as problem:
+                self.problems.append(f"the files that git tracks are unknown, because {problem}")
+                self._tracked[top] = None
+        return self._tracked[top]
+
+
+def _is_candidate_name(name: str) -> bool:
+    """Whether a file is a candidate by its name alone."""
+    return os.path.splitext(name)[1].lower() in _SUFFIXES or bool(_NAMED.match(name) or _TEMPLATED.search(name))  # noqa: PTH122
+
+
+def _is_candidate(entry: os.DirEntry[str]) -> bool:
+    """Whether a file is a candidate by its name, otherwise by its first bytes."""
+    name = entry.name
+    if name.startswith(".") and name not in _DOTTED:
+        return False
+    suffix = os.path.splitext(name)[1].lower()  # noqa: PTH122
+    if suffix in _SUFFIXES or _NAMED.match(name) or _TEMPLATED.search(name):
+        # A link may lead to a file; its target is examined when it is read.
+        return not _is_folder(entry)
+    return suffix not in _NO_SCRIPTS and entry.is_file(follow_symlinks=False) and _is_script(entry.path)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads back to itself: reading it reports this
+        return False
+
+
+def _is_script(path: str) -> bool:
+    try:
+        with regular_file.open_regular(path, follow_links=False) as stream:
+            return _SCRIPT.match(stream.read(_HEAD)) is not None
+    except OSError:
+        return False

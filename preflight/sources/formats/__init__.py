@@ -1,0 +1,1 @@
+"""File formats as trees whose values keep their location."""

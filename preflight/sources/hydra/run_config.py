@@ -1,0 +1,366 @@
+"""Joins a launch line with the configuration of its program: folders, files, overrides, variables."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from preflight._util.budget import spend
+from preflight.model.job import Known, Strength, Value
+from preflight.sources.base import LaunchLine, SourceFile, Tree, Word
+from preflight.sources.hydra.composition import Composition, apply_overrides, compose_config
+from preflight.sources.hydra.config_folders import ConfigFolders, existing, package_folder, parse_config
+from preflight.sources.hydra.config_tree import Leaf, Place, Section, text_of
+from preflight.sources.hydra.config_tree import Sequence as ListSetting
+from preflight.sources.hydra.frameworks import FRAMEWORKS, Framework, Style
+from preflight.sources.hydra.interpolation import Resolver, merge
+from preflight.sources.hydra.overrides import Override, from_words
+from preflight.sources.hydra.program import HydraProgram, hydra_program
+from preflight.sources.launchers.option_parser import known_prefix, scan, table
+from preflight.sources.launchers.option_parser import text_of as text_of_word
+from preflight.sources.launchers.paths import module_path, paths_of, relative
+
+#: Hydra's own options, which may appear among the overrides.
+_OPTIONS = table(
+    {
+        "config_path": "--config-path -cp",
+        "config_name": "--config-name -cn",
+        "config_dir": "--config-dir -cd",
+        "package": "--package -p",
+        "experimental": "--experimental-rerun",
+    },
+    {"multirun": "--multirun -m", "config": "--cfg -c", "resolve": "--resolve", "info": "--info -i"},
+    abbreviations=False,
+    interleaved=True,
+    single_dash=True,
+)
+#: Files that inherit from each other are followed to this depth.
+_MAX_DEPTH = 12
+
+
+@dataclass(slots=True)
+class RunConfig:
+    """The configuration of one launch.
+
+    Args:
+        framework: the framework of the configuration; None for one that no table lists.
+        composition: the configuration.
+        files: the files that it was composed of, relative to the root.
+        is_installed: whether the framework's own files are not in the tree, so that its defaults count.
+        incomplete: whether a word of the line may hide further overrides.
+        is_variant: whether the program is a custom one built on the framework, which may check less.
+        by_hydra: whether Hydra itself composes it, so that a refusal stops the program.
+        program: the text of the program, which may set keys itself; empty if it is not in the tree.
+    """
+
+    framework: Framework | None
+    composition: Composition
+    files: list[str] = field(default_factory=list)
+    is_installed: bool = False
+    incomplete: bool = False
+    is_variant: bool = False
+    by_hydra: bool = False
+    program: str = ""
+
+
+def framework_of_program(name: str, words: Sequence[Word]) -> Framework | None:
+    """The framework that a module (`verl.trainer.main_ppo`), a script or the keys of its arguments name."""
+    dotted = name.removesuffix(".py").strip("./").replace("/", ".")
+    keys = [item.key for item in from_words(words)]
+    for framework in FRAMEWORKS:
+        if framework.modules and re.fullmatch(framework.modules, dotted):
+            if "." in dotted and dotted.startswith(framework.packages):
+                return framework
+            # Many programs have a `main_ppo` or a `run_sft`: the line must also have a key of this framework.
+            if any(_is_of(framework, key) for key in keys):
+                return framework
+    for framework in FRAMEWORKS:
+        if not framework.files_only and any(_has(keys, each) for each in framework.recognised_by if len(each) > 1):
+            return framework
+    return None
+
+
+def framework_of_line(line: LaunchLine, words: Sequence[Word], tree: Tree) -> Framework | None:
+    """The framework of a program by its words, or by the file of configuration that they name."""
+    found = framework_of_program(known_prefix(words[0]), words[1:]) if words else None
+    if found is not None or not words:
+        return found
+    file = _named_file(line, None, words[1:], tree)
+    run = file_config(file, tree) if file is not None else None
+    return run.framework if run is not None else None
+
+
+def _is_of(framework: Framework, key: str) -> bool:
+    return any(key in row.keys for row in framework.keys)
+
+
+def _has(keys: Sequence[str], wanted: Sequence[str]) -> bool:
+    """Whether overrides set something at or below each of the keys."""
+    return all(any(key == each or key.startswith(f"{each}.") for key in keys) for each in wanted)
+
+
+def run_config(line: LaunchLine, words: Sequence[Word], tree: Tree, *, module: bool) -> RunConfig | None:
+    """The configuration of the program that `words` start; None if it has no readable one.
+
+    Args:
+        line: the launch line.
+        words: the program and its arguments.
+        tree: where files are looked up.
+        module: whether the program is the name of a module.
+    """
+    run = _run_config(line, words, tree, module=module) if words else None
+    if run is not None and run.framework is not None and run.framework.own:
+        dotted = known_prefix(words[0]).removesuffix(".py").replace("/", ".")
+        run.is_variant = re.search(rf"(?:^|\.)(?:{run.framework.own})$", dotted) is None
+    return run
+
+
+def _run_config(line: LaunchLine, words: Sequence[Word], tree: Tree, *, module: bool) -> RunConfig | None:
+    text = text_of_word(words[0])
+    name = text or known_prefix(words[0])
+    arguments = words[1:]
+    framework = framework_of_program(name, arguments) if name else None
+    script = ""
+    if text:
+        script = module_path(text, line, tree) if module else relative(text, line, tree) or ""
+    program = hydra_program(script, tree) if script.endswith(".py") else None
+    environment = _environment(line)
+    if program is not None and (framework is None or framework.style is Style.HYDRA):
+        return _hydra_run(line, program, framework, arguments, tree, environment)
+    file = _named_file(line, framework, arguments, tree)
+    if framework is not None and framework.style is Style.FILE:
+        return _file_run(framework, file, arguments, tree, environment)
+    if framework is not None:
+        return _installed_run(line, framework, arguments, tree, environment)
+    if file is not None:
+        return _file_run(None, file, arguments, tree, environment)
+    return None
+
+
+def _environment(line: LaunchLine) -> dict[str, Value]:
+    return {name: variable.value for name, variable in line.command.environment.items()}
+
+
+def _incomplete(words: Sequence[Word]) -> bool:
+    return any(word.many for word in words)
+
+
+def _hydra_run(
+    line: LaunchLine,
+    program: HydraProgram,
+    framework: Framework | None,
+    words: Sequence[Word],
+    tree: Tree,
+    environment: dict[str, Value],
+) -> RunConfig | None:
+    scanned = scan(words, _OPTIONS)
+    overrides = from_words(words)
+    base = posixpath.dirname(program.script)
+    path, name = program.path, program.name
+    known = program.known
+    given_path, given_name, given_dir = (scanned.last(d) for d in ("config_path", "config_name", "config_dir"))
+    primary: list[str | None] = []
+    if given_path is not None:
+        primary = [_folder(each, base, line, tree) for each in paths_of(given_path.value, given_path.parts)]
+        known = bool(primary)
+    elif path is not None:
+        primary = [package_folder(path[6:]) if path.startswith("pkg://") else _below(base, path)]
+    if given_name is not None:
+        names = paths_of(given_name.value, given_name.parts)
+        name = names[0] if len(names) == 1 else None
+        known = known and name is not None
+    if name is None or not known:
+        return _run_without_file(
+            framework, overrides, environment, "the program chooses its configuration itself", words
+        )
+    found = existing(tree, [*primary])
+    incomplete = "configurations that the program registers" if program.registers else ""
+    if not found:
+        incomplete = "its configuration, which is not in the tree"
+    for each in paths_of(given_dir.value, given_dir.parts) if given_dir is not None else ():
+        folder = relative(each, line, tree)
+        found += existing(tree, [folder])
+        incomplete = incomplete or (
+            "" if folder is not None and existing(tree, [folder]) else "a folder outside the tree"
+        )
+    folders = ConfigFolders(tree, tuple(found), incomplete)
+    _add_search_path(folders, name, line, tree, overrides)
+    named_at = Place(Strength.FLAG, written=given_name.span, spelled=given_name.spelling) if given_name else None
+    composition = compose_config(folders, name, overrides, environment, named_at)
+    own = framework or framework_of(composition)
+    installed = bool(folders.incomplete)
+    script = tree.read(program.script)
+    text = script.text if isinstance(script, SourceFile) else ""
+    return RunConfig(own, composition, folders.files, installed, _incomplete(words), by_hydra=True, program=text)
+
+
+def _below(base: str, path: str) -> str | None:
+    if path.startswith("/"):
+        return None
+    joined = posixpath.normpath(posixpath.join(base, path))
+    return None if joined.startswith("..") else joined.removeprefix("./") if joined != "." else ""
+
+
+def _folder(path: str, base: str, line: LaunchLine, tree: Tree) -> str | None:
+    """The folder of `--config-path`, relative to the script's own folder or to where the program runs."""
+    below = _below(base, path)
+    if below is not None and existing(tree, [below]):
+        return below
+    return relative(path, line, tree)
+
+
+def _add_search_path(
+    folders: ConfigFolders, name: str, line: LaunchLine, tree: Tree, overrides: Sequence[Override]
+) -> None:
+    """Add the folders of `hydra.searchpath`, which the primary configuration or the line gives."""
+    primary = folders.load(name)
+    wanted: list[str] = []
+    if primary is not None:
+        hydra = primary.section().members.get("hydra")
+        path = hydra.members.get("searchpath") if isinstance(hydra, Section) else None
+        if isinstance(path, ListSetting):
+            wanted = [text_of(item) or "${" for item in path.items]
+    for override in overrides:
+        if override.key == "hydra.searchpath":
+            wanted = [str(item) for item in override.element] if isinstance(override.element, list) else ["${"]
+    for each in wanted:
+        scheme, _, rest = each.partition("://") if "://" in each else ("file", "", each)
+        folder = package_folder(rest) if scheme == "pkg" else relative(rest, line, tree)
+        found = existing(tree, [folder]) if "${" not in each else []
+        folders.folders = (*folders.folders, *found)
+        if not found:
+            folders.incomplete = folders.incomplete or f"`{each}`, which is not in the tree"
+
+
+def _installed_run(
+    line: LaunchLine, framework: Framework, words: Sequence[Word], tree: Tree, environment: dict[str, Value]
+) -> RunConfig | None:
+    """The run of a framework that is not in the tree: its overrides, and the user's own configuration, if named."""
+    scanned = scan(words, _OPTIONS)
+    overrides = from_words(words)
+    path, name = scanned.last("config_path", "config_dir"), scanned.last("config_name")
+    names = paths_of(name.value, name.parts) if name is not None else ()
+    found: list[str] = []
+    for each in paths_of(path.value, path.parts) if path is not None else ():
+        found += existing(tree, [relative(each, line, tree)])
+    why = f"the files of {framework.name}, which are not in the tree"
+    if not found or len(names) != 1:
+        run = _run_without_file(framework, overrides, environment, why, words)
+        if run is not None and name is not None:
+            # Another configuration than the one whose defaults the table holds.
+            run.incomplete = True
+        return run
+    folders = ConfigFolders(tree, tuple(found), why)
+    _add_search_path(folders, names[0], line, tree, overrides)
+    composition = compose_config(folders, names[0], overrides, environment)
+    return RunConfig(framework, composition, folders.files, True, _incomplete(words))
+
+
+def _run_without_file(
+    framework: Framework | None,
+    overrides: Sequence[Override],
+    environment: dict[str, Value],
+    why: str,
+    words: Sequence[Word],
+) -> RunConfig | None:
+    """A configuration of only the overrides."""
+    composition = Composition(Resolver(Section(Place(Strength.CONFIG)), environment, why))
+    apply_overrides(composition, overrides)
+    own = framework or framework_of(composition)
+    return RunConfig(own, composition, [], True, _incomplete(words)) if own is not None else None
+
+
+def _named_file(line: LaunchLine, framework: Framework | None, words: Sequence[Word], tree: Tree) -> str | None:
+    """The file that `--config FILE`, `--config=FILE` or `config=FILE` names."""
+    options = [framework.option] if framework is not None and framework.option else ["--config", "--exp", "config"]
+    for index, word in enumerate(words):
+        text = text_of_word(word) or ""
+        key, equals, value = text.partition("=")
+        if key not in [option.rstrip("=") for option in options]:
+            continue
+        path = value if equals else text_of_word(words[index + 1]) if index + 1 < len(words) else None
+        target = relative(path, line, tree) if path and path.endswith((".yaml", ".yml")) else None
+        if target is not None and isinstance(tree.read(target), SourceFile):
+            return target
+    return None
+
+
+def _file_run(
+    framework: Framework | None,
+    file: str | None,
+    words: Sequence[Word],
+    tree: Tree,
+    environment: dict[str, Value],
+) -> RunConfig | None:
+    overrides = [item for item in from_words(words) if item.key != "config"]
+    if file is None:
+        why = "a configuration file, which is not in the tree"
+        return _run_without_file(framework, overrides, environment, why, words)
+    found = file_config(file, tree, framework, overrides, environment)
+    if found is None:
+        return None
+    found.incomplete = _incomplete(words)
+    return found
+
+
+def file_config(
+    path: str,
+    tree: Tree,
+    framework: Framework | None = None,
+    overrides: Sequence[Override] = (),
+    environment: dict[str, Value] | None = None,
+) -> RunConfig | None:
+    """The configuration of a file with those that it inherits from; None if it belongs to no framework."""
+    files: list[str] = []
+    missing: list[str] = []
+    resolver = Resolver(Section(Place(Strength.CONFIG)), environment or {})
+    _inherit(path, tree, resolver, files, missing, 0)
+    if missing:
+        resolver.incomplete = f"`{missing[0]}`, which is not in the tree"
+    composition = Composition(resolver, [], missing)
+    apply_overrides(composition, overrides)
+    composition.refusals.clear()
+    own = framework_of(composition)
+    if (
+        own is None
+        and framework is not None
+        and any(composition.leaf(key) for row in framework.keys for key in row.keys)
+    ):
+        own = framework
+    return RunConfig(own, composition, files) if own is not None and own.style is Style.FILE else None
+
+
+def _inherit(path: str, tree: Tree, resolver: Resolver, files: list[str], missing: list[str], depth: int) -> None:
+    """Merge a file over those that its `defaults` name (NeMo-RL, nemo_rl/utils/config.py)."""
+    spend()
+    file = tree.read(path)
+    config = parse_config(file) if isinstance(file, SourceFile) else None
+    if config is None or depth > _MAX_DEPTH or path in files:
+        missing.append(path)
+        return
+    parents = config.defaults
+    listed = parents.items if isinstance(parents, ListSetting) else [parents] if parents is not None else []
+    for item in listed:
+        text = text_of(item)
+        if text is None or not text.endswith((".yaml", ".yml")):
+            if not isinstance(item, Leaf) or item.value != Known("_self_"):
+                missing.append(text or "a Hydra configuration")
+            continue
+        target = tree.resolve(text, relative_to=path)
+        if target is None:
+            missing.append(text)
+        else:
+            _inherit(posixpath.normpath(target), tree, resolver, files, missing, depth + 1)
+    files.append(path)
+    merge(resolver.root, config.section(), resolver)
+
+
+def framework_of(composition: Composition) -> Framework | None:
+    """The framework whose keys a configuration has."""
+    for framework in FRAMEWORKS:
+        for wanted in framework.recognised_by:
+            if all(composition.leaf(key) is not None for key in wanted):
+                return framework
+    return None

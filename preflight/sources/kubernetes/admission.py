@@ -1,0 +1,358 @@
+"""The faults for which the API server rejects a custom resource, by the schema and the rules of its kind.
+
+The schemas are data (`tables/custom_resources.json`), read from the definitions of the operators' own releases. Unknown
+fields are rejected as with kubectl's `--validate=strict`, its default since 1.25. A value that is filled in later is
+never rejected.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import preflight.sources.tables
+from preflight._util.budget import spend
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.sources.formats.structured import Kind, Member, Node
+from preflight.sources.kubernetes.conditions import holds
+
+_NAMES = {
+    "object": "a mapping",
+    "array": "a list",
+    "string": "a text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "int-or-string": "a whole number or a text",
+}
+_RANGES = {"int32": 2**31, "int64": 2**63}
+_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+_PLACEHOLDER = lazy_pattern(r"\$[A-Za-z_{(]|\{\{|<[A-Za-z][^<>]*>|@\w+@|%\w+%|^_*[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+_*$")
+_MAX_QUOTED = 12
+#: Refusals of one object that are listed; more of them say nothing new.
+_MAX_REFUSALS = 40
+
+
+class Refusal(NamedTuple):
+    """One fault of an object.
+
+    Args:
+        problem: what is wrong, quoting the manifest.
+        remedy: what to do.
+        start, end: the faulty characters of the text: a key with its value.
+        accepted_by: the releases of the operator that accept the object, oldest first.
+        refused_by: the newest release, which rejects it.
+    """
+
+    problem: str
+    remedy: str
+    start: int
+    end: int
+    accepted_by: tuple[str, ...] = ()
+    refused_by: str = ""
+
+
+class Outcome(NamedTuple):
+    """Whether an object whose schema is known is accepted.
+
+    Args:
+        release: the newest release of the operator that was read.
+        refusals: what it rejects.
+        open_values: the characters of numbers, lists and so on that are filled in later.
+    """
+
+    release: str
+    refusals: tuple[Refusal, ...]
+    open_values: tuple[tuple[int, int], ...] = ()
+
+
+@functools.cache
+def _table() -> dict[str, Any]:
+    path = Path(preflight.sources.tables.__file__).with_name("custom_resources.json")
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def admission(root: Node) -> Outcome | None:
+    """Whether the API server accepts an object; None if its kind is not in the table."""
+    kind, version = root.text("kind"), root.text("apiVersion")
+    releases: dict[str, int] | None = _table()["kinds"].get(f"{version}/{kind}")
+    if releases is None:
+        return _unserved(root, kind, version)
+    newest = next(reversed(releases))
+    reader = _Reader(_table())
+    found = reader.refusals(root, releases[newest])
+    if not found:
+        return Outcome(newest, (), tuple(reader.open_values))
+    refused = {number for number in set(releases.values()) if _Reader(_table()).refusals(root, number)}
+    accepted = tuple(name for name, number in releases.items() if number not in refused)
+    return Outcome(newest, tuple(refusal._replace(accepted_by=accepted, refused_by=newest) for refusal in found))
+
+
+def _unserved(root: Node, kind: str, version: str) -> Outcome | None:
+    """An API version that no release of the operator ever served."""
+    member = root.member("apiVersion")
+    group, _, number = version.rpartition("/")
+    served = {
+        name.split("/")[1]: next(reversed(releases))
+        for name, releases in _table()["kinds"].items()
+        if name.startswith(f"{group}/") and name.endswith(f"/{kind}")
+    }
+    if member is None or not group or not served or number in _table()["former"].get(group, ()):
+        return None
+    newest = list(served)[-1]
+    problem = f"no release serves {kind} in version {version} ({', '.join(f'{group}/{name}' for name in served)} exist)"
+    refusal = Refusal(problem, f"Write `apiVersion: {group}/{newest}`.", member.key_start, member.node.end)
+    return Outcome(served[newest], (refusal._replace(refused_by=served[newest]),))
+
+
+class _Reader:
+    """Compares one object with the schema of one release."""
+
+    def __init__(self, table: dict[str, Any]) -> None:
+        self._parts: list[dict[str, Any]] = table["parts"]
+        self._rewritten_kinds: list[str] = table["rewritten"]
+        #: A webhook decodes the object and writes it again before its schema counts.
+        self._rewritten = False
+        self._found: list[Refusal] = []
+        self.open_values: list[tuple[int, int]] = []
+
+    def refusals(self, root: Node, number: int) -> list[Refusal]:
+        """Everything that the schema rejects."""
+        # The whole object has no key of its own; what it lacks is reported at its first one.
+        labels = root.at("metadata", "labels")
+        queued = labels is not None and labels.member(_QUEUE_LABEL) is not None
+        self._rewritten = queued or root.text("kind") in self._rewritten_kinds
+        self._value(root, self._parts[number], "", *_place_of(root))
+        return self._found
+
+    def _refuse(self, problem: str, remedy: str, start: int, end: int) -> None:
+        if len(self._found) < _MAX_REFUSALS:
+            self._found.append(Refusal(problem, remedy, start, end))
+
+    def _value(self, node: Node, part: dict[str, Any], path: str, start: int, end: int) -> None:
+        spend(1)
+        if node.kind in (Kind.TEMPLATE, Kind.BROKEN) or _is_filled_in(node):
+            if part.get("type") != "string":
+                self.open_values.append((start, end))
+            return
+        if self._rewritten and node.kind is Kind.SCALAR and (node.value == "" or isinstance(node.value, float)):
+            # The quantity 0.5 becomes "500m", and an empty text goes.
+            return
+        kind = part.get("type", "")
+        if kind == "string" and node.kind is Kind.ARRAY and "format" in part:
+            # The API server's own code does not compare the type of a list where a text with a format is expected.
+            return
+        if not _is_of(node, kind):
+            if not (node.value is None and node.kind is Kind.SCALAR and part.get("nullable")):
+                self._refuse(
+                    f"{_quoted(path, node)} is {_named(node)}, where {_NAMES.get(kind, kind)} is expected",
+                    f"Write {_NAMES.get(kind, kind)}{_as_number(node, kind)}.",
+                    start,
+                    end,
+                )
+            return
+        if node.kind is Kind.SCALAR:
+            self._scalar(node, part, path, start, end)
+        elif node.kind is Kind.ARRAY:
+            self._list(node, part, path, start, end)
+        elif kind:
+            self._mapping(node, part, path, start, end)
+        for condition, message, at in part.get("rules", ()):
+            if holds(node, condition) is False:
+                there = node.member(*at.split(".")) if at else None
+                where = (there.key_start, there.node.end) if there is not None else (start, end)
+                self._refuse(
+                    f"{path or 'the object'} breaks a rule of its kind: {message}", "Change one of them.", *where
+                )
+
+    def _mapping(self, node: Node, part: dict[str, Any], path: str, start: int, end: int) -> None:
+        keys: dict[str, int] = part.get("keys", {})
+        values: int | None = part.get("values")
+        present = set()
+        for member in node.in_force:
+            here = f"{path}.{member.key}" if path else member.key
+            number = keys.get(member.key, values)
+            pattern = part.get("key-pattern")
+            if pattern is not None and "{{" not in member.key and not re.search(pattern, member.key):
+                self._refuse(
+                    f"`{member.key}` cannot be a key of {path}", "Correct it.", member.key_start, member.node.end
+                )
+            if _is_null(member.node) and number is not None and not self._parts[number].get("nullable"):
+                # A null is dropped, as if the key were not there.
+                continue
+            present.add(member.key)
+            if number is not None:
+                self._value(member.node, self._parts[number], here, member.key_start, member.node.end)
+            elif not part.get("open") and not (path == "" and member.key == "status") and _is_plain(member.key):
+                self._unknown(member, keys, path)
+        for key in part.get("required", ()):
+            if key not in present and not _has_template(node):
+                empty = node.member(key)
+                where = (empty.key_start, empty.node.end) if empty is not None else (start, end)
+                self._refuse(f"{path or 'the object'} has no `{key}`, which is required", f"Give `{key}`.", *where)
+        if part.get("named") and not present & {"name", "generateName"} and not _has_template(node):
+            self._refuse("the object has neither `name` nor `generateName`", "Add `name`.", start, end)
+        self._sized(len(node.in_force), part, "Properties", f"{path} has {len(node.in_force)} keys", start, end)
+
+    def _unknown(self, member: Member, keys: dict[str, int], path: str) -> None:
+        from preflight._util.suggest import nearest
+
+        near = nearest(member.key, keys)
+        meant = f"; `{near}` is probably meant" if near else ""
+        self._refuse(
+            f"`{member.key}` is not a field of {path or 'the object'}{meant}",
+            f"Write `{near}`." if near else "Remove it, or move it to where it belongs.",
+            member.key_start,
+            member.node.end,
+        )
+
+    def _list(self, node: Node, part: dict[str, Any], path: str, start: int, end: int) -> None:
+        items = part.get("items")
+        self._sized(len(node.items), part, "Items", f"{path} has {len(node.items)} items", start, end)
+        seen: set[tuple[object, ...]] = set()
+        for number, item in enumerate(node.items):
+            if items is None:
+                break
+            self._value(item, self._parts[items], f"{path}[{number}]", *_place_of(item))
+            unique = part.get("unique")
+            if unique is None:
+                continue
+            key = _identity(item, unique, self._parts[items].get("defaults", {}))
+            if key is None:
+                continue
+            if key in seen:
+                what = ", ".join(str(word) for word in key)
+                self._refuse(f"{path} has two items `{what}`", "Rename or remove one.", *_place_of(item))
+            seen.add(key)
+
+    def _scalar(self, node: Node, part: dict[str, Any], path: str, start: int, end: int) -> None:
+        value = node.value
+        choices = part.get("enum")
+        if choices is not None and value not in choices:
+            listed = ", ".join(f"`{choice}`" for choice in choices[:_MAX_QUOTED])
+            self._refuse(f"{_quoted(path, node)} is not one of {listed}", f"Write one of {listed}.", start, end)
+        if isinstance(value, str):
+            pattern = part.get("pattern")
+            if pattern is not None and not re.search(pattern, value):
+                self._refuse(f"{_quoted(path, node)} does not have the form {pattern}", "Correct it.", start, end)
+            if part.get("format") == "date-time" and not re.match(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d", value):
+                self._refuse(
+                    f"{_quoted(path, node)} is not a time such as 2026-01-31T12:00:00Z", "Correct it.", start, end
+                )
+            self._sized(len(value), part, "Length", f"{_quoted(path, node)} has {len(value)} characters", start, end)
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            least, most = part.get("minimum"), part.get("maximum")
+            limit = _RANGES.get(part.get("format", ""))
+            if least is not None and value < least:
+                self._refuse(
+                    f"{_quoted(path, node)} is below the minimum {least}", f"Write at least {least}.", start, end
+                )
+            elif most is not None and value > most:
+                self._refuse(f"{_quoted(path, node)} is above the maximum {most}", f"Write at most {most}.", start, end)
+            elif limit is not None and not -limit <= value < limit:
+                self._refuse(f"{_quoted(path, node)} does not fit into {part['format']}", "Write less.", start, end)
+
+    def _sized(self, size: int, part: dict[str, Any], of: str, what: str, start: int, end: int) -> None:
+        least, most = part.get(f"min{of}"), part.get(f"max{of}")
+        if least is not None and size < least:
+            self._refuse(f"{what}, where at least {least} are required", f"Give at least {least}.", start, end)
+        elif most is not None and size > most:
+            self._refuse(f"{what}, where at most {most} are allowed", f"Give at most {most}.", start, end)
+
+
+def _place_of(item: Node) -> tuple[int, int]:
+    """Where a list item is reported: at its first key, because the list itself begins at the line of its own key."""
+    first = item.members[0] if item.members else None
+    return (first.key_start, first.node.end) if first is not None else (item.start, item.end)
+
+
+def _identity(item: Node, keys: list[str], defaults: dict[str, Any]) -> tuple[object, ...] | None:
+    """The value that no two items of a list may share; None if it is filled in later."""
+    if not keys:
+        return (item.value,) if item.kind is Kind.SCALAR else None
+    found = []
+    for key in keys:
+        node = item.at(key)
+        if node is not None and node.kind is not Kind.SCALAR:
+            return None
+        found.append(defaults.get(key) if node is None else node.value)
+    return tuple(found)
+
+
+def _is_of(node: Node, kind: str) -> bool:
+    if not kind:
+        return True
+    if node.kind is Kind.OBJECT:
+        return kind == "object"
+    if node.kind is Kind.ARRAY:
+        return kind == "array"
+    value = node.value
+    if kind == "string":
+        return isinstance(value, str)
+    if kind == "boolean":
+        return isinstance(value, bool)
+    if isinstance(value, bool) or value is None:
+        return False
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if kind == "integer":
+        return whole
+    if kind == "number":
+        return isinstance(value, (int, float))
+    return kind == "int-or-string" and (whole or isinstance(value, str))
+
+
+def _is_filled_in(node: Node) -> bool:
+    """Whether a string has a placeholder: `$NODES`, `job-${NAME}`, `<nodes>`, `PLACEHOLDER_NODES`."""
+    return node.kind is Kind.SCALAR and isinstance(node.value, str) and _PLACEHOLDER.search(node.value) is not None
+
+
+def _is_null(node: Node) -> bool:
+    return node.kind is Kind.SCALAR and node.value is None
+
+
+def _is_plain(key: str) -> bool:
+    """Whether a key is literal: neither a placeholder nor a merge key."""
+    return not re.search(r"[{}$<>\ue000]", key)
+
+
+def _has_template(node: Node) -> bool:
+    """Whether keys may come from a placeholder or a merged mapping."""
+    return any(not _is_plain(member.key) for member in node.members)
+
+
+def _named(node: Node) -> str:
+    if node.kind is Kind.OBJECT:
+        return "a mapping"
+    if node.kind is Kind.ARRAY:
+        return "a list"
+    if isinstance(node.value, str):
+        return "a text"
+    if node.value is None:
+        return "null"
+    if isinstance(node.value, bool):
+        return "true or false"
+    return "a number"
+
+
+def _quoted(path: str, node: Node) -> str:
+    key = re.split(r"\.(?![^.]*/)", path)[-1]
+    if node.kind is not Kind.SCALAR:
+        return f"`{key}`"
+    shown = json.dumps(node.value) if not isinstance(node.value, str) or node.value == "" else node.value
+    if isinstance(node.value, str) and re.fullmatch(r"[-+.\d]+|true|false|null", node.value):
+        shown = f'"{node.value}"'
+    return f"`{key}: {shown[:60]}`"
+
+
+def _as_number(node: Node, kind: str) -> str:
+    if kind == "integer" and isinstance(node.value, str) and re.fullmatch(r"[+-]?\d{1,9}", node.value):
+        return f", without quotes: {int(node.value)}"
+    if kind == "string" and isinstance(node.value, (int, float)):
+        return (
+            f", in quotes: {json.dumps(str(node.value).lower() if isinstance(node.value, bool) else str(node.value))}"
+        )
+    return ""

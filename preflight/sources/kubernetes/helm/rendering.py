@@ -1,0 +1,398 @@
+"""Evaluates a chart's template with its values: the text that Helm would submit, every piece with its location.
+
+A value that is not in the files leaves a placeholder, which readers of YAML treat as an unresolved value. Helm itself
+would print nothing there, or reject the chart, unless the command line supplies the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from preflight._util.budget import spend
+from preflight.model.job import Note, NoteKind, Span
+from preflight.sources.formats.composed import Origin, Piece
+from preflight.sources.kubernetes.helm.data import Data, Gap, Series, Table, Written
+from preflight.sources.kubernetes.helm.functions import FUNCTIONS, SHOW, gap_text, is_true, printf, shown
+from preflight.sources.kubernetes.helm.go_template import (
+    Block,
+    Call,
+    Dot,
+    Fields,
+    Function,
+    Leave,
+    Literal,
+    Operand,
+    Output,
+    Part,
+    Pipeline,
+    TemplateFault,
+    TextPart,
+    Variable,
+    parse,
+)
+from preflight.sources.shell.shell_document import FileText
+
+#: Levels of templates that include each other.
+MAX_DEPTH = 40
+#: Pieces of one rendered template.
+MAX_PIECES = 60_000
+_MAX_NOTES = 20
+#: Functions that accept a gap as an argument.
+_KEEP_GAPS = frozenset(("dict", "list", "tuple", "set", "append", "prepend", "hasKey", "merge", "mergeOverwrite"))
+_SHOW_GAPS = frozenset(("print", "printf", "cat", "quote", "squote", "toYaml", "mustToYaml", "toYamlPretty"))
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The text that a template was parsed from: a file, or the argument of `tpl`.
+
+    `pieces(start, end)` are its pieces for these characters; `place(start, end)` is the location of an action.
+    """
+
+    text: str
+    pieces: Callable[[int, int], Sequence[Piece]]
+    place: Callable[[int, int], Origin]
+
+    @classmethod
+    def of_file(cls, file: FileText) -> Source:
+        """The text of a file."""
+
+        def pieces(start: int, end: int) -> Sequence[Piece]:
+            return (Piece(file.text[start:end], Origin(file, start, end)),)
+
+        return cls(file.text, pieces, lambda start, end: Origin(file, start, end, exact=False))
+
+    @classmethod
+    def of_text(cls, text: str, place: Origin) -> Source:
+        """A string that an action at `place` passes to `tpl`."""
+
+        def pieces(start: int, end: int) -> Sequence[Piece]:
+            if isinstance(text, Written):
+                return text.cut(start, end).pieces
+            return (Piece(text[start:end], replace(place, exact=False)),)
+
+        return cls(str(text), pieces, lambda start, end: replace(place, exact=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Defined:
+    """A named template."""
+
+    source: Source
+    parts: tuple[Part, ...]
+
+
+class _Stop(Exception):
+    """`break` or `continue`."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind)
+        self.kind = kind
+
+
+@dataclass(slots=True)
+class Rendering:
+    """Evaluates templates of one chart.
+
+    Args:
+        defined: the chart's named templates.
+        methods: functions that a template may call on its objects, such as `.Files.Get`, by their path of names.
+        blanks: whether a missing value renders as nothing, as in Helm, instead of as a placeholder.
+    """
+
+    defined: Mapping[str, Defined]
+    methods: Mapping[tuple[str, ...], Callable[..., Data]] = field(default_factory=dict)
+    blanks: bool = False
+    notes: list[Note] = field(default_factory=list)
+    _variables: list[dict[str, tuple[Data, Span | None]]] = field(default_factory=list)
+    _used: list[Span] = field(default_factory=list)
+    _source: Source | None = None
+    _at: tuple[int, int] = (0, 0)
+    _depth: int = 0
+    _pieces: int = 0
+
+    def render(self, source: Source, parts: Sequence[Part], top: Table) -> list[Piece]:
+        """The pieces that the parts of a template render to."""
+        return self._run(source, parts, top, None)
+
+    def _run(self, source: Source, parts: Sequence[Part], dot: Data, dot_place: Span | None) -> list[Piece]:
+        """Render a template with its own variables; `$` is its argument."""
+        if self._depth >= MAX_DEPTH:
+            raise RecursionError(f"templates include each other more than {MAX_DEPTH} times")
+        before = self._source, self._variables, self._at
+        self._source, self._variables = source, [{"$": (dot, dot_place)}]
+        self._depth += 1
+        into: list[Piece] = []
+        try:
+            self._parts(parts, dot, dot_place, into)
+        except _Stop:
+            pass
+        finally:
+            self._depth -= 1
+            self._source, self._variables, self._at = before
+        return into
+
+    def _parts(self, parts: Sequence[Part], dot: Data, place: Span | None, into: list[Piece]) -> None:
+        assert self._source is not None
+        for part in parts:
+            spend()
+            if isinstance(part, TextPart):
+                self._add(into, self._source.pieces(part.start, part.end))
+            elif isinstance(part, Leave):
+                raise _Stop(part.kind)
+            else:
+                self._at = (part.start, part.end)
+                if isinstance(part, Output):
+                    self._output(part, dot, place, into)
+                elif isinstance(part, Call):
+                    given = self._pipeline(part.pipeline, dot, place) if part.pipeline is not None else None
+                    self._add(into, self._include(part.name, given))
+                else:
+                    self._block(part, dot, place, into)
+
+    def _add(self, into: list[Piece], pieces: Sequence[Piece]) -> None:
+        self._pieces += len(pieces)
+        if self._pieces > MAX_PIECES:
+            raise ValueError("the template becomes too large")
+        into.extend(pieces)
+
+    @property
+    def _current_place(self) -> Origin:
+        assert self._source is not None
+        return self._source.place(*self._at)
+
+    # -- actions -----------------------------------------------------------------------------------------------------
+
+    def _output(self, part: Output, dot: Data, place: Span | None, into: list[Piece]) -> None:
+        assert self._source is not None
+        self._used.clear()
+        value = self._pipeline(part.pipeline, dot, place)
+        if part.pipeline.declares:
+            return
+        here = self._source.place(part.start, part.end)
+        if value is None and not self.blanks:
+            value = Gap(self._source.text[part.start : part.end].strip("{-} ") + " is not among the values")
+        if isinstance(value, Gap):
+            text = "" if self.blanks else gap_text(value)
+            self._add(into, (Piece(text, here),))
+        elif isinstance(value, Written):
+            self._add(into, value.pieces)
+        else:
+            self._add(into, (Piece(shown(value), replace(here, value=self._used[0] if self._used else None)),))
+
+    def _block(self, part: Block, dot: Data, place: Span | None, into: list[Piece]) -> None:
+        self._variables.append({})
+        try:
+            self._used.clear()
+            value = self._pipeline(part.pipeline, dot, place, declare=part.kind != "range")
+            used = self._used[0] if self._used else None
+            if isinstance(value, Gap):
+                self._note(part, value)
+            if part.kind == "range":
+                self._range(part, value, dot, place, into)
+            elif isinstance(value, Gap) or is_true(value):
+                inner = (value, used) if part.kind == "with" else (dot, place)
+                self._parts(part.body, *inner, into)
+            else:
+                self._parts(part.otherwise, dot, place, into)
+        finally:
+            self._variables.pop()
+
+    def _range(self, part: Block, value: Data, dot: Data, place: Span | None, into: list[Piece]) -> None:
+        empty = True
+        for key, item, where in _items(value):
+            empty = False
+            spend()
+            self._variables.append({})
+            names = part.pipeline.declares
+            if len(names) == 2:
+                self._variables[-1][names[0]] = (key, None)
+            if names:
+                self._variables[-1][names[-1]] = (item, where)
+            try:
+                self._parts(part.body, item, where, into)
+            except _Stop as stop:
+                if stop.kind == "break":
+                    break
+            finally:
+                self._variables.pop()
+        if empty:
+            self._parts(part.otherwise, dot, place, into)
+
+    def _note(self, part: Block, gap: Gap) -> None:
+        if len(self.notes) < _MAX_NOTES:
+            assert self._source is not None
+            span = self._source.place(part.start, part.end).span
+            message = f"cannot determine whether this part is rendered: {gap.why}"
+            self.notes.append(Note(NoteKind.TEMPLATE, message, span))
+
+    def _include(self, name: str, given: Data) -> Sequence[Piece]:
+        found = self.defined.get(name)
+        if found is None:
+            return (Piece(gap_text(Gap(f"the template {name} is not in the chart")), self._current_place),)
+        used, self._used = self._used, []
+        try:
+            return self._run(found.source, found.parts, given, None)
+        finally:
+            self._used = used
+
+    # -- pipelines ---------------------------------------------------------------------------------------------------
+
+    def _pipeline(self, pipeline: Pipeline, dot: Data, place: Span | None, *, declare: bool = True) -> Data:
+        value: Data = None
+        for number, command in enumerate(pipeline.commands):
+            spend()
+            value = self._command(command, dot, place, [value] if number else [])
+        if declare:
+            for name in pipeline.declares:
+                self._declare(name, value, assigns=pipeline.assigns)
+        return value
+
+    def _declare(self, name: str, value: Data, *, assigns: bool) -> None:
+        entry = (value, self._used[0] if self._used else None)
+        if assigns:
+            for scope in reversed(self._variables):
+                if name in scope:
+                    scope[name] = entry
+                    return
+        self._variables[-1][name] = entry
+
+    def _command(self, command: Sequence[Operand], dot: Data, place: Span | None, piped: list[Data]) -> Data:
+        first, rest = command[0], command[1:]
+        if isinstance(first, Function):
+            return self._call(first.name, rest, dot, place, piped)
+        if isinstance(first, Fields):
+            method = self._method(first)
+            if method is not None:
+                base = self._base_of(first, dot, place)
+                return self._call_guarded(method, [*base, *(self._operand(item, dot, place) for item in rest), *piped])
+        if rest or piped:
+            return Gap("a value that is not a function is called")
+        return self._operand(first, dot, place)
+
+    def _method(self, fields: Fields) -> Callable[..., Data] | None:
+        found = self.methods.get(fields.names[-3:]) or self.methods.get(fields.names[-2:])
+        return found or (self.methods.get(fields.names) if len(fields.names) == 1 else None)
+
+    def _base_of(self, fields: Fields, dot: Data, place: Span | None) -> list[Data]:
+        """The value on which a method such as `(.Files.Glob "*").AsConfig` is called."""
+        return [self._operand(fields.base, dot, place)] if len(fields.names) == 1 else []
+
+    def _operand(self, operand: Operand, dot: Data, place: Span | None) -> Data:
+        if isinstance(operand, Literal):
+            return operand.value
+        if isinstance(operand, Dot):
+            self._use(place)
+            return dot
+        if isinstance(operand, Variable):
+            return self._variable(operand.name)
+        if isinstance(operand, Function):
+            return self._call(operand.name, (), dot, place, [])
+        if isinstance(operand, Pipeline):
+            return self._pipeline(operand, dot, place)
+        method = self._method(operand)
+        if method is not None:
+            return self._call_guarded(method, self._base_of(operand, dot, place))
+        base = self._operand(operand.base, dot, place)
+        for name in operand.names:
+            if isinstance(base, Gap):
+                return base
+            if not isinstance(base, Table):
+                return None
+            there = base.places.get(name)
+            base = base.get(name)
+            if there is not None and not isinstance(base, Table | Series):
+                self._use(there.span)
+        return base
+
+    def _variable(self, name: str) -> Data:
+        for scope in reversed(self._variables):
+            if name in scope:
+                value, place = scope[name]
+                if not isinstance(value, Table | Series):
+                    self._use(place)
+                return value
+        return Gap(f"{name} is not declared")
+
+    def _use(self, place: Span | None) -> None:
+        if place is not None and len(self._used) < 8:
+            self._used.append(place)
+
+    def _call(self, name: str, operands: Sequence[Operand], dot: Data, place: Span | None, piped: list[Data]) -> Data:
+        if name in ("and", "or"):
+            return self._junction(name, operands, dot, place, piped)
+        arguments = [*(self._operand(item, dot, place) for item in operands), *piped]
+        if name in ("include", "tpl"):
+            return self._include_or_tpl(name, arguments)
+        if name in ("required", "fail"):
+            if name == "required" and len(arguments) == 2 and arguments[1] not in (None, ""):
+                return arguments[1]
+            return Gap(shown(arguments[0])) if arguments and isinstance(arguments[0], str) else Gap(name)
+        function = FUNCTIONS.get(name)
+        if function is None:
+            return Gap(f"the function {name} is not evaluated")
+        if name in SHOW and not self.blanks and any(item is None for item in arguments):
+            if name not in ("printf", "print", "cat", "join"):
+                return Gap("a value that is not among the chart's")
+            arguments = [Gap("not among the chart's values") if item is None else item for item in arguments]
+        gap = next((item for item in arguments if isinstance(item, Gap)), None)
+        if gap is not None and name not in _KEEP_GAPS:
+            if name == "default":
+                return gap
+            if name not in _SHOW_GAPS:
+                return gap
+            if name not in ("toYaml", "mustToYaml", "toYamlPretty"):
+                arguments = [gap_text(item) if isinstance(item, Gap) else item for item in arguments]
+                if name == "printf":
+                    return self._call_guarded(printf, [arguments[0].replace("%d", "%v"), *arguments[1:]])
+        return self._call_guarded(function, arguments)
+
+    def _call_guarded(self, function: Callable[..., Data], arguments: Sequence[Data]) -> Data:
+        try:
+            return function(*arguments)
+        except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, OverflowError) as error:
+            return Gap(f"Helm rejects this: {error}"[:120])
+
+    def _junction(
+        self, name: str, operands: Sequence[Operand], dot: Data, place: Span | None, piped: list[Data]
+    ) -> Data:
+        """`and` and `or`, which evaluate their arguments one by one."""
+        value: Data = None
+        for number in range(len(operands) + len(piped)):
+            value = self._operand(operands[number], dot, place) if number < len(operands) else piped[0]
+            if isinstance(value, Gap) or is_true(value) == (name == "or"):
+                return value
+        return value
+
+    def _include_or_tpl(self, name: str, arguments: Sequence[Data]) -> Data:
+        """`include "name" data`, or `tpl text data`."""
+        if len(arguments) != 2:
+            return Gap(f"{name} takes two arguments")
+        first, given = arguments
+        if isinstance(first, Gap):
+            return first
+        if not isinstance(first, str):
+            return Gap(f"{name} of a value that is not a string")
+        if name == "include":
+            return Written.of(self._include(first, given))
+        try:
+            parts = parse(first).parts
+        except TemplateFault as fault:
+            return Gap(str(fault))
+        return Written.of(self._run(Source.of_text(first, self._current_place), parts, given, None))
+
+
+def _items(value: Data) -> Iterator[tuple[Data, Data, Span | None]]:
+    """The items of `range`: key, item, and the location of the item."""
+    if isinstance(value, Table):
+        for key in sorted(value):
+            there = value.places.get(key)
+            yield key, value[key], there.span if there is not None else None
+    elif isinstance(value, Series):
+        for number, item in enumerate(list(value)):
+            where = value.places[number] if number < len(value.places) else None
+            yield number, item, where.span if where is not None else None
+    elif isinstance(value, int) and not isinstance(value, bool):
+        for number in range(min(value, 10_000)):
+            yield number, number, None

@@ -1,0 +1,102 @@
+"""Kubernetes manifests: YAML or JSON, one object or many, with or without template placeholders."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job import WHOLE_JOB, Note, NoteKind, Scope, Suppression
+from preflight.sources.base import Reading, SourceFile, Tree
+from preflight.sources.formats.claim_redaction import secrets_of, without_secrets
+from preflight.sources.formats.comments import suppressions
+from preflight.sources.formats.tree import TEMPLATE_SUFFIXES
+from preflight.sources.kubernetes.inputs import is_kustomization
+from preflight.sources.kubernetes.kinds import GENERIC_KINDS, TRAINING_KINDS
+from preflight.sources.kubernetes.wrapped import WRAPPER_KINDS
+from preflight.sources.secrets import secrets_of_files
+
+if TYPE_CHECKING:
+    from preflight.sources.kubernetes.inputs import PreparedManifest
+    from preflight.sources.kubernetes.workloads import Manifest
+
+#: Objects of a queue, which may be wrong without a job beside them.
+_QUEUE_KINDS = frozenset(
+    ("PodGroup", "ClusterQueue", "LocalQueue", "ResourceFlavor", "Cohort", "WorkloadPriorityClass")
+)
+_KINDS = "|".join(sorted(TRAINING_KINDS | GENERIC_KINDS | WRAPPER_KINDS | _QUEUE_KINDS))
+_YAML_KIND = lazy_pattern(
+    rf"^(?: {{0,4}}- +| {{1,4}})?kind:[ \t]*[\"']?(?:{_KINDS})[\"']?[ \t]*(?:#|\r?$)", re.MULTILINE
+)
+_JSON_KIND = lazy_pattern(rf'"kind"[ \t]*:[ \t]*"(?:{_KINDS})"')
+_DEFINITION = lazy_pattern(r"^kind:[ \t]*CustomResourceDefinition\b", re.MULTILINE)
+_OVERLAY = lazy_pattern(r"^(?:resources|bases|components):", re.MULTILINE)
+#: The beginning of a manifest that has no file name, such as the output of `helm template`.
+_BARE = lazy_pattern(r"\s*(?:#[^\n]*\n\s*)*(?:---[^\n]*\s+(?:#[^\n]*\n\s*)*)?(?:apiVersion|kind|metadata|spec):")
+_SUFFIXES = (".yaml", ".yml", ".json", ".yaml.tpl", ".yml.tpl", ".tmpl", ".j2", ".jinja2", *TEMPLATE_SUFFIXES)
+_MAX_NOTES = 20
+
+
+class KubernetesSource:
+    """Reads one file of manifests."""
+
+    name = "kubernetes"
+    roles = ("manifest",)
+
+    def recognises(self, file: SourceFile) -> bool:
+        """Whether the file contains an object that starts pods, or a group of them."""
+        path = file.path.lower()
+        if is_kustomization(file.path):
+            return _OVERLAY.search(file.text) is not None
+        if "apiVersion" not in file.text:
+            return False
+        if "." not in path.rpartition("/")[2]:
+            # Standard input has no name that shows its kind.
+            return _BARE.match(file.text) is not None and _YAML_KIND.search(file.text) is not None
+        if not path.endswith(_SUFFIXES):
+            return False
+        if path.endswith(".json"):
+            return _JSON_KIND.search(file.text) is not None
+        return _YAML_KIND.search(file.text) is not None and _DEFINITION.search(file.text) is None
+
+    def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
+        """State the requests of the file's jobs, and the claims of their containers' commands."""
+        from preflight.sources.kubernetes.annotations import suppressions_of
+        from preflight.sources.kubernetes.inputs import prepare_manifest
+        from preflight.sources.kubernetes.workloads import Manifest
+
+        ready = prepare_manifest(file, tree)
+        roots = [document.root for document in ready.documents if document.root is not None]
+        unsound = frozenset(item.root.start for item in ready.documents if item.root is not None and item.faults)
+        manifest = Manifest(ready.file, tree, roots, ready.own_end, unsound)
+        manifest.read()
+        found: list[Suppression] = list(suppressions(file))
+        for root in manifest.objects:
+            found.extend(suppressions_of(manifest.places, root))
+        reading = replace(
+            manifest.reading,
+            notes=(*ready.notes, *_faults(file, ready, manifest), *manifest.reading.notes),
+            suppressions=tuple(found),
+            references=(*manifest.reading.references, *ready.references),
+        )
+        secrets = secrets_of(manifest.commands)
+        if len(ready.files) > 1:
+            secrets |= secrets_of_files(ready.files)
+        return without_secrets(reading, secrets)
+
+
+def _faults(file: SourceFile, ready: PreparedManifest, manifest: Manifest) -> Iterator[Note]:
+    number = 0
+    is_template = "{{" in file.text and not ready.rendered
+    for document in ready.documents:
+        for fault in document.faults:
+            if fault.start >= ready.own_end:
+                continue
+            number += 1
+            if number > _MAX_NOTES:
+                return
+            span = manifest.places.span(fault.start, fault.end)
+            kind = NoteKind.TEMPLATE if fault.template or is_template else NoteKind.MALFORMED
+            yield Note(kind, f"{file.path} line {span.line}: {fault.message}", span)

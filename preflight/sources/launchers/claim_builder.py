@@ -1,0 +1,262 @@
+"""Builds the claims of one launch: scope and source are given once, then each claim takes one call."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job import (
+    WHOLE_JOB,
+    Claim,
+    Known,
+    OneOf,
+    Plain,
+    Relation,
+    Scope,
+    Span,
+    Strength,
+    Unresolved,
+    Value,
+    alternatives,
+    as_int,
+    lift,
+    not_a_number,
+    one_of,
+)
+from preflight.model.job.symbols import Symbol
+from preflight.sources.base import Variable, Word
+from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, concatenate, pieces_of, split_last
+from preflight.sources.tables.row import Generated
+
+#: A range such as `2:40` with more members than this stays unresolved.
+_MAX_RANGE = 16
+#: Quantities whose host may be a placeholder for the user to replace.
+_HOST_QUANTITIES = frozenset(("master_addr", "rendezvous_endpoint"))
+#: `xxx.xxx.xxx.xxx`, `<ip of node 0>`, `{master}`, `MASTER_IP`, `your-master`, `master_addr`; the port may be known.
+_PLACEHOLDER = lazy_pattern(
+    r"(?:[xX*]{1,4}(?:\.[xX*]{1,4}){3}|<[^<>]*>|\[[A-Za-z][^\]]*\]|\{[^{}]*\}|[A-Z]+(?:_[A-Z0-9]+)+|your[-_.].*"
+    r"|(?:master|head|main)_(?:node_|process_)?(?:addr|address|ip|host))(?::.*)?"
+)
+
+
+@dataclass(slots=True)
+class ClaimBuilder:
+    """Collects the claims of one source about one launch."""
+
+    source: str
+    scope: Scope = WHOLE_JOB
+    condition: str = ""
+    claims: list[Claim] = field(default_factory=list)
+
+    def add(
+        self,
+        quantity: str,
+        value: Value,
+        span: Span,
+        spelling: str,
+        *,
+        strength: Strength = Strength.FLAG,
+        relation: Relation = Relation.SETS,
+        because: tuple[Claim, ...] = (),
+        condition: str | None = None,
+        source: str = "",
+        scope: Scope | None = None,
+    ) -> Claim:
+        """Add one claim and return it."""
+        claim = Claim(
+            quantity=quantity,
+            value=unresolved_if_placeholder(value) if quantity in _HOST_QUANTITIES else value,
+            span=span,
+            spelling=spelling,
+            source=source or self.source,
+            scope=self.scope if scope is None else scope,
+            strength=strength,
+            relation=relation,
+            condition=self.condition if condition is None else condition,
+            because=because,
+        )
+        self.claims.append(claim)
+        return claim
+
+    def add_setting(
+        self,
+        quantity: str,
+        given: GivenOption | Setting | None,
+        convert: Callable[[Value], Value] = lambda value: value,
+        *,
+        relation: Relation = Relation.SETS,
+        strength: Strength | None = None,
+    ) -> Claim | None:
+        """Add a claim for an option or variable; nothing when it is not set."""
+        if given is None:
+            return None
+        own = given.strength if isinstance(given, Setting) else Strength.FLAG
+        return self.add(
+            quantity,
+            convert(given.value),
+            given.span,
+            given.spelling,
+            strength=strength or own,
+            relation=relation,
+            condition=(given.condition or self.condition) if isinstance(given, Setting) else None,
+        )
+
+
+def state_all_gpus(builder: ClaimBuilder, word: Word, without: str) -> None:
+    """State one process for each GPU of the host, the default of a launcher that is not given `without`."""
+    spelling = f"{word.spelling} (without {without}: one process for each GPU)"
+    value = Unresolved(Symbol.GPU_COUNT.value)
+    builder.add("processes_per_node", value, word.span, spelling, strength=Strength.DEFAULT)
+
+
+def unresolved_if_placeholder(value: Value) -> Value:
+    """Return a host as unresolved when it is a placeholder for the user to replace."""
+    placeholders = [
+        item for item in alternatives(value) if isinstance(item, str) and _PLACEHOLDER.fullmatch(item.strip())
+    ]
+    return Unresolved(f"`{placeholders[0]}`, which must be replaced") if placeholders else value
+
+
+_OPTION = lazy_pattern(r"--?[A-Za-z][\w-]*")
+
+
+def state_unknown(builder: ClaimBuilder, scanned: ScannedLine) -> None:
+    """State the options that the launcher's own parser does not know, if their names are known."""
+    for word in scanned.unknown:
+        # In `--name=$VALUE` the name is known.
+        text = str(word.value.value) if isinstance(word.value, Known) else word.spelling
+        name, equals, _ = text.partition("=")
+        if not isinstance(word.value, Known) and not equals:
+            continue
+        if _OPTION.fullmatch(name):
+            builder.add("unknown_option", Known(name), word.span, word.spelling)
+
+
+def state_choices(builder: ClaimBuilder, scanned: ScannedLine, table: Generated) -> None:
+    """State the values of options that accept only certain words, or numbers."""
+    limited = {row.dest for row in table.rows if row.choices or row.kind in ("int", "float")} | {"log_level"}
+    for given in scanned.given:
+        # Another option stands where a value belongs.
+        misplaced = any(isinstance(item, str) and item.startswith("--") for item in alternatives(given.value))
+        row = table.find(given.spelling.replace("=", " ").split()[0]) if given.dest not in limited else None
+        if given.dest in limited or misplaced or (row is not None and row.dest in limited):
+            builder.add("chosen_value", lift(str, given.value), given.span, given.spelling)
+
+
+class Setting(NamedTuple):
+    """A setting in force, from an option or a variable."""
+
+    value: Value
+    span: Span
+    spelling: str
+    strength: Strength
+    parts: tuple[Value, ...] = ()
+    condition: str = ""
+
+
+def option_setting(given: GivenOption | None) -> Setting | None:
+    """Convert an option to a setting."""
+    if given is None:
+        return None
+    return Setting(given.value, given.span, given.spelling, Strength.FLAG, given.parts)
+
+
+def variable_setting(variable: Variable | None, strength: Strength = Strength.ENVIRONMENT) -> Setting | None:
+    """Convert an environment variable to a setting."""
+    if variable is None:
+        return None
+    spelling = variable.spelling
+    if not spelling.startswith((variable.name, "export ")):
+        spelling = f"{variable.name}={spelling}"
+    return Setting(variable.value, variable.span, spelling, strength, (), variable.condition)
+
+
+def as_text(value: Value) -> Value:
+    """The value as a string."""
+    return lift(lambda item: item if isinstance(item, str) else str(item), value)
+
+
+def as_strings(value: Value, separator: str = ",") -> Value:
+    """Split a string into a tuple of its non-empty, stripped members."""
+    return lift(lambda item: tuple(part.strip() for part in str(item).split(separator) if part.strip()), value)
+
+
+def count_of(value: Value) -> Value:
+    """The number of members of a tuple value."""
+    return lift(lambda item: len(item) if isinstance(item, tuple) else 1, value)
+
+
+def first_of(item: Plain) -> Plain:
+    """The first member of a list; an empty string if there is none."""
+    return item[0] if isinstance(item, tuple) and item else ""
+
+
+def rejected_range(value: Value) -> str | None:
+    """The alternative of `value` that is a range with a minimum of 0 or above its maximum; None if there is none."""
+    for item in alternatives(value):
+        low, colon, high = (part.strip() for part in str(item).partition(":"))
+        if not re.fullmatch(r"\d{1,7}", low) or not re.fullmatch(r"\d{1,7}", high if colon else low):
+            return None
+        if int(high if colon else low) < int(low) or not int(low):
+            return str(item)
+    return None
+
+
+def node_range(value: Value) -> tuple[Value, Value]:
+    """The smallest node count and the possible node counts of `4` or `"2:4"`; both unresolved for other forms."""
+
+    def lowest(item: Plain) -> Plain:
+        return int(str(item).partition(":")[0])
+
+    smallest = lift(lowest, value)
+    rejected = rejected_range(value)
+    if rejected is not None:
+        return smallest, Unresolved(f"{rejected} is not a range of nodes")
+    counts: list[Plain] = []
+    for item in alternatives(value):
+        low, colon, high = str(item).partition(":")
+        if not re.fullmatch(r"\d{1,7}", low.strip()) or (colon and not re.fullmatch(r"\d{1,7}", high.strip())):
+            return smallest, not_a_number(str(item), ", nor MIN:MAX")
+        first, last = int(low), int(high) if colon else int(low)
+        if last - first >= _MAX_RANGE:
+            return smallest, Unresolved(f"any number of nodes from {first} to {last}")
+        counts.extend(range(first, last + 1))
+    return smallest, one_of(counts) if counts else value
+
+
+def endpoint(value: Value, parts: tuple[Value, ...] = ()) -> tuple[Value, Value | None]:
+    """Split `host:port` into host and port, each as far as known; the port is None when there is none."""
+    pieces = pieces_of(value, parts)
+    if isinstance(value, Unresolved):
+        halves = split_last(pieces, ":")
+        if halves is None:
+            return concatenate(pieces), None
+        host, port = halves
+        return host, as_int(port)
+    if isinstance(value, OneOf) and len({":" in str(item) for item in value.values}) > 1:
+        return lift(lambda item: _host(str(item)), value), Unresolved("given in one branch only")
+    host = lift(lambda item: _host(str(item)), value)
+    if not any(_port(str(item)) for item in alternatives(value)):
+        return host, None
+    return host, lift(lambda item: int(_port(str(item))), value)
+
+
+def _host(text: str) -> str:
+    text = text.strip()
+    bracketed = re.match(r"\[([^\]]*)\]", text)
+    if bracketed:
+        return bracketed[1]
+    if text.count(":") > 1 and not re.search(r"\.\d+:\d+$", text):
+        return text
+    return text.rpartition(":")[0] if ":" in text else text
+
+
+def _port(text: str) -> str:
+    text = text.strip()
+    if text.count(":") > 1 and not text.startswith("["):
+        return ""
+    match = re.search(r":([^:\]]*)$", text)
+    return match[1] if match else ""

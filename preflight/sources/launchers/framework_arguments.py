@@ -1,0 +1,128 @@
+"""The configuration file of a framework that a command line names, and the settings of it that the line overrides.
+
+`--job.config_file llama.toml --parallelism.tensor_parallel_degree=2` (torchtitan), `--config-file tiny.yaml`
+(nanotron), `train.yaml model.n_layers=2` (Composer), `-c gpt.yaml -o Distributed.mp_degree=2` (PaddleFleetX). The file
+is recognised by its content, not by the option before it; its claims arrive in the scope of the launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from preflight._util.budget import truncate
+from preflight.model.job import Claim, Known, Reference, Unresolved, Value
+from preflight.model.job.quantities import SETTING_PREFIX
+from preflight.sources.base import LaunchLine, SourceFile, Tree, Word
+from preflight.sources.configs.accelerate_config import AccelerateSource
+from preflight.sources.configs.deepspeed_json import DeepSpeedSource
+from preflight.sources.configs.framework_config import FrameworkConfigSource
+from preflight.sources.configs.frameworks.framework_source import framework_of, source_of
+from preflight.sources.configs.frameworks.table import Framework
+from preflight.sources.configs.model_config import ROLE as MODEL_ROLE
+from preflight.sources.configs.model_config import config_of
+from preflight.sources.configs.trainer_config import TrainerConfigSource
+from preflight.sources.configs.training_settings import TrainingSettingsSource
+from preflight.sources.launchers.claim_builder import ClaimBuilder
+from preflight.sources.launchers.option_parser import GivenOption, scan, table, text_of, texts
+from preflight.sources.launchers.overrides import find_overrides
+from preflight.sources.launchers.paths import relative
+
+#: The role in which a launch refers to such a file.
+ROLE = "configuration"
+#: torchtitan's own options, which are not settings of the configuration.
+_REGISTRY = table({"module": "--module", "config": "--config"}, abbreviations=False, interleaved=True)
+_FILE = "config_registry.py"
+_SUFFIXES = (".toml", ".yaml", ".yml", ".json")
+#: Arguments of a program that are searched for files; more words than this are data.
+_MAX_WORDS = 400
+
+
+def framework_claims(
+    line: LaunchLine, words: Sequence[Word], tree: Tree
+) -> tuple[tuple[Claim, ...], tuple[Reference, ...]]:
+    """The settings that a program's arguments override, and references to the configuration files they name.
+
+    Args:
+        line: the launch line.
+        words: the program and its arguments.
+        tree: where files are looked up.
+    """
+    words = truncate(words, _MAX_WORDS, "arguments of a program")
+    frameworks: list[Framework] = []
+    references: list[Reference] = []
+    for word, target, found in _files(line, words[1:], tree):
+        frameworks.extend([found] if found is not None else [])
+        references.append(Reference(target, ROLE, word.span, line.scope))
+    own = framework_of(text_of(words[0]) or "") if words and not frameworks else None
+    framework = own or (frameworks[0] if frameworks else None)
+    if framework is None:
+        return (), tuple(references)
+    references.extend(_find_registered(line, words[1:], tree, framework))
+    builder = ClaimBuilder(framework.name, line.scope, line.command.condition)
+    given = find_overrides(words[1:])
+    for key in framework.keys:
+        if key.path in given:
+            builder.add_setting(key.quantity, given[key.path], key.read, relation=key.relation)
+    for path in framework.extended_by:
+        builder.add_setting(f"{SETTING_PREFIX}{framework.name}.{path}", given.get(path), lambda value: value)
+    return tuple(builder.claims), tuple(references)
+
+
+def model_references(line: LaunchLine, claims: Iterable[Claim], tree: Tree) -> Iterator[Reference]:
+    """The `config.json` of each model that a line names as a folder of the tree."""
+    for claim in claims:
+        for text in texts(claim.value) if claim.quantity == "model_name" else ():
+            target = config_of(text, tree, relative(text, line, tree))
+            if target is not None:
+                yield Reference(target, MODEL_ROLE, claim.span, line.scope)
+
+
+def _find_registered(line: LaunchLine, words: Sequence[Word], tree: Tree, framework: Framework) -> Iterator[Reference]:
+    """The function that `--module llama3 --config llama3_8b` names (torchtitan/config/manager.py, 0.3)."""
+    scanned = scan(words, _REGISTRY)
+    module, config = scanned.last("module"), scanned.last("config")
+    name, function = (str(v.value) if isinstance(v, Known) else "" for v in _values(module, config))
+    if not name or not function.isidentifier() or module is None or config is None:
+        return
+    flat = name.replace(".", "/")
+    for candidate in (
+        *(f"{folder}/{flat}/{_FILE}" for folder in framework.registries),
+        f"{flat}/{_FILE}",
+        f"{flat}.py",
+    ):
+        target = relative(candidate, line, tree)
+        if target is not None and isinstance(tree.read(target), SourceFile):
+            yield Reference(target, f"recipe {function}", config.span, line.scope)
+            return
+
+
+def _values(*options: GivenOption | None) -> Iterator[Value]:
+    for option in options:
+        yield option.value if option is not None else Unresolved("not given")
+
+
+def _files(line: LaunchLine, words: Sequence[Word], tree: Tree) -> Iterator[tuple[Word, str, Framework | None]]:
+    """Every word that names a configuration, with the file and its framework; None for settings of no known one."""
+    for word in words:
+        for text in texts(word.value):
+            path = text.rpartition("=")[2] if text.startswith("-") else text
+            target = relative(path, line, tree) if path.lower().endswith(_SUFFIXES) else None
+            file = tree.read(target) if target is not None else None
+            if target is None or not isinstance(file, SourceFile):
+                continue
+            source = source_of(file)
+            if source is not None:
+                yield word, target, source.framework
+            elif _is_settings(file):
+                yield word, target, None
+
+
+#: Kinds of files that have readers of their own wherever a line names them.
+_OTHER_KINDS = (AccelerateSource(), DeepSpeedSource(), FrameworkConfigSource(), TrainerConfigSource())
+
+
+def _is_settings(file: SourceFile) -> bool:
+    """Whether a file has the settings of a training of no known framework, and is of no other kind."""
+    if not TrainingSettingsSource().recognises(file):
+        return False
+    return not any(source.recognises(file) for source in _OTHER_KINDS)

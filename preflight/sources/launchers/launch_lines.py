@@ -1,0 +1,558 @@
+"""Reads evaluated commands: removes wrappers, finds the launcher, lets its reader state claims, adds the context."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job import Claim, Known, Note, NoteKind, Scope, Span
+from preflight.sources.base import Command, LauncherReader, LaunchLine, Reading, SourceFile, Tree, Variable, Word
+from preflight.sources.containers.dockerfile import is_container_file
+from preflight.sources.hydra.frameworks import FRAMEWORKS
+from preflight.sources.hydra.run_config import framework_of_line, framework_of_program
+from preflight.sources.launchers import jsrun, slurm
+from preflight.sources.launchers.accelerate import AccelerateReader
+from preflight.sources.launchers.claim_builder import ClaimBuilder
+from preflight.sources.launchers.colossalai import ColossalReader
+from preflight.sources.launchers.composer import ComposerReader
+from preflight.sources.launchers.containers import state_containers
+from preflight.sources.launchers.deepspeed import DeepSpeedReader
+from preflight.sources.launchers.determined import DeterminedReader
+from preflight.sources.launchers.fabric import FabricReader
+from preflight.sources.launchers.framework_clis import NemoReader, PaddleFormersReader, PrimusReader
+from preflight.sources.launchers.installs import read_installs
+from preflight.sources.launchers.launch_context import (
+    MAX_VARIABLES,
+    state_context,
+    state_environment,
+    state_task_counts,
+    state_unread_variables,
+    wrappers_reach_nodes,
+)
+from preflight.sources.launchers.mpi import ProgramReader, app_contexts, is_program
+from preflight.sources.launchers.option_parser import known_prefix, text_of
+from preflight.sources.launchers.origins import with_origins
+from preflight.sources.launchers.overrides import starts_ranks
+from preflight.sources.launchers.paddle import PaddleReader
+from preflight.sources.launchers.paddle_v2 import PaddleV2Reader
+from preflight.sources.launchers.paddle_wrapper import PaddleWrapperReader, is_wrapper
+from preflight.sources.launchers.paths import relative
+from preflight.sources.launchers.program_arguments import gives_rank
+from preflight.sources.launchers.python import PythonReader, has_ranks, plain_program, spawns_ranks
+from preflight.sources.launchers.python_program import PythonProgram, is_python, python_program
+from preflight.sources.launchers.ray import RayReader
+from preflight.sources.launchers.rl_arguments import ARGUMENT_FRAMEWORKS, argument_framework
+from preflight.sources.launchers.script_arguments import is_one_of_several
+from preflight.sources.launchers.task_submission import submitted_task
+from preflight.sources.launchers.torchrun import TorchrunReader
+from preflight.sources.launchers.torchx import TorchxReader
+from preflight.sources.launchers.training_clis import (
+    AxolotlReader,
+    LlamaFactoryReader,
+    SwiftReader,
+    TrlReader,
+    TuneReader,
+)
+from preflight.sources.launchers.unknown_launcher import UnknownReader, unknown_launcher
+from preflight.sources.launchers.wrapper_tables import WRAPPER_SYNTAX
+from preflight.sources.launchers.wrappers import (
+    StrippedCommand,
+    Wrapper,
+    environment_of,
+    find_launcher,
+    only_mentions_programs,
+    program_name,
+    strip_wrappers,
+    with_default,
+)
+from preflight.sources.launchers.xpk import XpkReader
+
+#: Launcher readers in order of precedence; plain python is tried when none of them matches.
+READERS: tuple[LauncherReader, ...] = (
+    TorchrunReader(),
+    DeepSpeedReader(),
+    AccelerateReader(),
+    PaddleReader(),
+    PaddleWrapperReader(),
+    PaddleV2Reader(),
+    RayReader(),
+    ComposerReader(),
+    FabricReader(),
+    ColossalReader(),
+    TorchxReader(),
+    DeterminedReader(),
+    LlamaFactoryReader(),
+    AxolotlReader(),
+    TrlReader(),
+    TuneReader(),
+    SwiftReader(),
+    PrimusReader(),
+    NemoReader(),
+    PaddleFormersReader(),
+    XpkReader(),
+)
+_PYTHON_READER = PythonReader()
+_PROGRAM_READER = ProgramReader()
+_REACHES_NODES = ("deepspeed", "colossalai", "torchx", "xpk")
+#: Programs that start all ranks of a Ray cluster.
+_STARTS_ALL = frozenset(
+    [framework.name for framework in FRAMEWORKS if framework.starts_ranks]
+    + [framework.name for framework in ARGUMENT_FRAMEWORKS]
+)
+#: Launches read from one script.
+_MAX_LAUNCHES = 100
+#: Modules and scripts that do not train, even when srun starts several copies.
+_TOOLS = frozenset(
+    [
+        "setup.py",
+        "venv",
+        "pip",
+        "ensurepip",
+        "http.server",
+        "json.tool",
+        "site",
+        "torch.utils.collect_env",
+        "wandb",
+        "pytest",
+    ]
+)
+
+
+_DEFAULTED = lazy_pattern(r"\$\(\w+\)|\$\{\w+:?-")
+
+
+class _LauncherMatch(NamedTuple):
+    """A launcher on a line: its reader, its words, and the interpreter before `-m`."""
+
+    reader: LauncherReader
+    words: tuple[Word, ...]
+    interpreter: Word | None
+
+
+def read_commands(
+    commands: Sequence[Command],
+    header: Mapping[str, slurm.BatchOption],
+    tree: Tree,
+    *,
+    batch: bool,
+    scheduler: str = "slurm",
+) -> Reading:
+    """Read the claims of the commands of one script.
+
+    Args:
+        commands: the evaluated commands; inner ones follow their outer one.
+        header: the options of the script's batch header, under Slurm's names.
+        tree: looks up the files that they name.
+        batch: whether the script has such a header and therefore runs on the first node of an allocation.
+        scheduler: the scheduler of the header.
+    """
+    elsewhere = any(_starts_elsewhere(command) for command in commands)
+    claims: list[Claim] = []
+    result = Reading()
+    scopes_by_word: dict[Span, list[Scope]] = {}
+    for command, line in launch_lines(commands, header if batch else None, tree):
+        if len(result.launches) >= _MAX_LAUNCHES:
+            message = f"{_MAX_LAUNCHES} launches were read; later ones were not judged"
+            note = Note(NoteKind.TOO_LARGE, message, command.span, required=True)
+            result = replace(result, notes=(*result.notes, note))
+            break
+        if line is None and spawns_ranks(command, tree):
+            line = spawning_line(command, tree)
+        if line is None:
+            plain = plain_program(command, tree)
+            claims.extend(plain.claims)
+            submitted = submitted_task(command, tree).references
+            result = replace(result, references=(*result.references, *plain.references, *submitted))
+            continue
+        reading = _read_line(line, dict(header) if batch else {}, tree, elsewhere=elsewhere, scheduler=scheduler)
+        if not reading.launches:
+            continue
+        claims.extend(reading.claims)
+        for wrapper in line.wrappers:
+            scopes_by_word.setdefault(wrapper.word.span, []).append(line.line.scope)
+        result = replace(
+            result,
+            launches=(*result.launches, *reading.launches),
+            references=(*result.references, *reading.references),
+            notes=(*result.notes, *reading.notes),
+        )
+    claims.extend(state_containers(commands, scopes_by_word))
+    if result.launches:
+        installed = read_installs(commands, tree)
+        claims.extend(installed.claims)
+        result = replace(result, references=(*result.references, *installed.references))
+    return replace(result, claims=tuple(dict.fromkeys(claims)))
+
+
+def spawning_line(command: Command, tree: Tree) -> Line:
+    """The launch of a program that is started once and spawns its ranks."""
+    stripped = strip_wrappers(command)
+    environment = environment_of(command, stripped.wrappers, tree)
+    line = LaunchLine(
+        launch_id=f"{command.span.path}:{command.span.line}#spawn",
+        words=tuple(stripped.words),
+        command=replace(command, environment=environment),
+        wrappers=tuple(wrapper.name for wrapper in stripped.wrappers if wrapper.name != "env"),
+    )
+    return Line(line, _LauncherMatch(_PYTHON_READER, line.words, line.words[0]), stripped.wrappers, environment)
+
+
+def launch_lines(
+    commands: Sequence[Command], header: Mapping[str, slurm.BatchOption] | None, tree: Tree | None = None
+) -> Iterator[tuple[Command, Line | None]]:
+    """Yield every command with the launch line it is, or None.
+
+    A command is skipped when the rest of its line is among the commands as an inner one.
+    """
+    inner: dict[int, list[Command]] = {}
+    for command in commands:
+        if command.outer is not None:
+            inner.setdefault(id(command.outer), []).append(command)
+    ids: dict[str, int] = {}
+    for command in commands:
+        inside = inner.get(id(command), ())
+        if not _has_inner_command(command, inside):
+            # The commands that a script starts are in the list themselves.
+            yield command, launch_line(command, header, ids, tree, followed=bool(inside))
+
+
+def _has_inner_command(command: Command, inner: Sequence[Command]) -> bool:
+    """Whether the rest of this line (`ssh node1 torchrun ...`) is among the inner commands."""
+    places = {word.span for word in command.words} if inner else set()
+    return any(command_inside.words and command_inside.words[0].span in places for command_inside in inner)
+
+
+class Line(NamedTuple):
+    """A launch line with its reader, wrappers and environment.
+
+    `prefixed`: an unknown program comes before the launcher and may start it on other nodes.
+    """
+
+    line: LaunchLine
+    found: _LauncherMatch
+    wrappers: tuple[Wrapper, ...]
+    environment: dict[str, Variable]
+    prefixed: bool = False
+
+
+def launch_line(
+    command: Command,
+    header: Mapping[str, slurm.BatchOption] | None = None,
+    ids: dict[str, int] | None = None,
+    tree: Tree | None = None,
+    *,
+    followed: bool = False,
+) -> Line | None:
+    """Return the launch that a command is, or None.
+
+    Args:
+        command: the command.
+        header: the options of the batch script it is in; None outside of one.
+        ids: counts the launches on each line, for their ids.
+        tree: where programs and configuration files are looked up; without it only the words are known.
+        followed: whether the command starts a script whose commands have been read.
+    """
+    words = with_default(command.words, _starts_something)
+    if words is not command.words:
+        command = replace(command, words=words)
+    stripped = strip_wrappers(command)
+    if not stripped.words or only_mentions_programs(program_name(stripped.words)):
+        return None
+    found = _find_launcher(stripped.words)
+    prefixed = False
+    script = ""
+    if found is None:
+        at = find_launcher(stripped.words, _is_launcher)
+        if at is not None:
+            found = _find_launcher(stripped.words[at:])
+            prefixed = True
+            # A script that starts its arguments may set variables for them.
+            name = program_name(stripped.words)
+            script = name if found is not None and name.endswith(_SCRIPTS) else ""
+    if found is None:
+        stripped, found = _submitted_launcher(command, stripped)
+        prefixed = prefixed or found is not None
+    environment: dict[str, Variable] = {}
+    if found is not None or is_python(stripped.words):
+        environment = environment_of(command, stripped.wrappers, tree)
+    program = python_program(stripped.words) if found is None and is_python(stripped.words) else None
+    if program is not None and posixpath.basename(text_of(program.words[0]) or "") not in _TOOLS:
+        given = program.words[1:]
+        ranked = (
+            _is_distributed(header, stripped.wrappers, environment)
+            or starts_ranks(given)
+            or is_one_of_several(given)
+            or (tree is not None and not program.module and _is_given_rank(command, program, environment, tree))
+            or _starts_all_ranks(command, program, tree)
+        )
+        found = _LauncherMatch(_PYTHON_READER, stripped.words, stripped.words[0]) if ranked else None
+    if found is None and not followed and _is_program_of_ranks(stripped, header):
+        found = _LauncherMatch(_PROGRAM_READER, stripped.words, None)
+        environment = environment_of(command, stripped.wrappers, tree)
+    if found is None and not followed:
+        at = unknown_launcher(stripped.words, tree, command)
+        if at is not None:
+            found = _LauncherMatch(UnknownReader(at), stripped.words, None)
+            environment = environment_of(command, stripped.wrappers, tree)
+    if found is None:
+        return None
+    key = f"{command.span.path}:{command.span.line}"
+    counter = ids if ids is not None else {}
+    counter[key] = counter.get(key, 0) + 1
+    launch_id = key if counter[key] == 1 else f"{key}#{counter[key]}"
+    line = LaunchLine(
+        launch_id=launch_id,
+        words=found.words,
+        command=replace(command, environment=environment),
+        wrappers=(
+            *([command.submitter] if command.submitter else ()),
+            *(wrapper.name for wrapper in stripped.wrappers if wrapper.name != "env"),
+            *([script] if script else ()),
+        ),
+    )
+    return Line(line, found, stripped.wrappers, environment, prefixed)
+
+
+#: Ends of the names of shell scripts.
+_SCRIPTS = (".sh", ".bash")
+
+
+def _submitted_launcher(command: Command, stripped: StrippedCommand) -> tuple[StrippedCommand, _LauncherMatch | None]:
+    """The launcher that a script which submits jobs is given after `--`: `python submit.py --gpus 8 -- torchrun x.py`.
+
+    A quoted `&&` between commands is a word.
+    """
+    words = stripped.words
+    at = next((number for number, word in enumerate(words) if text_of(word) == "--"), None)
+    if at is None or not is_python(words):
+        return stripped, None
+    rest = words[at + 1 :]
+    ends = [number for number, word in enumerate(rest) if text_of(word) in ("&&", ";", "||")]
+    for start, end in zip([-1, *ends], [*ends, len(rest)], strict=True):
+        part = tuple(rest[start + 1 : end])
+        inner = strip_wrappers(replace(command, words=part)) if part else None
+        found = _find_launcher(inner.words) if inner is not None and inner.words else None
+        if inner is not None and found is not None:
+            return inner, found
+    return stripped, None
+
+
+def _is_given_rank(command: Command, program: PythonProgram, environment: Mapping[str, Variable], tree: Tree) -> bool:
+    """Whether a program is given its rank by an option or a variable that it reads itself."""
+    path = text_of(program.words[0])
+    target = relative(path, LaunchLine("", program.words, command), tree) if path else None
+    return gives_rank(target, program.words[1:], environment, tree)
+
+
+def _starts_all_ranks(command: Command, program: PythonProgram, tree: Tree | None) -> bool:
+    """Whether a program belongs to a framework that starts all ranks itself, over Ray."""
+    words = program.words
+    name = known_prefix(words[0])
+    if argument_framework(name, words[1:]) is not None:
+        return True
+    if tree is None:
+        framework = framework_of_program(name, words[1:])
+    else:
+        framework = framework_of_line(LaunchLine("", words, command), words, tree)
+    return framework is not None and framework.starts_ranks
+
+
+def _starts_something(name: str) -> bool:
+    return name in WRAPPER_SYNTAX or name.startswith("python") or any(name in reader.names for reader in READERS)
+
+
+def _is_program_of_ranks(stripped: StrippedCommand, header: Mapping[str, slurm.BatchOption] | None) -> bool:
+    """Whether mpirun or srun directly starts several copies of a program that no other reader knows.
+
+    mpirun without a count uses the slots of its hosts, of the allocation or of the machine. srun starts tools of all
+    kinds, so a program without a path counts only if several of its tasks run on one node.
+    """
+    if not stripped.wrappers or not is_program(stripped.words[0]):
+        return False
+    starter = stripped.wrappers[-1]
+    if starter.name in ("mpirun", "horovodrun"):
+        count = starter.scanned.last("np")
+        return count is None or count.value not in (Known("1"), Known(1))
+    if starter.name == "srun":
+        by_path = "/" in (text_of(stripped.words[0]) or "")
+        return (by_path and not _starts_one_task(starter, header)) or _starts_several_on_a_node(starter, header)
+    return False
+
+
+def _starts_several_on_a_node(srun: Wrapper, header: Mapping[str, slurm.BatchOption] | None) -> bool:
+    """Whether srun has options to start more than one task on a node, or more tasks than nodes."""
+    options = slurm.from_options(srun.scanned.given)
+    counts = {**(header or {}), **options}
+    per_node = counts.get("ntasks_per_node")
+    if per_node is not None and "ntasks" not in options:
+        return not _equals_one(per_node)
+    tasks, nodes = counts.get("ntasks"), counts.get("nodes")
+    if tasks is None or _equals_one(tasks) or not isinstance(tasks.value, Known):
+        return False
+    return nodes is None or nodes.value != tasks.value
+
+
+def _is_launcher(name: str) -> bool:
+    """Whether a name anywhere on a line is a launcher; `paddle` does not count, because elsewhere on a line that word
+    may mean anything.
+    """
+    return name != "paddle" and any(name in reader.names for reader in READERS)
+
+
+def _find_launcher(words: Sequence[Word]) -> _LauncherMatch | None:
+    name = program_name(words)
+    for reader in READERS:
+        if name in reader.names:
+            return _LauncherMatch(reader, tuple(words), None)
+    if not is_python(words):
+        return None
+    program = python_program(words)
+    if program is None:
+        return None
+    inner = text_of(program.words[0]) or ""
+    for reader in READERS:
+        if program.module and f"-m {inner}" in reader.names:
+            return _LauncherMatch(reader, program.words, program.interpreter)
+        # `python /opt/env/bin/torchrun`, `python .../torch/distributed/launch.py`
+        as_module = inner.removesuffix(".py").replace("/", ".")
+        if not program.module and (
+            posixpath.basename(inner) in reader.names
+            or any(
+                as_module.endswith("." + module[3:])
+                for module in reader.names
+                if module.startswith("-m ") and "." in module
+            )
+        ):
+            return _LauncherMatch(reader, program.words, program.interpreter)
+    if not program.module and inner.endswith(".py") and is_wrapper(program.words):
+        return _LauncherMatch(PaddleWrapperReader(), program.words, program.interpreter)
+    return None
+
+
+def _is_distributed(
+    header: Mapping[str, slurm.BatchOption] | None, wrappers: Sequence[Wrapper], environment: Mapping[str, Variable]
+) -> bool:
+    if has_ranks(environment):
+        return True
+    for wrapper in reversed(wrappers):
+        if wrapper.name == "horovodrun":
+            return True
+        if wrapper.name == "mpirun":
+            count = wrapper.scanned.last("np")
+            return count is None or count.value not in (Known("1"), Known(1))
+        if wrapper.name == "jsrun":
+            return not jsrun.starts_one_task(wrapper.scanned)
+        if wrapper.name == "srun":
+            return not _starts_one_task(wrapper, header)
+    return False
+
+
+def _starts_one_task(srun: Wrapper, header: Mapping[str, slurm.BatchOption] | None) -> bool:
+    """Whether srun starts a single task, which is preparation or conversion and not a rank."""
+    options = slurm.from_options(srun.scanned.given)
+    if "ntasks" in options:
+        return _equals_one(options["ntasks"])
+    if header is None and not options:
+        # Typed inside an allocation of unknown size.
+        return False
+    counts = {**(header or {}), **options}
+    if "ntasks" in counts and not ({"nodes", "ntasks_per_node"} & set(options)):
+        return _equals_one(counts["ntasks"])
+    return all(_equals_one(counts[dest]) for dest in ("nodes", "ntasks_per_node") if dest in counts)
+
+
+def _equals_one(options: slurm.BatchOption) -> bool:
+    """Whether an option is one, and not only by a default that the caller changes: `$(NP)` of make, `${NP:-1}`."""
+    return options.value in (Known("1"), Known(1)) and _DEFAULTED.search(options.spelling) is None
+
+
+def _starts_elsewhere(command: Command) -> bool:
+    """Whether a command starts a relevant program on other nodes."""
+    stripped = strip_wrappers(command)
+    if not wrappers_reach_nodes(stripped.wrappers):
+        return program_name(stripped.words) in ("parallel-ssh", "pssh", "ray", "dsh", "parallel")
+    if not stripped.words:
+        return True
+    name = program_name(stripped.words)
+    words = (text_of(stripped.words[0]) or "").split()
+    return name not in slurm.HARMLESS and not (words and posixpath.basename(words[0]) in slurm.HARMLESS)
+
+
+def _read_line(
+    line: Line, header: dict[str, slurm.BatchOption], tree: Tree, *, elsewhere: bool, scheduler: str
+) -> Reading:
+    launch = line.line
+    reading = line.found.reader.read(launch, tree)
+    if not reading.launches:
+        return reading
+    context, references = state_context(launch, line.wrappers, line.found.interpreter, tree)
+    starts_all = any(started.launcher in _STARTS_ALL for started in reading.launches)
+    copies = state_task_counts(
+        launch,
+        # One task starts ranks on all nodes of the Ray cluster.
+        () if starts_all else line.wrappers,
+        header,
+        elsewhere=elsewhere or line.prefixed,
+        reaches_nodes=starts_all or any(started.launcher in _REACHES_NODES for started in reading.launches),
+        scheduler=scheduler,
+    )
+    environment = state_environment(launch, line.environment)
+    unread = state_unread_variables(launch, line.environment, tree)
+    blanks = ClaimBuilder("shell", launch.scope, launch.command.condition)
+    final = launch.words[-1]
+    if _ends_at_blank(final, tree):
+        blanks.add("blank_word", Known(" "), final.span, f"{final.spelling} \\ ")
+    notes = reading.notes
+    if len(line.environment) > MAX_VARIABLES:
+        message = f"only the first {MAX_VARIABLES} variables of this launch were read"
+        notes = (*notes, Note(NoteKind.TOO_LARGE, message, launch.command.span, required=True))
+    notes = (*notes, *_other_programs(line.wrappers))
+    launches = reading.launches
+    if any(wrapper.scanned.last("detach") is not None for wrapper in line.wrappers):
+        # `docker run -d` returns while the container runs.
+        launches = tuple(replace(started, concurrent=True) for started in launches)
+    return replace(
+        reading,
+        launches=launches,
+        claims=with_origins(
+            (*copies.claims, *reading.claims, *context.claims, *environment.claims, *unread, *blanks.claims),
+            launch.command,
+        ),
+        notes=notes,
+        references=(*reading.references, *references),
+    )
+
+
+def _ends_at_blank(word: Word, tree: Tree) -> bool:
+    """Whether a line ends in a backslash and blanks after the last word of a launch, and another line follows.
+
+    Docker's parser removes blanks after the backslash, so container files continue such a line.
+    """
+    if is_container_file(word.span.path):
+        return False
+    file = tree.read(word.span.path)
+    lines = file.text.split("\n") if isinstance(file, SourceFile) else []
+    if not word.span.end_line < len(lines):
+        return False
+    rest = lines[word.span.end_line - 1][word.span.end_column - 1 :]
+    return re.fullmatch(r"\s*\\[ \t]+", rest) is not None and bool(lines[word.span.end_line].strip())
+
+
+def _other_programs(wrappers: Sequence[Wrapper]) -> Iterator[Note]:
+    """Name the programs of `mpirun -np 1 a : -np 2 b`, or of such an srun, after the first: they are ranks of the same
+    world.
+    """
+    for wrapper in wrappers:
+        if wrapper.name not in ("mpirun", "srun"):
+            continue
+        first, *others = app_contexts(wrapper.command.words[1:])
+        different = [words for words in others if text_of(words[-1]) != text_of(first[-1])]
+        if different:
+            count = len(different)
+            programs = "program" if count == 1 else "programs"
+            message = f"{count} more {programs} of this {wrapper.name} not read: all of them are ranks of one world"
+            yield Note(NoteKind.UNSUPPORTED, message, wrapper.word.span)

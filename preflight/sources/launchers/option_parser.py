@@ -1,0 +1,382 @@
+"""Parses the options of a command line as the launcher's own parser does.
+
+Unlike a real parser it accepts words with unknown parts: `--rdzv_endpoint=$HEAD:29500` still gives the port, and a word
+that may stand for several (`$EXTRA_ARGS`) makes the result incomplete instead of wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job import Known, OneOf, Span, Unresolved, Value, alternatives, lift
+from preflight.model.job.symbols import with_affixes
+from preflight.sources.base import NO_VALUE, Word
+from preflight.sources.tables.row import Generated
+
+#: Words searched for a program after a word that may be several.
+_MAX_WORDS = 200
+
+
+class Option(NamedTuple):
+    """One option.
+
+    Args:
+        dest: its name in claims.
+        takes: the number of words that follow it.
+        pair: whether name and value are two words or, with a `=`, one (`-genv NAME VALUE`, `-genv NAME=VALUE`).
+    """
+
+    dest: str
+    takes: int = 1
+    pair: bool = False
+
+
+class Table(NamedTuple):
+    """All options of one program.
+
+    Args:
+        options: every spelling with its option.
+        abbreviations: whether a unique prefix of a long option counts (argparse, getopt_long).
+        interleaved: whether options may follow the first positional word.
+        single_dash: whether long options have one dash (Open MPI's `-np`, `-hostfile`).
+    """
+
+    options: Mapping[str, Option]
+    abbreviations: bool = True
+    interleaved: bool = False
+    single_dash: bool = False
+
+    def find(self, spelling: str) -> Option | None:
+        """The option that `spelling` means, exactly or abbreviated."""
+        exact = self.options.get(spelling)
+        if exact is not None or not self.abbreviations or not spelling.startswith("--") or len(spelling) < 4:
+            return exact
+        found = {self.options[name] for name in self.options if name.startswith(spelling)}
+        return found.pop() if len(found) == 1 else None
+
+
+class GivenOption(NamedTuple):
+    """One option on the line. `parts` are the pieces of its value when there are several."""
+
+    dest: str
+    value: Value
+    span: Span
+    spelling: str
+    parts: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedLine:
+    """A parsed command line.
+
+    Args:
+        given: its options.
+        rest: the words from the first positional one on.
+        incomplete: whether a word may hide further options, so that a missing option may still be set.
+        unknown: the options that are not in the table.
+    """
+
+    given: tuple[GivenOption, ...] = ()
+    rest: tuple[Word, ...] = ()
+    incomplete: bool = False
+    unknown: tuple[Word, ...] = field(default=())
+
+    def last(self, *dests: str) -> GivenOption | None:
+        """The option in force among `dests`: the last one, as in most parsers."""
+        return next((given for given in reversed(self.given) if given.dest in dests), None)
+
+    def every(self, dest: str) -> tuple[GivenOption, ...]:
+        """All occurrences of an option that may be repeated."""
+        return tuple(given for given in self.given if given.dest == dest)
+
+
+def table(
+    valued: Mapping[str, str] | None = None,
+    flags: Mapping[str, str] | None = None,
+    *,
+    abbreviations: bool = True,
+    interleaved: bool = False,
+    single_dash: bool = False,
+) -> Table:
+    """Build a table from `dest -> spellings separated by blanks`, for options with a value and for flags."""
+    options: dict[str, Option] = {}
+    for takes, names in ((1, valued or {}), (0, flags or {})):
+        for dest, spellings in names.items():
+            for spelling in spellings.split():
+                options[spelling] = Option(dest, takes)
+    return Table(options, abbreviations=abbreviations, interleaved=interleaved, single_dash=single_dash)
+
+
+def generated_table(
+    *tables: Generated,
+    renamed: Mapping[str, str] | None = None,
+    valued: Mapping[str, str] | None = None,
+    flags: Mapping[str, str] | None = None,
+    abbreviations: bool = True,
+    interleaved: bool = False,
+    single_dash: bool = False,
+) -> Table:
+    """Build a table from generated ones, adding `--help`, `valued` and `flags`; the first spelling found wins.
+
+    Args:
+        tables: the generated tables.
+        renamed: names that the reader uses instead of the parser's own.
+        valued: further options with a value.
+        flags: further options without one.
+        abbreviations: see `Table`.
+        interleaved: see `Table`.
+        single_dash: see `Table`.
+
+    An option with a variable number of values is parsed as if it had one.
+    """
+    options = dict(table(valued, {"help": "-h --help", **(flags or {})}).options)
+    for rows in tables:
+        for row in rows.rows:
+            option = Option((renamed or {}).get(row.dest, row.dest), int(row.takes) if row.takes.isdecimal() else 1)
+            for spelling in row.spellings:
+                options.setdefault(spelling, option)
+    return Table(options, abbreviations=abbreviations, interleaved=interleaved, single_dash=single_dash)
+
+
+#: No program is called so: a number, or hosts with their slots.
+_NO_PROGRAM = lazy_pattern(r"-?\d+(?:\.\d+)?|(?:[\w.-]+:\d+,?)+")
+
+
+def scan(words: Sequence[Word], known: Table) -> ScannedLine:
+    """Split `words`, without the program's name, into options and the rest."""
+    given: list[GivenOption] = []
+    unknown: list[Word] = []
+    kept: list[Word] = []
+    incomplete = False
+    index = 0
+    while index < len(words):
+        word = words[index]
+        index += 1
+        if word.many and not _is_option(word):
+            following = words[index : index + _MAX_WORDS]
+            if _hides_options(following) or _precedes_option(following, known):
+                incomplete = True
+                continue
+            return ScannedLine(tuple(given), tuple(words[index - 1 :]), incomplete, tuple(unknown))
+        text = known_prefix(word)
+        if text == "--" and isinstance(word.value, Known):
+            return ScannedLine(tuple(given), (*kept, *words[index:]), incomplete, tuple(unknown))
+        if not text.startswith("-") or text == "-":
+            if known.interleaved:
+                kept.append(word)
+                continue
+            return ScannedLine(tuple(given), tuple(words[index - 1 :]), incomplete, tuple(unknown))
+        taken = _parse_option(word, text, words[index : index + 2], known)
+        if taken is None:
+            unknown.append(word)
+            incomplete = incomplete or isinstance(word.value, Unresolved)
+            if index < len(words) and "=" not in text and _NO_PROGRAM.fullmatch(known_prefix(words[index])):
+                # The value of the unknown option.
+                index += 1
+            continue
+        found, consumed = taken
+        given.extend(found)
+        index += consumed
+    return ScannedLine(tuple(given), tuple(kept), incomplete, tuple(unknown))
+
+
+def _parse_option(
+    word: Word, text: str, following: Sequence[Word], known: Table
+) -> tuple[list[GivenOption], int] | None:
+    """Parse the options in `word`, and the number of further words they take; None for an unknown option."""
+    name, equals, _ = text.partition("=")
+    option = known.find(name)
+    if option is not None and equals:
+        return [
+            GivenOption(
+                option.dest,
+                _value_after(word, len(name) + 1),
+                word.span,
+                word.spelling,
+                _pieces_after(word, len(name) + 1),
+            )
+        ], 0
+    if option is not None and isinstance(word.value, Known):
+        if not option.takes:
+            return [GivenOption(option.dest, Known(True), word.span, word.spelling)], 0
+        if not following:
+            return [GivenOption(option.dest, NO_VALUE, word.span, word.spelling)], 0
+        if option.pair and "=" in known_prefix(following[0]):
+            option = Option(option.dest)
+        if option.takes > 1:
+            last = following[min(option.takes, len(following)) - 1]
+            spelled = " ".join(item.spelling for item in (word, *following[: option.takes]))
+            combined = lift(
+                lambda *texts_given: " ".join(map(str, texts_given)),
+                *(item.value for item in following[: option.takes]),
+            )
+            return [GivenOption(option.dest, combined, join_spans(word.span, last.span), spelled)], option.takes
+        value = following[0]
+        return [
+            GivenOption(
+                option.dest,
+                value.value,
+                join_spans(word.span, value.span),
+                f"{word.spelling} {value.spelling}",
+                value.parts,
+            )
+        ], 1
+    if text.startswith("--") or (known.single_dash and known.options.get(text[:2]) is None):
+        return None
+    return _parse_short_options(word, text, following, known)
+
+
+def _parse_short_options(
+    word: Word, text: str, following: Sequence[Word], known: Table
+) -> tuple[list[GivenOption], int] | None:
+    """Parse several short options in one word: `-N4`, `-vn2`, `-lv`."""
+    found: list[GivenOption] = []
+    for position in range(1, len(text)):
+        option = known.options.get("-" + text[position])
+        if option is None:
+            return None
+        if not option.takes:
+            found.append(GivenOption(option.dest, Known(True), word.span, word.spelling))
+            continue
+        if position + 1 < len(text) or not isinstance(word.value, Known):
+            start = position + 1
+            found.append(
+                GivenOption(
+                    option.dest, _value_after(word, start), word.span, word.spelling, _pieces_after(word, start)
+                )
+            )
+            return found, 0
+        if not following:
+            found.append(GivenOption(option.dest, NO_VALUE, word.span, word.spelling))
+            return found, 0
+        value = following[0]
+        spelling = f"{word.spelling} {value.spelling}"
+        found.append(GivenOption(option.dest, value.value, join_spans(word.span, value.span), spelling, value.parts))
+        return found, 1
+    return found, 0
+
+
+def known_prefix(word: Word) -> str:
+    """The known beginning of a word: all of it, or the text before the first unknown piece."""
+    if isinstance(word.value, Known):
+        return str(word.value.value)
+    if isinstance(word.value, OneOf):
+        return _common_prefix([str(value) for value in word.value.values])
+    if word.parts:
+        first = word.parts[0]
+        return str(first.value) if isinstance(first, Known) else ""
+    bare = word.spelling.strip("\"'")
+    cut = min((at for at in (bare.find("$"), bare.find("`")) if at >= 0), default=len(bare))
+    return bare[:cut].replace('"', "").replace("'", "")
+
+
+def text_of(word: Word) -> str | None:
+    """The text of a word, or None when it is unknown."""
+    return str(word.value.value) if isinstance(word.value, Known) and not word.many else None
+
+
+def join_spans(first: Span, last: Span) -> Span:
+    """A span from the start of `first` to the end of `last`; only `first` when `last` does not follow it."""
+    if first.path != last.path or (last.end_line, last.end_column) < (first.line, first.column):
+        return first
+    return Span(first.path, first.line, first.column, last.end_line, last.end_column, first.snippet)
+
+
+def pieces_of(value: Value, parts: tuple[Value, ...]) -> tuple[Value, ...]:
+    """The pieces that a value was built from; the value itself when it is in one piece."""
+    return parts if parts and isinstance(value, Unresolved) else (value,)
+
+
+def concatenate(parts: Sequence[Value]) -> Value:
+    """Concatenate values."""
+    if len(parts) == 1:
+        return parts[0]
+    holes = [index for index, part in enumerate(parts) if isinstance(part, Unresolved)]
+    if len(holes) == 1 and all(isinstance(part, Known | Unresolved) for part in parts):
+        around = [
+            "".join(str(part.value) for part in side if isinstance(part, Known))
+            for side in (parts[: holes[0]], parts[holes[0] + 1 :])
+        ]
+        hole = parts[holes[0]]
+        if isinstance(hole, Unresolved) and not any("`" in text for text in around):
+            return with_affixes(hole, *around)
+    return lift(lambda *texts_given: "".join(str(piece) for piece in texts_given), *parts)
+
+
+def split_last(parts: Sequence[Value], sign: str) -> tuple[Value, Value] | None:
+    """Split at the last known `sign`; None when no known piece has it."""
+    for index in range(len(parts) - 1, -1, -1):
+        part = parts[index]
+        if not isinstance(part, Known) or sign not in str(part.value):
+            continue
+        before, _, after = str(part.value).rpartition(sign)
+        left = [*parts[:index], *([Known(before)] if before else [])]
+        right = [*([Known(after)] if after else []), *parts[index + 1 :]]
+        return concatenate(left) if left else Known(""), concatenate(right) if right else Known("")
+    return None
+
+
+def texts(value: Value) -> tuple[str, ...]:
+    """Every string that a value may be."""
+    return tuple(str(item) for item in alternatives(value))
+
+
+def _value_after(word: Word, start: int) -> Value:
+    if isinstance(word.value, Unresolved):
+        return concatenate(_pieces_after(word, start) or (word.value,))
+    return lift(lambda item: str(item)[start:], word.value)
+
+
+def _pieces_after(word: Word, start: int) -> tuple[Value, ...]:
+    if not word.parts:
+        return ()
+    first = word.parts[0]
+    if not isinstance(first, Known) or len(str(first.value)) < start:
+        return ()
+    rest = str(first.value)[start:]
+    return (*((Known(rest),) if rest else ()), *word.parts[1:])
+
+
+def _common_prefix(words: Sequence[str]) -> str:
+    first, last = min(words), max(words)
+    at = 0
+    while at < len(first) and at < len(last) and first[at] == last[at]:
+        at += 1
+    return first[:at]
+
+
+def _is_option(word: Word) -> bool:
+    return known_prefix(word).startswith("-")
+
+
+def _precedes_option(following: Sequence[Word], known: Table) -> bool:
+    """Whether an option of the same program comes next: if so, the unknown words before it can only be options."""
+    first = next((word for word in following if not word.many), None)
+    name = (text_of(first) or "").partition("=")[0] if first is not None else ""
+    return name.startswith("--") and known.find(name) is not None
+
+
+def _hides_options(following: Sequence[Word]) -> bool:
+    """Whether a program still follows: if so, the unknown words before it can only be options."""
+    for word in following[:_MAX_WORDS]:
+        text = text_of(word)
+        if text is None:
+            if known_prefix(word).startswith("-"):
+                continue
+            if word.spelling.strip("\"'{}").endswith(".py"):
+                return True
+            continue
+        if text.endswith((".py", ".pyc")) or text.rpartition("/")[2] in (
+            "-m",
+            "--module",
+            "torchrun",
+            "deepspeed",
+            "python",
+            "python3",
+            "bash",
+        ):
+            return True
+    return False

@@ -1,0 +1,1 @@
+"""Task files of orchestrators that run one script on every node: SkyPilot, dstack, MosaicML's mcli."""

@@ -1,0 +1,141 @@
+"""Claims about the script's own command line: the default values of its options."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from preflight._util.redaction import scrub
+from preflight._util.secret_names import is_secret
+from preflight.model.job import Claim, Strength, Unresolved, Value, alternatives, lift
+from preflight.model.job.quantities import QUANTITIES
+from preflight.model.job.value import Plain
+from preflight.sources.python.module import Module, argument, value_of
+from preflight.sources.python.outline import dotted
+
+#: Option names (without dashes, `-` as `_`) with the same meaning in every known script. `--batch-size` and
+#: `--world-size` are not among them: their meaning differs between scripts.
+OPTION_QUANTITY: dict[str, str] = {
+    "micro_batch_size": "micro_batch_size_per_gpu",
+    "train_micro_batch_size_per_gpu": "micro_batch_size_per_gpu",
+    "per_device_train_batch_size": "micro_batch_size_per_gpu",
+    "per_gpu_train_batch_size": "micro_batch_size_per_gpu",
+    "global_batch_size": "train_batch_size",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "grad_accum_steps": "gradient_accumulation_steps",
+    "gradient_accumulation": "gradient_accumulation_steps",
+    "accumulation_steps": "gradient_accumulation_steps",
+    "tensor_model_parallel_size": "tensor_parallel_size",
+    "tensor_parallel_size": "tensor_parallel_size",
+    "tp_size": "tensor_parallel_size",
+    "pipeline_model_parallel_size": "pipeline_parallel_size",
+    "pipeline_parallel_size": "pipeline_parallel_size",
+    "pp_size": "pipeline_parallel_size",
+    "context_parallel_size": "context_parallel_size",
+    "expert_model_parallel_size": "expert_parallel_size",
+    "expert_parallel_size": "expert_parallel_size",
+    "distributed_backend": "backend",
+    "dist_backend": "backend",
+    "ddp_backend": "backend",
+    "master_port": "master_port",
+    "master_addr": "master_addr",
+    "ddp_timeout": "process_group_timeout_s",
+    "num_workers": "dataloader_workers",
+    "data_path": "data_path",
+    "data_dir": "data_path",
+    "data_root": "data_path",
+    "dataset_path": "data_path",
+    "train_file": "data_path",
+    "output_dir": "checkpoint_path",
+    "out_dir": "checkpoint_path",
+    "save_dir": "checkpoint_path",
+    "save_total_limit": "checkpoints_kept",
+}
+_LOCAL_RANK = ("--local_rank", "--local-rank")
+
+
+def claims(module: Module) -> Iterator[Claim]:
+    """All claims about options and their defaults."""
+    for call in module.calls:
+        if not isinstance(call.func, ast.Attribute):
+            continue
+        if call.func.attr == "add_argument" or module.called(call) == "click.option":
+            yield from _option(module, call)
+    yield from _strict_parser(module)
+
+
+def _strict_parser(module: Module) -> Iterator[Claim]:
+    """State that the script's only parser declares all options itself by name, and accepts no others."""
+    makers = [call for call in module.calls if module.called(call) == "argparse.ArgumentParser"]
+    methods = {id(call): call.func.attr for call in module.calls if isinstance(call.func, ast.Attribute)}
+    if len(makers) != 1 or "parse_known_args" in methods.values() or argument(makers[0], "parents") is not None:
+        return
+    if "REMAINDER" in module.file.text or "sys.argv" in module.file.text:
+        # The rest of the line goes to a positional, or the script changes the line before it is parsed.
+        return
+    parser = module.bound_to(makers[0])
+    parses: list[ast.Call] = []
+    for call in module.calls:
+        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        if parser and any(dotted(item) == parser for item in given):
+            return
+        method = methods.get(id(call))
+        if method == "add_argument" and not all(isinstance(item, ast.Constant) for item in call.args):
+            return
+        if method == "parse_args":
+            parses.append(call)
+    if len(parses) == 1 and not parses[0].args and not parses[0].keywords:
+        yield module.claim("strict_arguments", True, parses[0])
+        names = [
+            str(item.value)
+            for call in module.calls
+            if methods.get(id(call)) == "add_argument"
+            for item in call.args
+            if isinstance(item, ast.Constant) and str(item.value).startswith("-")
+        ]
+        yield module.claim("declared_options", tuple(dict.fromkeys(names)), parses[0])
+
+
+def _option(module: Module, call: ast.Call) -> Iterator[Claim]:
+    written = [item for item in call.args if isinstance(item, ast.Constant) and isinstance(item.value, str)]
+    names = [str(item.value) for item in written]
+    for item, name in zip(written, names, strict=True):
+        if name in _LOCAL_RANK:
+            yield module.claim("local_rank_argument", name, item, spelling=name)
+    given = argument(call, "default")
+    long = next((name for name in names if name.startswith("--")), None)
+    if long is None or given is None or is_secret(long):
+        return
+    value = _convert_default(module, call, module.fold(value_of(given)))
+    found = alternatives(value)
+    if not found or any(item is None or item == "" for item in found):
+        return
+    spelling = f"{long}={module.text(value_of(given))}"
+    yield module.claim(
+        "argument_default",
+        lift(lambda item: scrub(str(item)), value),
+        given,
+        strength=Strength.DEFAULT,
+        spelling=spelling,
+    )
+    quantity = OPTION_QUANTITY.get(long.lstrip("-").replace("-", "_"))
+    if quantity is None or any(isinstance(item, tuple) for item in found):
+        return
+    if not any(isinstance(item, (int, float)) and item < 0 for item in found):
+        if QUANTITIES[quantity].kind is int:
+            # `default="29500"` without a type: the script itself converts it to a number somewhere.
+            value = lift(_as_integer, value)
+        yield module.claim(quantity, value, given, strength=Strength.DEFAULT, spelling=spelling)
+
+
+def _convert_default(module: Module, call: ast.Call, value: Value) -> Value:
+    """Convert a default that is a string, as argparse does: `type=int, default="8"` is 8."""
+    given = argument(call, "type")
+    if given is None or module.name(value_of(given)) != "int":
+        return value
+    read = lift(_as_integer, value)
+    return value if isinstance(read, Unresolved) else read
+
+
+def _as_integer(item: Plain) -> Plain:
+    return int(item) if isinstance(item, str) and len(item) < 20 else item

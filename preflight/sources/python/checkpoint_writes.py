@@ -1,0 +1,172 @@
+"""Claims about checkpoints: which ranks write them, and where."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job import Claim, Known, alternatives
+from preflight.sources.python.executing_ranks import ranks_of
+from preflight.sources.python.module import Module, argument, last, value_of
+from preflight.sources.python.outline import end_of
+from preflight.sources.python.rank_conditions import RankSet
+
+#: Calls that write a model's state, by the last part of the name.
+_SAVES = lazy_pattern(
+    r"save_?(?:the_)?(?:model|checkpoint|ckpt|state_dict|weights|pretrained|training_state|snapshot|networks?)s?\w*"
+    r"|\w*Checkpoint(?:Saver|Manager|er|Writer)|ModelCheckpoint|save_file|save_(?:latest|last|best)\w*|write_checkpoint\w*|dump_checkpoint\w*"
+)
+_LIBRARY_SAVES = ("torch.save", "paddle.save", "torch.jit.save", "xm.save", "torch_xla.core.xla_model.save")
+#: Names of checkpoints and of their files.
+_STATE = lazy_pattern(r"state|model|net|optim|ckpt|checkpoint|snapshot|weight|param", re.IGNORECASE)
+#: Words for objects that describe a model but are not one.
+_ABOUT_MODEL = lazy_pattern(r"(?:card|config|cfg|info|args|table|log|summary|index)$", re.IGNORECASE)
+#: Words for work other than training that one process does.
+_SIDE_WORK = lazy_pattern(r"export|convert|onnx|torchscript|infer|predict|demo|visuali[sz]e|merge_lora", re.IGNORECASE)
+_MODEL = lazy_pattern(r"model|net$|ckpt|checkpoint|saver$|agent|policy", re.IGNORECASE)
+#: Saved objects that are not checkpoints of a run, and destinations that are not files.
+_NOT_CHECKPOINTS = lazy_pattern(
+    r"dataset|cache|vocab|feature|history|buf|stream|bytesio|stat(?:s|istics)?$|vectors", re.IGNORECASE
+)
+_DISTRIBUTED = lazy_pattern(
+    r"DistributedDataParallel|FullyShardedDataParallel|fully_shard|init_process_group|horovod|init_parallel_env"
+)
+#: Names in a path that make it different on every rank or node.
+_OWN_PATH = lazy_pattern(
+    r"rank|node|host|proc|worker|shard|pid|uuid|tmp|temp|scratch|local|getpid|device|gpu", re.IGNORECASE
+)
+
+#: Folders that every node has of its own.
+_OWN_DISKS = ("/tmp/", "/var/tmp/", "/dev/shm/")
+
+
+def claims(module: Module) -> Iterator[Claim]:
+    """All claims about which ranks write checkpoints."""
+    distributed = _DISTRIBUTED.search(module.file.text) is not None and not _is_of_one_rank(module)
+    for call in module.named("save", *(name for name in module.by_name if _SAVES.fullmatch(name))):
+        name = module.called(call)
+        library = name in _LIBRARY_SAVES
+        if not library and not _SAVES.fullmatch(last(name)) and not _saves_model(call):
+            continue
+        if library and not _STATE.search(" ".join(module.text(given) for given in call.args)):
+            continue
+        if _has_own_path(module, call) or any(_is_not_checkpoint(module, given) for given in call.args):
+            continue
+        guard_of = ranks_of(module).guard_of(call)
+        if guard_of.who is RankSet.LOCAL_FIRST and guard_of.test is not None:
+            guard = module.claim("checkpoint_guard", guard_of.who.value, guard_of.test, condition="")
+            yield module.claim("checkpoint_written", guard_of.who.value, call, because=(guard,))
+        elif guard_of.who is RankSet.ALL and name in _LIBRARY_SAVES[:2] and distributed:
+            yield module.claim("checkpoint_written", guard_of.who.value, call)
+
+
+def shared_files(module: Module) -> Iterator[Claim]:
+    """All claims about files on a node's own disk that rank 0 writes and every rank reads."""
+    if _DISTRIBUTED.search(module.file.text) is None:
+        return
+    written: dict[str, ast.Call] = {}
+    for call in module.named("save"):
+        path = _own_disk(module, argument(call, "f", 1))
+        if path and module.called(call) in _LIBRARY_SAVES[:2] and ranks_of(module).guard_of(call).who is RankSet.FIRST:
+            written.setdefault(path, call)
+    for call in module.named("load") if written else ():
+        path = _own_disk(module, argument(call, "f", 0))
+        if path in written and ranks_of(module).guard_of(call).who is RankSet.ALL:
+            wrote = module.claim("checkpoint_written", RankSet.FIRST.value, written[path])
+            yield module.claim("local_checkpoint_read", path, call, because=(wrote,))
+
+
+def _own_disk(module: Module, given: ast.keyword | ast.expr | None) -> str:
+    """A literal path on the disk or in the memory of one node; otherwise empty."""
+    found = alternatives(module.fold(value_of(given))) if given is not None else ()
+    path = found[0] if len(found) == 1 else None
+    return path if isinstance(path, str) and path.startswith(_OWN_DISKS) else ""
+
+
+def folders(module: Module) -> Iterator[Claim]:
+    """All claims about folders that every rank creates, and that must not exist yet."""
+    if _DISTRIBUTED.search(module.file.text) is None or _is_of_one_rank(module):
+        return
+    for call in module.named("mkdir", "makedirs"):
+        name = module.called(call)
+        if name not in ("os.mkdir", "os.makedirs") and not (last(name) == "mkdir" and not call.args):
+            continue
+        if argument(call, "exist_ok", 2) is not None or _is_caught(module, call) or _is_side_work(module, call):
+            continue
+        if ranks_of(module).guard_of(call).who is RankSet.ALL and not _has_own_path(module, call):
+            yield module.claim("folder_made", module.text(call), call)
+
+
+def _saves_model(call: ast.Call) -> bool:
+    """`model.save(path)`, `checkpoint.save(...)`."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "save" or not (call.args or call.keywords):
+        return False
+    name = end_of(call.func.value)
+    return _MODEL.search(name) is not None and _ABOUT_MODEL.search(name) is None
+
+
+def _is_not_checkpoint(module: Module, given: ast.expr) -> bool:
+    """Whether the saved object is not a checkpoint, or the destination is a buffer, judging by its name or creation."""
+    made = module.definition(given)
+    return any(
+        _NOT_CHECKPOINTS.search(end_of(each)) for each in (given, made.func if isinstance(made, ast.Call) else given)
+    )
+
+
+def _is_of_one_rank(module: Module) -> bool:
+    """Whether the script creates a process group of one rank: `init_process_group(..., world_size=1, rank=0)`."""
+    calls = module.named("init_process_group")
+    sizes = [argument(call, "world_size", 3) for call in calls]
+    return bool(calls) and all(size is not None and module.fold(value_of(size)) == Known(1) for size in sizes)
+
+
+def _is_side_work(module: Module, call: ast.Call) -> bool:
+    """Whether this is in a branch or function for work of a single process, such as an export or a prediction."""
+    for outer in module.outline.above(call):
+        if isinstance(outer, ast.If) and _SIDE_WORK.search(module.text(outer.test)):
+            return True
+        if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return _SIDE_WORK.search(outer.name) is not None
+    return False
+
+
+def _is_caught(module: Module, call: ast.Call) -> bool:
+    for outer in module.outline.above(call):
+        if isinstance(outer, ast.Try) and outer.handlers:
+            return True
+        if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            break
+    return False
+
+
+def _has_own_path(module: Module, call: ast.Call) -> bool:
+    """Whether the path names the rank or node, so that no two ranks write the same file."""
+    position = 1 if module.called(call) in _LIBRARY_SAVES else None
+    given = argument(call, "f", position) if position else None
+    paths = [value_of(given)] if given is not None else [*call.args, *(keyword.value for keyword in call.keywords)]
+    return any(_OWN_PATH.search(name) for path in paths for name in _names(module, path, position is not None))
+
+
+def _names(module: Module, expression: ast.expr, texts: bool) -> Iterator[str]:
+    """The names in an expression and in its definitions; with `texts` literal strings, too."""
+    pending: list[ast.AST] = [expression]
+    seen = 0
+    while pending and seen < 200:
+        node = pending.pop()
+        seen += 1
+        if isinstance(node, ast.Constant):
+            if isinstance(node.value, str) and texts:
+                yield node.value
+            continue
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            yield end_of(node)
+        if isinstance(node, ast.Name):
+            meant = module.definition(node)
+            if meant is not node:
+                pending.append(meant)
+        elif isinstance(node, ast.Attribute) and (held := module.outline.assigned_once(node)) is not None:
+            pending.append(held)
+        else:
+            pending.extend(ast.iter_child_nodes(node))

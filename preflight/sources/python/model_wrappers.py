@@ -1,0 +1,153 @@
+"""Claims about wrappers of a model for several ranks, and whether a GPU was selected before."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job import Claim, Known, Value, alternatives, lift
+from preflight.model.job.value import Plain
+from preflight.sources.python.defaults import constant_of
+from preflight.sources.python.module import Module, argument, last, value_of
+from preflight.sources.python.outline import dotted
+
+_WRAPPER = "DistributedDataParallel"
+#: Any of these words shows that something else assigns GPUs to ranks.
+_OTHER_CHOICE = lazy_pattern(
+    r"CUDA_VISIBLE_DEVICES|set_visible_devices|visible_device_list|device_mesh|accelerat|fabric|deepspeed|lightning",
+    re.IGNORECASE,
+)
+#: Any of these words shows that the script assigns GPUs to ranks, where it uses the default one.
+_GPU_SELECTION_WORDS = lazy_pattern(
+    r"set_device|LOCAL_RANK|local_rank|device_ids|cuda:\{|cuda:%|device_count|get_device|local_world|current_device"
+    r"|local_process|SLURM_LOCALID|device_id\b",
+    re.IGNORECASE,
+)
+_RANKS = lazy_pattern(
+    r"init_process_group\(|hvd\.init\(|horovod|fleet\.init\(|init_parallel_env\(|prepare_context\(|[\"']nccl2[\"']"
+)
+#: Position of the device among the arguments, by the last name of the call.
+_CHOOSING = {"set_device": 0, "cuda": 0, "to": 0, "device": 0, "CUDAPlace": 0, "DistributedDataParallel": 1}
+_FIRST_GPU = frozenset(("cuda:0", "gpu:0"))
+#: Devices that are not the choice of a GPU.
+_NO_GPU = frozenset(("cuda", "gpu", "cpu"))
+#: Conditions that only ask whether there is a GPU.
+_HAS_GPU = lazy_pattern(
+    r"[\w.]*(?:is_available|is_compiled_with_cuda)\(\)|(?:\w+\.)?(?:use_?)?(?:gpu|cuda)", re.IGNORECASE
+)
+#: Names in an expression that may be a device; any other argument of `to` is a type or a tensor.
+_DEVICE_NAME = lazy_pattern(r"dev|gpu|rank|place|local|cuda|ctx", re.IGNORECASE)
+
+
+def claims(module: Module) -> Iterator[Claim]:
+    """All claims about wrappers."""
+    wrapped: dict[str, ast.Call] = {}
+    for call in module.named(_WRAPPER, "convert_sync_batchnorm"):
+        short = last(module.called(call))
+        if short == _WRAPPER:
+            wrapped.setdefault(module.bound_to(call), call)
+            yield from _devices(module, call)
+        elif short == "convert_sync_batchnorm" and call.args:
+            earlier = wrapped.get(dotted(call.args[0])) if dotted(call.args[0]) else None
+            inner = call.args[0] if isinstance(call.args[0], ast.Call) else None
+            if inner is not None and last(module.called(inner)) == _WRAPPER:
+                earlier = inner
+            if earlier is not None and _before(module, earlier, call):
+                because = module.claim("uses_ddp", True, earlier)
+                yield module.claim("sync_batchnorm_late", module.text(call.args[0]), call, because=(because,))
+    if _RANKS.search(module.file.text) and not _OTHER_CHOICE.search(module.file.text):
+        fixed = _first_gpu_of_all(module)
+        if fixed is not None:
+            yield module.claim("device_not_chosen", module.text(fixed), fixed, condition="")
+        elif not _GPU_SELECTION_WORDS.search(module.file.text):
+            yield from _default_gpu_use(module)
+
+
+def _first_gpu_of_all(module: Module) -> ast.Call | None:
+    """The first call that chooses GPU 0 for every rank, in a script without any other choice."""
+    first: ast.Call | None = None
+    for call in sorted(module.named(*_CHOOSING), key=lambda call: (call.lineno, call.col_offset)):
+        short = last(module.called(call))
+        if short == "device" and module.called(call) != "torch.device":
+            continue
+        if argument(call, "index", 1 if short == "device" else None) is not None:
+            return None
+        given = argument(call, "device_ids" if short == _WRAPPER else "device", _CHOOSING[short])
+        if given is None:
+            continue
+        chosen = constant_of(module, value_of(given))
+        if isinstance(chosen, (ast.List, ast.Tuple)) and len(chosen.elts) == 1:
+            chosen = constant_of(module, chosen.elts[0])
+        if (
+            isinstance(chosen, ast.Call)
+            and module.called(chosen) in ("torch.device", "paddle.CUDAPlace")
+            and chosen.args
+        ):
+            # It is examined itself.
+            continue
+        found = set(alternatives(module.fold(chosen)))
+        is_first = bool(found & _FIRST_GPU) or any(item == 0 and item is not False for item in found)
+        if is_first and not _on_every_gpu_node(module.condition(call)):
+            return None
+        if is_first and (short != "to" or found & _FIRST_GPU) and len(found - _NO_GPU) == 1:
+            first = first or call
+        elif (short != "to" or _names_device(chosen)) if not found else (short != "to" and found - _NO_GPU - {None}):
+            return None
+    return first
+
+
+def _on_every_gpu_node(condition: str) -> bool:
+    """Whether a branch is taken by every rank on a GPU: there is none, or it only asks whether there is a GPU."""
+    return not condition or _HAS_GPU.fullmatch(condition) is not None
+
+
+def _names_device(expression: ast.expr) -> bool:
+    """Whether an expression names something that may be a device."""
+    return any(
+        _DEVICE_NAME.search(node.id if isinstance(node, ast.Name) else node.attr)
+        for node in ast.walk(expression)
+        if isinstance(node, (ast.Name, ast.Attribute))
+    )
+
+
+def _before(module: Module, earlier: ast.Call, later: ast.Call) -> bool:
+    """Whether one call certainly precedes another: same function, same branches, earlier line."""
+    same = module.outline.function_of(earlier) is module.outline.function_of(later)
+    return same and earlier.lineno <= later.lineno and module.condition(earlier) in ("", module.condition(later))
+
+
+def _devices(module: Module, call: ast.Call) -> Iterator[Claim]:
+    """The number of devices in a literal `device_ids`."""
+    given = argument(call, "device_ids", 1)
+    listed = module.definition(value_of(given)) if given is not None else None
+    if given is None or listed is None:
+        return
+    count: Value | None = None
+    if isinstance(listed, (ast.List, ast.Tuple)) and not any(isinstance(item, ast.Starred) for item in listed.elts):
+        count = Known(len(listed.elts))
+    elif isinstance(listed, ast.Call) and module.called(listed) in ("range", "list") and len(listed.args) == 1:
+        inner = listed.args[0]
+        bound = inner.args[0] if isinstance(inner, ast.Call) and len(inner.args) == 1 else inner
+        count = lift(_number, module.fold(bound))
+    if count is not None:
+        yield module.claim("ddp_device_count", count, given)
+
+
+def _number(item: Plain) -> Plain:
+    if isinstance(item, int) and not isinstance(item, bool):
+        return item
+    raise ValueError("not a number of devices")
+
+
+def _default_gpu_use(module: Module) -> Iterator[Claim]:
+    """The first call that uses the default GPU, which is GPU 0 in every process."""
+    for call in sorted(module.named("cuda", "to", "device"), key=lambda call: (call.lineno, call.col_offset)):
+        short = last(module.called(call))
+        moved = short == "cuda" and isinstance(call.func, ast.Attribute) and not call.args and not call.keywords
+        if short in ("to", "device") and call.args:
+            moved = getattr(module.fold(call.args[0]), "value", None) in ("cuda", "cuda:0") and len(call.args) == 1
+        if moved:
+            yield module.claim("device_not_chosen", module.text(call), call)
+            return

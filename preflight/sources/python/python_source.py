@@ -1,0 +1,409 @@
+"""Reads training scripts in Python from their syntax trees; they are never executed or imported."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from preflight._util.redaction import scrub
+from preflight._util.spans import MAX_SNIPPET_LENGTH
+from preflight.model.job import WHOLE_JOB, Claim, Known, Note, NoteDetail, NoteKind, Reference, Scope, Span, Strength
+from preflight.sources.base import Command, Reading, SourceFile, Tree
+from preflight.sources.formats.comments import suppressions
+from preflight.sources.python import (
+    argparse_options,
+    checkpoint_writes,
+    cluster_train,
+    collectives,
+    data_loaders,
+    devices,
+    divergence,
+    early_optimizers,
+    entry,
+    environment,
+    framework_usage,
+    gradient_exchange,
+    group_needs,
+    horovod,
+    hugectr,
+    imported_frameworks,
+    imports,
+    model_wrappers,
+    nemo_run,
+    notebook,
+    own_ranks,
+    paddle,
+    process_group,
+    rank_batches,
+    ray,
+    recipes,
+    required,
+    scheduler_variables,
+    script_features,
+    serial,
+    shards,
+    shared_paths,
+    started_commands,
+    submitted_jobs,
+    tensorflow,
+    trainers,
+    training_habits,
+    unsplit_data,
+    wrapped_models,
+)
+from preflight.sources.python.claim_words import may_state_claims
+from preflight.sources.python.module import Module
+from preflight.sources.python.positions import Positions
+from preflight.sources.shell.shell_document import cover
+
+_READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
+    process_group.claims,
+    data_loaders.claims,
+    rank_batches.claims,
+    argparse_options.claims,
+    environment.claims,
+    required.claims,
+    imported_frameworks.claims,
+    serial.claims,
+    paddle.claims,
+    cluster_train.claims,
+    framework_usage.claims,
+    gradient_exchange.claims,
+    entry.claims,
+    checkpoint_writes.claims,
+    devices.claims,
+    collectives.claims,
+    divergence.claims,
+    early_optimizers.claims,
+    shards.claims,
+    scheduler_variables.claims,
+    ray.claims,
+    checkpoint_writes.folders,
+    checkpoint_writes.shared_files,
+    shared_paths.claims,
+    model_wrappers.claims,
+    unsplit_data.claims,
+    horovod.claims,
+    tensorflow.claims,
+    trainers.claims,
+    training_habits.claims,
+    hugectr.claims,
+    script_features.claims,
+    wrapped_models.claims,
+    group_needs.claims,
+    recipes.claims,
+)
+#: What the cells of a notebook that starts its ranks itself are read for: they are then the training script.
+_NOTEBOOK_READERS: tuple[Callable[[Module], Iterable[Claim]], ...] = (
+    data_loaders.claims,
+    collectives.claims,
+    divergence.claims,
+)
+#: Characters. Scripts written by people stay below 300,000; parsing costs some ten times the size in time and memory.
+MAX_SCRIPT_BYTES = 512 * 1024
+#: The claims of an imported module that count; its others concern the scripts that use it differently.
+_MODULE_QUANTITIES = frozenset(
+    (
+        "stream_dataset_shuffled",
+        "global_shuffle_alone",
+        "backend",
+        "process_group_timeout_s",
+        "master_addr",
+        "master_port",
+        "uses_ddp",
+        "uses_fsdp",
+        "set_epoch_called",
+        "serial_work",
+        "training_framework",
+        "waits_for_servers",
+        "parallel_environment",
+        "rank_dependent_steps",
+        "rank_local_exit",
+        "step_failure_swallowed",
+        "guarded_collective",
+        "guarded_gather",
+        "collective_order_differs",
+        "guarded_trainer_save",
+        "device_of_local_rank",
+        "sampler_of_local_rank",
+        "group_left_on_failure",
+        "device_of_masked_list",
+        "device_index",
+        "spawned_processes",
+        "spawned_by_option",
+        "host_name_transport",
+        "device_of_global_rank",
+        "uneven_shards",
+        "shard_order",
+        "checkpoint_written",
+        "variable_read",
+        "ddp_device_count",
+        "sync_batchnorm_late",
+        "early_optimizer",
+        "script_feature",
+        "device_not_chosen",
+        "gradients_exchanged",
+        "gradients_taken",
+        "gradient_exchange_bypassed",
+        "exchange_libraries",
+        "ranks_joined",
+        "data_unsplit",
+        "folder_made",
+        "shared_path",
+        "horovod_started",
+        "saves_while_training",
+        "profiles_every_step",
+        "elastic_state",
+        "horovod_optimizer",
+        "horovod_broadcasts",
+    )
+)
+
+#: How Python's messages about indentation start that is wrong in every version.
+_INDENTATION_FAULTS = ("unexpected indent", "expected an indented block")
+
+#: Used instead of a role: the full reading of a parsed file, from which each role takes its part.
+_FULL_READING = "*"
+
+
+class PythonSource:
+    """Reads one training script."""
+
+    name = "python"
+    roles = ("script", "module", "submodule")
+
+    def __init__(self) -> None:
+        # Modules that many scripts of a repository import are read once. Only for one tree at a time: the references of
+        # a file depend on the other files.
+        self._tree: Tree | None = None
+        self._readings: dict[tuple[str, str, str], Reading] = {}
+
+    def recognises(self, file: SourceFile) -> bool:
+        """Whether the name ends in `.py`, or the first line calls a Python interpreter."""
+        if file.path.endswith(".py"):
+            return True
+        head = file.text[:200].partition("\n")[0]
+        return head.startswith("#!") and "python" in head and "." not in file.path.rpartition("/")[2]
+
+    def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
+        """State the script's claims; a script that cannot be parsed gives one note at the location of the error.
+
+        Without a role (a file of a folder that nothing starts) a file without any relevant word is not parsed. In the
+        roles `module` and `submodule` (imported by the script) only claims about process groups, epochs and long work
+        are stated.
+        """
+        self._use_tree(tree)
+        key = (file.path, file.sha256, role)
+        if key not in self._readings:
+            self._readings[key] = self._read(file, tree, role)
+        return _rescope(self._readings[key], scope)
+
+    def is_kept(self, file: SourceFile) -> bool:
+        """Whether reading it requires parsing; the result of that serves every role."""
+        return may_state_claims(file.text, "")
+
+    def keep(self, file: SourceFile, tree: Tree, reading: Reading) -> None:
+        """Cache a reading that another process made without a role."""
+        self._use_tree(tree)
+        self._readings.setdefault((file.path, file.sha256, _FULL_READING), reading)
+
+    def _use_tree(self, tree: Tree) -> None:
+        if tree is not self._tree:
+            self._tree, self._readings = tree, {}
+
+    def _read(self, file: SourceFile, tree: Tree, role: str) -> Reading:
+        if role.startswith(recipes.ROLE):
+            return self._recipe(file, tree, role[len(recipes.ROLE) :])
+        if not may_state_claims(file.text, role):
+            if role == "submodule":
+                return Reading(suppressions=suppressions(file))
+            found = imports.quick_references(file, tree, role, WHOLE_JOB)
+            claims = () if role in imports.NEXT_ROLE else (_script(file),)
+            return Reading(claims, references=tuple(found), suppressions=suppressions(file))
+        # Not the key of the role "": for a file that is not worth parsing that is not a full reading.
+        key = (file.path, file.sha256, _FULL_READING)
+        if key not in self._readings:
+            self._readings[key] = self._read_all(file, tree)
+        return _select_for_role(self._readings[key], role)
+
+    def _read_all(self, file: SourceFile, tree: Tree) -> Reading:
+        """The claims of the script as if it were started itself."""
+        parsed = parse(file)
+        if isinstance(parsed, Note):
+            return Reading(notes=(parsed,))
+        module = Module(file, parsed, tree, WHOLE_JOB)
+        found: dict[tuple[object, ...], Claim] = {}
+        references: dict[tuple[object, ...], Reference] = {}
+        modules = imports.references(module, "")
+        references.update(((item.target, item.role, item.span), item) for item in modules)
+        for reader in _READERS:
+            for item in reader(module):
+                if isinstance(item, Reference):
+                    references.setdefault((item.target, item.role, item.span), item)
+                else:
+                    # One place may show several features.
+                    value = item.value if item.quantity == "script_feature" else None
+                    found.setdefault((item.quantity, value, item.span, item.strength, item.relation, item.scope), item)
+        executors = list(nemo_run.launches(module))
+        if len(executors) > 1:
+            found = {key: claim for key, claim in found.items() if not nemo_run.is_required(claim)}
+        ordered = sorted(found.values(), key=lambda claim: (claim.span.line, claim.span.column, claim.quantity))
+        made: list[nemo_run.ExecutorLaunch | own_ranks.OwnLaunch] = [*executors, *own_ranks.launches(module)]
+        started = _read_started_commands(module, file, tree)
+        return Reading(
+            suppressions=suppressions(file),
+            claims=(
+                _script(file),
+                *ordered,
+                *(claim for item in made for claim in item.claims),
+                *started.claims,
+            ),
+            launches=(*(item.launch for item in made), *started.launches),
+            references=(*references.values(), *started.references),
+            notes=started.notes,
+        )
+
+    def _recipe(self, file: SourceFile, tree: Tree, name: str) -> Reading:
+        """The claims of one configuration of a module."""
+        parsed = parse(file)
+        if isinstance(parsed, Note):
+            return Reading(notes=(parsed,))
+        return Reading(claims=recipes.claims_of(Module(file, parsed, tree, WHOLE_JOB), name))
+
+
+def _read_started_commands(module: Module, file: SourceFile, tree: Tree) -> Reading:
+    """The launches of command lines that the script starts, and of jobs that it submits."""
+    started = [_evaluate(each, file, tree) for each in started_commands.started_commands(module)]
+    readings = [_read_evaluated([command for commands in started for command in commands], tree)] if started else []
+    for job in submitted_jobs.submitted_jobs(module):
+        reading = _read_evaluated(_evaluate(job.start, file, tree), tree)
+        sizes = tuple(replace(claim, scope=launch.scope) for launch in reading.launches for claim in job.claims)
+        readings.append(replace(reading, claims=(*reading.claims, *sizes)))
+    return Reading(
+        claims=tuple(claim for reading in readings for claim in reading.claims),
+        launches=tuple(launch for reading in readings for launch in reading.launches),
+        references=tuple(reference for reading in readings for reference in reading.references),
+        notes=tuple(note for reading in readings for note in reading.notes),
+    )
+
+
+def _evaluate(each: started_commands.StartedCommand, file: SourceFile, tree: Tree) -> Sequence[Command]:
+    from preflight.sources.shell.evaluator import evaluate_code, evaluate_words
+    from preflight.sources.shell.state import Kind, Slot
+
+    environment = {
+        name: Slot(Kind.TEXT, cover(text, each.place), text, exported=True) for name, text in each.environment.items()
+    }
+    if each.words:
+        return evaluate_words(file, tree, each.words, environment, each.place, background=each.background).commands
+    return evaluate_code(file, tree, each.line, environment, each.place, background=each.background).commands
+
+
+def _read_evaluated(commands: Sequence[Command], tree: Tree) -> Reading:
+    from preflight.sources.formats.claim_redaction import secrets_of, without_secrets
+    from preflight.sources.launchers.launch_lines import read_commands
+
+    reading = read_commands(commands, {}, tree, batch=False)
+    return without_secrets(reading, secrets_of(commands)) if reading.launches else Reading()
+
+
+def read_notebook(file: SourceFile, tree: Tree) -> Reading:
+    """The launches that the Python cells of a notebook make, at the lines of the cells."""
+    code = notebook.python_of(file)
+    if code is None:
+        return Reading()
+    parsed = parse(code)
+    if isinstance(parsed, Note):
+        return Reading()
+    module = Module(code, parsed, tree, WHOLE_JOB)
+    own = list(own_ranks.launches(module))
+    started = _read_started_commands(module, code, tree)
+    return replace(
+        started,
+        claims=(
+            *started.claims,
+            *(claim for item in own for claim in item.claims),
+            *script_features.notebook_claims(module),
+            *(claim for reader in (_NOTEBOOK_READERS if own else ()) for claim in reader(module)),
+        ),
+        launches=(*started.launches, *(item.launch for item in own)),
+    )
+
+
+def _script(file: SourceFile) -> Claim:
+    snippet = scrub(file.text.partition("\n")[0].rstrip("\r")[:MAX_SNIPPET_LENGTH])
+    span = Span(file.path, 1, 1, 1, 1, snippet)
+    return Claim("script", Known(file.path), span, file.path, "python", strength=Strength.DEFAULT)
+
+
+def _select_for_role(reading: Reading, role: str) -> Reading:
+    """The part of a script's full reading that counts if it is only imported."""
+    if role not in imports.NEXT_ROLE:
+        return reading
+    own = {launch.scope for launch in reading.launches}
+    next_role = imports.NEXT_ROLE[role]
+    references = (
+        replace(item, role=next_role) if item.role == "module" else item
+        for item in reading.references
+        if (next_role or item.role != "module") and item.scope not in own
+    )
+    claims = tuple(claim for claim in reading.claims if claim.quantity in _MODULE_QUANTITIES and claim.scope not in own)
+    notes = () if own else reading.notes
+    return replace(reading, claims=claims, launches=(), notes=notes, references=tuple(references))
+
+
+def _rescope(reading: Reading, scope: Scope) -> Reading:
+    """The same reading, stated in `scope`."""
+    if scope == WHOLE_JOB:
+        return reading
+    # A training program that starts something itself is not the launcher of the job.
+    own = {launch.scope for launch in reading.launches}
+    return replace(
+        reading,
+        claims=tuple(_claim_in(claim, scope) for claim in reading.claims if claim.scope not in own),
+        launches=(),
+        notes=() if own else reading.notes,
+        references=tuple(replace(item, scope=scope) for item in reading.references if item.scope not in own),
+    )
+
+
+def _claim_in(claim: Claim, scope: Scope) -> Claim:
+    # One of several recipes of a module keeps its name.
+    if claim.scope.role and not scope.role:
+        scope = replace(scope, role=claim.scope.role)
+    return replace(claim, scope=scope, because=tuple(_claim_in(each, scope) for each in claim.because))
+
+
+def parse(file: SourceFile) -> ast.Module | Note:
+    """The syntax tree of a script, or a note at the location where it stops being Python 3."""
+    if len(file.text) > MAX_SCRIPT_BYTES:
+        message = (
+            f"{file.path} has {len(file.text)} characters, more than the limit of {MAX_SCRIPT_BYTES}"
+            " for a script; it was not judged"
+        )
+        return Note(NoteKind.TOO_LARGE, message, Positions(file.path, file.text).between(0, 0), required=True)
+    try:
+        with warnings.catch_warnings():
+            # A warning about an invalid escape in a script must not go to our standard error.
+            warnings.simplefilter("ignore")
+            return ast.parse(file.text)
+    except SyntaxError as error:
+        positions = Positions(file.path, file.text)
+        start = positions.offset(error.lineno or 1, 0) + max(0, (error.offset or 1) - 1)
+        start = min(start, len(file.text))
+        span = positions.between(start, start)
+        span = replace(span, snippet=scrub(span.snippet))
+        message = (
+            f"{file.path} line {span.line} column {span.column}: not Python 3 ({error.msg}); nothing of this"
+            " script is judged"
+        )
+        is_indentation = error.msg.startswith(_INDENTATION_FAULTS)
+        return Note(NoteKind.MALFORMED, message, span, detail=NoteDetail.INDENTATION if is_indentation else None)
+    except (RecursionError, MemoryError):
+        message = f"{file.path} is nested too deeply to be parsed; this script was not judged"
+        return Note(NoteKind.TOO_LARGE, message, Positions(file.path, file.text).between(0, 0), required=True)
+    except ValueError as error:
+        message = f"{file.path} cannot be parsed as Python: {error}; this script was not judged"
+    return Note(NoteKind.MALFORMED, message, Positions(file.path, file.text).between(0, 0))

@@ -1,0 +1,285 @@
+"""Determines for which ranks a condition is true.
+
+`rank == 0` is true for one rank of the job, `local_rank == 0` for one rank of every node. Anything uncertain is
+`UNDECIDED`, which no reader treats as either.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+import re
+
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.sources.python.module import Module, argument, value_of
+from preflight.sources.python.outline import Function, end_of
+
+
+class RankSet(enum.Enum):
+    """The ranks that run something."""
+
+    ALL = "every rank"
+    FIRST = "rank 0"
+    LOCAL_FIRST = "the first rank of every node"
+    OTHERS = "every rank but the first"
+    LOCAL_OTHERS = "every rank but the first of its node"
+    SOME = "some ranks"
+    UNDECIDED = "unknown"
+
+
+#: Definitions are followed to this depth.
+_MAX_DEPTH = 5
+_RANK = lazy_pattern(
+    # Anchored, because a search would begin anew at every character of a long name.
+    r"\A(?:(?:get_|_)*(?:(?:global|local|world|proc|process|my|this|cur|current|worker|dist|ddp|distributed|mpi|hvd|comm"
+    r"|env|torch|gpu|slurm|trainer)_?)*rank_?(?:id|idx)?_?|(?:local_)?process_index|SLURM_(?:PROCID|LOCALID)|procid"
+    r"|trainer_id|worker_index|(?:OMPI_COMM_WORLD|PMI|MV2_COMM_WORLD)_(?:LOCAL_)?RANK)",
+    re.IGNORECASE,
+)
+_LOCAL_RANK = lazy_pattern(r"local_?(?:rank|process_index)|SLURM_LOCALID", re.IGNORECASE)
+_NODE_RANK = lazy_pattern(r"(?:node|machine|group)_?(?:rank|id)|SLURM_NODEID", re.IGNORECASE)
+_FIRST = lazy_pattern(
+    r"_*(?:is|on|am)_?(?:(?:main|master|primary|chief|root|leader)(?:_?(?:process|rank|worker|proc|node))?"
+    r"|rank_?(?:0|zero)|world_process_zero|global_zero|first_(?:rank|process|worker))"
+    r"|(?:main|master|primary|chief)_(?:process|rank|worker|proc)",
+    re.IGNORECASE,
+)
+_LOCAL_FIRST = lazy_pattern(
+    r"_*(?:is_)?local_(?:main|master|primary|first)(?:_process|_rank)?|_*is_local_(?:process_zero|rank_?(?:0|zero))",
+    re.IGNORECASE,
+)
+#: A rank of another kind in a comparison.
+_OTHER_RANKS = lazy_pattern(
+    r"rank|SLURM_NODEID|(?:node|machine|group|process|worker)_?(?:id|index)|procid|gpu|device|local", re.IGNORECASE
+)
+#: Whether there are several ranks at all, which is the same for each of them.
+_IS_DISTRIBUTED = lazy_pattern(
+    r"(?:is_|use_|multiprocessing_)?(?:dist|distributed|ddp|fsdp|multi_gpu)(?:_run|_training|_mode)?|is_initialized"
+    r"|is_dist_avail_and_initialized|is_available|is_distributed",
+    re.IGNORECASE,
+)
+#: Words in a condition that may denote a rank in an unknown way.
+_RANK_WORDS = lazy_pattern(
+    r"rank|main|master|primary|zero|leader|chief|proc|first|dist|local|gpu|device|root|worker|node|host|world|save|log",
+    re.IGNORECASE,
+)
+_COMPLEMENTS = {
+    RankSet.FIRST: RankSet.OTHERS,
+    RankSet.OTHERS: RankSet.FIRST,
+    RankSet.LOCAL_FIRST: RankSet.LOCAL_OTHERS,
+    RankSet.LOCAL_OTHERS: RankSet.LOCAL_FIRST,
+}
+
+
+ORDER = (
+    RankSet.FIRST,
+    RankSet.LOCAL_FIRST,
+    RankSet.OTHERS,
+    RankSet.LOCAL_OTHERS,
+    RankSet.SOME,
+    RankSet.UNDECIDED,
+    RankSet.ALL,
+)
+
+
+#: Words of a condition that asks how the model is divided among ranks.
+_DIVIDES = lazy_pattern(r"distributed_type|deepspeed|fsdp|zero_?stage|shard", re.IGNORECASE)
+
+
+def ranks_where_true(module: Module, test: ast.expr, depth: int = 0) -> RankSet:
+    """The ranks for which a condition is true. `ALL`: it does not depend on ranks."""
+    if depth > _MAX_DEPTH:
+        return RankSet.UNDECIDED
+    if isinstance(test, ast.BoolOp):
+        parts = [ranks_where_true(module, value, depth + 1) for value in test.values]
+        return _all_of(test, parts) if isinstance(test.op, ast.And) else _any_of(module, test, parts)
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return complement(ranks_where_true(module, test.operand, depth + 1))
+    if isinstance(test, ast.Compare):
+        return _evaluate_comparison(module, test)
+    if variable_read(module, test) is not None:
+        # Whether a launcher has set it; the text "0" is as true as any other.
+        return RankSet.ALL
+    if is_rank(module, test):
+        return complement(_first_of(module, test))
+    return _evaluate_name(module, test, depth)
+
+
+def complement(who: RankSet) -> RankSet:
+    """The ranks for which the opposite of a condition is true."""
+    return _COMPLEMENTS.get(who, who)
+
+
+def _all_of(test: ast.BoolOp, parts: list[RankSet]) -> RankSet:
+    if RankSet.FIRST in parts:
+        return RankSet.FIRST
+    if RankSet.LOCAL_FIRST in parts:
+        names = {name for value in test.values for name in _names(value)}
+        # `local_rank == 0 and node_rank == 0` is one rank of the job.
+        return RankSet.FIRST if any(_NODE_RANK.search(name) for name in names) else RankSet.LOCAL_FIRST
+    return next((who for who in ORDER if who in parts), RankSet.ALL)
+
+
+def _any_of(module: Module, test: ast.BoolOp, parts: list[RankSet]) -> RankSet:
+    about_ranks = [who for who in parts if who is not RankSet.ALL]
+    if not about_ranks:
+        return RankSet.ALL
+    others = [value for value, who in zip(test.values, parts, strict=True) if who is RankSet.ALL]
+    if any(_DIVIDES.search(module.source(value)) for value in others):
+        # `is_deepspeed or is_main_process`: every rank where the model is divided, else one, which holds all of it.
+        return RankSet.UNDECIDED
+    # `not distributed or rank == 0`: the part that is not about ranks concerns a run with one of them.
+    return about_ranks[0] if len(set(about_ranks)) == 1 else RankSet.UNDECIDED
+
+
+def _evaluate_comparison(module: Module, test: ast.Compare) -> RankSet:
+    if len(test.ops) != 1:
+        return _undecided_ranks(test)
+    left, right, operator = test.left, test.comparators[0], test.ops[0]
+    if not is_rank(module, left) and is_rank(module, right) and isinstance(operator, (ast.Eq, ast.NotEq)):
+        left, right = right, left
+    if isinstance(left, ast.BinOp) and isinstance(left.op, ast.Mod) and is_rank(module, left.left):
+        # `rank % gpus_per_node == 0`: one rank of every node.
+        each = any(re.search(r"gpu|device|local|per_node", name, re.I) for name in _names(left.right))
+        zero = getattr(module.fold(right), "value", None) == 0
+        return RankSet.LOCAL_FIRST if each and zero and isinstance(operator, ast.Eq) else RankSet.SOME
+    if not is_rank(module, left):
+        return _undecided_ranks(test)
+    values = getattr(module.fold(right), "value", None)
+    first = _first_of(module, left)
+    if values == "0":
+        # `os.environ["RANK"] == "0"`
+        values = 0
+    if isinstance(operator, ast.Eq):
+        return first if values == 0 and values is not False else RankSet.SOME
+    if isinstance(operator, (ast.NotEq, ast.Gt)):
+        return complement(first) if values == 0 else RankSet.SOME
+    if isinstance(operator, (ast.In, ast.NotIn)):
+        if isinstance(values, tuple) and values and set(values) <= {-1, 0}:
+            return first if isinstance(operator, ast.In) else complement(first)
+        return RankSet.SOME
+    if isinstance(operator, (ast.LtE, ast.Lt)) and values in (0, 1):
+        if isinstance(operator, ast.LtE) == (values == 0):
+            return first
+        # `rank < 0`: not a distributed run at all.
+        return RankSet.ALL if values == 0 else RankSet.SOME
+    if isinstance(operator, ast.Is) and values is None:
+        return RankSet.ALL
+    return RankSet.SOME
+
+
+def _undecided_ranks(test: ast.expr) -> RankSet:
+    return RankSet.UNDECIDED if any(_OTHER_RANKS.search(name) for name in _names(test)) else RankSet.ALL
+
+
+def _evaluate_name(module: Module, test: ast.expr, depth: int) -> RankSet:
+    """`is_main`, `is_main_process()`, `self.is_master`: judging by its assignment or return value, otherwise by its
+    name.
+    """
+    called = test.func if isinstance(test, ast.Call) else test
+    name = end_of(called)
+    if isinstance(called, ast.Name) and called is test:
+        meant = module.definition(called)
+        if meant is not called:
+            return ranks_where_true(module, meant, depth + 1)
+    if isinstance(test, ast.Call):
+        found = [returned for function in module.outline.functions(name) for returned in _returned_expression(function)]
+        if len(found) == 1:
+            who = ranks_where_true(module, found[0], depth + 1)
+            if who is not RankSet.ALL:
+                return who
+        if isinstance(test.func, ast.Name) and test.func.id in ("bool", "any", "all") and len(test.args) == 1:
+            return ranks_where_true(module, test.args[0], depth + 1)
+    if _LOCAL_FIRST.fullmatch(name):
+        return RankSet.LOCAL_FIRST
+    if _FIRST.fullmatch(name):
+        return RankSet.FIRST
+    if _IS_DISTRIBUTED.fullmatch(name):
+        return RankSet.ALL
+    return RankSet.UNDECIDED if any(_RANK_WORDS.search(each) for each in _names(test)) else RankSet.ALL
+
+
+def _returned_expression(function: Function) -> list[ast.expr]:
+    return [node.value for node in function.body if isinstance(node, ast.Return) and node.value is not None]
+
+
+def is_rank(module: Module, expression: ast.expr) -> bool:
+    """Whether an expression is a rank: `rank`, `args.local_rank`, `dist.get_rank()`, `int(os.environ["RANK"])`."""
+    if isinstance(expression, ast.Call):
+        if end_of(expression.func) in ("int", "str") and len(expression.args) == 1:
+            return is_rank(module, expression.args[0])
+        variable = variable_read(module, expression)
+        return bool(_RANK.fullmatch(variable or end_of(expression.func)))
+    if isinstance(expression, ast.Subscript):
+        variable = variable_read(module, expression)
+        return bool(variable and _RANK.fullmatch(variable))
+    return bool(_RANK.fullmatch(end_of(expression))) or _is_spawned_index(module, expression)
+
+
+def _is_spawned_index(module: Module, expression: ast.expr) -> bool:
+    """Whether a name is the first parameter of a function that `mp.spawn` runs, which is the index of its process."""
+    if not isinstance(expression, ast.Name) or "spawn" not in module.by_name:
+        return False
+    function = module.outline.function_of(expression)
+    if function is None or not function.args.args or function.args.args[0].arg != expression.id:
+        return False
+    return any(
+        call.args and isinstance(call.args[0], ast.Name) and call.args[0].id == function.name
+        for call in module.by_name["spawn"]
+        if "multiprocessing" in module.called(call)
+    )
+
+
+def _first_of(module: Module, rank: ast.expr) -> RankSet:
+    return RankSet.LOCAL_FIRST if is_local(module, rank) else RankSet.FIRST
+
+
+def is_local(module: Module, rank: ast.expr, depth: int = 0) -> bool:
+    """Whether a rank counts from 0 on every node: judging by its assignment, otherwise by its name."""
+    meant = module.definition(rank) if isinstance(rank, ast.Name) else rank
+    if isinstance(meant, ast.Attribute) and isinstance(meant.value, ast.Call) and _is_of_job(meant.value):
+        return False
+    if isinstance(meant, (ast.Name, ast.Attribute)):
+        assigned = module.outline.assigned_once(meant)
+        if assigned is not None and depth < _MAX_DEPTH and is_rank(module, assigned):
+            return is_local(module, assigned, depth + 1)
+        return bool(_LOCAL_RANK.search(end_of(meant)))
+    if isinstance(meant, ast.Call):
+        if end_of(meant.func) in ("int", "str") and len(meant.args) == 1 and depth < _MAX_DEPTH:
+            return is_local(module, meant.args[0], depth + 1)
+        variable = variable_read(module, meant)
+        if variable is not None or _RANK.fullmatch(end_of(meant.func)):
+            return bool(_LOCAL_RANK.search(variable or end_of(meant.func)))
+    if isinstance(meant, ast.Subscript):
+        return bool(_LOCAL_RANK.search(variable_read(module, meant) or ""))
+    return bool(_LOCAL_RANK.search(end_of(rank)))
+
+
+def _is_of_job(call: ast.Call) -> bool:
+    """Whether `.local_rank` of what a call returns is the rank in the whole job.
+
+    In Paddle's `ParallelEnv()` it is an old name for it (paddle/distributed/parallel.py).
+    """
+    return end_of(call.func) == "ParallelEnv"
+
+
+def variable_read(module: Module, expression: ast.expr) -> str | None:
+    """The variable that `os.environ["X"]`, `os.environ.get("X", ...)` or `os.getenv("X")` reads."""
+    key: ast.expr | None = None
+    if isinstance(expression, ast.Subscript) and module.name(expression.value) == "os.environ":
+        key = expression.slice
+    elif isinstance(expression, ast.Call) and module.called(expression) in ("os.environ.get", "os.getenv"):
+        given = argument(expression, "key", 0)
+        key = value_of(given) if given is not None else None
+    found = getattr(module.fold(key), "value", None) if key is not None else None
+    return found if isinstance(found, str) else None
+
+
+def _names(expression: ast.AST) -> list[str]:
+    found = []
+    for node in ast.walk(expression):
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            found.append(end_of(node))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.append(node.value)
+    return found

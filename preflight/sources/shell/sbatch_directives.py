@@ -1,0 +1,267 @@
+"""The `#SBATCH` header: its options, and the variables that Slurm sets from them.
+
+sbatch reads directives only up to the first line that is neither blank nor a comment. The variables follow the section
+"OUTPUT ENVIRONMENT VARIABLES" of the sbatch manual: several are set only when their option was given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from preflight._util.budget import note_skipped
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.sources.base import Directive
+from preflight.sources.shell.shell_document import GAP, Document
+from preflight.sources.shell.words import is_count, spelling_of
+
+_DIRECTIVE = lazy_pattern(r"#SBATCH(?=[ \t]|$)")
+_TOKEN = lazy_pattern(r"""(?:[^\s'"#]|'[^'\n]*'|"[^"\n]*"|(?<=\S)#)+""")
+_BARE_LONG = frozenset(
+    (
+        "contiguous",
+        "exclusive",
+        "hold",
+        "ignore-pbs",
+        "no-kill",
+        "no-requeue",
+        "overcommit",
+        "oversubscribe",
+        "share",
+        "parsable",
+        "quiet",
+        "requeue",
+        "reboot",
+        "spread-job",
+        "test-only",
+        "use-min-nodes",
+        "verbose",
+        "version",
+        "wait",
+        "get-user-env",
+        "help",
+        "usage",
+        "propagate",
+        "nice",
+        "immediate",
+        "stepmgr",
+    )
+)
+_BARE_SHORT = frozenset("HhIkOQsvVWXK")
+#: Short options and their long names (sbatch manual).
+LONG_NAMES = {
+    "-A": "--account",
+    "-a": "--array",
+    "-c": "--cpus-per-task",
+    "-C": "--constraint",
+    "-d": "--dependency",
+    "-D": "--chdir",
+    "-e": "--error",
+    "-G": "--gpus",
+    "-J": "--job-name",
+    "-N": "--nodes",
+    "-n": "--ntasks",
+    "-o": "--output",
+    "-p": "--partition",
+    "-q": "--qos",
+    "-t": "--time",
+    "-w": "--nodelist",
+    "-x": "--exclude",
+}
+#: Words that separate the parts of a heterogeneous job.
+_HETEROGENEOUS = frozenset(("hetjob", "packjob", ":"))
+_PLACEHOLDER = lazy_pattern(r"[{}<>$\ue000]|%\w+%")
+_MAX_DIRECTIVES = 300
+_COUNT = lazy_pattern(r"(\d{1,7})([kKmM]?)")
+
+
+def directives(document: Document) -> tuple[Directive, ...]:
+    """The directives that sbatch reads, in order."""
+    found: list[Directive] = []
+    text = document.text
+    at = 0
+    while at < len(text):
+        if len(found) >= _MAX_DIRECTIVES:
+            note_skipped(f"only the first {_MAX_DIRECTIVES} #SBATCH options were read")
+            break
+        end = text.find("\n", at)
+        end = len(text) if end < 0 else end
+        line = text[at:end]
+        if line.strip() and not line.startswith("#"):
+            break
+        if _DIRECTIVE.match(line):
+            found.extend(_parse_line(document, at + len("#SBATCH"), end))
+        at = end + 1
+    return tuple(found)
+
+
+def _parse_line(document: Document, start: int, end: int) -> list[Directive]:
+    found: list[Directive] = []
+    text = document.text
+    tokens: list[tuple[int, int]] = []
+    at = start
+    while at < end:
+        if text[at] in " \t\r":
+            at += 1
+            continue
+        match = _TOKEN.match(text, at, end)
+        if match is None:
+            if text[at] == "#":
+                break
+            at += 1
+            continue
+        tokens.append(match.span())
+        at = match.end()
+    index = 0
+    while index < len(tokens):
+        first, last = tokens[index]
+        word = text[first:last]
+        index += 1
+        option, value = word, None
+        takes_next = False
+        if word.startswith("--"):
+            option, equals, given = word.partition("=")
+            value = given if equals else None
+            takes_next = not equals and option[2:] not in _BARE_LONG
+        elif word.startswith("-") and len(word) > 1:
+            option = word[:2]
+            if len(word) > 2:
+                value = word[2:].removeprefix("=")
+            takes_next = len(word) == 2 and word[1] not in _BARE_SHORT
+        else:
+            if word not in _HETEROGENEOUS and not _PLACEHOLDER.search(text, start, end):
+                # A word that belongs to no option, which sbatch refuses.
+                found.append(Directive("", word, document.place(first, last).span, word))
+            continue
+        if takes_next and index < len(tokens) and text[tokens[index][0]] != "-":
+            value = text[slice(*tokens[index])]
+            last = tokens[index][1]
+            index += 1
+        if value is not None:
+            value = _unquote(document, last - len(value), last, value)
+        place = document.place(first, last)
+        found.append(Directive(option, value, place.span, spelling_of(document.slice(first, last))))
+    return found
+
+
+def _unquote(document: Document, start: int, end: int, value: str) -> str:
+    if GAP in value:
+        value = spelling_of(document.slice(start, end))
+    return value.replace('"', "").replace("'", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The options of a header by their long names; if one is repeated, the last counts, as in sbatch."""
+
+    options: Mapping[str, str]
+    present: bool
+
+    def count(self, *names: str) -> tuple[int, ...]:
+        """The numbers that the first given option allows (`2-4` allows three); empty when it is not a number."""
+        for name in names:
+            if name in self.options:
+                return counts(self.options[name])
+        return ()
+
+
+def header_of(lines: Sequence[Directive]) -> Header:
+    """Build the header from its directives."""
+    options: dict[str, str] = {}
+    for directive in lines:
+        options[LONG_NAMES.get(directive.option, directive.option)] = directive.value or ""
+    if "--tasks-per-node" in options:
+        options.setdefault("--ntasks-per-node", options["--tasks-per-node"])
+    return Header(options, bool(lines))
+
+
+def counts(value: str) -> tuple[int, ...]:
+    """The whole numbers that `4`, `2-4` or `1k` allow; empty when it is not a number or allows more than sixteen."""
+    low, dash, high = value.partition("-")
+    first, last = _COUNT.fullmatch(low.strip()), _COUNT.fullmatch(high.strip())
+    if first is None or (dash and last is None):
+        return ()
+    begin = _scale(first)
+    end = _scale(last) if last is not None and dash else begin
+    # sbatch takes 0 for the least that the rest of the header needs.
+    return tuple(range(begin, end + 1)) if end - begin < 16 and begin > 0 else ()
+
+
+def _scale(match: re.Match[str]) -> int:
+    return int(match.group(1)) * {"": 1, "k": 1024, "m": 1024 * 1024}[match.group(2).lower()]
+
+
+def gpus_in(value: str, *, gres: bool) -> tuple[int, ...]:
+    """The number of GPUs in `8`, `a100:8` or, for --gres, `gpu:a100:8,nvme:1`, as a 1-tuple; empty when unknown."""
+    total = 0
+    for item in value.split(","):
+        pieces = item.split("(")[0].split(":")
+        if gres:
+            if pieces[0].removeprefix("gres/") not in ("gpu",):
+                continue
+            pieces = pieces[1:]
+        last = pieces[-1] if pieces else "1"
+        if is_count(last):
+            total += int(last)
+        elif gres and len(pieces) <= 1:
+            total += 1
+        else:
+            return ()
+    return (total,) if total else ()
+
+
+def slurm_variable(header: Header, name: str, script: str) -> tuple[str, ...] | str | None:
+    """The possible values of a variable that Slurm sets, or why it is unknown; None for any other variable."""
+    nodes = header.count("--nodes")
+    per_node = header.count("--ntasks-per-node")
+    tasks = header.count("--ntasks")
+    if not tasks and nodes and per_node and "--ntasks" not in header.options:
+        tasks = tuple(dict.fromkeys(n * p for n in nodes for p in per_node))
+    if name in ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"):
+        if not nodes and "--nodes" not in header.options and tasks == (1,):
+            nodes = (1,)
+        return _values_or_reason(nodes, header, name, "--nodes")
+    if name in ("SLURM_NTASKS", "SLURM_NPROCS"):
+        return _values_or_reason(tasks, header, name, "--ntasks", "--ntasks-per-node")
+    if name == "SLURM_NTASKS_PER_NODE":
+        return _values_or_reason(per_node, header, name, "--ntasks-per-node")
+    if name == "SLURM_CPUS_PER_TASK":
+        return _values_or_reason(header.count("--cpus-per-task"), header, name, "--cpus-per-task")
+    if name == "SLURM_GPUS_PER_NODE":
+        given = header.options.get("--gpus-per-node", "")
+        return _values_or_reason(gpus_in(given, gres=False), header, name, "--gpus-per-node")
+    if name == "SLURM_GPUS":
+        return _values_or_reason(gpus_in(header.options.get("--gpus", ""), gres=False), header, name, "--gpus")
+    if name == "SLURM_GPUS_PER_TASK":
+        given = header.options.get("--gpus-per-task", "")
+        return _values_or_reason(gpus_in(given, gres=False), header, name, "--gpus-per-task")
+    if name == "SLURM_GPUS_ON_NODE":
+        return _values_or_reason(gpus_on_node(header), header, name, "--gpus-per-node", "--gres=gpu")
+    if name == "SLURM_JOB_NAME":
+        return (header.options.get("--job-name") or script.rpartition("/")[2],)
+    if name == "SLURM_JOB_PARTITION":
+        given = header.options.get("--partition", "")
+        return (given,) if given and "," not in given else f"${name} is the partition that the job is submitted to"
+    if name == "SLURM_TASKS_PER_NODE" and per_node and len(nodes) == 1:
+        return tuple(f"{p}(x{nodes[0]})" if nodes[0] > 1 else str(p) for p in per_node)
+    return None
+
+
+def gpus_on_node(header: Header) -> tuple[int, ...]:
+    """The number of GPUs that the job has on each node, if the header determines it."""
+    for name, gres in (("--gpus-per-node", False), ("--gres", True)):
+        if name in header.options and (found := gpus_in(header.options[name], gres=gres)):
+            return found
+    per_task = gpus_in(header.options.get("--gpus-per-task", ""), gres=False)
+    tasks = header.count("--ntasks-per-node")
+    return tuple(dict.fromkeys(g * t for g in per_task for t in tasks))
+
+
+def _values_or_reason(values: tuple[int, ...], header: Header, name: str, *options: str) -> tuple[str, ...] | str:
+    if values:
+        return tuple(str(value) for value in values)
+    for option in options:
+        if option in header.options:
+            return f"${name} follows from {option}={header.options[option]}"
+    return f"${name} is set only with {' or '.join(options)}, which is not in the #SBATCH header"

@@ -1,0 +1,150 @@
+"""The source for shell and batch scripts: evaluates them abstractly and reads their launches. Nothing is executed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job import WHOLE_JOB, Launch, Note, NoteDetail, NoteKind, Scope, Span
+from preflight.sources.base import Reading, SourceFile, Tree
+from preflight.sources.formats.claim_redaction import secrets_of, without_secrets
+from preflight.sources.formats.comments import suppressions
+
+_SUFFIXES = (
+    *(".sh", ".bash", ".ksh", ".zsh", ".sbatch", ".slurm", ".slrm", ".job", ".sub"),
+    *(".pbs", ".qsub", ".lsf", ".bsub", ".sge", ".cobalt"),
+)
+_SHEBANG = lazy_pattern(r"#!\s*\S*(/|\s)(env\s+(-S\s+)?)?(ba|da|z|k)?sh\b")
+_HETEROGENEOUS = lazy_pattern(r"^#SBATCH[ \t]+(hetjob|packjob)\b", re.MULTILINE)
+_HEAD = 4096
+#: A script without any of these words launches nothing: programs that start ranks or containers, batch headers, and
+#: communication settings that other scripts may source.
+_LAUNCHING = lazy_pattern(
+    r"python|torch|deepspeed|ds_ssh|paddle|fleet|accelerate|srun|sbatch|mpi|horovod|\bray\b|composer|lightning|tensorflow"
+    r"|llamafactory|axolotl|colossalai|primus-cli|xtuner|msrun|litgpt|erniekit|bpslaunch|\buv[ \t]+run\b"
+    r"|\b(?:lmf|trl|tune|swift|megatron|sky|dstack|mcli|nemo|flux)[ \t]"
+    r"|\bxpk\b|gcloud[ \t]|docker|podman|singularity|apptainer|kubectl|jsrun|aprun|pdsh|^#(?:SBATCH|PBS|BSUB)\s"
+    r"|\b(?:NCCL|RCCL|GLOO|UCX|FI|TP_SOCKET|PADDLE|FLAGS|PET)_|TRAINING_ROLE"
+    # A launcher that is known only at run time.
+    r"|^[ \t]*\$\{?\w{1,60}\}?[ \t][^\n]{0,200}\.py\b",
+    re.MULTILINE,
+)
+_SCRIPT_NAMES = lazy_pattern(r"[\w.+-]+")
+
+#: Ends of a launch line at which a carriage return does no harm.
+_HARMLESS_RETURN = lazy_pattern(r"#|[&;][ \t]*\r$|[ \t=]-?\d{1,18}(?:\.\d{0,18})?(?:[eE][-+]?\d{1,3})?[ \t]*\r$")
+#: A line whose last word is the value of an option: the program starts, and handles the value itself.
+_VALUE_LAST = lazy_pattern(r"[ \t]--?[A-Za-z][\w.-]{0,100}(?:=|[ \t]+)[^\s\\-][^\s\\]{0,500}[ \t]*\r$")
+
+
+class ShellSource:
+    """Reads one shell script with everything it sources, calls and starts."""
+
+    name = "shell"
+    roles = ()
+
+    def recognises(self, file: SourceFile) -> bool:
+        """Whether this is a shell script, by its name, its first line or its batch header."""
+        head = file.text[:_HEAD]
+        if file.path.lower().endswith(_SUFFIXES):
+            return True
+        return bool(_SHEBANG.match(head)) or bool(re.search(r"^#(?:SBATCH|PBS|BSUB|COBALT)\s+-", head, re.MULTILINE))
+
+    def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
+        """State the claims of the script's header and launches."""
+        from preflight.sources.launchers import slurm, slurm_header, submissions
+        from preflight.sources.launchers.batch_headers import batch_header
+        from preflight.sources.launchers.claim_builder import ClaimBuilder
+        from preflight.sources.launchers.launch_context import library_exports
+        from preflight.sources.launchers.launch_lines import read_commands
+        from preflight.sources.launchers.steps import state_steps
+        from preflight.sources.shell.evaluator import evaluate
+        from preflight.sources.shell.script_claims import (
+            overwritten_exports,
+            produced_hostfiles,
+            rejected_exports,
+            slurm_variables_read,
+        )
+
+        script = evaluate(file, tree)
+        # Each part of a heterogeneous job has its own counts, which no claim about the whole job can state.
+        header = {} if _HETEROGENEOUS.search(file.text) else slurm.from_directives(script.directives)
+        other_header = batch_header(file) if not script.directives else None
+        scheduler = other_header.scheduler if other_header is not None else "slurm"
+        if other_header is not None:
+            header = other_header.options
+        builder = ClaimBuilder(scheduler, scope)
+        slurm.state(builder, header)
+        slurm_header.state_header(builder, header, script.directives if header and other_header is None else ())
+        if other_header is None and (header or (not script.directives and slurm_header.has_directive_like(file.text))):
+            slurm_header.state_ignored_directives(builder, file)
+        if not header:
+            slurm_header.state_component_gpus(builder, script.directives)
+        batch = bool(script.directives) or other_header is not None
+        own, submitted = submissions.split(script.commands, file.path)
+        launches = read_commands(own, header, tree, batch=batch, scheduler=scheduler)
+        parts = submissions.parts_of_one_job(submitted, tree)
+        steps = state_steps(own, header, file.text) if header and other_header is None else ()
+        exports = () if launches.launches else library_exports(script.final, scope)
+        variables_read = tuple(slurm_variables_read(file, scope)) if header or launches.launches else ()
+        reading = Reading(
+            claims=(
+                *builder.claims,
+                *launches.claims,
+                *parts.claims,
+                *steps,
+                *exports,
+                *variables_read,
+                *rejected_exports(file, scope),
+                *overwritten_exports(file, scope),
+                *produced_hostfiles(script, launches.references, scope),
+            ),
+            launches=(*launches.launches, *parts.launches),
+            references=(*script.references, *launches.references, *parts.references),
+            notes=(*script.notes, *launches.notes, *_carriage_returns(file, launches.launches)),
+            suppressions=suppressions(file),
+            written=script.written,
+        )
+        return without_secrets(reading, secrets_of(script.commands))
+
+
+def startable(files: Iterable[SourceFile]) -> frozenset[str]:
+    """The paths of the scripts that may launch something: directly, or through another script.
+
+    Evaluating a script costs a hundred times as much as searching it for words, and most scripts of a repository build,
+    install or clean up.
+    """
+    texts = {file.path: file.text for file in files}
+    found = {path for path, text in texts.items() if _LAUNCHING.search(text)}
+    mentions = {path: set(_SCRIPT_NAMES.findall(text)) for path, text in texts.items() if path not in found}
+    wanted = {path.rpartition("/")[2] for path in found}
+    while wanted:
+        newly_found = {path for path, names in mentions.items() if path not in found and names & wanted}
+        found |= newly_found
+        wanted = {path.rpartition("/")[2] for path in newly_found}
+    return frozenset(found)
+
+
+def _carriage_returns(file: SourceFile, launches: Iterable[Launch]) -> Iterator[Note]:
+    """Yield a single note about Windows line endings on the launch lines of a file.
+
+    Lines on which they have no effect are skipped: the carriage return is part of a comment, is a separate command
+    after `&` or `;`, or follows a number, from which programs strip it like blanks.
+    """
+    if "\r" not in file.text:
+        return
+    lines = file.text.split("\n")
+    for span in sorted(launch.span for launch in launches if launch.span.path == file.path):
+        line = lines[span.line - 1]
+        if not line.endswith("\r") or _HARMLESS_RETURN.search(line[span.column - 1 :]):
+            continue
+        is_value = _VALUE_LAST.search(line[span.column - 1 :]) is not None
+        yield Note(
+            NoteKind.LINE_ENDING,
+            "this line ends in a carriage return (Windows line endings), which the shell treats as part of the last"
+            " word" + (", the value of an option" if is_value else ""),
+            Span(file.path, span.line, span.column, span.line, len(line), span.snippet),
+            detail=NoteDetail.OPTION_VALUE if is_value else None,
+        )
+        return

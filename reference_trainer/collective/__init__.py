@@ -1,0 +1,1 @@
+"""The collective smoke run."""

@@ -1,0 +1,340 @@
+"""The speed of one rank's GPU by itself: matrix products by precision, its memory, copies to the host and to a peer.
+
+Everything is short (about two seconds), bounded in memory, and compared with nothing here: the checks hold the expected
+figures by model. Every figure is a best and a median of several runs. The best shows what the card can do, and a median
+far from it that something else ran in between.
+
+Copies to the host are made in turns by the ranks of a node, since GPUs share switches and the host's memory; matrix
+products and the memory of each GPU are independent of others.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any, Callable, Dict, List, Optional
+
+from preflight.agent.record import dataclass, field
+from reference_trainer.collective.exact_compute import BF16, FP16, FP32, TF32, ExactCompute, check
+from reference_trainer.common.gpu_state import GpuState, GpuWatcher, OtherUse, pci_address
+from reference_trainer.common.progress import Progress
+
+FP8 = "fp8"
+#: What is measured, in this order.
+PRODUCTS = (FP32, TF32, BF16, FP16, FP8)
+MEMORY, TO_DEVICE, TO_HOST, TO_PEER = "memory", "host_to_device", "device_to_host", "peer"
+#: Sizes of square matrices: the largest that fits memory and time is used.
+SIZES = (8192, 4096, 2048)
+#: One product may take this long, and all of one precision together.
+PRODUCT_S, PRECISION_S = 0.06, 0.25
+#: Timed runs; the first ones raise the clocks.
+WARM_UP, MIN_RUNS, MAX_RUNS = 3, 5, 30
+#: Bytes of one copy on the card (far more than its cache), and to and from the host or a peer.
+COPY_BYTES, HOST_BYTES = 1 << 29, 1 << 27
+#: The largest part of the free memory that is used.
+PART_OF_MEMORY = 0.25
+#: After this time no further part begins.
+DEADLINE_S = 8.0
+#: With more ranks on a node no turns are taken.
+MAX_TURNS = 16
+#: Compute capability of the first cards with fp8 products, and with tf32 and bf16.
+_FP8_FROM, _TF32_FROM = (8, 9), (8, 0)
+
+
+@dataclass(frozen=True)
+class Speed:
+    """One figure of a GPU.
+
+    Args:
+        what: a precision (`bf16`: products of matrices), `memory`, `host_to_device`, `device_to_host` or `peer`.
+        best: TFLOP/s for products, GB/s (10^9 bytes) else, of the fastest run; `memory` counts bytes read and written.
+        median: the same of the median run.
+        size: rows of the matrices, or bytes of one copy.
+        runs: how many runs were timed.
+    """
+
+    what: str
+    best: float
+    median: float
+    size: int
+    runs: int
+
+
+@dataclass(frozen=True)
+class GpuReport:
+    """The GPU of one rank.
+
+    Args:
+        model: its name as the driver gives it.
+        pci: its PCI address; empty if unknown.
+        speeds: all figures.
+        notes: why figures are missing, by `what`.
+        skipped: why nothing was measured.
+        state: clocks, heat, power and link while products were computed and data copied.
+        before, after: others' use of the GPU before and after the measurement.
+        exact: the repeated products with known bits.
+        peer_links: NVLinks between this GPU and the peer; None if unknown.
+        switch_links: NVLinks that are up to an NVSwitch; None if unknown.
+        shared_by: ranks of this node for each device that this rank sees.
+    """
+
+    model: str = ""
+    pci: str = ""
+    speeds: List[Speed] = field(default_factory=list)
+    notes: Dict[str, str] = field(default_factory=dict)
+    skipped: str = ""
+    state: GpuState = field(default_factory=GpuState)
+    before: OtherUse = field(default_factory=OtherUse)
+    after: OtherUse = field(default_factory=OtherUse)
+    exact: ExactCompute = field(default_factory=ExactCompute)
+    peer: str = ""
+    peer_links: Optional[int] = None
+    switch_links: Optional[int] = None
+    shared_by: int = 1
+    took_s: float = 0.0
+
+    @property
+    def in_use(self) -> bool:
+        """Whether others computed on the GPU, so that figures show what was left of it."""
+        return self.before.busy or self.after.busy
+
+
+def measure(
+    torch: Any,
+    progress: Progress,
+    device: Any,
+    take_turn: Callable[[Callable[[], None]], None],
+    *,
+    local_ranks: int = 1,
+) -> GpuReport:
+    """Measure the GPU of this rank.
+
+    Args:
+        device: a GPU, as torch names it.
+        take_turn: runs a function while no other rank of the node runs its own; every rank must call it once.
+        local_ranks: the ranks on this node.
+    """
+    return _Measurement(torch, progress, device, local_ranks).run(take_turn)
+
+
+class _Measurement:
+    """All measurements of one GPU."""
+
+    def __init__(self, torch: Any, progress: Progress, device: Any, local_ranks: int) -> None:
+        self._torch = torch
+        self._progress = progress
+        self._device = device
+        self._devices = torch.cuda.device_count()
+        self._shared_by = -(-local_ranks // max(1, self._devices))
+        self._began = time.monotonic()
+        self._speeds: List[Speed] = []
+        self._notes: Dict[str, str] = {}
+        self._peer_address = ""
+        self._peer_links: Optional[int] = None
+
+    def run(self, take_turn: Callable[[Callable[[], None]], None]) -> GpuReport:
+        progress, torch = self._progress, self._torch
+        index = self._device.index or 0
+        progress.entering("timing of the GPU", loading=True)
+        torch.cuda.synchronize(self._device)
+        self._watcher = watcher = GpuWatcher(index)
+        before = watcher.other_use(progress.report_progress)
+        progress.left()
+        exact = ExactCompute()
+        progress.entering("products with known bits")
+        short = self._short_of_memory()
+        if not short:
+            exact = check(torch, self._device, progress.report_progress)
+            progress.left()
+            progress.entering("timing of products and memory")
+            watcher.begin()
+            self._measure_products()
+            self._guard(MEMORY, self._measure_memory)
+            watcher.end()
+        progress.left()
+        # Every rank takes its turn, measured or not.
+        take_turn(self._copies if not short else _nothing)
+        progress.entering("a look at other use of the GPU")
+        torch.cuda.empty_cache()
+        after = watcher.other_use(progress.report_progress)
+        progress.left()
+        return GpuReport(
+            torch.cuda.get_device_name(self._device),
+            _address(index),
+            self._speeds,
+            self._notes,
+            short,
+            watcher.state(),
+            before,
+            after,
+            exact,
+            self._peer_address,
+            self._peer_links,
+            watcher.nvlinks_to(""),
+            self._shared_by,
+            round(time.monotonic() - self._began, 3),
+        )
+
+    def _free_bytes(self) -> int:
+        free = int(self._torch.cuda.mem_get_info(self._device)[0])
+        return int(free * PART_OF_MEMORY / self._shared_by)
+
+    def _short_of_memory(self) -> str:
+        least = _matrix_bytes(SIZES[1])
+        free = self._free_bytes()
+        if free >= least:
+            return ""
+        return "%d MiB of memory are free for it, and it needs %d" % (free >> 20, least >> 20)
+
+    def _late(self) -> bool:
+        return time.monotonic() - self._began > DEADLINE_S
+
+    def _guard(self, what: str, run: Callable[[], None]) -> None:
+        """Run one part; a feature that is missing, or memory that is short, becomes a note."""
+        if self._late():
+            self._notes[what] = "no time was left"
+            return
+        try:
+            run()
+        except (RuntimeError, NotImplementedError, TypeError, AttributeError) as error:
+            self._notes[what] = "%s: %s" % (type(error).__name__, str(error).strip().split("\n")[0][:160])
+
+    def _measure_products(self) -> None:
+        # AMD's architecture numbers have another meaning; all of its cards here have these formats.
+        nvidia = getattr(self._torch.version, "hip", None) is None
+        able = tuple(self._torch.cuda.get_device_capability(self._device))
+        for precision in PRODUCTS:
+            if nvidia and able < {TF32: _TF32_FROM, BF16: _TF32_FROM, FP8: _FP8_FROM}.get(precision, (0, 0)):
+                continue
+            self._guard(precision, lambda precision=precision: self._product(precision))  # type: ignore[misc]
+        self._torch.backends.cuda.matmul.allow_tf32 = False
+
+    def _product(self, precision: str) -> None:
+        torch = self._torch
+        torch.backends.cuda.matmul.allow_tf32 = precision == TF32
+        multiply = self._multiplication(precision, SIZES[-1])
+        trial_s = min(self._timed(multiply, 2, 0.05))
+        for size in SIZES:
+            fits = _matrix_bytes(size) <= self._free_bytes()
+            if fits and trial_s * (size / SIZES[-1]) ** 3 <= PRODUCT_S or size == SIZES[-1]:
+                break
+        if size != SIZES[-1]:
+            multiply = self._multiplication(precision, size)
+        times = self._timed(multiply, MAX_RUNS, PRECISION_S)
+        self._note(precision, 2.0 * size**3 / 1e12, times, size)
+
+    def _multiplication(self, precision: str, size: int) -> Callable[[], Any]:
+        torch, device = self._torch, self._device
+        a = torch.randn(size, size, device=device)
+        b = torch.randn(size, size, device=device)
+        if precision == FP8:
+            eight = torch.float8_e4m3fn if getattr(torch.version, "hip", None) is None else torch.float8_e4m3fnuz
+            a, b = a.to(eight), b.to(eight).t()
+            one = torch.ones((), device=device)
+            return lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+        kind = {BF16: torch.bfloat16, FP16: torch.float16}.get(precision, torch.float32)
+        a, b = a.to(kind), b.to(kind)
+        out = torch.empty(size, size, device=device, dtype=kind)
+        return lambda: torch.mm(a, b, out=out)
+
+    def _measure_memory(self) -> None:
+        size = min(COPY_BYTES, self._free_bytes() // 2)
+        source = self._torch.ones(size, dtype=self._torch.uint8, device=self._device)
+        target = self._torch.empty_like(source)
+        times = self._timed(lambda: target.copy_(source), MAX_RUNS, PRECISION_S)
+        self._note(MEMORY, 2.0 * size / 1e9, times, size)
+
+    def _copies(self) -> None:
+        """Copies from and to page-locked memory of the host, then to the next GPU."""
+        self._progress.entering("timing of copies")
+        self._guard(TO_DEVICE, self._host_copies)
+        self._guard(TO_PEER, self._peer_copy)
+        self._progress.left()
+
+    def _host_copies(self) -> None:
+        torch = self._torch
+        size = min(HOST_BYTES, self._free_bytes())
+        host = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        card = torch.empty(size, dtype=torch.uint8, device=self._device)
+        for what, target, source in ((TO_DEVICE, card, host), (TO_HOST, host, card)):
+            copy = lambda target=target, source=source: target.copy_(source, non_blocking=True)  # noqa: E731
+            times = self._timed(copy, 12, 0.2, during=self._watcher.read_link)
+            self._note(what, size / 1e9, times, size)
+
+    def _peer_copy(self) -> None:
+        torch, mine = self._torch, self._device.index or 0
+        if self._devices < 2:
+            return
+        other = (mine + 1) % self._devices
+        if not torch.cuda.can_device_access_peer(mine, other):
+            self._notes[TO_PEER] = "GPU %d may not access GPU %d" % (mine, other)
+            return
+        free = int(torch.cuda.mem_get_info(other)[0] * PART_OF_MEMORY)
+        size = min(HOST_BYTES, self._free_bytes(), free)
+        target = torch.empty(size, dtype=torch.uint8, device=torch.device("cuda", other))
+        source = torch.empty(size, dtype=torch.uint8, device=self._device)
+        times = self._timed(lambda: target.copy_(source, non_blocking=True), 12, 0.2)
+        self._note(TO_PEER, size / 1e9, times, size)
+        self._peer_address = _address(other)
+        self._peer_links = self._watcher.nvlinks_to(self._peer_address) if self._peer_address else None
+
+    def _timed(
+        self, run: Callable[[], Any], most: int, budget_s: float, *, during: Callable[[], None] = lambda: None
+    ) -> List[float]:
+        """Seconds of each run by the GPU's own clock; runs are queued five at a time, so that no pause is timed."""
+        cuda, stream = self._torch.cuda, self._torch.cuda.current_stream(self._device)
+        for _ in range(WARM_UP):
+            run()
+        cuda.synchronize(self._device)
+        times: List[float] = []
+        began = time.monotonic()
+        while len(times) < min(MIN_RUNS, most) or (len(times) < most and time.monotonic() - began < budget_s):
+            marks = [cuda.Event(enable_timing=True) for _ in range(min(MIN_RUNS, most) + 1)]
+            marks[0].record(stream)
+            for mark in marks[1:]:
+                run()
+                mark.record(stream)
+            during()
+            marks[-1].synchronize()
+            times += [first.elapsed_time(second) / 1e3 for first, second in zip(marks, marks[1:])]
+            self._progress.report_progress()
+        return times
+
+    def _note(self, what: str, work: float, times: List[float], size: int) -> None:
+        best, median = (work / value if value > 0 else 0.0 for value in (min(times), statistics.median(times)))
+        self._speeds.append(Speed(what, float("%.6g" % best), float("%.6g" % median), size, len(times)))
+
+
+def _matrix_bytes(size: int) -> int:
+    """Two operands in float32, their converted forms, and a result."""
+    return 5 * 4 * size * size
+
+
+def _nothing() -> None:
+    """Nothing was to be measured in this turn."""
+
+
+def _address(index: int) -> str:
+    try:
+        return pci_address(index)
+    except (OSError, LookupError):
+        return ""
+
+
+def turns(local_rank: int, local_ranks: int, barrier: Callable[[str], None]) -> Callable[[Callable[[], None]], None]:
+    """A `take_turn` for `measure`: the ranks of a node one after the other, all nodes at the same time.
+
+    Args:
+        barrier: waits for all ranks; gets a description.
+    """
+
+    def take(run: Callable[[], None]) -> None:
+        if local_ranks > MAX_TURNS:
+            run()
+            return
+        for turn in range(local_ranks):
+            if turn == local_rank:
+                run()
+            barrier("turn %d of copies to the host" % turn)
+
+    return take

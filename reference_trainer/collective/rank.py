@@ -1,0 +1,258 @@
+"""One rank of the collective smoke run: join, sum known values, train a few steps, compare.
+
+It runs in the job context under an agent and reports its position through `emit`. Any call that may block is announced
+before and reported after, with the ranks that it needs, so that the head can name the rank for which all others wait.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from typing import Any, Dict, List, Tuple
+
+from preflight.agent import rank_events
+from preflight.agent.wire import ProbeUnavailable
+from reference_trainer.collective import bandwidth, gpu_speed, group, pace, sharded
+from reference_trainer.collective import steps as training
+from reference_trainer.collective.report import RankReport
+from reference_trainer.common import framework, machine, oracle, rendezvous
+from reference_trainer.common.progress import Emit, Progress
+from reference_trainer.common.transport import TransportWatcher
+from reference_trainer.pipeline import stage as pipeline
+
+
+def rank(params: Dict[str, Any], emit: Emit) -> RankReport:
+    """Take part in the smoke run as one rank.
+
+    Args:
+        params: `rank`, `world_size`, `local_rank`, `local_world_size`, `master_addr`, `master_port`, `backend` (`nccl`,
+            `gloo`, or `auto`: all ranks take nccl if each has a device of its own, otherwise gloo), `interface`,
+            `steps`, `timeout_s`, `run_id`. `force_interface` makes `interface` override the environment, for ranks on
+            one machine that represent several nodes. `framework`: `torch` or `paddle`; if missing, the one that this
+            interpreter has, or torch if it has both. `sharding`: each rank holds a part of the model, by FSDP.
+            `pipeline`: `{"stages": 4, "microbatches": 8, "schedule": "1f1b"}` divides the ranks into stages for a few
+            steps, with torch. `until`: `exact` ends the run after the known sums. `injected_fault`: a fault that this
+            rank injects, to test that it is found (`common/injected_faults.py`); `{"stall_before": k}` makes it hang
+            before collective k.
+
+    Raises ProbeUnavailable: kind `missing` without torch, or without a GPU for nccl; `denied` when rank 0 cannot
+    listen; `blocked` when the rank ended because another rank did.
+    """
+    progress = Progress(emit, rank=int(params["rank"]))
+    watcher = TransportWatcher()
+    progress.start()
+    try:
+        _started(params, progress)
+        if framework.is_paddle(params):
+            from reference_trainer.paddle import collective_rank
+
+            return collective_rank.run(params, progress)
+        return _run(params, progress, watcher)
+    except ProbeUnavailable:
+        raise
+    except Exception as error:
+        watcher.print_warnings()
+        text = framework.describe(error)
+        consequence = any(mark in str(error).lower() for mark in rank_events.CONSEQUENCES)
+        progress.send(
+            rank_events.PROBLEM,
+            problem="failed",
+            phase=progress.phase,
+            error=text,
+            consequence=consequence,
+            rank=progress.rank,
+        )
+        if consequence:
+            raise ProbeUnavailable("blocked", "the connection was lost: %s" % text) from error
+        raise
+    finally:
+        progress.stop()
+
+
+def _started(params: Dict[str, Any], progress: Progress) -> None:
+    """Report the identity of this rank, before anything that may fail."""
+    progress.reached(
+        rank_events.STARTED,
+        rank=progress.rank,
+        world_size=int(params["world_size"]),
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        python=sys.version.split()[0],
+        executable=sys.executable,
+        master="%s:%s" % (params["master_addr"], params["master_port"]),
+    )
+
+
+def _run(params: Dict[str, Any], progress: Progress, watcher: TransportWatcher) -> RankReport:
+    world_size = int(params["world_size"])
+    steps = int(params.get("steps", training.MAX_COMPARED_STEPS))
+    timeout_s = float(params.get("timeout_s", 60.0))
+    listener = rendezvous.open_listener(params, progress)
+    dialling = rendezvous.MasterDialer(params, progress, timeout_s)
+    torch, dist = framework.load(progress, optimizers=True)
+    oracle.exact_settings()
+    progress.entering("setup of the device", loading=True)
+    wanted = str(params.get("backend", "auto"))
+    obstacle = framework.nccl_obstacle(torch, params)
+    progress.left()
+    if wanted == "nccl" and obstacle:
+        progress.send(
+            rank_events.PROBLEM, problem=rank_events.NO_DEVICE, backend=wanted, error=obstacle, rank=progress.rank
+        )
+    progress.reached(rank_events.IMPORTED, backend=wanted, torch=str(torch.__version__))
+    store = rendezvous.join_store(dist, params, progress, listener, dialling, timeout_s, obstacle)
+    backend, backend_note = rendezvous.agree_on_backend(store, progress, wanted, world_size, obstacle)
+    progress.entering("setup of the device", loading=True)
+    device = framework.choose_device(torch, params, backend)
+    progress.left()
+    framework.set_interface(params, backend)
+    watcher.listen(backend)
+    progress.reached(rank_events.RENDEZVOUS, backend=backend, **framework.versions(torch, device))
+    collectives = group.join(dist, torch, params, progress, store, backend, device, timeout_s)
+    progress.reached(rank_events.GROUP)
+    first = oracle.check_collectives(collectives, progress.rank, world_size, device)
+    second = oracle.check_steps(collectives, progress.rank, world_size, steps, device)
+    mismatches = first.mismatches + second.mismatches
+    progress.reached(rank_events.EXACT, mismatches=len(mismatches))
+    if params.get("until") == rank_events.EXACT:
+        return _early(params, progress, dist, torch, collectives, backend, device, first, second)
+    staged = pipeline.run(torch, dist, collectives, params, progress, device) if "pipeline" in params else None
+    together, sharing = machine.neighbours(torch, collectives, world_size, device)
+    watcher.begin(counts=progress.rank == together[0])
+    sweep, wrong, compared = bandwidth.sweep(
+        torch, collectives, progress, world_size, device, len(together), len(sharing)
+    )
+    watcher.end()
+    mismatches += wrong
+    progress.reached(rank_events.MEASURED, mismatches=len(wrong))
+    exchanged = pace.exchange_bytes(sweep, device)
+    windows = [pace.measure(torch, dist, progress, world_size, device, 0, exchanged)]
+    on_gpu = _gpu(torch, progress, collectives, params, device)
+    progress.entering("import of the sharding wrapper", loading=True)
+    sharding = sharded.choose(bool(params.get("sharding")), sweep.unsupported + sweep.in_lists, backend)
+    progress.left()
+    model, trained = _train(progress, sharding, world_size, steps, device)
+    progress.reached(rank_events.DDP, first_loss=trained.losses[0], last_loss=trained.losses[-1])
+    digests = _digests(torch, collectives, training.digest(model), world_size, device)
+    difference = None
+    if progress.rank == 0:
+        progress.entering("training the same steps in one process")
+        difference = training.difference_to_one_process(model, world_size, steps, device, progress.report_progress)
+        progress.left()
+    progress.reached(rank_events.PARITY, equal=len(set(digests)) == 1)
+    windows.append(pace.measure(torch, dist, progress, world_size, device, 1, exchanged))
+    collectives.barrier("last barrier")
+    teardown = group.tear_down(torch, dist, progress, device)
+    progress.reached(rank_events.DONE)
+    versions = framework.versions(torch, device)
+    return RankReport(
+        progress.rank,
+        world_size,
+        socket.gethostname(),
+        backend,
+        versions["device"],
+        "torch %s" % versions["torch"],
+        versions["cuda"],
+        versions["nccl"],
+        dict(progress.phase_at_s),
+        len(first.operations) + len(second.operations) + compared,
+        mismatches,
+        first.unsupported + [name for name in sweep.unsupported if name not in first.unsupported],
+        min(steps, oracle.MAX_EXACT_STEPS),
+        len(trained.losses),
+        training.first_and_last(trained.losses, 200),
+        training.first_and_last(trained.step_s, 200),
+        training.unmoved(model, device),
+        digests if progress.rank == 0 else digests[progress.rank : progress.rank + 1],
+        difference,
+        teardown,
+        windows,
+        sweep,
+        watcher.found(sweep.crossing_bytes),
+        sharding.name,
+        sharding.note,
+        trained.timeline,
+        staged,
+        exact_digest=second.digest,
+        gpu=on_gpu,
+        backend_note=backend_note,
+    )
+
+
+def _gpu(
+    torch: Any, progress: Progress, collectives: group.Collectives, params: Dict[str, Any], device: Any
+) -> gpu_speed.GpuReport:
+    """The speed of this rank's GPU by itself. All ranks call it, since those of a node take turns."""
+    local_ranks = int(params.get("local_world_size", 1))
+    if device.type != "cuda":
+        return gpu_speed.GpuReport(skipped="the rank computes on the processor")
+    # Nodes may have different numbers of ranks, and every turn is a collective.
+    most = torch.tensor([float(local_ranks)], dtype=torch.float64, device=device)
+    collectives.maximum(most, "agreement on the number of turns")
+    take_turn = gpu_speed.turns(int(params.get("local_rank", 0)), int(most[0]), collectives.barrier)
+    return gpu_speed.measure(torch, progress, device, take_turn, local_ranks=local_ranks)
+
+
+def _early(
+    params: Dict[str, Any],
+    progress: Progress,
+    dist: Any,
+    torch: Any,
+    collectives: group.Collectives,
+    backend: str,
+    device: Any,
+    first: oracle.ExactResult,
+    second: oracle.ExactResult,
+) -> RankReport:
+    """The report of a rank that only had to connect and sum."""
+    collectives.barrier("last barrier")
+    teardown = group.tear_down(torch, dist, progress, device)
+    progress.reached(rank_events.DONE)
+    versions = framework.versions(torch, device)
+    return RankReport(
+        progress.rank,
+        int(params["world_size"]),
+        socket.gethostname(),
+        backend,
+        versions["device"],
+        "torch %s" % versions["torch"],
+        versions["cuda"],
+        versions["nccl"],
+        dict(progress.phase_at_s),
+        len(first.operations) + len(second.operations),
+        first.mismatches + second.mismatches,
+        first.unsupported,
+        teardown=teardown,
+        exact_digest=second.digest,
+    )
+
+
+def _train(
+    progress: Progress, sharding: sharded.ShardingChoice, world_size: int, steps: int, device: Any
+) -> Tuple[Any, training.TrainingResult]:
+    """Run ordinary steps; each counts as one collective, since each needs every rank. Also returns the whole model."""
+    progress.entering("%s setup" % sharding.name, collective=True)
+    wrapped = sharded.wrap(sharding, training.build(device), world_size, device)
+    progress.left(collective=True)
+    name = "DDP" if sharding.name == sharded.DDP else "FSDP"
+    trained = training.train(
+        wrapped,
+        training.shard(progress.rank, device),
+        steps,
+        before=lambda step: progress.entering("%s step %d" % (name, step), collective=True, brief=True),
+        after=lambda step: progress.left(collective=True),
+        began_s=progress.began_s,
+    )
+    progress.entering("putting the model together", collective=True)
+    model = sharded.gather_model(sharding, wrapped, device)
+    progress.left(collective=True)
+    return model, trained
+
+
+def _digests(torch: Any, collectives: group.Collectives, own: str, world_size: int, device: Any) -> List[str]:
+    """The SHA-256 of every rank's weights, by rank."""
+    mine = torch.tensor(list(bytes.fromhex(own)), dtype=torch.uint8, device=device)
+    found = [torch.zeros_like(mine) for _ in range(world_size)]
+    collectives.all_gather(found, mine, "digests of the weights")
+    return [bytes(tensor.tolist()).hex() for tensor in found]

@@ -1,0 +1,171 @@
+"""A few ordinary training steps on a learnable task, and checks of the result.
+
+Exiting with 0 proves nothing: a run can end normally with weights that never changed. So the loss must fall, every
+tensor must change, every rank must hold the same bits, and a single process on the same shards must arrive at the same
+weights within a tolerance.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import time
+from typing import Any, Callable, List, Optional, Tuple
+
+from preflight.agent.record import dataclass, field
+
+INPUTS, HIDDEN, CLASSES, BATCH = 784, 256, 10, 64
+#: Ten steps at this rate bring the loss of the built-in task below half of its start and keep the weights of one
+#: process within `TOLERANCE` of those of eight ranks (measured; the difference grows with the steps).
+LEARNING_RATE = 0.05
+MAX_COMPARED_STEPS = 10
+TOLERANCE = 1e-6
+#: With more ranks than this the training is not repeated in one process: it would take longer than the run itself.
+MAX_COMPARED_RANKS = 64
+#: The maximum number of steps in the timeline; of more, the first and the last are kept.
+MAX_TIMELINE_STEPS = 40
+#: The last losses must be below this part of the first ones.
+MAX_LOSS_RATIO = 0.9
+
+
+@dataclass(frozen=True)
+class StepTiming:
+    """The start of a step, and the duration of it and its parts, in seconds; the rest is the optimizer's.
+
+    The backward pass includes waiting for other ranks. A GPU runs asynchronously: there only the whole step is known.
+    """
+
+    at_s: float
+    total_s: float
+    forward_s: Optional[float] = None
+    backward_s: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """The result of the steps on this rank. `step_s` holds the wall time of each step; the first builds buckets."""
+
+    losses: List[float] = field(default_factory=list)
+    step_s: List[float] = field(default_factory=list)
+    timeline: List[StepTiming] = field(default_factory=list)
+
+
+def shard(rank: int, device: Any) -> Tuple[Any, Any]:
+    """The samples of one rank: float32[BATCH, INPUTS] around one centre per class, and their classes int64[BATCH]."""
+    import torch
+
+    fixed = torch.Generator().manual_seed(20177)
+    centres = torch.randn(CLASSES, INPUTS, generator=fixed)
+    own = torch.Generator().manual_seed(1000 + rank)
+    labels = torch.randint(0, CLASSES, (BATCH,), generator=own)
+    samples = centres[labels] + 0.5 * torch.randn(BATCH, INPUTS, generator=own)
+    return samples.to(device), labels.to(device)
+
+
+def build(device: Any) -> Any:
+    """The model, the same on every rank."""
+    import torch
+
+    torch.manual_seed(7)
+    model = torch.nn.Sequential(torch.nn.Linear(INPUTS, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, CLASSES))
+    return model.to(device)
+
+
+def train(
+    model: Any,
+    data: Tuple[Any, Any],
+    steps: int,
+    *,
+    before: Callable[[int], Any],
+    after: Callable[[int], Any],
+    began_s: float = 0.0,
+) -> TrainingResult:
+    """Run `steps` steps of SGD; `before` and `after` are called around each. `model` is already wrapped for several
+    ranks.
+
+    For many steps the timeline holds only the first and the last; its times count from `began_s` of `time.monotonic`.
+    """
+    import torch
+
+    samples, labels = data
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+    criterion = torch.nn.CrossEntropyLoss()
+    losses: List[Any] = []
+    marks: List[Tuple[float, float, float, float]] = []
+    for step in range(steps):
+        began = time.monotonic()
+        before(step)
+        optimizer.zero_grad()
+        loss = criterion(model(samples), labels)
+        forward = time.monotonic()
+        loss.backward()
+        backward = time.monotonic()
+        optimizer.step()
+        if samples.is_cuda:
+            torch.cuda.synchronize(samples.device)
+        losses.append(loss.detach())
+        after(step)
+        marks.append((began, forward, backward, time.monotonic()))
+    return TrainingResult(
+        [float(loss) for loss in losses],
+        [end - began for began, _, _, end in marks],
+        [_step(mark, began_s, samples.is_cuda) for mark in first_and_last(marks, MAX_TIMELINE_STEPS)],
+    )
+
+
+def _step(mark: Tuple[float, float, float, float], began_s: float, lag: bool) -> StepTiming:
+    began, forward, backward, end = mark
+    at_s, total_s = round(began - began_s, 6), round(end - began, 6)
+    return (
+        StepTiming(at_s, total_s)
+        if lag
+        else StepTiming(at_s, total_s, round(forward - began, 6), round(backward - forward, 6))
+    )
+
+
+def first_and_last(values: List[Any], count: int) -> List[Any]:
+    """The first and the last half of `count` items."""
+    return values if len(values) <= count else values[: count // 2] + values[-(count // 2) :]
+
+
+def unmoved(model: Any, device: Any) -> List[str]:
+    """The tensors of `model` that are unchanged since the start."""
+    import torch
+
+    start = dict(build(device).named_parameters())
+    return [name for name, tensor in model.named_parameters() if torch.equal(tensor, start[name])]
+
+
+def digest(model: Any) -> str:
+    """SHA-256 over the bytes of every parameter, in order."""
+    found = hashlib.sha256()
+    for parameter in model.parameters():
+        tensor = parameter.detach().cpu().contiguous()
+        found.update(ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size()))
+    return found.hexdigest()
+
+
+def difference_to_one_process(
+    model: Any, world_size: int, steps: int, device: Any, after: Callable[[], Any] = lambda: None
+) -> Optional[float]:
+    """Largest difference between `model` and that of a single process that trained on all shards; None if not compared.
+
+    `after` is called after each piece of the work, which takes a long time on a busy node.
+    """
+    import torch
+
+    if steps > MAX_COMPARED_STEPS or world_size > MAX_COMPARED_RANKS:
+        return None
+    alone = build(device)
+    criterion = torch.nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(alone.parameters(), lr=LEARNING_RATE)
+    shards = [shard(rank, device) for rank in range(world_size)]
+    for _ in range(steps):
+        optimizer.zero_grad()
+        for samples, labels in shards:
+            (criterion(alone(samples), labels) / world_size).backward()
+            after()
+        optimizer.step()
+    pairs = zip(model.parameters(), alone.parameters())
+    # torch's maximum propagates NaN, Python's may lose it.
+    return float(torch.stack([(a.detach() - b.detach()).abs().max() for a, b in pairs]).max())

@@ -1,0 +1,1 @@
+"""Code that the collective, pipeline and parameter-server runs share."""

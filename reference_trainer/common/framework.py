@@ -1,0 +1,175 @@
+"""Imports torch late, and tells which backend and device one rank can use."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from typing import Any, Dict, Tuple
+
+from preflight.agent import rank_events
+from preflight.agent.wire import ProbeUnavailable
+from reference_trainer.common import cuda_driver, shared_gpu
+from reference_trainer.common.progress import Progress
+
+
+def is_paddle(params: Dict[str, Any]) -> bool:
+    """Whether this rank trains with paddle: by `framework`, or because the interpreter has paddle and no torch."""
+    import importlib.util
+
+    name = str(params.get("framework", ""))
+    if name:
+        return name == "paddle"
+    return importlib.util.find_spec("torch") is None and importlib.util.find_spec("paddle") is not None
+
+
+def load(progress: Progress, *, optimizers: bool = False) -> Tuple[Any, Any]:
+    """`torch` and `torch.distributed`, imported under an announcement because it takes seconds.
+
+    Args:
+        optimizers: whether this process creates one.
+
+    Raises ProbeUnavailable of kind `missing`, with the reason, if they cannot be imported.
+    """
+    progress.entering("import of torch", loading=True)
+    # No imported object is garbage: collecting takes a tenth of the import, and half a second later.
+    gc.disable()
+    try:
+        import torch
+        import torch.distributed as dist
+    except ImportError as error:
+        progress.send(rank_events.PROBLEM, problem="import", error=str(error), rank=progress.rank)
+        reason = "torch cannot be imported by %s: %s" % (sys.executable, error)
+        if getattr(error, "name", None) == "torch":
+            reason += "; install it there: %s -m pip install torch" % sys.executable
+        raise ProbeUnavailable("missing", reason) from error
+    finally:
+        gc.enable()
+    if not dist.is_available():
+        raise ProbeUnavailable("missing", "this torch %s was built without torch.distributed" % torch.__version__)
+    if optimizers:
+        # The first one imports compiler modules for a second and a half: here, not in the middle of a step.
+        torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    gc.freeze()
+    progress.left()
+    return torch, dist
+
+
+def nccl_obstacle(torch: Any, params: Dict[str, Any]) -> str:
+    """Why this rank cannot use NCCL; empty if it can, or if its backend is gloo.
+
+    With `auto` each local rank needs a GPU of its own; with `nccl` the node only needs one.
+    """
+    wanted = str(params.get("backend", "auto"))
+    if wanted == "gloo":
+        return ""
+    devices = _count_devices(torch)
+    if not devices:
+        return "torch %s finds no GPU%s" % (torch.__version__, _visible())
+    if not torch.distributed.is_nccl_available():
+        return "torch %s was built without NCCL" % torch.__version__
+    local_size = int(params.get("local_world_size", 1)) if wanted == "auto" else 1
+    if devices < local_size:
+        found = "1 GPU" if devices == 1 else "%d GPUs" % devices
+        return "torch %s finds %s for %d ranks of this node" % (torch.__version__, found, local_size)
+    return ""
+
+
+def choose_device(torch: Any, params: Dict[str, Any], backend: str) -> Any:
+    """The device of this rank for `nccl` or `gloo`.
+
+    With fewer GPUs than local ranks, these share them, as `common/shared_gpu.py` lets them. Raises ProbeUnavailable of
+    kind `denied` if the GPU cannot be used.
+    """
+    if backend != "nccl":
+        return torch.device("cpu")
+    local_rank, local_size = int(params.get("local_rank", 0)), int(params.get("local_world_size", 1))
+    devices = _count_devices(torch)
+    device = _open(torch, local_rank % devices)
+    os.environ.update(shared_gpu.environment(local_rank, -(-local_size // devices), torch.cuda.nccl.version()))
+    return device
+
+
+def device_named(torch: Any, name: str, local_index: int = 0) -> Any:
+    """The device for `cpu`, `auto` (a GPU if there is one), `cuda` or `cuda:N`.
+
+    With `cuda` the processes of a node take the devices that each of them sees in turn, by `local_index`: a launcher
+    may show every process only its own device, as number 0.
+
+    Raises ProbeUnavailable: kind `missing` if the requested GPU does not exist, `denied` if it cannot be used.
+    """
+    if name == "cpu":
+        return torch.device("cpu")
+    devices = _count_devices(torch)
+    if name == "auto":
+        name = "cuda" if devices else "cpu"
+    if name == "cuda" and devices:
+        name = "cuda:%d" % (local_index % devices)
+    if name == "cpu":  # chosen by `auto`
+        return torch.device("cpu")
+    kind, _, number = name.partition(":")
+    if kind != "cuda" or not (number or "0").isdecimal():
+        raise ProbeUnavailable("denied", "unknown device %r; expected cpu, auto or cuda:N" % name)
+    if int(number or 0) >= devices:
+        text = "device %s is requested, but torch finds %d GPUs%s" % (name, devices, _visible())
+        raise ProbeUnavailable("missing", text)
+    return _open(torch, int(number or 0))
+
+
+def _count_devices(torch: Any) -> int:
+    cuda_driver.initialise()
+    return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
+
+
+def _visible() -> str:
+    """The setting that hides GPUs, for a message that there are none."""
+    names = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+    given = ["%s=%s" % (name, os.environ[name]) for name in names if name in os.environ]
+    return " (%s)" % ", ".join(given) if given else ""
+
+
+def _open(torch: Any, index: int) -> Any:
+    """Make a GPU the current device, and open its context. Raises ProbeUnavailable of kind `denied` if that fails."""
+    device = torch.device("cuda", index)
+    cuda_driver.open_context(index)
+    try:
+        torch.cuda.set_device(device)
+        torch.zeros(1, device=device)
+    except RuntimeError as error:
+        text = str(error).strip().split("\n")[0]
+        raise ProbeUnavailable("denied", "%s cannot be used: %s" % (device, text)) from error
+    return device
+
+
+def set_interface(params: Dict[str, Any], backend: str) -> None:
+    """Set the interface of Gloo or NCCL, if the environment does not name one or the caller insists.
+
+    NCCL chooses by itself if the job has no filter, and that choice is part of the test: only an interface that the
+    job's own filter selects, or that the caller insists on, is given to it.
+    """
+    name = "NCCL_SOCKET_IFNAME" if backend == "nccl" else "GLOO_SOCKET_IFNAME"
+    if backend == "nccl" and not (params.get("filtered") or params.get("force_interface")):
+        return
+    if params.get("interface") and (params.get("force_interface") or not os.environ.get(name)):
+        os.environ[name] = str(params["interface"])
+
+
+def describe(error: BaseException) -> str:
+    """The type and the first line of an error, and NCCL's own reason, which torch prints on a later line."""
+    lines = [line.strip() for line in str(error).strip().split("\n") if line.strip()]
+    first = "%s: %s" % (type(error).__name__, lines[0] if lines else "")
+    reasons = [line for place, line in enumerate(lines[:-1]) if line == "Last error:" for line in [lines[place + 1]]]
+    return "%s: %s" % (first, reasons[0]) if reasons else first
+
+
+def versions(torch: Any, device: Any) -> Dict[str, str]:
+    """Versions for the report: torch, CUDA, NCCL and the device; empty if there is none."""
+    on_gpu = device.type == "cuda"
+    nccl = ".".join(str(part) for part in torch.cuda.nccl.version()) if on_gpu else ""
+    name = torch.cuda.get_device_name(device) if on_gpu else "cpu"
+    return {
+        "torch": str(torch.__version__),
+        "cuda": str(torch.version.cuda or ""),
+        "nccl": nccl,
+        "device": "%s %s" % (device, name) if on_gpu else "cpu",
+    }

@@ -1,0 +1,163 @@
+"""Messages of any size whose every bit is known in advance on every rank, one kind for each collective.
+
+They use the same code as the small ones of the oracle: whole numbers times powers of two, each rank's contribution a
+digit of its own, each element with a unit of its own, so that a wrong sum shows whose contribution is missing and a
+misplaced part is noticed. Every call of a series has values of its own, too: those of the first times a power of two.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List, Optional, Sequence
+
+from reference_trainer.common import arrays, oracle
+from reference_trainer.common.oracle import Mismatch
+
+ALL_REDUCE = "all_reduce"
+ALL_GATHER = "all_gather"
+REDUCE_SCATTER = "reduce_scatter"
+ALL_TO_ALL = "all_to_all"
+BROADCAST = "broadcast"
+OPERATIONS = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BROADCAST)
+
+#: Units repeat in blocks of this many elements, each rotated by this many more, an odd number: no two blocks are equal.
+_BLOCK, _TURN = 1 << 16, 977
+_SALT = 20000
+#: The most bits of a message's numbers: more than half-precision formats keep.
+_MANTISSA_BITS = 13
+
+
+def elements_of(message_bytes: int, world_size: int) -> int:
+    """The number of 32-bit elements in a message of about this many bytes: all ranks' parts are equal, and consist of
+    whole windows.
+    """
+    step = world_size * oracle.windows(world_size) * oracle.MANTISSA_EVERY
+    return max(1, round(message_bytes / 4 / step)) * step
+
+
+class KnownMessage:
+    """The input and the expected result of one rank in each collective, over `elements` elements in total.
+
+    As nccl-tests counts: `elements` is the size on every rank at the end of an all-gather, or at the start of the
+    others. `after` is called after each piece of the work of creating them, which takes a long time on a busy node.
+    """
+
+    def __init__(
+        self, rank: int, world_size: int, elements: int, device: Any, after: Callable[[], Any] = lambda: None
+    ) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.elements = elements
+        self._device = device
+        self._part = elements // world_size
+        self._unit = _units(elements, device, after)
+        limit = max(1, min((1 << _MANTISSA_BITS) - 1, (1 << 23) // oracle.total_weight(world_size)))
+        #: Numbers of many bits, in units.
+        self._numbers = self._unit * _mantissas(elements, limit, device, after)
+
+    def sent(self, operation: str, call: int = 0) -> Any:
+        """This rank's input of one call of a series: float32 of all elements, for an all-gather its own part."""
+        return self._sent(operation) * 2.0**call
+
+    def _sent(self, operation: str) -> Any:
+        import torch
+
+        if operation == BROADCAST:
+            return self._numbers if self.rank == 0 else torch.zeros_like(self._unit)
+        if operation == ALL_GATHER:
+            return self._own(self._numbers) * (self.rank + 1)
+        if operation == ALL_TO_ALL:
+            return self._numbers * (self.rank + 1)
+        own = self.rank // oracle.WINDOW
+        digits = self._of_windows(lambda window: oracle.digit(self.rank) if window == own else 0)
+        return self._with_many_bits(digits, oracle.weight(self.rank))
+
+    def room(self, operation: str) -> Any:
+        """A new buffer for this rank's result; None if the operation overwrites its input."""
+        import torch
+
+        if operation in (ALL_REDUCE, BROADCAST):
+            return None
+        return torch.zeros(self._part if operation == REDUCE_SCATTER else self.elements, device=self._device)
+
+    def check(self, operation: str, got: Any, label: str, call: int = 0) -> Optional[Mismatch]:
+        """None if every bit of the result of one call of a series is right."""
+        (found,) = self.check_series(operation, [got], label, first=call)
+        return found
+
+    def check_series(
+        self, operation: str, results: Sequence[Any], label: str, *, first: int = 0
+    ) -> List[Optional[Mismatch]]:
+        """The same for the results of consecutive calls."""
+        import torch
+
+        right, scale = self._right(operation) * 2.0**first, 2.0**first
+        found: List[Optional[Mismatch]] = []
+        for got in results:
+            if torch.equal(got.view(torch.int32), right.view(torch.int32)):
+                found.append(None)
+            else:
+                unit = None
+                if operation in (ALL_REDUCE, REDUCE_SCATTER):
+                    unit = self._with_many_bits(self._unit * scale, 0)
+                    unit = self._own(unit) if operation == REDUCE_SCATTER else unit
+                found.append(oracle.compare(label, self.rank, got, right, unit=unit, world_size=self.world_size))
+            right, scale = right * 2.0, scale * 2.0
+        return found
+
+    def _right(self, operation: str) -> Any:
+        import torch
+
+        if operation == BROADCAST:
+            return self._numbers
+        if operation == ALL_GATHER:
+            numbers = torch.arange(1, self.world_size + 1, dtype=torch.float32, device=self._device)
+            return (self._numbers.view(self.world_size, -1) * numbers.view(-1, 1)).flatten()
+        if operation == ALL_TO_ALL:
+            numbers = torch.arange(1, self.world_size + 1, dtype=torch.float32, device=self._device)
+            return (self._own(self._numbers).view(1, -1) * numbers.view(-1, 1)).flatten()
+        digits = self._of_windows(lambda window: oracle.total(window, self.world_size))
+        total = self._with_many_bits(digits, oracle.total_weight(self.world_size))
+        return self._own(total) if operation == REDUCE_SCATTER else total
+
+    def _with_many_bits(self, tensor: Any, weight: int) -> Any:
+        """The tensor with numbers of many bits in every fourth group of elements; `tensor` is changed."""
+        grouped = (-1, oracle.MANTISSA_EVERY, oracle.windows(self.world_size))
+        tensor.view(grouped)[:, -1] = self._numbers.view(grouped)[:, -1] * weight
+        return tensor
+
+    def _of_windows(self, quanta: Callable[[int], int]) -> Any:
+        """Each element's unit times the quanta of its rank window."""
+        import torch
+
+        count = oracle.windows(self.world_size)
+        factors = torch.tensor([quanta(w) for w in range(count)], dtype=torch.float32, device=self._device)
+        return (self._unit.view(-1, count) * factors).flatten()
+
+    def _own(self, tensor: Any) -> Any:
+        return tensor[self.rank * self._part : (self.rank + 1) * self._part]
+
+
+def _units(elements: int, device: Any, after: Callable[[], Any]) -> Any:
+    """The unit of each element, by the oracle's rule within a block."""
+    return _repeated(oracle.units(min(_BLOCK, elements), _SALT, device), elements, after)
+
+
+def _mantissas(elements: int, limit: int, device: Any, after: Callable[[], Any]) -> Any:
+    """A whole number of many bits for each element, by the oracle's rule within a block."""
+    index = arrays.numbers(min(_BLOCK, elements), device)
+    return _repeated(oracle.mantissas_at(index, _SALT, limit), elements, after)
+
+
+def _repeated(block: Any, elements: int, after: Callable[[], Any]) -> Any:
+    """The block again and again, each time rotated differently.
+
+    Computing each by the oracle's rule would take several times as long as sending the message.
+    """
+    import torch
+
+    found = torch.empty(elements, device=block.device)
+    for number, start in enumerate(range(0, elements, _BLOCK)):
+        size = min(_BLOCK, elements - start)
+        found[start : start + size] = torch.roll(block, -number * _TURN)[:size]
+        after()
+    return found

@@ -1,0 +1,213 @@
+"""Joins the others at the master's store, or reports why that is impossible.
+
+The master's port is bound and dialled before torch is imported, so that a port in use or a closed port is known at
+once; at the store, ranks of a different run or size, or with the same number, are detected.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import socket
+import threading
+import time
+from datetime import timedelta
+from typing import Any, Dict, List, Optional, Tuple
+
+from preflight.agent import rank_events
+from preflight.agent.wire import ProbeUnavailable
+from reference_trainer.common import endpoint
+from reference_trainer.common.progress import Progress
+
+#: Waits on the store are divided into pieces of this length, so that a rank can report whom it still waits for.
+_SLICE_S = 1.0
+
+
+def open_listener(params: Dict[str, Any], progress: Progress) -> Optional[socket.socket]:
+    """Rank 0 binds the master port at once, before the slow import, so that a port in use is known early.
+
+    Not if the launcher serves the store itself (`agent_store`): then its port must be in use.
+    """
+    if progress.rank != 0 or params.get("agent_store"):
+        return None
+    port = int(params["master_port"])
+    try:
+        listener = endpoint.listen(port)
+    except OSError as error:
+        kind = "in-use" if error.errno == errno.EADDRINUSE else "denied"
+        progress.send(
+            rank_events.PROBLEM,
+            problem="listen",
+            result=kind,
+            port=port,
+            error=error.strerror or str(error),
+            rank=0,
+        )
+        raise ProbeUnavailable("denied", error.strerror or str(error)) from None
+    progress.send(rank_events.PHASE, phase=rank_events.LISTENING, details={"port": port})
+    return listener
+
+
+class MasterDialer:
+    """Dials the master's port while torch is imported, so that a closed port is reported early."""
+
+    def __init__(self, params: Dict[str, Any], progress: Progress, timeout_s: float) -> None:
+        self._host, self._port = str(params["master_addr"]), int(params["master_port"])
+        self._progress = progress
+        self._timeout_s = timeout_s
+        self._outcome = endpoint.DialResult("failed", "it was not tried")
+        self._thread = threading.Thread(target=self._run, name="preflight-dial", daemon=True)
+        self._thread.start()
+
+    def result(self) -> endpoint.DialResult:
+        """The last result, after the port opened or the time ran out."""
+        self._thread.join(self._timeout_s + 2 * endpoint.ATTEMPT_S)
+        return self._outcome
+
+    def _run(self) -> None:
+        self._outcome = endpoint.dial_until(
+            self._host, self._port, timeout_s=self._timeout_s, on_dialled=self._on_dialled
+        )
+
+    def _on_dialled(self, dialled: endpoint.DialResult) -> None:
+        self._progress.send(
+            rank_events.DIAL,
+            rank=self._progress.rank,
+            to=0,
+            endpoint="%s:%d" % (self._host, self._port),
+            result=dialled.result,
+            error=dialled.error,
+            address=dialled.address,
+            source=dialled.source,
+            seconds=round(dialled.seconds, 4),
+        )
+
+
+def await_master(params: Dict[str, Any], progress: Progress, dialling: MasterDialer) -> None:
+    """Wait until the master's port accepts a connection. Raises ProbeUnavailable with the failure."""
+    host, port = str(params["master_addr"]), int(params["master_port"])
+    progress.entering("connection to the master %s:%d" % (host, port), waiting_for=[] if progress.rank == 0 else [0])
+    reached = dialling.result()
+    if reached.result != "open":
+        raise ProbeUnavailable(
+            "timeout",
+            "rank %d cannot reach the master %s:%d (%s): %s"
+            % (progress.rank, host, port, reached.result, reached.error),
+        )
+    progress.left()
+
+
+def join_store(
+    dist: Any,
+    params: Dict[str, Any],
+    progress: Progress,
+    listener: Optional[socket.socket],
+    dialling: MasterDialer,
+    timeout_s: float,
+    obstacle: str = "",
+) -> Any:
+    """Connect to the master's store and wait there for all ranks.
+
+    Args:
+        obstacle: why this rank cannot use NCCL, for `agree_on_backend`.
+
+    `params` may hold `store_prefix`, if others use the store too, and `on_store`, which is called with the store before
+    anything is written to it.
+    """
+    host, port = str(params["master_addr"]), int(params["master_port"])
+    world_size = int(params["world_size"])
+    store = None
+    if listener is not None:
+        store = _own_store(dist, host, port, listener, timeout_s)
+    await_master(params, progress, dialling)
+    if store is None:
+        progress.entering("store of the master %s:%d" % (host, port), waiting_for=[0])
+        store = dist.TCPStore(host, port, None, False, timedelta(seconds=timeout_s), False)
+        progress.left()
+    if params.get("store_prefix"):
+        store = dist.PrefixStore(str(params["store_prefix"]), store)
+    if params.get("on_store") is not None:
+        params["on_store"](store)
+    _publish_identity(store, params, progress, world_size, obstacle)
+    progress.entering("all ranks to reach the store", waiting_for=[r for r in range(world_size) if r != progress.rank])
+    ends = time.monotonic() + timeout_s
+    missing = [r for r in range(world_size) if r != progress.rank]
+    while missing:
+        missing = _await_some(store, missing)
+        progress.waits_for(missing)
+        if missing and time.monotonic() >= ends:
+            raise ProbeUnavailable("timeout", "ranks %s did not reach the store within %g s" % (missing, timeout_s))
+    progress.left()
+    return store
+
+
+def _own_store(dist: Any, host: str, port: int, listener: socket.socket, timeout_s: float) -> Any:
+    """The store of rank 0, on its listening socket."""
+    patience = timedelta(seconds=timeout_s)
+    try:
+        store = dist.TCPStore("127.0.0.1", port, None, True, patience, False, master_listen_fd=listener.fileno())
+    except TypeError:  # a torch that cannot take over a socket
+        listener.close()
+        return dist.TCPStore(host, port, None, True, patience, False)
+    listener.detach()
+    return store
+
+
+def _publish_identity(store: Any, params: Dict[str, Any], progress: Progress, world_size: int, obstacle: str) -> None:
+    """Publish this rank's identity, and check that the others belong to the same run. A mismatch is reported and ends
+    the rank.
+    """
+    own = {"world_size": world_size, "run_id": str(params.get("run_id", "")), "host": socket.gethostname()}
+    if store.add("preflight/claimed/%d" % progress.rank, 1) > 1:
+        _mismatch(progress, "rank", "rank %d" % progress.rank, "the same, by another process", progress.rank)
+    first = json.loads(store.compare_set("preflight/run", "", json.dumps(own)).decode())
+    for name in ("world_size", "run_id"):
+        if first[name] != own[name]:
+            _mismatch(
+                progress, name, own[name], "%s (first reported on %s)" % (first[name], first["host"]), progress.rank
+            )
+    if obstacle:
+        first = "rank %d on %s %s" % (progress.rank, own["host"], obstacle)
+        store.compare_set("preflight/obstacle", "", first)
+        store.add("preflight/obstacles", 1)
+    store.set("preflight/here/%d" % progress.rank, "1")
+
+
+def agree_on_backend(store: Any, progress: Progress, wanted: str, world_size: int, obstacle: str) -> Tuple[str, str]:
+    """The backend of all ranks, the same on each of them; called after `join_store`, so that all obstacles are known.
+
+    Args:
+        wanted: `nccl`, `gloo`, or `auto`: nccl if every rank can use it, otherwise gloo.
+        obstacle: why this rank cannot use NCCL, as given to `join_store`; empty if it can.
+
+    Returns it with a note, which names the first rank without a GPU if others have one.
+    Raises ProbeUnavailable if nccl is wanted and not every rank can use it: `missing` on a rank that cannot, `blocked`
+    on all others.
+    """
+    without = int(store.add("preflight/obstacles", 0)) if wanted != "gloo" else world_size
+    if wanted == "gloo" or not without:
+        return ("gloo" if wanted == "gloo" else "nccl"), ""
+    if wanted == "nccl" and obstacle:
+        raise ProbeUnavailable("missing", "backend nccl is requested, but %s" % obstacle)
+    first = store.get("preflight/obstacle").decode()
+    if wanted == "nccl":
+        raise ProbeUnavailable("blocked", "backend nccl is requested, but on %s" % first)
+    if without == world_size:
+        return "gloo", ""
+    return "gloo", "gloo on all ranks, because %d of %d cannot use nccl: on %s" % (without, world_size, first)
+
+
+def _mismatch(progress: Progress, what: str, mine: Any, theirs: Any, rank_: int) -> None:
+    text = "this rank has %s %s, but another rank with the same master has %s" % (what, mine, theirs)
+    progress.send(rank_events.PROBLEM, problem="mismatch", what=what, mine=mine, theirs=theirs, error=text, rank=rank_)
+    raise ProbeUnavailable("denied", text)
+
+
+def _await_some(store: Any, missing: List[int]) -> List[int]:
+    """The ranks in `missing` that are still missing after a brief wait for the first of them."""
+    try:
+        store.wait(["preflight/here/%d" % missing[0]], timedelta(seconds=_SLICE_S))
+    except Exception as error:
+        if "timeout" not in str(error).lower() and "timed out" not in str(error).lower():
+            raise
+    return [other for other in missing if not store.check(["preflight/here/%d" % other])]

@@ -1,0 +1,363 @@
+"""A watchdog for a rank without an agent: it ends every wait, and finds the awaited rank through the ranks' own store.
+
+Each rank posts its progress there; a rank that is stuck too long looks for the one that is behind, and a rank that
+failed leaves the reason, so that the others end with it instead of with "connection closed".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from datetime import timedelta
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from preflight.agent import rank_events
+from reference_trainer.common.assembly import JsonLines
+from reference_trainer.common.launcher_environment import LaunchedRank
+from reference_trainer.common.peer_lines import PeerLines
+
+#: How often a rank posts its progress, and looks for failures of others.
+POLL_S = 0.5
+#: A rank without new posts for this long is silent.
+SILENT_S = 3.0
+#: How long the rank that serves the store lets the others read the reason for the end.
+_READ_WITHIN_S = 4.0
+#: The longest time for loading libraries, whatever the heartbeats.
+_LOADING_S = 240.0
+
+State = Dict[str, Any]
+
+
+class RankWatchdog:
+    """The deadlines of one rank, and its knowledge of the others.
+
+    Args:
+        deadline_s: the limit for everything.
+        stall_s: the limit for one step, once all ranks have met; meeting has its own limit. Time in which the rank
+            wanted a processor and got none does not count.
+        print_line: prints a line for people. `end`: ends the process; `os._exit`, because the main thread may be stuck.
+    """
+
+    def __init__(
+        self,
+        place: LaunchedRank,
+        *,
+        deadline_s: float,
+        stall_s: float,
+        print_line: Callable[[str], None],
+        report: Callable[[bool, List[str]], None],
+        end: Callable[[int], Any] = os._exit,
+    ) -> None:
+        self._place = place
+        self._deadline_s, self._stall_s = deadline_s, stall_s
+        self._print_line, self._report, self._end = print_line, report, end
+        self._began = time.monotonic()
+        self._own: State = {"host": socket.gethostname(), "phase": "", "what": "", "collective": 0, "inside": False}
+        self._since = self._began
+        #: How long this rank has been starved of CPU time in all, and until its last progress.
+        self._starved_s = self._starved_until_progress_s = 0.0
+        self._beats = 0
+        self._first: Any = None
+        self._store: Any = None
+        self._lines: Optional[PeerLines] = None
+        self._closing = False
+        self._end_lock = threading.Lock()
+        self._seen: Dict[int, Tuple[int, float, State]] = {}
+
+    def start(self) -> None:
+        """Start watching. SIGTERM (a launcher ends all ranks because one failed) is handled by a separate thread.
+
+        The main thread may then be inside a library, where no Python handler would run.
+        """
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        for run in (self._run, self._await_signal):
+            threading.Thread(target=run, name="preflight-watch", daemon=True).start()
+
+    def on_event(self, event: Dict[str, Any]) -> None:
+        """Handle one event of the rank."""
+        kind = event.get("event")
+        own = self._own
+        if kind == rank_events.BEAT:
+            own["beat"] = event.get("beat", 0)
+            return
+        if kind == rank_events.PHASE and event.get("phase") in rank_events.ORDER:
+            own["phase"], own["what"] = event["phase"], ""
+        elif kind == rank_events.ENTERING:
+            own["what"], own["waiting_for"] = event.get("what", ""), event.get("waiting_for", [])
+            own["collective"] = event.get("collective", own["collective"])
+            own["loading"] = bool(event.get("loading"))
+        elif kind == rank_events.LEFT:
+            own["what"], own["loading"] = "", False
+        self._moved_at(time.monotonic())
+
+    def on_heartbeat(self, event: Dict[str, Any]) -> None:
+        """Handle the progress in a heartbeat: consecutive steps are not reported individually."""
+        if event.get("event") == rank_events.BEAT:
+            self._starved_s = float(event.get("starved_s", self._starved_s))
+            self._moved_at(time.monotonic() - float(event.get("since_s", 0.0)))
+            self._own["collective"] = max(self._own["collective"], int(event.get("collective", 0)))
+            self._own["what"] = event.get("what", "")
+
+    def _moved_at(self, at_s: float) -> None:
+        if at_s - self._since > POLL_S / 10:  # a heartbeat's own time of the last progress is not exact
+            self._since, self._starved_until_progress_s = at_s, self._starved_s
+
+    def on_store(self, store: Any) -> None:
+        """Use the ranks' store, which exists now, through a separate connection, because the first may be busy."""
+        import torch.distributed as dist
+
+        self._first = store  # rank 0 serves it as long as a reference exists
+        host, port = self._place.master_addr, self._place.master_port
+        link = dist.TCPStore(host, port, None, False, timedelta(seconds=10), False)
+        self._store = dist.PrefixStore("watch", dist.PrefixStore(self._place.prefix, link))
+        if self._place.rank == 0:
+            self._store.set("token", "%x" % time.time_ns())
+
+    def on_lines(self, lines: Dict[int, JsonLines]) -> None:
+        """Use these connections, from rank 0 to all others, where there is no store."""
+        self._lines = PeerLines(self._place.rank, self._own["host"], lines, self.end_run)
+
+    def token(self) -> str:
+        """Identifies this run among others; empty if rank 0 was never reached."""
+        try:
+            if self._store is not None and self._store.check(["token"]):
+                return str(self._store.get("token").decode())
+        except Exception:
+            return ""
+        return ""
+
+    def failed(self, reason: str, *, consequence: bool) -> None:
+        """Publish the reason why this rank failed, and end the process."""
+        if consequence:
+            culprit = self._await_culprit()
+            if culprit:
+                self.end_run(culprit)
+        self.end_run("%s: %s" % (self._name(), reason))
+
+    def finished(self, summary: Dict[str, Any]) -> Tuple[bool, List[str], List[Dict[str, Any]]]:
+        """Finish this rank: return the verdict on all ranks, why there is none, and (on rank 0) the summary of all
+        ranks.
+        """
+        self._closing = True
+        place, store = self._place, self._store
+        if store is None:
+            return self._finished_over_lines(summary)
+        store.set("report/%d" % place.rank, json.dumps(summary))
+        ends = time.monotonic() + self._stall_s
+        if place.rank != 0:
+            while not store.check(["verdict"]):
+                self._look_for_failures()
+                if time.monotonic() >= ends:
+                    return False, ["%s: rank 0 reported no verdict within %.0f s" % (self._name(), self._stall_s)], []
+                time.sleep(0.05)
+            verdict = json.loads(store.get("verdict").decode())
+            store.add("read", 1)
+            return bool(verdict["go"]), [str(each) for each in verdict["why"]], []
+        found: Dict[int, Dict[str, Any]] = {}
+        while len(found) < place.world_size:
+            for rank in range(place.world_size):
+                if rank not in found and store.check(["report/%d" % rank]):
+                    found[rank] = json.loads(store.get("report/%d" % rank).decode())
+            if len(found) < place.world_size:
+                self._look_for_failures()
+                if time.monotonic() >= ends:
+                    break
+                time.sleep(0.05)
+        why = ["rank %d did not report a result" % r for r in range(place.world_size) if r not in found]
+        for rank, each in sorted(found.items()):
+            why += ["rank %d on %s: %s" % (rank, each["host"], fault) for fault in each["faults"]]
+        store.set("verdict", json.dumps({"go": not why, "why": why[:20]}))
+        self._await_readers()
+        return not why, why, [found[rank] for rank in sorted(found)]
+
+    def _finished_over_lines(self, summary: Dict[str, Any]) -> Tuple[bool, List[str], List[Dict[str, Any]]]:
+        place, lines = self._place, self._lines
+        why = ["%s: %s" % (self._name(), fault) for fault in summary["faults"]]
+        if lines is None:
+            return not why, why, [summary]
+        reports = {place.rank: summary, **lines.finish(summary, self._stall_s)}
+        if place.rank != 0:
+            verdict = lines.await_verdict(self._stall_s)
+            if verdict is None:
+                return False, [lines.reason or "%s: rank 0 reported no verdict" % self._name()], []
+            return bool(verdict.get("go")), [str(each) for each in verdict.get("why", [])], []
+        why = ["rank %d did not report a result" % r for r in range(place.world_size) if r not in reports]
+        for rank, each in sorted(reports.items()):
+            why += ["rank %d on %s: %s" % (rank, each.get("host"), fault) for fault in each.get("faults", [])]
+        lines.publish(not why, why[:20])
+        return not why, why, [reports[rank] for rank in sorted(reports)]
+
+    def end_run(self, reason: str) -> None:
+        """NO-GO: publish the reason, print it, write the report, and end the process at once."""
+        if not self._end_lock.acquire(False):
+            time.sleep(_READ_WITHIN_S + 60)  # another thread is already ending the process
+            return
+        self._closing = True
+        self._publish_reason(reason)
+        own = reason.startswith(self._name() + ":")
+        self._print_line(
+            "%s: NO-GO%s %s"
+            % (self._name(), ":" if own else " because of", reason[len(self._name()) + 2 :] if own else reason)
+        )
+        if self._place.rank == 0:
+            self._print_line("NO-GO: %s" % reason)
+        self._report(False, [reason])
+        if self._place.rank == 0:
+            self._await_readers()
+        self._end(1)
+
+    def _name(self) -> str:
+        return "rank %d on %s" % (self._place.rank, self._own["host"])
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(POLL_S)
+            now = time.monotonic()
+            try:
+                self._post_progress()
+                self._look_for_failures()
+            except Exception as error:
+                if not self._closing and self._place.rank != 0 and now - self._began > POLL_S:
+                    self._on_store_lost(error)
+            if self._closing:
+                continue
+            if now - self._began > self._deadline_s:
+                self.end_run(self._describe_stall("did not end within %.0f s" % self._deadline_s))
+            limit = _LOADING_S if self._own.get("loading") else self._stall_s
+            met = rank_events.position(self._own["phase"]) >= rank_events.position(rank_events.RENDEZVOUS)
+            starved_s = self._starved_s - self._starved_until_progress_s
+            if (met or self._own.get("loading")) and now - self._since - starved_s > limit:
+                self.end_run(self._describe_stall("made no progress for %.0f s" % (now - self._since)))
+
+    def _on_store_lost(self, error: Exception) -> None:
+        """Handle the loss of the store, which rank 0 or the launcher served."""
+        time.sleep(SILENT_S)  # the main thread may have a better reason
+        if not self._closing:
+            message = str(error).strip().split("\n")[0]
+            self.end_run("rank 0 (%s): the ranks' store there is gone: %s" % (self._place.master_addr, message))
+
+    def _await_signal(self) -> None:
+        signal.sigwait({signal.SIGTERM})
+        if self._closing:
+            self._end(143)
+        culprit = self._await_culprit()
+        self.end_run(culprit or self._describe_stall("was terminated by SIGTERM"))
+
+    def _post_progress(self) -> None:
+        if self._store is not None:
+            self._beats += 1
+            self._store.set("at/%d" % self._place.rank, json.dumps({**self._own, "count": self._beats}))
+
+    def _look_for_failures(self) -> None:
+        """End if another rank has published a reason."""
+        reason = self._failure()
+        if reason:
+            self.end_run(reason)
+
+    def _failure(self) -> str:
+        store = self._store
+        if store is None or not store.check(["failure"]):
+            return ""
+        return str(store.get("failure").decode())
+
+    def _publish_reason(self, reason: str) -> None:
+        """Publish the reason, if there is none yet; otherwise confirm that this rank has read it."""
+        if self._lines is not None:
+            self._lines.fail(reason)
+        try:
+            if self._store is not None and self._store.compare_set("failure", "", reason).decode() != reason:
+                self._store.add("read", 1)
+            elif self._store is not None and self._place.rank != 0:
+                self._store.add("read", 1)
+        except Exception:
+            return
+
+    def _await_readers(self) -> None:
+        """Serve the store briefly, until all ranks have read the reason."""
+        ends = time.monotonic() + _READ_WITHIN_S
+        try:
+            while self._store is not None and time.monotonic() < ends:
+                if self._store.add("read", 0) >= self._place.world_size - 1:
+                    return
+                time.sleep(0.05)
+        except Exception:
+            return
+
+    def _await_culprit(self) -> str:
+        """The reason that another rank gave, or the rank that fell silent; empty if there is neither."""
+        ends = time.monotonic() + SILENT_S + 2 * POLL_S
+        while self._lines is not None and time.monotonic() < ends:
+            if self._lines.reason:
+                return self._lines.reason
+            time.sleep(POLL_S / 2)
+        if self._store is None:
+            return ""
+        try:
+            self._read_others()
+            while self._store is not None and time.monotonic() < ends:
+                reason = self._failure()
+                if reason:
+                    return reason
+                time.sleep(POLL_S / 2)
+                self._read_others()
+            silent = self._silent_ranks()
+        except Exception:
+            return ""
+        return "; ".join(silent)
+
+    def _read_others(self) -> None:
+        """Read the progress of the others, and note when it changed."""
+        now = time.monotonic()
+        for rank in range(self._place.world_size):
+            if rank == self._place.rank or not self._store.check(["at/%d" % rank]):
+                continue
+            state = json.loads(self._store.get("at/%d" % rank).decode())
+            before = self._seen.get(rank)
+            if before is None or before[0] != state["count"]:
+                self._seen[rank] = (state["count"], now, state)
+
+    def _silent_ranks(self) -> List[str]:
+        now = time.monotonic()
+        return [
+            "rank %d on %s: it reported nothing for %.0f s; its last activity was %s"
+            % (rank, state["host"], now - at, _activity(state))
+            for rank, (_, at, state) in sorted(self._seen.items())
+            if now - at >= SILENT_S
+        ]
+
+    def _describe_stall(self, what: str) -> str:
+        """Describe why this rank is stuck: name the rank that is behind, judging by the posts of all."""
+        own = "%s: %s at %s" % (self._name(), what, _activity(self._own))
+        if self._lines is not None:
+            return own
+        if self._store is None:
+            return own + ", before it reached rank 0 at %s:%d" % (self._place.master_addr, self._place.master_port)
+        try:
+            self._read_others()
+            time.sleep(SILENT_S + 2 * POLL_S)
+            self._read_others()
+        except Exception as error:
+            return "%s, and the ranks' store is gone: %s" % (own, str(error).split("\n")[0])
+        silent = self._silent_ranks()
+        mine = int(self._own["collective"])
+        slowest = [
+            "rank %d on %s, which is still at %s" % (rank, state["host"], _activity(state))
+            for rank, (_, _, state) in sorted(self._seen.items())
+            if int(state["collective"]) < mine
+            or rank_events.position(state["phase"]) < rank_events.position(self._own["phase"])
+        ]
+        missing = [
+            "rank %d, which never connected" % rank
+            for rank in range(self._place.world_size)
+            if rank != self._place.rank and rank not in self._seen
+        ]
+        waited = silent or missing or slowest
+        return "%s; it waits for %s" % (own, "; ".join(waited[:8])) if waited else own
+
+
+def _activity(state: State) -> str:
+    return str(state.get("what") or rank_events.ACTIVITIES.get(state.get("phase", ""), "") or "its start")

@@ -1,0 +1,145 @@
+"""One server of a run over Paddle's own parameter servers, for jobs whose Python has paddle and no torch.
+
+It reports for Paddle's server, which is its child process: it accepts workers, handles their barriers, and ends the
+server.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import time
+from typing import Dict, List
+
+from preflight.agent import rank_events
+from preflight.agent.wire import ProbeUnavailable
+from reference_trainer.common import assembly
+from reference_trainer.common.assembly import JsonLines
+from reference_trainer.common.progress import Progress
+from reference_trainer.paddle.api import PaddleServerProcess
+from reference_trainer.paddle.strategy import COMMON, PROGRESS_TIMEOUT_S, own_values
+from reference_trainer.ps import settings
+from reference_trainer.ps.injected_server_faults import ProcessFault
+from reference_trainer.ps.run_report import ServerReport, WorkerStats
+from reference_trainer.ps.settings import Settings
+
+#: How often it checks whether Paddle's server still runs.
+_POLL_S = 0.2
+
+
+def server(config: Settings, progress: Progress, listener: socket.socket) -> ServerReport:
+    """Run one of Paddle's servers until every worker has left. `listener` is already on its port.
+
+    Paddle's server runs in a child process, which imports paddle meanwhile: it cannot be stopped otherwise.
+    """
+    child = PaddleServerProcess(config, listener)
+    try:
+        progress.entering("workers to join", waiting_for=list(config.worker_numbers))
+        lines = assembly.host_assembly(
+            own_values(config), config.worker_numbers, COMMON, progress, listener, config.timeout_s
+        )
+        progress.left()
+        progress.entering("import of paddle", loading=True)
+        version = child.ready(config.timeout_s)
+        progress.left()
+        progress.reached(rank_events.IMPORTED, paddle=version)
+        child.serve()
+        progress.reached(rank_events.JOINED)
+        seen = _serve(config, progress, lines, child)
+        progress.reached(rank_events.DONE)
+        return ServerReport(
+            config.rank,
+            config.index,
+            config.servers,
+            config.workers,
+            socket.gethostname(),
+            config.endpoint,
+            config.mode,
+            "cpu",
+            "paddle %s" % version,
+            dict(progress.phase_at_s),
+            seen=seen,
+        )
+    finally:
+        child.end()
+
+
+def _serve(
+    config: Settings, progress: Progress, lines: Dict[int, JsonLines], child: PaddleServerProcess
+) -> List[WorkerStats]:
+    """Answer barriers (as server 0) until every worker has left; returns the observations of each."""
+    names = {number: index for index, number in enumerate(config.worker_numbers)}
+    left: Dict[int, WorkerStats] = {}
+    at: Dict[str, List[int]] = {}
+    passed_s = time.monotonic()
+    on_fault_injected = False
+    progress.entering("requests of workers", waiting_for=list(config.worker_numbers))
+    with selectors.DefaultSelector() as selector:
+        for number, line in lines.items():
+            line.connection.setblocking(False)
+            selector.register(line.connection, selectors.EVENT_READ, number)
+        while len(left) < len(lines):
+            gone = child.exit_reason()
+            if gone:
+                raise RuntimeError("paddle's server %d %s" % (config.index, gone))
+            if time.monotonic() - passed_s > PROGRESS_TIMEOUT_S:
+                raise ProbeUnavailable("timeout", "no worker made progress for %g s" % PROGRESS_TIMEOUT_S)
+            for key, _ in selector.select(_POLL_S):
+                number = int(key.data)
+                try:
+                    message = lines[number].ready()
+                except ConnectionError:
+                    _lost(config, progress, names[number], number)
+                if not message:
+                    continue
+                progress.report_progress()
+                passed_s = time.monotonic()
+                if "bye" in message:
+                    selector.unregister(lines[number].connection)
+                    left[number] = WorkerStats(names[number], str(message.get("host", "")), 0, "", pulls=0)
+                elif "at" in message:
+                    on_fault_injected = on_fault_injected or _apply_fault(config, progress, str(message["at"]))
+                    _arrived(str(message["at"]), number, at, lines, progress)
+    progress.left()
+    for line in lines.values():
+        line.close()
+    return [left[number] for number in sorted(left)]
+
+
+def _apply_fault(config: Settings, progress: Progress, what: str) -> bool:
+    """Die or stop, if that is the injected fault, when workers finish training; return whether it happened.
+
+    This process does not see single steps. Its child, Paddle's server, ends with it.
+    """
+    if what != "all workers to train":
+        return False
+    fault = ProcessFault(config.injected_fault, role="server", index=config.index, on_fault=progress.on_fault_injected)
+    for phase in (settings.EXACT, settings.TRAINING):
+        fault.trigger(phase, fault.step)
+    return True
+
+
+def _arrived(what: str, number: int, at: Dict[str, List[int]], lines: Dict[int, JsonLines], progress: Progress) -> None:
+    here = at.setdefault(what, [])
+    here.append(number)
+    missing = [other for other in lines if other not in here]
+    progress.waits_for(missing or list(lines))
+    for other in here if not missing else [number]:
+        lines[other].send(**({"pass": what} if not missing else {"missing": missing}))
+    if missing:
+        for other in here:
+            lines[other].send(missing=missing)
+
+
+def _lost(config: Settings, progress: Progress, worker: int, number: int) -> None:
+    text = "worker %d disconnected before the end" % worker
+    progress.send(
+        rank_events.PROBLEM,
+        problem="failed",
+        phase=progress.phase,
+        error=text,
+        consequence=True,
+        rank=progress.rank,
+        because=[number],
+    )
+    raise ProbeUnavailable("blocked", text)

@@ -1,0 +1,181 @@
+"""Paddle and its process group in one rank: imported late, joined after all ranks have connected, and counted."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any, Callable, Dict, List
+
+from preflight.agent import rank_events
+from preflight.agent.wire import ProbeUnavailable
+from reference_trainer.common import endpoint
+from reference_trainer.common.injected_faults import RankFault
+from reference_trainer.common.progress import Progress
+
+#: Paddle's own limit for waits of its store, in seconds (FLAGS_stop_check_timeout), and for an operation of NCCL.
+_LIMITS = ("FLAGS_stop_check_timeout", "PADDLE_PG_TIMEOUT")
+
+
+def load(progress: Progress) -> Any:
+    """`paddle`, imported under an announcement because it takes seconds.
+
+    Raises ProbeUnavailable of kind `missing`, with the reason, if it cannot be imported.
+    """
+    progress.entering("import of paddle", loading=True)
+    try:
+        import paddle
+        import paddle.distributed
+    except ImportError as error:
+        progress.send(rank_events.PROBLEM, problem="import", error=str(error), rank=progress.rank)
+        raise ProbeUnavailable("missing", "paddle cannot be imported by %s: %s" % (sys.executable, error)) from error
+    progress.left()
+    return paddle
+
+
+def nccl_obstacle(paddle: Any, params: Dict[str, Any]) -> str:
+    """Why this rank cannot use NCCL on a GPU of its own; empty if it can, or if its backend is gloo."""
+    wanted = str(params.get("backend", "auto"))
+    if wanted == "gloo":
+        return ""
+    if not paddle.is_compiled_with_cuda():
+        return "paddle %s was built without CUDA" % paddle.__version__
+    devices = paddle.device.cuda.device_count()
+    if not devices:
+        return "paddle %s finds no GPU" % paddle.__version__
+    local_size = int(params.get("local_world_size", 1)) if wanted == "auto" else 1
+    if devices < local_size:
+        return "paddle %s finds %d GPUs for %d ranks of this node" % (paddle.__version__, devices, local_size)
+    return ""
+
+
+def device_of(paddle: Any, params: Dict[str, Any], backend: str) -> str:
+    """Paddle's name of the device of this rank for `nccl` or `gloo`."""
+    if backend != "nccl":
+        return "cpu"
+    return "gpu:%d" % (int(params.get("local_rank", 0)) % paddle.device.cuda.device_count())
+
+
+def versions(paddle: Any, device: str) -> Dict[str, str]:
+    """Versions for the report; empty if there is none."""
+    on_gpu = device != "cpu"
+    name = paddle.device.cuda.get_device_name(int(device.split(":")[1])) if on_gpu else ""
+    return {
+        "paddle": str(paddle.__version__),
+        "cuda": str(paddle.version.cuda()) if on_gpu else "",
+        "device": ("%s %s" % (device, name)).strip(),
+    }
+
+
+def join(
+    paddle: Any, params: Dict[str, Any], progress: Progress, backend: str, device: str, timeout_s: float
+) -> Collectives:
+    """Join the process group once all ranks are known to have connected, and run a first sum through it.
+
+    Rank 0 opens Paddle's store; the others wait for its port, because Paddle's client sleeps three seconds after an
+    early attempt. A single rank has no group, because Paddle creates none.
+    """
+    world_size = int(params["world_size"])
+    _environment(params, backend, device, timeout_s)
+    paddle.set_device(device)
+    if world_size > 1:
+        host, port = str(params["master_addr"]), int(params["master_port"])
+        if progress.rank != 0:
+            progress.entering("paddle's store at %s:%d" % (host, port), waiting_for=[0])
+            opened = endpoint.dial_until(host, port, timeout_s=timeout_s, on_dialled=lambda dialled: None)
+            progress.left()
+            if opened.result != "open":
+                raise ProbeUnavailable("timeout", "paddle's store on rank 0: %s %s" % (opened.result, opened.error))
+        progress.entering("setup of the %s process group" % backend, collective=True)
+        paddle.distributed.init_parallel_env()
+        progress.left(collective=True)
+    given = params.get("injected_fault") or {}
+    fault = RankFault(given, progress.on_fault_injected)
+    progress.before_collective = fault.before
+    collectives = Collectives(paddle, progress, world_size, fault, stall_before=int(given.get("stall_before", 0)))
+    collectives.barrier("first collective")
+    return collectives
+
+
+def _environment(params: Dict[str, Any], backend: str, device: str, timeout_s: float) -> None:
+    """The variables that `paddle.distributed.launch` would set; they replace those in the job's environment."""
+    rank, world_size = int(params["rank"]), int(params["world_size"])
+    master = "%s:%s" % (params["master_addr"], params["master_port"])
+    # Only their number and order matter for the group; nothing listens there.
+    endpoints = ["rank%d:%d" % (other, 1 + other) for other in range(world_size)]
+    for name in ("MASTER_ADDR", "MASTER_PORT", "TRAINING_ROLE", "PADDLE_ROLE"):
+        os.environ.pop(name, None)
+    os.environ.update(
+        PADDLE_TRAINER_ID=str(rank),
+        PADDLE_TRAINERS_NUM=str(world_size),
+        PADDLE_TRAINER_ENDPOINTS=",".join(endpoints),
+        PADDLE_CURRENT_ENDPOINT=endpoints[rank],
+        PADDLE_MASTER=master,
+        PADDLE_DISTRI_BACKEND=backend,
+    )
+    if backend == "nccl":
+        os.environ["FLAGS_selected_gpus"] = device.split(":")[1]
+    for name in _LIMITS:
+        os.environ.setdefault(name, str(max(1, int(timeout_s))))
+
+
+class Collectives:
+    """Paddle's collectives over numpy arrays, counted and announced one by one; each waits for its completion."""
+
+    def __init__(
+        self, paddle: Any, progress: Progress, world_size: int, fault: RankFault, *, stall_before: int = 0
+    ) -> None:
+        self._fault = fault
+        self._paddle = paddle
+        self._dist = paddle.distributed
+        self._progress = progress
+        self._alone = world_size == 1
+        self._stall_before = stall_before
+
+    def all_reduce(self, array: Any, label: str) -> None:
+        """Sum over all ranks, in place."""
+        self._fault.corrupt(array, self._progress.collective + 1)
+        self._in_place(array, label, self._dist.all_reduce)
+
+    def broadcast(self, array: Any, root: int, label: str) -> None:
+        """Copy the root's array to all ranks, in place."""
+        self._in_place(array, label, lambda tensor: self._dist.broadcast(tensor, src=root))
+
+    def all_gather(self, outputs: List[Any], array: Any, label: str) -> None:
+        """Collect the arrays of all ranks in `outputs`, by rank."""
+        tensor = self._paddle.to_tensor(array)
+        found: List[Any] = [tensor] if self._alone else []
+        self._counted(label, lambda: self._alone or self._dist.all_gather(found, tensor))
+        for output, part in zip(outputs, found):
+            output[...] = part.numpy()
+
+    def reduce_scatter(self, output: Any, inputs: List[Any], label: str) -> bool:
+        """Sum all ranks' `inputs[own rank]` into `output`; False if the backend does not support it."""
+        parts = [self._paddle.to_tensor(part) for part in inputs]
+        result = parts[0] if self._alone else self._paddle.zeros_like(parts[0])
+        try:
+            self._counted(label, lambda: self._alone or self._dist.reduce_scatter(result, parts))
+        except NotImplementedError:
+            self._progress.left(collective=True)
+            return False
+        output[...] = result.numpy()
+        return True
+
+    def barrier(self, label: str) -> None:
+        """Wait for all ranks, by a sum of one element."""
+        tensor = self._paddle.ones([1])
+        self._counted(label, lambda: self._alone or self._dist.all_reduce(tensor))
+
+    def _in_place(self, array: Any, label: str, run: Callable[[Any], Any]) -> None:
+        tensor = self._paddle.to_tensor(array)
+        self._counted(label, lambda: self._alone or run(tensor))
+        array[...] = tensor.numpy()
+
+    def _counted(self, label: str, run: Callable[[], Any]) -> None:
+        if self._progress.collective + 1 == self._stall_before:
+            time.sleep(3600.0)
+        self._progress.entering(label, collective=True)
+        run()
+        if self._paddle.is_compiled_with_cuda():
+            self._paddle.device.synchronize()
+        self._progress.left(collective=True)

@@ -1,0 +1,381 @@
+"""Answers the requests of one worker at one server, in its own thread, until the worker leaves."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, List, Optional, Sequence
+
+from reference_trainer.ps import backup_workers, clocks, frames, settings
+from reference_trainer.ps.channel import PeerError
+from reference_trainer.ps.clocks import RunEnded
+from reference_trainer.ps.fair_lock import Released
+from reference_trainer.ps.frames import Header
+from reference_trainer.ps.memory import HostTensor
+from reference_trainer.ps.parts import PushParts
+from reference_trainer.ps.plan import Shard
+from reference_trainer.ps.pull_replies import PullReply
+from reference_trainer.ps.server_state import ConnectedWorker, ServerState
+from reference_trainer.ps.store import Source
+
+_SCRAP_BYTES = 1 << 20
+_IDLE_S = 1.0
+_MOMENT_S = 0.3
+
+
+class ConnectionHandler:
+    """Serves one client.
+
+    A push consists of parts in a fixed order: the rows of each table, then each shard; the last one carries the flag
+    LAST. The server counts them, so that missing and duplicate parts are known, and a backup worker that repeats a push
+    does not add anything twice.
+    """
+
+    def __init__(self, host: ServerState, peer: ConnectedWorker) -> None:
+        self._host = host
+        self._peer = peer
+        self._channel = peer.channel
+        self._tables = len(host.config.plan.tables)
+        self._shards = host.config.plan.shards[host.config.index]
+        config = host.config
+        self._widths = [table.width for table in config.plan.tables]
+        self._capacities = [config.capacity(config.index, table) for table in range(self._tables)]
+        #: No read ever waits for others.
+        self._never_waits = config.mode in (clocks.ASYNC, clocks.GEO)
+        self._sync = config.mode == clocks.SYNC
+        #: Values that are constant in a phase, and the phase: pushes of each worker, and their factor.
+        self._phase, self._rounds, self._factor = -1, 0, 0.0
+        self._channel.turn = host.turn
+        #: Released around waits and large operations: the others continue meanwhile.
+        self._released = Released(host.turn)
+        self._parts = PushParts(host, peer, self._released)
+        self._answer = PullReply(host, peer, self._released)
+        self._scrap = memoryview(bytearray(_SCRAP_BYTES))
+
+    def run(self) -> None:
+        """Answer requests until the worker leaves. An error is sent to the worker and recorded for all."""
+        host, peer = self._host, self._peer
+        try:
+            while not host.ready.wait(_IDLE_S):
+                if host.clocks.ended is not None:
+                    raise host.clocks.ended
+            if not host.store.on_host:
+                self._released.least_bytes = 0
+            if peer.spare:
+                backup_workers.await_vacancy(host, peer)
+            host.turn.acquire()
+            try:
+                while not peer.left:
+                    self._handle_next()
+            finally:
+                host.turn.release()
+        except RunEnded as why:
+            self._channel.send_error(why.text, frames.MISMATCH if why.mismatch else frames.BECAUSE_OF_ANOTHER)
+        except PeerError as error:
+            self._lost(error)
+        except Exception as error:
+            # After a bug here the others are notified, so that they do not wait, and it is raised in the main thread.
+            text = "server %d failed: %s: %s" % (host.config.index, type(error).__name__, error)
+            host.clocks.end(RunEnded(text))
+            self._channel.send_error(text, frames.BECAUSE_OF_ANOTHER)
+        finally:
+            peer.gone.set()
+            self._channel.close()
+
+    def _lost(self, error: PeerError) -> None:
+        host, peer = self._host, self._peer
+        if host.over.is_set() or peer.left:
+            return
+        if error.kind == "ended":
+            # Another server may have told it of a loss that this one learns of in a moment: that is the reason then.
+            host.clocks.await_end(_MOMENT_S)
+            text = error.text
+        elif error.kind == "silent":
+            text = "%s has sent nothing for %.1f s: it is stopped or stuck" % (peer.name(), self._channel.limit_s)
+        else:
+            text = "%s is gone: %s" % (peer.name(), error.text)
+        if error.kind in ("protocol_error", "silent"):
+            self._channel.send_error(text)
+        host.lose(peer, text)
+
+    def _handle_next(self) -> None:
+        channel, host = self._channel, self._host
+        began = time.monotonic()
+        busy = settings.EXACT <= host.clocks.phase < settings.OVER and (self._peer.pulls or self._peer.pushes)
+        channel.limit_s = host.reply_timeout.limit_s if busy else max(host.config.timeout_s, host.reply_timeout.limit_s)
+        header = channel.receive()
+        self._peer.busy_since = time.monotonic()
+        if header.op == frames.PUSHPULL or header.op == frames.PUSH:
+            self._push(header)
+            if header.op == frames.PUSHPULL:
+                self._pull(header.clock + 1)
+            host.reply_timeout.note(time.monotonic() - began)
+        elif header.op == frames.PULL:
+            self._refuse_payload(header)
+            self._pull(header.clock)
+        elif header.op == frames.LOOKUP:
+            self._lookup(header)
+        elif header.op == frames.UPDATE:
+            self._update(header)
+        elif header.op == frames.BARRIER:
+            self._refuse_payload(header)
+            self._barrier(header)
+        elif header.op == frames.HISTORY:
+            self._refuse_payload(header)
+            self._history()
+        elif header.op == frames.WAITING:
+            channel.text(header)
+        elif header.op == frames.TAKEOVER:
+            self._refuse_payload(header)
+            self._replace_worker(header.worker)
+        elif header.op == frames.BYE:
+            self._refuse_payload(header)
+            self._peer.left = True
+        else:
+            raise self._peer.protocol_error("sent %s" % header.name)
+        self._peer.busy_since = 0.0
+        host.on_progress()
+
+    def _cache_phase(self) -> None:
+        """Cache the constants of the current phase: every part of every push needs them."""
+        host = self._host
+        if host.clocks.phase != self._phase:
+            self._phase, self._rounds, self._factor = host.clocks.phase, host.config.rounds(host.steps), host.factor
+
+    def _push(self, header: Header) -> None:
+        host = self._host
+        if header.shard >= max(1, len(self._shards)):
+            raise self._peer.protocol_error("pushed shard %d of %d" % (header.shard, len(self._shards)))
+        expected = self._shards[header.shard].bytes if self._shards else 0
+        if header.bytes != expected:
+            raise self._peer.protocol_error("pushed %d bytes for a shard of %d" % (header.bytes, expected))
+        part = self._tables + header.shard
+        if self._accepts_part(header, part):
+            slot = host.slots[self._worker()]
+            if self._shards:
+                shard = self._shards[header.shard]
+                if shard.bytes >= host.config.stream_bytes and self._may_stream():
+                    self._stream(header, shard)
+                else:
+                    self._channel.read_payload(slot.view(shard))
+                    host.check_push(self._peer.index, header.clock, shard)
+                    self._released.work(
+                        shard.bytes,
+                        host.store.apply,
+                        shard,
+                        slot.part(shard),
+                        self._factor_of(header),
+                        self._source(header.clock),
+                    )
+            self._finished(header, part)
+
+    def _may_stream(self) -> bool:
+        """Whether a push may be added while it arrives, so that adding takes no extra time.
+
+        Not if a backup worker may repeat a push that was cut off.
+        """
+        return not self._host.config.spares
+
+    def _source(self, clock: int) -> Source:
+        return Source(self._peer.index, clock, self._peer.generation)
+
+    def _stream(self, header: Header, shard: Shard) -> None:
+        """Read a shard and add it piece by piece; a concurrent reader may see some pieces but not others."""
+        host, factor = self._host, self._factor_of(header)
+        answers = header.op == frames.PUSHPULL and self._answer.may_begin(shard)
+        checked: Optional[List[Any]] = [] if host.checked and host.clocks.phase == settings.EXACT else None
+        with self._released:
+            if answers:
+                self._answer.begin(header.clock + 1)
+            slot = host.slots[self._worker()]
+            for number, (piece, view) in enumerate(slot.pieces(shard)):
+                slot.free_piece(number)
+                self._channel.read_payload(view)
+                if checked is not None:
+                    checked.append(piece.clone())
+                host.store.apply_piece(shard, number, piece, factor, self._source(header.clock))
+                slot.piece_queued(host.store, number)
+                if answers:
+                    self._answer.add(number)
+            for number in range(len(slot.pieces(shard))):
+                slot.free_piece(number)
+            if checked is not None:
+                host.check_received(self._peer.index, header.clock, shard, _joined(checked))
+
+    def _update(self, header: Header) -> None:
+        host = self._host
+        table = header.shard
+        self._check_table(table, header)
+        width = self._widths[table]
+        same = header.flags & frames.SAME_ROWS
+        if header.bytes != header.count * (4 * width + (0 if same else 8)):
+            raise self._peer.protocol_error(
+                "updated %d rows of %d numbers with %d bytes" % (header.count, width, header.bytes)
+            )
+        if self._accepts_part(header, table):
+            slot = host.slots[self._worker()]
+            slot.held[table] = 0
+            if not same:
+                self._channel.read_payload(slot.rows[table].bytes_of(0, header.count))
+            elif header.count == slot.last_lookup_count[table]:
+                slot.use_looked_up_rows(table)
+            else:
+                raise self._peer.protocol_error("updated %d rows that it had not looked up" % header.count)
+            self._channel.read_payload(slot.row_numbers[table].bytes_of(0, header.count * width))
+            slot.held[table] = header.count
+            if not same:
+                self._check_rows(slot.rows[table], header.count, table)
+            if not self._sync:
+                held, numbers = slot.rows_held(table), slot.row_part(table)
+                self._released.work(
+                    header.bytes,
+                    host.store.apply_rows,
+                    table,
+                    held,
+                    numbers,
+                    self._factor_of(header),
+                    self._source(header.clock),
+                )
+            self._finished(header, table)
+
+    def _accepts_part(self, header: Header, part: int) -> bool:
+        """Whether this part of a push is used; otherwise its payload is read and dropped."""
+        self._worker()
+        self._cache_phase()
+        if header.clock >= self._rounds:
+            raise self._peer.protocol_error("sent push %d; there are %d" % (header.clock, self._rounds))
+        return self._parts.is_due(header.clock, part) or self._drop(header)
+
+    def _finished(self, header: Header, part: int) -> None:
+        last = bool(header.flags & frames.LAST)
+        self._parts.done(header.clock, part, last=last)
+        if last and self._host.fault.kind:
+            self._after_push(header.clock)
+
+    def _after_push(self, clock: int) -> None:
+        host = self._host
+        if host.fault.due("flip", host.clocks.phase, clock) and self._shards:
+            shard = self._shards[host.fault.shard % len(self._shards)]
+            host.fault.kind = ""
+            host.fault.flip(host.store.part(shard))
+        host.fault.before_step(host.clocks.phase, clock)
+
+    def _factor_of(self, header: Header) -> float:
+        """The factor of a part; it is applied once, except for an injected fault."""
+        host = self._host
+        twice = host.fault.kind and host.fault.due("double", host.clocks.phase, header.clock)
+        return 2.0 * self._factor if twice else self._factor
+
+    def _pull(self, clock: int) -> None:
+        self._worker()
+        self._parts.arrived_at(clock)
+        self._peer.pulls += 1
+        if not self._answer.begun and self._host.clocks.phase in (settings.EXACT, settings.TRAINING):
+            self._await_read(clock)
+        self._answer.complete(clock)
+
+    def _lookup(self, header: Header) -> None:
+        host, worker = self._host, self._worker()
+        table = header.shard
+        self._check_table(table, header)
+        if header.bytes != header.count * 8:
+            raise self._peer.protocol_error("looked up %d rows with %d bytes" % (header.count, header.bytes))
+        slot = host.slots[worker]
+        slot.last_lookup_count[table] = -1
+        rows = slot.looked_up[table]
+        self._channel.read_payload(rows.bytes_of(0, header.count))
+        wanted = rows.tensor[: header.count]
+        self._check_rows(rows, header.count, table)
+        slot.last_lookup_count[table] = header.count
+        self._parts.arrived_at(header.clock)
+        self._peer.lookups += 1
+        phase = host.clocks.phase
+        if phase in (settings.EXACT, settings.TRAINING):
+            self._await_read(header.clock)
+        width = self._widths[table]
+        out = slot.outgoing_rows[table]
+        size = header.count * width * 4
+        into = out.tensor[: header.count * width].view(header.count, width)
+        versions: List[bytes] = []
+
+        def read() -> None:
+            versions.append(host.store.read_rows(table, wanted, into, self._source(header.clock)))
+
+        self._released.work(size, read)
+        reply = Header(frames.DATA, 0, worker, header.clock, table, header.count, size + len(versions[0]), phase)
+        parts = [memoryview(frames.encode(reply)), out.bytes_of(0, header.count * width), memoryview(versions[0])]
+        self._channel.queue(parts)
+
+    def _history(self) -> None:
+        """Send the order of all pushes and reads of the training."""
+        data = self._host.history
+        self._channel.send(
+            Header(frames.DATA, 0, self._worker(), bytes=len(data)), *([memoryview(data)] if data else [])
+        )
+
+    def _await_read(self, clock: int) -> None:
+        state, worker = self._host.clocks, self._worker()
+        if self._never_waits:
+            state.await_read(worker, clock, self._on_wait)
+            return
+        with self._released:
+            self._peer.waited_s += state.await_read(worker, clock, self._on_wait)
+
+    def _barrier(self, header: Header) -> None:
+        host, worker = self._host, self._worker()
+        state = host.clocks
+        if header.phase > state.phase:
+            raise self._peer.protocol_error("is at barrier %d, the server at %d" % (header.phase, state.phase))
+        if header.phase == state.phase and state.phase in (settings.EXACT, settings.TRAINING):
+            self._parts.skip_to(host.config.rounds(host.steps))
+        with self._released:
+            self._peer.waited_s += state.barrier(worker, header.phase, self._on_wait, host.advance)
+        self._channel.send(Header(frames.DATA, 0, worker, 0, phase=header.phase + 1))
+
+    def _replace_worker(self, worker: int) -> None:
+        """This backup worker replaces worker `worker` from now on."""
+        host, peer = self._host, self._peer
+        if not peer.spare or peer.index >= 0 or worker >= host.config.workers:
+            raise self._peer.protocol_error("asked to replace worker %d" % worker)
+        with self._released:
+            backup_workers.drop_worker(host, worker)
+        clock, parts, phase = backup_workers.replace_worker(host, peer, worker)
+        self._parts.done_before = (clock, parts)
+        self._channel.send(Header(frames.TAKEOVER, 0, worker, clock, 0, parts, phase=phase))
+
+    def _on_wait(self, workers: Sequence[int]) -> None:
+        """Report that the reply is delayed because of these workers."""
+        backup_workers.send_wait_notice(self._channel, workers)
+
+    def _worker(self) -> int:
+        if self._peer.index < 0:
+            raise self._peer.protocol_error("sent a request before it had replaced a worker")
+        return self._peer.index
+
+    def _check_table(self, table: int, header: Header) -> None:
+        if table >= self._tables:
+            raise self._peer.protocol_error("named table %d of %d" % (table, self._tables))
+        most = self._capacities[table]
+        if header.count > most:
+            raise self._peer.protocol_error("named %d rows of a table; at most %d are accepted" % (header.count, most))
+
+    def _check_rows(self, rows: HostTensor, count: int, table: int) -> None:
+        if not self._host.store.holds_rows(rows, count, table):
+            raise self._peer.protocol_error("named rows that are not sorted, not distinct or not on this server")
+
+    def _refuse_payload(self, header: Header) -> None:
+        if header.bytes:
+            raise self._peer.protocol_error("sent a payload with %s" % header.name)
+
+    def _drop(self, header: Header) -> bool:
+        left = header.bytes
+        while left:
+            size = min(left, _SCRAP_BYTES)
+            self._channel.read_payload(self._scrap[:size])
+            left -= size
+        return False
+
+
+def _joined(pieces: List[Any]) -> Any:
+    import torch
+
+    return torch.cat(pieces)

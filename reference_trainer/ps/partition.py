@@ -1,0 +1,174 @@
+"""Divides and assigns parameters to servers: dense ones in blocks, tables by rows. Pure arithmetic.
+
+Trainers, servers, and rules that judge a job before it runs must arrive at the same answer, so this code exists only
+once. All functions give the same result for the same input in every process: Python's own `hash` is not used.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Dict, Iterable, List, Optional, Sequence, Tuple
+
+from preflight.agent.record import dataclass
+
+FLOAT_BYTES = 4
+#: The largest piece that is sent and locked as a whole. On loopback every transport is fastest with 1 to 16 MiB, and
+#: BytePS splits at 4,096,000 bytes (BYTEPS_PARTITION_BYTES).
+SLICE_BYTES = 4 * 1024 * 1024
+#: Elements below which Paddle's transpiler does not split a parameter (DistributeTranspilerConfig, Fluid 0.14 to 1.8).
+MIN_BLOCK = 8192
+#: Shares smaller than this cost nothing, however unequal they are.
+NEGLIGIBLE_BYTES = 2**20
+#: Values that an optimizer keeps for each parameter beside its value; for others none is assumed.
+OPTIMIZER_SLOTS = {
+    "Momentum": 1,
+    "LarsMomentum": 1,
+    "Adagrad": 1,
+    "DecayedAdagrad": 1,
+    "RMSProp": 2,
+    "Adadelta": 2,
+    "Adam": 2,
+    "AdamW": 2,
+    "Adamax": 2,
+    "Lamb": 2,
+    "Ftrl": 2,
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of one flattened parameter: `elements` of it starting at `begin`."""
+
+    parameter: str
+    index: int
+    begin: int
+    elements: int
+
+
+def product(shape: Iterable[int]) -> int:
+    """The number of elements of a shape."""
+    result = 1
+    for size in shape:
+        result *= size
+    return result
+
+
+def sizes_of_blocks(shape: Sequence[int], servers: int, min_elements: int = MIN_BLOCK) -> Tuple[int, ...]:
+    """The sizes in elements of the blocks of one parameter for this many servers.
+
+    As in Paddle's `slice_variable` (fluid/transpiler/distribute_transpiler.py, 1.8.5): at most one block per server,
+    none with fewer than `min_elements` elements, and a block of a matrix contains whole rows.
+    """
+    elements = product(shape)
+    if elements <= 0 or servers <= 0:
+        return ()
+    count = min(servers, max(1, elements // max(1, min_elements)))
+    size = -(-elements // count)
+    if len(shape) > 1:
+        row = product(shape[1:])
+        size += -size % row
+    return tuple(min(size, elements - index * size) for index in range(-(-elements // size)))
+
+
+def cut(name: str, shape: Sequence[int], servers: int, min_elements: Optional[int] = MIN_BLOCK) -> List[Block]:
+    """The blocks of one parameter; one block if `min_elements` is None."""
+    sizes = (product(shape),) if min_elements is None else sizes_of_blocks(shape, servers, min_elements)
+    blocks: List[Block] = []
+    begin = 0
+    for index, elements in enumerate(sizes):
+        blocks.append(Block(name, index, begin, elements))
+        begin += elements
+    return blocks
+
+
+def in_turn(blocks: Sequence[Block], servers: int) -> List[List[Block]]:
+    """The blocks of each server when they are assigned in turn (Paddle's RoundRobin)."""
+    held: List[List[Block]] = [[] for _ in range(servers)]
+    for turn, block in enumerate(blocks):
+        held[turn % servers].append(block)
+    return held
+
+
+def by_name(blocks: Sequence[Block], servers: int) -> List[List[Block]]:
+    """The blocks of each server, by a hash of their names that is the same in every process."""
+    held: List[List[Block]] = [[] for _ in range(servers)]
+    for block in blocks:
+        key = "%s.block%d" % (block.parameter, block.index)
+        held[zlib.crc32(key.encode("utf-8")) % servers].append(block)
+    return held
+
+
+def by_size(blocks: Sequence[Block], servers: int) -> List[List[Block]]:
+    """The blocks of each server: the largest come first, and each goes to the server with the least so far, the first
+    among equals.
+    """
+    held: List[List[Block]] = [[] for _ in range(servers)]
+    loads = [0] * servers
+    for block in sorted(blocks, key=lambda block: (-block.elements, block.parameter, block.index)):
+        chosen = loads.index(min(loads))
+        held[chosen].append(block)
+        loads[chosen] += block.elements
+    return held
+
+
+#: Policies that assign blocks to servers, by name.
+POLICIES = {"round-robin": in_turn, "hash": by_name, "size": by_size}
+
+
+def rows_held(rows: int, servers: int) -> Tuple[int, ...]:
+    """The number of rows of a table on each server if the row number modulo the number of servers decides, as for
+    sparse tables.
+    """
+    return tuple(rows // servers + (1 if index < rows % servers else 0) for index in range(servers))
+
+
+def server_of_row(row: int, servers: int) -> int:
+    """The server that holds a row."""
+    return row % servers
+
+
+def bytes_held(
+    dense: Sequence[Sequence[int]],
+    tables: Sequence[Tuple[int, int]],
+    servers: int,
+    *,
+    min_elements: Optional[int] = MIN_BLOCK,
+    policy: str = "round-robin",
+    slots: int = 0,
+    element_bytes: int = FLOAT_BYTES,
+) -> List[int]:
+    """The memory of each server: blocks of dense parameters and rows of tables, with the optimizer's values.
+
+    Args:
+        dense: shapes in the order in which the program creates them.
+        tables: rows and width of each table that is divided by rows.
+        slots: values that the optimizer keeps beside each one.
+    """
+    blocks = [block for number, shape in enumerate(dense) for block in cut(str(number), shape, servers, min_elements)]
+    held = [sum(block.elements for block in mine) for mine in POLICIES[policy](blocks, servers)]
+    for rows, width in tables:
+        held = [before + mine * width for before, mine in zip(held, rows_held(rows, servers))]
+    return [elements * element_bytes * (1 + slots) for elements in held]
+
+
+def sliced(blocks: Iterable[Block], max_elements: int = SLICE_BYTES // FLOAT_BYTES) -> List[Block]:
+    """The same blocks, none of more than `max_elements` elements, renumbered within each parameter."""
+    found: List[Block] = []
+    numbers: Dict[str, int] = {}
+    for block in blocks:
+        for begin in range(0, block.elements, max_elements):
+            number = numbers.get(block.parameter, 0)
+            numbers[block.parameter] = number + 1
+            found.append(Block(block.parameter, number, block.begin + begin, min(max_elements, block.elements - begin)))
+    return found
+
+
+def overloaded(loads: Sequence[int]) -> Tuple[int, ...]:
+    """The servers with more than twice the mean, unless that is negligible: all others wait for them."""
+    mean = sum(loads) / len(loads) if loads else 0.0
+    return tuple(index for index, load in enumerate(loads) if load > 2 * mean and load > NEGLIGIBLE_BYTES)
+
+
+def imbalance(loads: Sequence[int]) -> float:
+    """The largest load divided by the mean; 1.0 when there is nothing."""
+    return max(loads) * len(loads) / sum(loads) if loads and sum(loads) else 1.0

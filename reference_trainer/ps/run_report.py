@@ -1,0 +1,155 @@
+"""The reports of servers and workers at the end of a parameter-server run."""
+
+from __future__ import annotations
+
+from typing import Dict, List, Optional
+
+from preflight.agent.record import dataclass, field
+from reference_trainer.common.oracle import Mismatch
+
+#: The difference from one process if the order that the servers recorded is impossible.
+IMPOSSIBLE = 1e300
+
+
+@dataclass(frozen=True)
+class RejectedClient:
+    """A client on a server's port that does not belong to this run, and how that was recognised."""
+
+    address: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """A worker that a backup worker replaced: at this clock, `after_s` after its connection was dropped.
+
+    `spare` is the number of the backup worker. `lagged`: the server dropped the worker because others waited for it.
+    """
+
+    worker: int
+    was_host: str
+    host: str
+    phase: int
+    clock: int
+    why: str
+    after_s: float
+    spare: int = 0
+    lagged: bool = False
+
+
+@dataclass(frozen=True)
+class WorkerStats:
+    """A server's data about one worker. `waited_s`: how long the server made it wait for other workers."""
+
+    index: int
+    host: str
+    pid: int
+    address: str
+    pushes: int = 0
+    pulls: int = 0
+    lookups: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    waited_s: float = 0.0
+    congestion: str = ""
+
+
+@dataclass(frozen=True)
+class ServerReport:
+    """The results of one server. Times are seconds since this server started.
+
+    Args:
+        staleness: clock of a reader minus that of the slowest worker at that moment -> how often.
+        overtaken: updates by others between a worker's read and its push -> how often.
+        expected_pushes: the correct value of `pushes` for each worker: all exact steps and all training steps.
+        violations: violations of the protocol, in sentences: missing or duplicate pushes.
+        mismatches: pushes of the exact phase with wrong values.
+    """
+
+    rank: int
+    index: int
+    servers: int
+    workers: int
+    host: str
+    endpoint: str
+    mode: str
+    device: str
+    framework: str
+    phase_at_s: Dict[str, float] = field(default_factory=dict)
+    dense_bytes: int = 0
+    table_bytes: int = 0
+    shards: int = 0
+    imbalance: float = 1.0
+    seen: List[WorkerStats] = field(default_factory=list)
+    staleness: Dict[str, int] = field(default_factory=dict)
+    staleness_bound: int = 0
+    overtaken: Dict[str, int] = field(default_factory=dict)
+    expected_pushes: int = 0
+    violations: List[str] = field(default_factory=list)
+    mismatches: List[Mismatch] = field(default_factory=list)
+    strangers: List[RejectedClient] = field(default_factory=list)
+    stranger_count: int = 0
+    replaced: List[Replacement] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ServerStats:
+    """A worker's data about one server. `waited_s`: how long the worker waited for its replies."""
+
+    index: int
+    endpoint: str
+    host: str = ""
+    address: str = ""
+    source: str = ""
+    result: str = ""
+    error: str = ""
+    dial_s: float = 0.0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    round_trips: int = 0
+    waited_s: float = 0.0
+    congestion: str = ""
+
+
+@dataclass(frozen=True)
+class WorkerReport:
+    """The results of one worker. Times are seconds since this worker started.
+
+    For many steps, the lists hold the first and the last hundred; `steps` is their number.
+
+    Args:
+        index: the worker's index; -1 for a backup worker that was not needed.
+        losses: of each step, with the weights at its beginning.
+        first_loss, last_loss: on this worker's samples with the weights before all training, and after all of it.
+        exact_digest, digest: SHA-256 over everything pulled at the end of the exact phase, and of the training.
+        difference_to_one_process: largest difference to one process that trained on all shards in the order that
+            the servers recorded.
+        replaced: for a backup worker, the worker that it replaced.
+    """
+
+    rank: int
+    index: int
+    servers: int
+    workers: int
+    host: str
+    mode: str
+    device: str
+    framework: str
+    phase_at_s: Dict[str, float] = field(default_factory=dict)
+    seen: List[ServerStats] = field(default_factory=list)
+    plan: str = ""
+    exact_steps: int = 0
+    steps: int = 0
+    mismatches: List[Mismatch] = field(default_factory=list)
+    losses: List[float] = field(default_factory=list)
+    first_loss: float = 0.0
+    last_loss: float = 0.0
+    pull_s: List[float] = field(default_factory=list)
+    compute_s: List[float] = field(default_factory=list)
+    push_s: List[float] = field(default_factory=list)
+    unmoved: List[str] = field(default_factory=list)
+    exact_digest: str = ""
+    digest: str = ""
+    difference_to_one_process: Optional[float] = None
+    spare: bool = False
+    replaced: Optional[int] = None

@@ -1,0 +1,384 @@
+"""The steps of a worker in each phase: push and compare known values, train, and pull the final weights."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable, List, Optional, Sequence, Tuple
+
+from preflight.agent.record import dataclass, field
+from reference_trainer.common.oracle import LEARNING_RATE, Mismatch
+from reference_trainer.ps import clocks, exact, frames, settings
+from reference_trainer.ps.client import Client, Rows
+from reference_trainer.ps.exact import ExactValues, deduplicated
+from reference_trainer.ps.expected_replies import ExpectedReplies
+from reference_trainer.ps.injected_server_faults import ProcessFault
+from reference_trainer.ps.layout import ParameterLayout
+from reference_trainer.ps.memory import digest
+from reference_trainer.ps.settings import Settings
+
+_MAX_MISMATCHES = 20
+#: Before this push worker 0 pauses for so long, when others must wait for it.
+_LATE_PUSH, _LATE_S = 1, 0.1
+#: Rows of one request at the end.
+_ROWS_AT_ONCE = 32768
+#: A request of this many rows, 64 KiB, fits into a socket's buffers. A larger one after a pull could be stuck there
+#: while the server is stuck with its reply.
+_MAX_EARLY_ROWS = 8192
+
+Before = Callable[[str, int], Any]
+After = Callable[[], Any]
+
+
+@dataclass
+class WorkerTraining:
+    """The results of the steps. Each step has three times: waiting for weights, computing, and sending the push."""
+
+    losses: List[float] = field(default_factory=list)
+    pull_s: List[float] = field(default_factory=list)
+    compute_s: List[float] = field(default_factory=list)
+    push_s: List[float] = field(default_factory=list)
+
+
+class WorkerSteps:
+    """The steps of one worker.
+
+    Args:
+        before, after: called around each step with its kind and its number.
+    """
+
+    def __init__(
+        self,
+        config: Settings,
+        client: Client,
+        fault: ProcessFault,
+        device: Any,
+        *,
+        before: Before,
+        after: After,
+        alive: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._client = client
+        self._fault = fault
+        self._device = device
+        self._before = before
+        self._after = after
+        self._alive = alive
+        self._layout = ParameterLayout(config.plan)
+        self.mismatches: List[Mismatch] = []
+        self._expected: Optional[ExpectedReplies] = None
+
+    def exact_steps(self, first: int) -> None:
+        """Push known values, starting with push `first`. Every pull and look-up is compared, too."""
+        import torch
+
+        config, client = self._config, self._client
+        values = config.exact_values(torch.device("cpu"))
+        self._expected = ExpectedReplies(config, client, values, self._keep, self._alive)
+        geo = config.mode == clocks.GEO
+        flags = frames.DELTA if geo else 0
+        for clock in range(first, config.rounds(config.exact_steps)):
+            self._before("exact push %d", clock)
+            began = time.monotonic()
+            self._fault.before_step(settings.EXACT, clock)
+            if client.index == 0 and clock == _LATE_PUSH and config.mode in (clocks.SYNC, clocks.SSP):
+                # The others must wait for this worker now. If a server lets them read, their weights lack its pushes.
+                self._fall_behind()
+            steps = config.steps_of(clock, config.exact_steps)
+            client.pull(clock)
+            self._expected.compare_dense(clock, "weights before push %d" % clock)
+            rows, numbers = [], []
+            for table in range(len(config.plan.tables)):
+                part, given = self._exact_rows(values, table, steps)
+                got = client.lookup(table, part, clock)
+                self._expected.compare_rows(table, part, got, clock, "rows before push %d" % clock)
+                rows.append(part)
+                numbers.append(given * -LEARNING_RATE if geo else given)
+            factor = -LEARNING_RATE if geo else 1.0
+            for server in client.servers:
+                for shard in server.shards:
+                    part_ = server.pushed.tensor[shard.begin : shard.begin + shard.elements]
+                    torch.mul(values.push(shard, client.index, clock), factor, out=part_)
+                    self._alive()
+            client.push(clock, rows, numbers, flags=flags)
+            client.reply_timeout.note(time.monotonic() - began)
+            self._after()
+
+    def _fall_behind(self) -> None:
+        """Pause, long enough that the others reach the bound, and short for everyone."""
+        self._client.flush()
+        time.sleep(_LATE_S)
+
+    def _exact_rows(self, values: ExactValues, table: int, steps: Sequence[int]) -> Any:
+        """The rows touched in these steps and their gradients, each step de-duplicated as in training and summed."""
+        import torch
+
+        config = self._config
+        kind = config.plan.tables[table]
+        everything, total = None, None
+        for step in steps:
+            rows, inverse, counts = deduplicated(exact.ids(kind, self._client.index, step))
+            each = exact.occurrences(values.row_gradients(table, rows, self._client.index, step), inverse, counts)
+            summed = torch.zeros(rows.numel(), kind.width).index_add_(0, inverse, each)
+            if everything is None or total is None:
+                everything, total = rows, summed
+            else:
+                everything, total = exact.summed_rows((everything, total), (rows, summed))
+        return Rows(everything, config.servers), total
+
+    def check_exact_weights(self) -> str:
+        """Pull and compare everything that was pushed; returns the digest."""
+        import torch
+
+        config, client = self._config, self._client
+        if self._expected is None:
+            values = config.exact_values(torch.device("cpu"))
+            self._expected = ExpectedReplies(config, client, values, self._keep, self._alive)
+        self._before("last exact weights", -1)
+        client.pull(0)
+        self._expected.compare_final("weights after %d exact steps" % config.exact_steps)
+        found = self._layout.gather(client.servers)
+        for table, kind in enumerate(config.plan.tables):
+            rows = self._expected.touched[table]
+            got = self._read_rows(table, rows)
+            what = "rows of %s after %d exact steps" % (kind.name, config.exact_steps)
+            self._expected.compare_final_rows(table, rows, got, what)
+            found.append(got)
+        self._after()
+        return digest(found)
+
+    def _keep(self, found: Optional[Mismatch]) -> None:
+        if found is not None and len(self.mismatches) < _MAX_MISMATCHES:
+            self.mismatches.append(found)
+
+    def _read_rows(self, table: int, rows: Any) -> Any:
+        import torch
+
+        parts = [
+            self._client.lookup(table, Rows(rows[begin : begin + _ROWS_AT_ONCE].contiguous(), self._config.servers), 0)
+            for begin in range(0, rows.numel(), _ROWS_AT_ONCE)
+        ]
+        return torch.cat(parts) if parts else torch.zeros(0, self._config.plan.tables[table].width)
+
+    def train(self, first: int) -> WorkerTraining:
+        """Run all training steps from push `first` on."""
+        if self._config.mode == clocks.GEO:
+            return self._train_locally(first)
+        return self._train_together(first)
+
+    def _train_together(self, first: int) -> WorkerTraining:
+        """Sync, async and bounded staleness: weights before every step, gradients after it."""
+        config, client = self._config, self._client
+        done = WorkerTraining()
+        if first >= config.steps:
+            return done
+        requested = self._distinct(first)
+        client.request_dense(first)
+        in_passing = _may_request_early(requested)
+        if in_passing:
+            self._request(requested, first)
+        client.flush()
+        following = self._distinct(first + 1)
+        client.receive_dense()
+        if not in_passing:
+            self._request(requested, first)
+        values = self._answers(requested)
+        waited = prepared_s = 0.0
+        lent: List[Any] = []
+        for step in range(first, config.steps):
+            self._before("step %d", step)
+            began = time.monotonic()
+            self._fault.before_step(settings.TRAINING, step)
+            loss, gradients, row_gradients = self._gradients(step, requested, values)
+            if self._fault.kind:
+                self._layout.scatter(gradients, client.servers)
+            else:
+                lent = self._layout.lend(gradients, client.servers)
+            computed = time.monotonic()
+            last = step + 1 == config.steps
+            rows = [part for part, _ in requested]
+            # The next rows are requested in the same message: one message up and one down for each step.
+            client.push(step, rows, row_gradients, pull=not last)
+            in_passing = _may_request_early(following)
+            if in_passing:
+                self._request(following, step + 1)
+            client.flush()
+            del lent[:]
+            pushed = time.monotonic()
+            done.losses.append(loss)
+            done.pull_s.append(waited)
+            done.compute_s.append(computed - began + prepared_s)
+            done.push_s.append(pushed - computed)
+            # While the servers work.
+            later = self._distinct(step + 2)
+            prepared = time.monotonic()
+            prepared_s = prepared - pushed
+            if not last:
+                requested, following = following, later
+                client.receive_dense()
+                if not in_passing:
+                    self._request(requested, step + 1)
+                values = self._answers(requested)
+            waited = time.monotonic() - prepared
+            client.reply_timeout.note(time.monotonic() - began)
+            self._after()
+        return done
+
+    def _distinct(self, step: int) -> List[Any]:
+        """De-duplicate the rows of a step; for each table the distinct ones and the position of each occurrence.
+
+        After the last step there are none.
+        """
+        requested: List[Any] = []
+        if step >= self._config.steps:
+            return requested
+        for table in range(len(self._config.plan.tables)):
+            rows, inverse, _ = deduplicated(self._config.task.ids(table, self._client.index, step))
+            requested.append((Rows(rows, self._config.servers), inverse))
+        return requested
+
+    def _request(self, requested: List[Any], step: int) -> None:
+        for table, (rows, _) in enumerate(requested):
+            self._client.request_rows(table, rows, step)
+
+    def _answers(self, requested: List[Any]) -> List[Any]:
+        return [self._client.receive_rows(table, rows) for table, (rows, _) in enumerate(requested)]
+
+    def _gradients(self, step: int, requested: List[Any], values: List[Any]) -> Any:
+        """Loss, gradients of dense parameters, and of distinct rows."""
+        # Pinned memory is copied while the next operations are queued; it is not written before the loss is known.
+        dense = self._layout.gather(self._client.servers, self._device)
+        leaves = [tensor.to(self._device).detach().requires_grad_() for tensor in (*dense, *values)]
+        loss, found = gradients_of(self._config.task, self._client.index, step, leaves, requested, len(dense))
+        return loss, found[: len(dense)], [gradient.cpu() for gradient in found[len(dense) :]]
+
+    def _train_locally(self, first: int) -> WorkerTraining:
+        """Geo: run some steps on a copy, then push the difference."""
+        config, client = self._config, self._client
+        done = WorkerTraining()
+        for clock in range(first, config.rounds(config.steps)):
+            self._before("round %d", clock)
+            began = time.monotonic()
+            self._fault.before_step(settings.TRAINING, clock)
+            client.pull(clock)
+            union = self._union(clock)
+            bases = [client.lookup(table, rows, clock) for table, rows in enumerate(union)]
+            base = self._layout.gather(client.servers)
+            local = [tensor.clone().to(self._device) for tensor in (*base, *bases)]
+            pulled = time.monotonic()
+            losses = train_locally(config, client.index, clock, local, union, len(base))
+            done.losses += losses
+            moved = [new.cpu() - old for new, old in zip(local, (*base, *bases))]
+            self._layout.scatter(moved[: len(base)], client.servers)
+            computed = time.monotonic()
+            client.push(clock, union, moved[len(base) :], flags=frames.DELTA)
+            done.pull_s.append(pulled - began)
+            done.compute_s.append(computed - pulled)
+            done.push_s.append(time.monotonic() - computed)
+            client.reply_timeout.note(time.monotonic() - began)
+            self._after()
+        return done
+
+    def _union(self, clock: int) -> List[Rows]:
+        """All rows that the local steps of one push touch."""
+        rows = [rows_of_round(self._config, self._client.index, clock, t) for t in range(len(self._config.plan.tables))]
+        return [Rows(each, self._config.servers) for each in rows]
+
+    def last_weights(self) -> Any:
+        """The digest of everything at the end, and the names of parameters that did not change."""
+        import torch
+
+        config, client = self._config, self._client
+        self._before("last weights", -1)
+        client.pull(0)
+        found = list(self._layout.gather(client.servers))
+        unmoved = [
+            p.name
+            for p, tensor in zip(config.plan.dense, found)
+            if torch.equal(tensor.flatten(), config.task.initial(p.name).flatten())
+        ]
+        for table, kind in enumerate(config.plan.tables):
+            rows = self.rows_of_training(table, range(config.workers))
+            got = self._read_rows(table, rows)
+            found.append(got)
+            if rows.numel() and torch.equal(got, config.task.initial_rows(table, rows)):
+                unmoved.append(kind.name)
+        self._after()
+        return found, unmoved
+
+    def first_and_last_loss(self) -> Tuple[float, float]:
+        """The loss on this worker's samples with the first weights, and with the last pulled ones.
+
+        Losses of single steps are less informative: without a barrier a worker may finish before another one has begun.
+        """
+        import torch
+
+        config, client = self._config, self._client
+        requested, before, after = [], [], []
+        for table in range(len(config.plan.tables)):
+            rows, inverse, _ = deduplicated(config.task.ids(table, client.index, 0))
+            requested.append((rows, inverse))
+            before.append(config.task.initial_rows(table, rows))
+            after.append(client.lookup(table, Rows(rows, config.servers), 0))
+        dense = [config.task.initial(p.name).view(p.shape) for p in config.plan.dense]
+        found = []
+        for weights, rows in ((dense, before), (self._layout.gather(client.servers), after)):
+            leaves = [tensor.to(self._device) for tensor in (*weights, *rows)]
+            picked = [
+                leaf.index_select(0, where.to(leaf.device))
+                for leaf, (_, where) in zip(leaves[len(weights) :], requested)
+            ]
+            with torch.no_grad():
+                found.append(float(config.task.step(client.index, 0, leaves[: len(weights)], picked)))
+        return found[0], found[1]
+
+    def rows_of_training(self, table: int, workers: Sequence[int]) -> Any:
+        """The rows that these workers touch in training, sorted; with very many workers only those of the first."""
+        import torch
+
+        config = self._config
+        some = list(workers)[:64]
+        found = [config.task.ids(table, worker, step) for worker in some for step in range(min(config.steps, 64))]
+        return torch.unique(torch.cat(found)) if found else torch.zeros(0, dtype=torch.int64)
+
+
+def rows_of_round(config: Settings, worker: int, clock: int, table: int) -> Any:
+    """All rows of a table that the local steps of one push touch, sorted: int64[n]."""
+    import torch
+
+    steps = config.steps_of(clock, config.steps)
+    return torch.unique(torch.cat([config.task.ids(table, worker, step) for step in steps]))
+
+
+def train_locally(
+    config: Settings, worker: int, clock: int, local: List[Any], union: List[Rows], dense: int
+) -> List[float]:
+    """The local steps of one push, on a copy of the weights; returns their losses."""
+    import torch
+
+    losses: List[float] = []
+    for step in config.steps_of(clock, config.steps):
+        requested = []
+        for table, rows in enumerate(union):
+            requested.append((rows, torch.searchsorted(rows.rows, config.task.ids(table, worker, step))))
+        leaves = [tensor.detach().requires_grad_() for tensor in local]
+        loss, gradients = gradients_of(config.task, worker, step, leaves, requested, dense)
+        for tensor, gradient in zip(local, gradients):
+            tensor.add_(gradient, alpha=-config.task.base_rate)
+        losses.append(loss)
+    return losses
+
+
+def _may_request_early(requested: List[Any]) -> bool:
+    """Whether these rows may be requested before the reply to a pull has been read."""
+    return all(part.rows.numel() <= _MAX_EARLY_ROWS for part, _ in requested)
+
+
+def gradients_of(task: Any, worker: int, step: int, leaves: List[Any], requested: List[Any], dense: int) -> Any:
+    """Loss and gradients of `leaves`: dense parameters, then the distinct rows of each table."""
+    import torch
+
+    rows = [leaf.index_select(0, inverse.to(leaf.device)) for leaf, (_, inverse) in zip(leaves[dense:], requested)]
+    loss = task.step(worker, step, leaves[:dense], rows)
+    found = torch.autograd.grad(loss, leaves)
+    return float(loss.detach()), list(found)

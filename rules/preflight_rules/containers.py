@@ -1,0 +1,426 @@
+"""Containers started on a command line or by Compose: GPUs, shared memory, network, locked memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Claim, Job, Launch, Scope, Unresolved
+from preflight.model.job.claim import job_value
+from preflight.model.job.symbols import Symbol, symbols_in
+from preflight.model.job.value import numbers, texts
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import certainly_several, joined, nodes_spanned, placed, quoted
+
+#: Words in an image name for a build with or without accelerator support.
+_ACCELERATED = lazy_pattern(
+    r"cuda|cu\d{2,3}\b|nvidia|nvcr\.io|rocm|(?:^|[-_/:.])gpu(?:$|[-_/:.\d])|cudnn|megatron|nemo"
+)
+#: Signs of NVIDIA's GPUs alone; an image for AMD's brings its own ROCm, and Apptainer mounts their device files anyway.
+_NVIDIA = lazy_pattern(r"cuda|cu\d{2,3}\b|nvidia|nvcr\.io|cudnn")
+_NO_ACCELERATOR = lazy_pattern(r"(?:^|[-_/:.])(?:cpu|xpu|tpu|neuron\w*)(?:$|[-_/:.\d])")
+#: Usual names of training programs.
+_TRAINING = lazy_pattern(
+    r"(?:^|[\s/])(?:torchrun|deepspeed|horovodrun|colossalai|composer|fleetrun)\b|\baccelerate launch\b"
+    r"|torch\.distributed\.(?:run|launch)|paddle\.distributed\.launch"
+    r"|\bpython[\d.]*\s(?:.*\s)?\S*(?:train|finetune|fine_tune|pretrain|sft|dpo|grpo)\w*\.py|\S*train\w*\.(?:sh|bash)\b"
+)
+_OTHER_WORK = lazy_pattern(
+    r"pip3? install|pytest|unittest|--help\b|setup\.py|mypy|ruff|\bdownload|preprocess|tokeniz|export"
+)
+#: Options and words that show that the program needs CUDA.
+_CUDA_WORDS = lazy_pattern(r"\bcuda\b|\bnccl\b|--gpus?[= ]|--num[_-]gpus|--fp16|--bf16|--nproc[_-]per[_-]node")
+_SHELLS = lazy_pattern(r"(?:/\S*/)?(?:ba|z|da|k)?sh(?:\s+-[il]+)?$")
+_SMALL_SHM_MIB = 256
+#: Loader workers on a line that is not a launch: their batches use /dev/shm too.
+_WORKERS = lazy_pattern(r"--(?:num[-_]|data[-_]?loader[-_])?(?:data[-_])?workers[ =](\d{1,9})\b")
+
+
+def _containers(job: Job) -> Iterator[tuple[Claim, Scope, Launch | None]]:
+    """Every container with its scope, and the launch that it runs."""
+    launches = {launch.id: launch for launch in job.launches}
+    for claim in job.about("container_run"):
+        yield claim, claim.scope, launches.get(claim.scope.launch)
+
+
+def _text(claims: tuple[Claim, ...]) -> str:
+    return " ".join(text for claim in claims for text in texts(claim.value))
+
+
+@rule(
+    "CTR001",
+    "container-started-without-gpus",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("NVIDIA/nvidia-docker#400", "https://docs.docker.com/engine/containers/gpu/"),
+)
+def container_started_without_gpus(job: Job) -> Iterator[Verdict]:
+    """A training container that needs GPUs is started without any.
+
+    What it checks:
+        `docker run` or `podman run` of a training command, with signs that it wants an accelerator (the name of the
+        image, nccl, CUDA options or variables), has `--gpus`, `--runtime`, `--device`, or `--privileged`;
+        `apptainer exec` has `--nv` or `--rocm`, where a sign is NVIDIA's.
+
+    Why it matters:
+        The container sees neither device nor driver: "CUDA driver version is insufficient for CUDA runtime version",
+        or the training falls back to the CPU silently.
+
+    Example:
+        `docker run --rm nvcr.io/nvidia/pytorch:24.05-py3 python train.py`.
+
+    Fix:
+        `docker run --gpus all ...`; `podman run --device nvidia.com/gpu=all ...`; `apptainer exec --nv ...`.
+
+    Known limits:
+        A host can make the NVIDIA runtime the default of all containers, which nothing in the files shows: hence
+        medium confidence. A training command whose image and options name no accelerator is left alone.
+
+    Evidence:
+        NVIDIA/nvidia-docker#400; Docker documentation, "GPU access".
+    """
+    applicable = False
+    for claim, scope, launch in _containers(job):
+        sign = _wants_gpus(job, claim, scope, launch)
+        if not sign:
+            continue
+        applicable = True
+        given = job.setting("container_gpus", scope)
+        if any(isinstance(each.value, Unresolved) for each in given):
+            yield unknown(scope.launch, f"{quoted(given[0])} may contain the option that gives it GPUs", at=given[0])
+        elif given:
+            yield passed(scope.launch)
+        elif claim.spelling.startswith(("apptainer", "singularity")) and not _NVIDIA.search(
+            f"{sign} {_text((claim,))}".lower()
+        ):
+            yield unknown(
+                scope.launch, f"whether the image of {quoted(claim)} is for NVIDIA's GPUs is unknown", at=claim
+            )
+        else:
+            yield failed(
+                scope.launch,
+                f"{quoted(claim)} starts a training command without giving the container GPUs, but {sign} needs them.",
+                at=claim,
+                remedy=_remedy(claim, "--gpus all", "gpus: all", apptainer="--nv"),
+            )
+    if not applicable:
+        yield not_applicable(job.name, "no training container needs GPUs")
+
+
+def _remedy(claim: Claim, option: str, key: str, *, apptainer: str = "") -> str:
+    """The option to add, for the program that starts the container."""
+    if claim.source == "compose":
+        return f"Add `{key}` to the service."
+    if apptainer and claim.spelling.startswith(("apptainer", "singularity")):
+        option = apptainer
+    return f"Add `{option}` in front of the image."
+
+
+def _wants_gpus(job: Job, claim: Claim, scope: Scope, launch: Launch | None) -> str:
+    """The sign that a container trains on GPUs; empty without one."""
+    command = _text(job.setting("container_command", scope))
+    if _OTHER_WORK.search(command) or not (launch is not None or _TRAINING.search(command)):
+        return ""
+    image = _text((claim,)).lower()
+    if _NO_ACCELERATOR.search(image):
+        return ""
+    if _ACCELERATED.search(image):
+        return f"the image `{image}`"
+    if _CUDA_WORDS.search(command) and "gloo" not in command and "cpu" not in command:
+        return f"`{command[:60]}`"
+    for name in ("env.CUDA_VISIBLE_DEVICES", "env.NVIDIA_VISIBLE_DEVICES", "env.NCCL_DEBUG", "env.NCCL_SOCKET_IFNAME"):
+        found = job.setting(name, scope)
+        if found and texts(found[0].value) not in (("",), ("-1",), ("void",), ("none",)):
+            return quoted(found[0])
+    return ""
+
+
+@rule(
+    "CTR002",
+    "container-shared-memory-default",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("NVIDIA/nccl#290", "NVIDIA/nccl#342", "https://docs.docker.com/reference/cli/docker/container/run/"),
+)
+def container_shared_memory_default(job: Job) -> Iterator[Verdict]:
+    """Several ranks or loader workers share a container's default /dev/shm of 64 MiB.
+
+    What it checks:
+        A container that runs several ranks, or a training program with several loader workers, has
+        `--shm-size`, `--ipc=host` or a volume at /dev/shm. A container with GPUs that only opens a shell counts where
+        the same files start several ranks outside of any container: that is where those lines are meant to be typed.
+
+    Why it matters:
+        NCCL stops with "Call to posix_fallocate failed: No space left on device", and loader workers die of "Bus
+        error".
+
+    Example:
+        `docker run --gpus all image torchrun --nproc_per_node=8 train.py`.
+
+    Fix:
+        `--ipc=host`, or `--shm-size=16g`.
+
+    Known limits:
+        A default set in the daemon's configuration (default-shm-size) is not seen.
+
+    Evidence:
+        NVIDIA/nccl#290, NVIDIA/nccl#342; Docker documentation of `--shm-size`.
+    """
+    applicable = False
+    for claim, scope, launch in _containers(job):
+        sharing = _sharing_processes(job, scope, launch)
+        if sharing is None:
+            continue
+        applicable = True
+        ranks, many = sharing
+        sizes = job.setting("shm_mib", scope)
+        if not sizes:
+            yield failed(
+                scope.launch,
+                f"{quoted(claim)} leaves /dev/shm at Docker's 64 MiB, and {placed(ranks)} starts {many} that share it.",
+                at=claim,
+                also=((ranks, many),),
+                remedy=_remedy(claim, "--ipc=host` or `--shm-size=16g", "ipc: host` or `shm_size: 16gb"),
+            )
+        elif any(Symbol.CONTAINER_OPTIONS in symbols_in(size.value) for size in sizes):
+            yield unknown(scope.launch, f"{quoted(sizes[0])} may contain --shm-size or --ipc", at=sizes[0])
+        elif _too_small(sizes):
+            yield failed(
+                scope.launch,
+                f"{quoted(sizes[0])} leaves {joined(numbers(sizes[0].value))} MiB in /dev/shm, and {placed(ranks)}"
+                f" starts {many} that share it.",
+                at=sizes[0],
+                also=((ranks, many),),
+                remedy="Use `--ipc=host`, or a size of several GiB.",
+            )
+        else:
+            yield passed(scope.launch)
+    if not applicable:
+        yield not_applicable(job.name, "no container is known to run several ranks or loader workers")
+
+
+def _too_small(sizes: tuple[Claim, ...]) -> bool:
+    return all(numbers(size.value) and max(numbers(size.value)) < _SMALL_SHM_MIB for size in sizes)
+
+
+def _sharing_processes(job: Job, scope: Scope, launch: Launch | None) -> tuple[Claim, str] | None:
+    """The claim that several processes share the container's memory, and their description; None without one."""
+    if launch is not None:
+        return _ranks(_several_ranks(job, launch)) or _workers(job, scope)
+    command = _text(job.setting("container_command", scope)).strip()
+    if _TRAINING.search(command) and (found := _workers(job, scope)) is not None:
+        return found
+    if (command and not _SHELLS.match(command)) or not job.setting("container_gpus", scope):
+        return None
+    inside = {claim.scope.launch for claim in job.about("container_run")}
+    path = scope.launch.rpartition(":")[0]
+    for other in job.launches:
+        if other.id not in inside and other.span.path == path and "srun" not in other.wrappers:
+            typed = _ranks(_several_ranks(job, other))
+            if typed is not None:
+                return typed
+    return None
+
+
+def _ranks(claim: Claim | None) -> tuple[Claim, str] | None:
+    return None if claim is None else (claim, f"{joined(numbers(claim.value))} ranks")
+
+
+def _workers(job: Job, scope: Scope) -> tuple[Claim, str] | None:
+    """Loader workers that the command line requests."""
+    for claim in job.setting("container_command", scope):
+        counts = [int(number) for number in _WORKERS.findall(_text((claim,)))]
+        if counts and counts[-1] > 1:
+            return claim, f"{counts[-1]} loader workers"
+    return None
+
+
+def _several_ranks(job: Job, launch: Launch) -> Claim | None:
+    nodes, _ = nodes_spanned(job, launch)
+    for quantity in ("processes_per_node", "tasks_per_node", "tasks"):
+        found = job.setting(quantity, launch.scope)
+        if quantity == "tasks" and certainly_several(nodes):
+            continue
+        if found and certainly_several(job_value(found)):
+            return found[0]
+    return None
+
+
+@rule(
+    "CTR003",
+    "container-network-hides-ranks",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("horovod/horovod#1408", "https://docs.docker.com/engine/network/drivers/bridge/"),
+)
+def container_network_hides_ranks(job: Job) -> Iterator[Verdict]:
+    """A launch over several nodes runs in containers on Docker's bridge network, which other nodes cannot reach.
+
+    What it checks:
+        A launch over several nodes inside `docker run` has `--network=host`, or any network other than the local
+        bridge.
+
+    Why it matters:
+        The ranks announce addresses of the bridge (172.17.0.x), and NCCL and Gloo open ports that are not published:
+        the rendezvous may work, and the first collective hangs.
+
+    Example:
+        `docker run --gpus all image torchrun --nnodes=2 ...`.
+
+    Fix:
+        `--network=host`, or an overlay network that spans the hosts.
+
+    Known limits:
+        A default network of the daemon other than the bridge is not seen.
+
+    Evidence:
+        horovod/horovod#1408; Docker documentation, "Bridge network driver".
+    """
+    applicable = False
+    for claim, scope, launch in _containers(job):
+        if launch is None or not certainly_several(nodes_spanned(job, launch)[0]):
+            continue
+        applicable = True
+        network = job.setting("container_network", scope)
+        names = [text for each in network for text in texts(each.value)]
+        if any(isinstance(each.value, Unresolved) for each in network):
+            yield unknown(scope.launch, f"{quoted(network[0])} may choose the network", at=network[0])
+        elif not network or all(name in ("bridge", "default") for name in names):
+            yield failed(
+                scope.launch,
+                f"{quoted(claim)} puts the ranks on Docker's bridge, which the other nodes cannot reach.",
+                at=network[0] if network else claim,
+                also=((launch, "over several nodes"),),
+                remedy=_remedy(claim, "--network=host", "network_mode: host"),
+            )
+        else:
+            yield passed(scope.launch)
+    if not applicable:
+        yield not_applicable(job.name, "no launch over several nodes runs in a container started here")
+
+
+@rule(
+    "CTR004",
+    "rdma-devices-without-locked-memory",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("NVIDIA/nccl-tests#206", "openucx/ucx#8229"),
+)
+def rdma_devices_without_locked_memory(job: Job) -> Iterator[Verdict]:
+    """A container gets InfiniBand devices but may lock almost no memory.
+
+    What it checks:
+        Where /dev/infiniband is passed to a container, it also gets `--ulimit memlock=-1`, `--cap-add=IPC_LOCK` or
+        `--privileged`.
+
+    Why it matters:
+        RDMA pins its buffers. Under the usual limit of 64 KiB or 8 MiB registration fails ("ibv_reg_mr failed", "Cannot
+        allocate memory"), or NCCL falls back to sockets.
+
+    Example:
+        `docker run --gpus all --device=/dev/infiniband image torchrun ...`.
+
+    Fix:
+        Add `--ulimit memlock=-1`.
+
+    Known limits:
+        A daemon that raises the limit for all containers (default-ulimits) is not seen.
+
+    Evidence:
+        NVIDIA/nccl-tests#206, openucx/ucx#8229.
+    """
+    applicable = False
+    for claim, scope, _ in _containers(job):
+        devices = [each for each in job.setting("host_path", scope) if "/dev/infiniband" in _text((each,))]
+        if not devices:
+            continue
+        applicable = True
+        locked = job.setting("container_memlock", scope)
+        capable = [each for each in job.about("pod_capability", scope) if _locks(each)]
+        if any(isinstance(each.value, Unresolved) for each in (*locked, *job.about("pod_capability", scope))):
+            yield unknown(scope.launch, "the limit of locked memory is known only at run time", at=devices[0])
+        elif locked or capable:
+            yield passed(scope.launch)
+        else:
+            yield failed(
+                scope.launch,
+                f"{quoted(devices[0])} gives {quoted(claim)} RDMA devices, but no option raises its "
+                "locked-memory limit.",
+                at=devices[0],
+                remedy=_remedy(claim, "--ulimit memlock=-1", "ulimits: {memlock: -1}"),
+            )
+    if not applicable:
+        yield not_applicable(job.name, "no container gets InfiniBand devices")
+
+
+@rule(
+    "CTR005",
+    "container-without-rdma-devices",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("NVIDIA/nccl#952", "pytorch/pytorch#111424", "NVIDIA/nccl#451"),
+)
+def container_without_rdma_devices(job: Job) -> Iterator[Verdict]:
+    """A launch over several nodes names InfiniBand adapters, and its container gets none of their devices.
+
+    What it checks:
+        Where NCCL_IB_HCA names adapters, or NCCL_IB_DISABLE=0 asks for them, a `docker run` around a launch over
+        several nodes passes `/dev/infiniband` to the container, or is `--privileged`.
+
+    Why it matters:
+        A container sees no device that it is not given. NCCL says "NET/IB : No device found" and sends everything over
+        sockets, several times slower, or stops where no socket interface fits.
+
+    Example:
+        `docker run --gpus all --network=host -e NCCL_IB_HCA=mlx5 image torchrun --nnodes=2 ...`.
+
+    Fix:
+        Add `--device=/dev/infiniband --ulimit memlock=-1`.
+
+    Known limits:
+        A runtime that passes the devices to every container is not seen.
+
+    Evidence:
+        NVIDIA/nccl#952 and #451, pytorch/pytorch#111424.
+    """
+    applicable = False
+    for claim, scope, launch in _containers(job):
+        wanted = [
+            each
+            for each in (*job.setting("env.NCCL_IB_HCA", scope), *job.setting("env.NCCL_IB_DISABLE", scope))
+            if each.quantity == "env.NCCL_IB_HCA" or texts(each.value) == ("0",)
+        ]
+        disabled = any(texts(each.value) == ("1",) for each in job.setting("env.NCCL_IB_DISABLE", scope))
+        if launch is None or not wanted or disabled or not re.match(r"docker|podman|nerdctl", claim.spelling):
+            continue
+        applicable = True
+        devices = [each for each in job.about("host_path", scope) if "/dev/infiniband" in _text((each,))]
+        unread = [each for each in job.about("host_path", scope) if isinstance(each.value, Unresolved)]
+        capable = [each for each in job.about("pod_capability", scope) if "PRIVILEGED" in _text((each,)).upper()]
+        spanned, _ = nodes_spanned(job, launch)
+        if devices or capable:
+            yield passed(scope.launch)
+        elif not certainly_several(spanned):
+            yield unknown(scope.launch, "the number of nodes is not known, or one", at=wanted[0])
+        elif unread:
+            yield unknown(scope.launch, f"{quoted(claim)} has options that may give it the devices", at=claim)
+        else:
+            yield failed(
+                scope.launch,
+                f"{quoted(wanted[0])} asks for InfiniBand, but {quoted(claim)} gets no device of it: NCCL finds none"
+                " and uses sockets.",
+                at=claim,
+                also=((wanted[0], "asked for here"), (launch, "over several nodes")),
+                remedy=_remedy(claim, "--device=/dev/infiniband --ulimit memlock=-1", "devices: [/dev/infiniband]"),
+            )
+    if not applicable:
+        yield not_applicable(job.name, "no launch in a container asks for InfiniBand")
+
+
+_LOCKING = ("IPC_LOCK", "ALL", "SYS_RESOURCE", "PRIVILEGED")
+
+
+def _locks(claim: Claim) -> bool:
+    return any(text.upper().removeprefix("CAP_") in _LOCKING for text in texts(claim.value))

@@ -1,0 +1,140 @@
+"""Versioned knowledge as data: the tables of `data/*.toml`, read once."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_FOLDER = Path(__file__).parent / "data"
+
+
+class Accepted(NamedTuple):
+    """The values that the reader of a variable accepts. `choices` is empty for a number."""
+
+    choices: tuple[str, ...]
+    effect: str
+    remedy: str
+
+
+class Leftover(NamedTuple):
+    """A debugging setting: its values, the severity of leaving it on, and the reason."""
+
+    name: str
+    values: tuple[str, ...]
+    severity: str
+    why: str
+
+
+class Contradiction(NamedTuple):
+    """A value of one variable that overrides others, or that belongs to a different network."""
+
+    name: str
+    values: str
+    names: tuple[str, ...]
+    others: str
+    why: str
+    remedy: str
+    severity: str
+
+
+class SchedulerVariables(NamedTuple):
+    """The variables of one scheduler; `mistaken` maps common wrong names to the right ones."""
+
+    of: str
+    prefix: str
+    names: frozenset[str]
+    mistaken: dict[str, str]
+
+
+@functools.cache
+def instance_gpus(name: str) -> int | None:
+    """The accelerators of a cloud machine type; None for a type that is not in the table."""
+    plain = name.strip().lower().removeprefix("ml.")
+    for row in table("instances")["instance"]:
+        if re.fullmatch(row["pattern"], plain):
+            return int(row["gpus"])
+    return None
+
+
+@functools.cache
+def known_variables() -> frozenset[str]:
+    """The names of all variables that a known library reads."""
+    return frozenset(name for group in table("variables")["group"] for name in group["names"])
+
+
+@functools.cache
+def accepted_values() -> dict[str, Accepted]:
+    """The accepted values of well-known variables, by name."""
+    return {
+        name: Accepted(tuple(row.get("choices", ())), row["effect"], row["remedy"])
+        for row in table("values")["rule"]
+        for name in row["names"]
+    }
+
+
+@functools.cache
+def leftovers() -> tuple[Leftover, ...]:
+    """The debugging settings of the table."""
+    rows = table("values")["leftover"]
+    return tuple(Leftover(row["name"], tuple(row["values"]), row["severity"], row["why"]) for row in rows)
+
+
+@functools.cache
+def contradictions(kind: str) -> tuple[Contradiction, ...]:
+    """Pairs of settings that exclude each other, of the kind `void` or `provider`."""
+    keys = ("name", "values", "others", "why", "remedy", "severity")
+    return tuple(
+        Contradiction(**{key: row[key] for key in keys}, names=tuple(row["names"]))
+        for row in table("contradictions")["row"]
+        if row["kind"] == kind
+    )
+
+
+@functools.cache
+def scheduler_variables() -> tuple[SchedulerVariables, ...]:
+    """The variables that schedulers and MPI launchers set for a job, a step or a rank."""
+    return tuple(
+        SchedulerVariables(
+            row["of"], row["prefix"], frozenset((*row["names"], *row.get("sites", ()))), dict(row.get("mistaken", {}))
+        )
+        for row in table("schedulers")["family"]
+    )
+
+
+@functools.cache
+def built_for(name: str) -> dict[str, str]:
+    """For each release of torch (major.minor), the release of the companion `name` that is built for it."""
+    return dict(table("companions")[name]["pairs"])
+
+
+def models() -> tuple[tuple[str, str], ...]:
+    """Patterns of published model names and the model family of each; the first match wins."""
+    return tuple((row["pattern"], row["family"]) for row in table("models")["model"])
+
+
+class GpuRow(NamedTuple):
+    """One GPU model and the names that identify it."""
+
+    name: str
+    pattern: str
+    memory_gib: float
+    capability: float
+
+
+@functools.cache
+def gpu_rows() -> tuple[GpuRow, ...]:
+    """All GPU models that can be identified by name."""
+    return tuple(GpuRow(**row) for row in table("gpus")["gpu"])
+
+
+@functools.cache
+def table(name: str) -> dict[str, Any]:
+    """The table of a name, as it stands in its file. It is read once; callers do not change it."""
+    # Part of the standard library from Python 3.11 on; tomli is the backport.
+    toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    found: dict[str, Any] = toml.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    return found

@@ -1,0 +1,204 @@
+"""Pods that must start together: gang scheduling and the size of the gang."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight.model.findings import Severity
+from preflight.model.job import Job
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import numbers
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import counted, placed, quoted, undecided
+from preflight_rules.kubernetes.workloads import KUBEFLOW, Workload, known_number, workloads
+
+
+@rule(
+    "KUB005",
+    "pods-not-gang-scheduled",
+    severity=Severity.INFO,
+    evidence=("kubeflow/trainer#165", "kubeflow/pytorch-operator#186", "kubernetes-sigs/kueue#2796"),
+)
+def pods_not_gang_scheduled(job: Job) -> Iterator[Verdict]:
+    """The pods of a GPU job are not gang-scheduled, so some may start without the others.
+
+    What it checks:
+        A training job of two or more pods that hold GPUs names a gang scheduler, a queue of Kueue, or a pod group, and
+        its `minAvailable` counts all training pods.
+
+    Why it matters:
+        In a cluster that is nearly full some pods start and hold their GPUs while the others stay pending; two such
+        jobs can wait for each other forever.
+
+    Example:
+        A PyTorchJob with a master and seven workers of 8 GPUs each and no `schedulerName`.
+
+    Fix:
+        `schedulerName: volcano` (or the site's), `runPolicy.schedulingPolicy`, or the label
+        `kueue.x-k8s.io/queue-name`.
+
+    Known limits:
+        An operator can be started with gang scheduling for all its jobs, which no manifest shows: therefore a hint.
+
+    Evidence:
+        kubeflow/trainer#165, kubeflow/pytorch-operator#186, kubernetes-sigs/kueue#2796.
+    """
+    applicable = False
+    for workload in workloads(job):
+        trainers = workload.trainers
+        in_gang = workload.kind in KUBEFLOW or (workload.group == "batch.volcano.sh" and bool(workload.launches()))
+        if not in_gang or not any(role.gpus and min(role.gpus) > 0 for role in trainers):
+            continue
+        applicable = True
+        pods = workload.pods(trainers)
+        least = numbers(job_value(workload.in_force("gang_min"))) if workload.in_force("gang_min") else ()
+        if least and numbers(pods) and 0 < max(least) < min(numbers(pods)):
+            stated = workload.in_force("gang_min")[0]
+            yield failed(
+                workload.id,
+                f"{quoted(stated)} lets {max(least)} of {min(numbers(pods))} training pods start without the others"
+                " and hold their GPUs while they wait.",
+                at=stated,
+                also=tuple((role.count, role.name) for role in trainers[:4]),
+                remedy=f"Set it to {max(numbers(workload.pods()), default=0)}, the sum of the replicas.",
+            )
+        elif workload.gangs() or certainly_alone(pods):
+            yield passed(workload.id)
+        elif not numbers(pods):
+            yield unknown(workload.id, "the number of pods is known only at run time", at=workload.head)
+        else:
+            yield failed(
+                workload.id,
+                f"{quoted(workload.head)} with {max(numbers(pods))} GPU pods has no gang scheduler, queue or pod "
+                "group: some of them may start and hold their GPUs while the others wait.",
+                at=workload.head,
+                remedy="Name the cluster's gang scheduler in `schedulerName`, or a Kueue queue in the labels.",
+            )
+    if not applicable:
+        yield not_applicable(job.name, "no training job requests GPUs in several pods")
+
+
+def certainly_alone(value: object) -> bool:
+    """Whether there is at most one pod."""
+    found = numbers(value)  # type: ignore[arg-type]
+    return bool(found) and max(found) <= 1
+
+
+@rule(
+    "KUB006",
+    "gang-larger-than-job",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("https://volcano.sh/en/docs/vcjob/", "kubernetes-sigs/kueue#2796"),
+)
+def gang_larger_than_job(job: Job) -> Iterator[Verdict]:
+    """A gang waits for more pods than the job has.
+
+    What it checks:
+        `minAvailable` (or `minMember`) is at most the sum of the replicas of all roles.
+
+    Why it matters:
+        Volcano rejects the job; the other gang schedulers hold all pods back forever, waiting for a pod that will never
+        be created.
+
+    Example:
+        `minAvailable: 4` with a master and two workers.
+
+    Fix:
+        Set it to the sum of the replicas, or leave it out: operators then fill in the sum.
+
+    Known limits:
+        A separate PodGroup is not matched with its pods.
+
+    Evidence:
+        Volcano documentation, "VolcanoJob", and its admission webhook ("job 'minAvailable' should not be greater than
+        total replicas in tasks").
+    """
+    applicable = False
+    for workload in workloads(job):
+        wanted = workload.in_force("gang_min")
+        if not wanted or not workload.roles:
+            continue
+        applicable = True
+        undecided_verdict = undecided(workload.id, (*wanted, *(role.count for role in workload.roles)))
+        least, pods = numbers(job_value(wanted)), numbers(workload.pods())
+        if undecided_verdict is not None:
+            yield undecided_verdict
+        elif least and pods and min(least) > max(pods):
+            yield failed(
+                workload.id,
+                f"{quoted(wanted[0])} waits for {min(least)} pods, but the roles have {max(pods)}"
+                f" ({', '.join(quoted(role.count) for role in workload.roles[:4])}).",
+                at=wanted[0],
+                also=tuple((role.count, role.name) for role in workload.roles[:6]),
+                remedy=f"Set it to {max(pods)}, or remove it.",
+            )
+        else:
+            yield passed(workload.id)
+    if not applicable:
+        yield not_applicable(job.name, "no job sets the size of its gang")
+
+
+@rule(
+    "KUB007",
+    "gang-waits-for-ordered-start",
+    severity=Severity.WARNING,
+    evidence=("volcano-sh/volcano#1959",),
+)
+def gang_waits_for_ordered_start(job: Job) -> Iterator[Verdict]:
+    """A gang waits for all pods of a job whose roles start one after another.
+
+    What it checks:
+        Where the operator creates the pods of one role only when those of another run (kubedl's PyTorchJob: the
+        master first; an MPIJob with `launcherCreationPolicy: WaitForWorkersReady`; tasks of a Volcano Job with
+        `dependsOn`), the gang needs no more pods than are created first.
+
+    Why it matters:
+        The gang scheduler holds the first pods back until the others exist, and the operator creates the others once
+        the first run: both wait, with enough free GPUs.
+
+    Example:
+        A kubedl PyTorchJob with `schedulerName: volcano`, one master and one worker.
+
+    Fix:
+        Disable the ordered start (kubedl: feature gate DAGScheduling; MPIJob: AtStartup), or set minAvailable to
+        the pods that are created first.
+
+    Known limits:
+        Whether kubedl's ordered start is switched off for the whole operator cannot be seen in a manifest.
+
+    Evidence:
+        volcano-sh/volcano#1959 (confirmed there by a maintainer).
+    """
+    applicable = False
+    for workload in workloads(job):
+        order, gangs = workload.in_force("pods_started_first"), workload.gangs()
+        if not order or not gangs:
+            continue
+        applicable = True
+        wanted = workload.in_force("gang_min")
+        undecided_verdict = undecided(workload.id, (*order, *wanted, *(role.count for role in workload.roles)))
+        if undecided_verdict is not None:
+            yield undecided_verdict
+            continue
+        first = known_number(job_value(order))
+        needed = known_number(job_value(wanted)) if wanted else known_number(workload.pods())
+        if first is None or needed is None or needed <= first:
+            yield passed(workload.id)
+            continue
+        by = wanted[0] if wanted else gangs[0]
+        yield failed(
+            workload.id,
+            f"{placed(by)} holds pods back until {needed} exist, but {_ordered_by(workload)}"
+            f" creates"
+            f" {counted(first, 'pod')} first ({quoted(order[0])}) and the rest once they run: both wait forever.",
+            at=by,
+            also=((order[0], f"created first: {first}"),),
+            remedy=f"Disable the ordered start, or set `minAvailable: {first}`.",
+        )
+    if not applicable:
+        yield not_applicable(job.name, "no gang-scheduled job creates its roles one after another")
+
+
+def _ordered_by(workload: Workload) -> str:
+    return "kubedl" if workload.group == "training.kubedl.io" else f"the {workload.kind}"

@@ -1,0 +1,377 @@
+"""The network of pods: service meshes and RDMA devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Claim, Job, Span, Unresolved
+from preflight.model.job.value import numbers, texts
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import placed, quoted, undecided
+from preflight_rules.kubernetes.workloads import KUBEFLOW, Role, Workload, workloads
+
+#: System and example namespaces, which are never a Kubeflow user's profile.
+_PLAIN_NAMESPACES = frozenset(
+    ("", "default", "kubeflow", "kubeflow-system", "kube-system", "kube-public", "training-operator", "mpi-operator")
+)
+#: Namespaces that a platform without a mesh creates for its tenants (Amazon SageMaker HyperPod's task governance).
+_OTHER_PLATFORM = ("hyperpod-",)
+_OFF = frozenset(("false", "disabled", "none"))
+
+
+@rule(
+    "KUB008",
+    "mesh-proxy-may-join-pods",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("kubeflow/pytorch-operator#258", "kubeflow/trainer#1636", "canonical/bundle-kubeflow#610"),
+)
+def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
+    """The pods of a distributed job in a user namespace do not disable the sidecar of a service mesh.
+
+    What it checks:
+        A Kubeflow job of two or more pods in a user namespace carries `sidecar.istio.io/inject: "false"` (or
+        the switch of Linkerd or Kuma) as annotation or label of each role's pod template. Kubeflow creates user
+        namespaces ("profiles") with injection on; `default`, the operators' own namespaces, and manifests without a
+        namespace show no sign of a mesh, so nothing is reported there.
+
+    Why it matters:
+        The proxy takes over the ports of the pod. The proxies reject ranks that dial the master before they trust each
+        other, the bootstraps of gRPC and NCCL break under mutual TLS, and the workers crash or wait forever; the proxy
+        also keeps a finished pod running.
+
+    Example:
+        A PyTorchJob with `namespace: alice` and pod templates without annotations.
+
+    Fix:
+        `metadata: {annotations: {sidecar.istio.io/inject: "false"}}` in the pod template of every role.
+
+    Known limits:
+        The annotation on the job itself is not counted, because the operators do not pass it on to the pods. Only the
+        cluster shows whether the namespace has injection: hence a warning of medium confidence, and none where the
+        manifest names no namespace.
+
+    Evidence:
+        kubeflow/pytorch-operator#258, kubeflow/trainer#1636, canonical/bundle-kubeflow#610.
+    """
+    applicable = False
+    for workload in workloads(job):
+        namespaces = workload.in_force("namespace")
+        if workload.kind not in KUBEFLOW or not workload.group.endswith("kubeflow.org"):
+            continue
+        if not namespaces:
+            continue
+        applicable = True
+        undecided_verdict = undecided(workload.id, (*namespaces, *(role.count for role in workload.roles)))
+        pods = numbers(workload.pods())
+        if undecided_verdict is not None:
+            yield undecided_verdict
+            continue
+        name = (texts(namespaces[0].value) or ("",))[0]
+        open_roles = [role for role in workload.roles if not _is_off(workload, role)]
+        if name in _PLAIN_NAMESPACES or name.startswith(_OTHER_PLATFORM) or not pods or max(pods) < 2 or not open_roles:
+            yield passed(workload.id)
+            continue
+        yield failed(
+            workload.id,
+            f"{quoted(workload.head)} starts {max(pods)} pods in {placed(namespaces[0])} and"
+            f' {_named(open_roles)} no `sidecar.istio.io/inject: "false"`: with injection, as in every profile of'
+            " Kubeflow, each pod gets a mesh proxy, which blocks the ranks' first connections.",
+            at=namespaces[0],
+            also=tuple((role.count, role.name) for role in open_roles[:4]),
+            remedy='Annotate the pod template of each role with `sidecar.istio.io/inject: "false"`.',
+        )
+    if not applicable:
+        yield not_applicable(job.name, "no Kubeflow job names its namespace")
+
+
+def _is_off(workload: Workload, role: Role) -> bool:
+    """Whether the pod template disables injection; only a TrainJob passes its own annotations to the pods."""
+    stated = [
+        claim for claim in role.every("mesh_injection") if claim.scope.role == role.name or workload.kind == "TrainJob"
+    ]
+    return any(text.lower() in _OFF for claim in stated for text in texts(claim.value))
+
+
+def _named(roles: list[Role]) -> str:
+    names = ", ".join(f"`{role.name}`" for role in roles)
+    return f"{names} has" if len(roles) == 1 else f"{names} have"
+
+
+#: Capabilities that allow a container to lock memory.
+_LOCKING = frozenset(("IPC_LOCK", "CAP_IPC_LOCK", "SYS_RESOURCE", "ALL", "privileged"))
+
+
+@rule(
+    "KUB017",
+    "rdma-device-without-locked-memory",
+    severity=Severity.INFO,
+    confidence=Confidence.MEDIUM,
+    evidence=("Mellanox/k8s-rdma-shared-dev-plugin#20", "NVIDIA/nccl-tests#206", "openucx/ucx#8229"),
+)
+def rdma_device_without_locked_memory(job: Job) -> Iterator[Verdict]:
+    """A pod requests an RDMA device but may not lock memory.
+
+    What it checks:
+        A container that requests an RDMA resource has the capability IPC_LOCK, or is privileged.
+
+    Why it matters:
+        RDMA pins its buffers. If the runtime limits locked memory, registration fails ("ibv_reg_mr failed: Cannot
+        allocate memory") or NCCL falls back to sockets.
+
+    Example:
+        `limits: {rdma/hca: 1}` and no `securityContext`.
+
+    Fix:
+        `securityContext: {capabilities: {add: [IPC_LOCK]}}`.
+
+    Known limits:
+        A runtime started without a limit of locked memory, as containerd usually is, needs no capability; hence
+        information only. EFA devices are left out, because
+        their nodes are set up so.
+
+    Evidence:
+        Documentation of k8s-rdma-shared-dev-plugin; NVIDIA/nccl-tests#206, openucx/ucx#8229.
+    """
+    applicable = False
+    for workload in workloads(job):
+        for role in workload.roles:
+            devices = [c for c in role.every("pod_rdma") if "efa" not in c.spelling]
+            if not devices:
+                continue
+            applicable = True
+            capable = role.every("pod_capability")
+            undecided_verdict = undecided(workload.id, (*devices, *capable))
+            if undecided_verdict is not None:
+                yield undecided_verdict
+            elif any(text in _LOCKING for claim in capable for text in texts(claim.value)):
+                yield passed(workload.id)
+            else:
+                yield failed(
+                    workload.id,
+                    f"{quoted(devices[0])} gives the pod an RDMA device, but no container may lock the memory that"
+                    f" RDMA needs.",
+                    at=devices[0],
+                    remedy="Add `securityContext: {capabilities: {add: [IPC_LOCK]}}`.",
+                )
+    if not applicable:
+        yield not_applicable(job.name, "no pod requests an RDMA device")
+
+
+@rule(
+    "KUB018",
+    "rdma-device-requested-and-unused",
+    severity=Severity.WARNING,
+    evidence=("areal-project/AReaL#639", "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"),
+)
+def rdma_device_requested_and_unused(job: Job) -> Iterator[Verdict]:
+    """A pod requests an RDMA device, but a variable keeps NCCL from using it.
+
+    What it checks:
+        If a pod requests an RDMA resource, neither `NCCL_IB_DISABLE=1` nor `NCCL_NET=Socket` is set in it.
+
+    Why it matters:
+        The traffic of all ranks goes over TCP, four to five times slower in a reported case, while the requested
+        adapter sits idle and is not available to other pods.
+
+    Example:
+        `limits: {rdma/hca: 1}` with `NCCL_IB_DISABLE: "1"`.
+
+    Fix:
+        Remove the variable, or the device.
+
+    Known limits:
+        Variables that the image sets are not seen.
+
+    Evidence:
+        areal-project/AReaL#639; NCCL documentation, environment variables.
+    """
+    applicable = False
+    for workload in workloads(job):
+        for role in workload.roles:
+            devices = role.every("pod_rdma")
+            if not devices:
+                continue
+            applicable = True
+            off = [c for n in ("NCCL_IB_DISABLE", "NCCL_NET", "FI_PROVIDER") for c in role.every(f"env.{n}")]
+            off += [c for _, scope in workload.launches() for c in job.setting("env.FI_PROVIDER", scope)]
+            off += [c for _, scope in workload.launches() for c in job.setting("env.NCCL_IB_DISABLE", scope)]
+            undecided_verdict = undecided(workload.id, off)
+            blocking = [c for c in off if _turns_off(c.quantity, texts(c.value))]
+            if undecided_verdict is not None:
+                yield undecided_verdict
+            elif blocking:
+                yield failed(
+                    workload.id,
+                    f"{quoted(blocking[0])} keeps NCCL off the device that {placed(devices[0])} requests.",
+                    at=blocking[0],
+                    also=((devices[0], "the device"),),
+                    remedy="Remove the variable, or do not ask for the device.",
+                )
+            else:
+                yield passed(workload.id)
+    if not applicable:
+        yield not_applicable(job.name, "no pod requests an RDMA device")
+
+
+#: Values that keep ranks off an RDMA device, by the variable's quantity.
+_WITHOUT_DEVICE = {
+    "env.NCCL_IB_DISABLE": frozenset(("1",)),
+    "env.FI_PROVIDER": frozenset(("tcp", "sockets", "tcp;ofi_rxm")),
+}
+
+
+def _turns_off(quantity: str, values: tuple[str, ...]) -> bool:
+    wanted = {"env.NCCL_IB_DISABLE": {"1"}, "env.FI_PROVIDER": {"tcp", "sockets", "tcp;ofi_rxm"}}.get(
+        quantity, {"socket"}
+    )
+    return bool(values) and {value.strip().lower() for value in values} <= wanted
+
+
+@rule(
+    "KUB019",
+    "rdma-devices-mounted-beside-plugin",
+    severity=Severity.WARNING,
+    evidence=("aws-samples/aws-do-eks#63",),
+)
+def rdma_devices_mounted_beside_plugin(job: Job) -> Iterator[Verdict]:
+    """A pod that gets RDMA devices from a device plugin also mounts all RDMA devices of the node.
+
+    What it checks:
+        A pod that requests an RDMA resource mounts neither /dev/infiniband nor a device below it from the node.
+
+    Why it matters:
+        The mount hides what the plugin put there: the pod sees adapters that it was not given, without permissions for
+        them, and NCCL picks one that it may not open, or two pods use the same one.
+
+    Example:
+        `limits: {rdma/hca: 1}` and `hostPath: {path: /dev/infiniband}`.
+
+    Fix:
+        Remove the hostPath volume.
+
+    Known limits:
+        A privileged pod that needs every adapter is reported too; it can drop the resource request instead.
+
+    Evidence:
+        aws-samples/aws-do-eks#63.
+    """
+    applicable = False
+    reported: set[Span] = set()
+    for workload in workloads(job):
+        for role in workload.roles:
+            devices = role.every("pod_rdma")
+            paths = [claim for claim in role.every("host_path") if claim.span not in reported]
+            if not devices or not paths:
+                continue
+            # Pod templates that share a YAML anchor share the volume.
+            reported.update(claim.span for claim in paths)
+            applicable = True
+            undecided_verdict = undecided(workload.id, paths)
+            mounted = [c for c in paths if any(t.startswith("/dev/infiniband") for t in texts(c.value))]
+            if undecided_verdict is not None:
+                yield undecided_verdict
+            elif mounted:
+                yield failed(
+                    workload.id,
+                    f"{quoted(mounted[0])} mounts the node's RDMA devices over those of {placed(devices[0])}.",
+                    at=mounted[0],
+                    also=((devices[0], "given by the plugin"),),
+                    remedy="Remove the hostPath volume: the device plugin provides the devices.",
+                )
+            else:
+                yield passed(workload.id)
+    if not applicable:
+        yield not_applicable(job.name, "no pod has both an RDMA device and a host path")
+
+
+#: Values by which libfabric or NCCL is told to use a device, by variable.
+_NEEDS_DEVICE = {
+    "FI_PROVIDER": ("efa", "verbs"),
+    "NCCL_NET": ("ib", "aws libfabric"),
+    "FI_EFA_USE_DEVICE_RDMA": ("1",),
+}
+
+
+@rule(
+    "KUB054",
+    "rdma-set-up-and-not-requested",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=(
+        "aws/sagemaker-hyperpod-cli#306",
+        "https://docs.aws.amazon.com/eks/latest/userguide/node-efa.html",
+        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
+    ),
+)
+def rdma_set_up_and_not_requested(job: Job) -> Iterator[Verdict]:
+    """The variables of a pod choose EFA or InfiniBand, but the pod requests no such device.
+
+    What it checks:
+        A pod with `FI_PROVIDER=efa`, `FI_EFA_USE_DEVICE_RDMA=1` or `NCCL_NET=IB` asks for a device that its plugin
+        offers (`vpc.amazonaws.com/efa`, `rdma/...`), uses the host's devices, or is privileged.
+
+    Why it matters:
+        Without the resource the container sees no device. NCCL stops because the network that it was told to use is
+        missing, or falls back to TCP and trains several times slower.
+
+    Example:
+        `FI_PROVIDER: efa` and `limits: {nvidia.com/gpu: 8}` without `vpc.amazonaws.com/efa`.
+
+    Fix:
+        Request the device: `vpc.amazonaws.com/efa: 4`, as many as the instance has.
+
+    Known limits:
+        An admission webhook, or a claim of dynamic resource allocation, may add the device.
+
+    Evidence:
+        aws/sagemaker-hyperpod-cli#306; EKS user guide, Run machine learning training with EFA; NCCL documentation of
+        NCCL_NET.
+    """
+    applicable = False
+    for workload in workloads(job):
+        for role in workload.roles:
+            scopes = [scope for owner, scope in workload.launches() if owner.name == role.name]
+            variables = [
+                claim
+                for name in _NEEDS_DEVICE
+                for claim in (*role.every(f"env.{name}"), *(c for s in scopes for c in job.setting(f"env.{name}", s)))
+            ]
+            needing = [claim for claim in variables if _chooses_device(claim)]
+            opened = [claim for claim in variables if isinstance(claim.value, Unresolved)]
+            if not role.gpus or not variables:
+                continue
+            applicable = True
+            has_device = bool(role.every("pod_rdma")) or _sees_devices(role)
+            if needing and not has_device:
+                yield failed(
+                    workload.id,
+                    f"{quoted(needing[0])} chooses a device that the {role.name or 'pod'} does not request.",
+                    at=needing[0],
+                    remedy="Request the device beside the GPUs, such as `vpc.amazonaws.com/efa: 4` or `rdma/ib: 1`.",
+                )
+            elif opened and not has_device:
+                yield unknown(workload.id, f"{quoted(opened[0])} is known only at run time", at=opened[0])
+            else:
+                yield passed(workload.id)
+    if not applicable:
+        yield not_applicable(job.name, "no pod with GPUs chooses an RDMA device")
+
+
+def _sees_devices(role: Role) -> bool:
+    """Whether a pod may see the node's devices without a request: it is privileged, or mounts them."""
+    capabilities = {text for claim in role.every("pod_capability") for text in texts(claim.value)}
+    mounted = [text for claim in role.every("host_path") for text in texts(claim.value)]
+    return "privileged" in capabilities or any(map(_holds_devices, mounted))
+
+
+def _holds_devices(folder: str) -> bool:
+    """Whether a folder of the node holds its RDMA devices; `/dev/shm` has none."""
+    return folder.rstrip("/") == "/dev" or folder.startswith("/dev/inf")
+
+
+def _chooses_device(claim: Claim) -> bool:
+    wanted = _NEEDS_DEVICE[claim.quantity.removeprefix("env.")]
+    found = [text.strip().lower() for text in texts(claim.value)]
+    return bool(found) and all(text in wanted for text in found)

@@ -1,0 +1,280 @@
+"""Resource requests of pods: GPUs, shared memory, CPUs and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight.model.findings import Confidence, Severity, Status
+from preflight.model.job import Claim, Job, Unresolved
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import numbers
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import joined, placed, quoted, undecided
+from preflight_rules.kubernetes.workloads import Role, Workload, workloads
+
+#: The default of containerd and CRI-O (runc's default mount of /dev/shm).
+_DEFAULT_SHM_MIB = 64
+#: Below this several ranks of one pod are known to fail (NVIDIA's containers advise 1 GiB).
+_SMALL_SHM_MIB = 256
+
+
+@rule(
+    "KUB001",
+    "gpu-request-without-equal-limit",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/",),
+)
+def gpu_request_without_equal_limit(job: Job) -> Iterator[Verdict]:
+    """A pod requests GPUs without an equal limit.
+
+    What it checks:
+        If the containers of a pod request GPUs, their limits name the same number.
+
+    Why it matters:
+        GPUs are extended resources, which cannot be overcommitted: the API server rejects the pod ("Limit must be
+        set for non overcommitable resources"), and the operator retries forever without creating a pod.
+
+    Example:
+        `resources: {requests: {nvidia.com/gpu: 8}}` with no limits.
+
+    Fix:
+        Set `limits` only; requests then follow.
+
+    Known limits:
+        The containers of a pod are summed.
+
+    Evidence:
+        Kubernetes documentation, "Schedule GPUs".
+    """
+    applicable = False
+    for workload in workloads(job):
+        for role in workload.roles:
+            requested, limited = role.in_force("pod_gpu_requests"), role.in_force("pod_gpus")
+            if not requested:
+                continue
+            applicable = True
+            undecided_verdict = undecided(workload.id, (*requested, *limited))
+            if undecided_verdict is not None:
+                yield undecided_verdict
+            elif not limited:
+                yield failed(
+                    workload.id,
+                    f"{quoted(requested[0])} is under `requests` without a limit: the API server rejects such a pod.",
+                    at=requested[0],
+                    remedy=f"Move {quoted(requested[0])} under `limits`.",
+                )
+            elif not set(numbers(job_value(requested))) & set(numbers(job_value(limited))):
+                yield failed(
+                    workload.id,
+                    f"{quoted(requested[0])} under `requests` differs from {placed(limited[0])} under `limits`:"
+                    " the API server rejects such a pod.",
+                    at=requested[0],
+                    also=((limited[0], "the limit"),),
+                    remedy="Set `limits` only, or make the two equal.",
+                )
+            else:
+                yield passed(workload.id)
+    if not applicable:
+        yield not_applicable(job.name, "no pod requests GPUs separately from its limits")
+
+
+@rule(
+    "KUB002",
+    "shared-memory-not-enlarged",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("NVIDIA/nccl#290", "NVIDIA/nccl#342", "https://kubernetes.io/docs/concepts/storage/volumes/#emptydir"),
+)
+def shared_memory_not_enlarged(job: Job) -> Iterator[Verdict]:
+    """Several ranks or loader workers of one pod share the default /dev/shm of 64 MiB.
+
+    What it checks:
+        A training pod with more than one GPU, or with one GPU and loader workers, mounts a volume at /dev/shm, and
+        that volume has at least 256 MiB.
+
+    Why it matters:
+        NCCL keeps the buffers that the ranks of a node share in /dev/shm and stops with "posix_fallocate failed: No
+        space left on device"; loader workers pass their batches through it and die of "Bus error".
+
+    Example:
+        `limits: {nvidia.com/gpu: 8}` and no volume mounted at /dev/shm.
+
+    Fix:
+        Add `volumes: [{name: dshm, emptyDir: {medium: Memory}}]` and mount it at /dev/shm. Its content counts against
+        the pod's memory limit.
+
+    Known limits:
+        A site may enlarge /dev/shm for all pods by an admission webhook, which no manifest shows. A training runtime
+        is a template that its jobs may patch, so it gets a hint only. Ray sizes its own
+        object store and is left alone.
+
+    Evidence:
+        NVIDIA/nccl#290, NVIDIA/nccl#342; Kubernetes documentation, "emptyDir".
+    """
+    applicable = False
+    for workload in workloads(job):
+        if workload.kind.startswith("Ray"):
+            continue
+        verdicts = [
+            (role, _shm(workload, role, why)) for role in workload.trainers if (why := _wants_shm(workload, role))
+        ]
+        applicable = applicable or bool(verdicts)
+        # One finding: the same volume is missing in the templates of all roles, and it names each.
+        faults = [(role, verdict) for role, verdict in verdicts if verdict.status is Status.FAIL]
+        if len(faults) > 1:
+            also = tuple((role.count, role.name) for role, _ in faults[:4])
+            first = faults[0][0]
+            yield _shm(workload, first, _wants_shm(workload, first), also=also)
+        else:
+            yield from (verdict for _, verdict in faults or verdicts)
+    if not applicable:
+        yield not_applicable(job.name, "no pod is known to hold several ranks or loader workers")
+
+
+def _wants_shm(workload: Workload, role: Role) -> str:
+    """Why a role's pods need /dev/shm; empty if they do not, or if unknown."""
+    if role.gpus and min(role.gpus) > 1:
+        return f"{joined(role.gpus)} GPUs in each pod"
+    for own, scope in workload.launches():
+        workers = workload.job.setting("dataloader_workers", scope)
+        found = numbers(job_value(workers)) if workers else ()
+        if own.name == role.name and role.gpus and found and min(found) > 1:
+            return f"{placed(workers[0])} for each rank"
+    return ""
+
+
+def _shm(workload: Workload, role: Role, reason: str, *, also: tuple[tuple[Claim, str], ...] = ()) -> Verdict:
+    sizes = role.in_force("shm_mib")
+    if not sizes:
+        gpus = role.in_force("pod_gpus")
+        return failed(
+            workload.id,
+            f"Nothing enlarges /dev/shm, which has {_DEFAULT_SHM_MIB} MiB by default, for {reason}.",
+            at=gpus[0] if gpus else role.count,
+            also=also,
+            remedy="Mount an emptyDir with `medium: Memory` at /dev/shm.",
+            severity=Severity.INFO if workload.kind.endswith("TrainingRuntime") else None,
+        )
+    known = [claim for claim in sizes if not isinstance(claim.value, Unresolved)]
+    if known and all(size < _SMALL_SHM_MIB for claim in known for size in numbers(claim.value)):
+        return failed(
+            workload.id,
+            f"{quoted(known[0])} leaves {joined(numbers(known[0].value))} MiB in /dev/shm for {reason}.",
+            at=known[0],
+            also=also,
+            remedy="Give it several GiB, or remove sizeLimit: the pod's memory limit bounds it anyway.",
+        )
+    if not known and "placeholder" in str(getattr(sizes[0].value, "why", "")):
+        return unknown(workload.id, f"{quoted(sizes[0])} is unknown: {getattr(sizes[0].value, 'why', '')}", at=sizes[0])
+    return passed(workload.id)
+
+
+@rule(
+    "KUB021",
+    "cpu-limit-below-ranks",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("NVIDIA/enroot#175", "https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/"),
+)
+def cpu_limit_below_ranks(job: Job) -> Iterator[Verdict]:
+    """A pod's CPU limit is below one core per GPU.
+
+    What it checks:
+        The CPU limit of a training pod is at least one core for each of its GPUs.
+
+    Why it matters:
+        Each rank has a Python thread, NCCL's proxy threads and its loader workers. A limit is enforced by stopping all
+        of them for the rest of every 100 ms: the GPUs wait, and no log shows why.
+
+    Example:
+        `limits: {nvidia.com/gpu: 8, cpu: 4}`.
+
+    Fix:
+        Give it several cores per GPU, or no CPU limit (a request is enough for scheduling).
+
+    Known limits:
+        Two to four cores per GPU are the usual advice; only fewer than one is reported.
+
+    Evidence:
+        NVIDIA/enroot#175; Kubernetes documentation, resource management.
+    """
+    applicable = False
+    for workload in workloads(job):
+        for role in workload.trainers:
+            cores, gpus = role.in_force("pod_cpus"), role.in_force("pod_gpus")
+            if not cores or not gpus:
+                continue
+            applicable = True
+            undecided_verdict = undecided(workload.id, (*cores, *gpus))
+            most = max((float(str(item)) for claim in cores for item in claim.alternatives), default=0.0)
+            if undecided_verdict is not None:
+                yield undecided_verdict
+            elif role.gpus and most < min(role.gpus):
+                yield failed(
+                    workload.id,
+                    f"{quoted(cores[0])} limits the pod to {most:g} cores for {placed(gpus[0])}: less than one for each"
+                    " GPU's rank, its loader workers and NCCL's threads.",
+                    at=cores[0],
+                    also=((gpus[0], "GPUs"),),
+                    remedy=f"Give it {4 * min(role.gpus)} cores or more, or remove the CPU limit.",
+                )
+            else:
+                yield passed(workload.id)
+    if not applicable:
+        yield not_applicable(job.name, "no training pod limits both CPUs and GPUs")
+
+
+@rule(
+    "KUB026",
+    "shared-memory-above-memory-limit",
+    severity=Severity.WARNING,
+    evidence=("https://kubernetes.io/docs/concepts/storage/volumes/#emptydir",),
+)
+def shared_memory_above_memory_limit(job: Job) -> Iterator[Verdict]:
+    """A pod's /dev/shm may grow beyond the pod's memory limit.
+
+    What it checks:
+        The sizeLimit of the memory volume at /dev/shm is below the pod's memory limit.
+
+    Why it matters:
+        What is written to a memory volume counts as memory of the container. Loader workers and NCCL rely on the
+        volume's size, and the container is killed for memory before the volume is full.
+
+    Example:
+        `sizeLimit: 64Gi` and `limits: {memory: 32Gi}`.
+
+    Fix:
+        Raise the memory limit to what the processes need plus the volume, or lower the sizeLimit.
+
+    Known limits:
+        A volume that is never filled does no harm.
+
+    Evidence:
+        Kubernetes documentation, "emptyDir" ("files you write count against the memory limit of the container").
+    """
+    applicable = False
+    for workload in workloads(job):
+        for role in workload.trainers:
+            sizes, limits = role.in_force("shm_mib"), role.in_force("pod_memory_mib")
+            known = [claim for claim in sizes if not isinstance(claim.value, Unresolved)]
+            if not sizes or not limits:
+                continue
+            applicable = True
+            undecided_verdict = undecided(workload.id, (*limits, *(known or sizes)))
+            shm, memory = numbers(job_value(known)) if known else (), numbers(job_value(limits))
+            if undecided_verdict is not None:
+                yield undecided_verdict
+            elif shm and memory and min(shm) >= max(memory):
+                yield failed(
+                    workload.id,
+                    f"{quoted(known[0])} lets /dev/shm grow to {min(shm)} MiB, and {placed(limits[0])} kills the pod"
+                    f" at {max(memory)} MiB, including the content of /dev/shm.",
+                    at=known[0],
+                    also=((limits[0], "the pod's memory"),),
+                    remedy="Raise the memory limit above the volume, or make the volume smaller.",
+                )
+            else:
+                yield passed(workload.id)
+    if not applicable:
+        yield not_applicable(job.name, "no pod limits both its memory and the volume at /dev/shm")

@@ -1,0 +1,1 @@
+"""Launch lines: launchers, their options, and the number of processes."""

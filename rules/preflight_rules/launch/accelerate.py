@@ -1,0 +1,322 @@
+"""`accelerate launch`: processes, machines and the rendezvous."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from preflight.model.findings import Severity
+from preflight.model.job import WHOLE_JOB, Claim, Job, Launch, Relation, strongest
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import numbers, texts
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import counted, distinct, placed, quoted, undecided
+from preflight_rules.launch.gpus import counts_one_machine, gpus
+
+_SOURCE = "accelerate"
+#: The rendezvous backends of torchrun (torch/distributed/elastic/rendezvous/registry.py, torch 2.13).
+_BACKENDS = frozenset({"static", "c10d", "etcd", "etcd-v2"})
+
+
+class Setup(NamedTuple):
+    """Accelerate's settings for one launch, or from one configuration that no launch of the job names."""
+
+    job: Job
+    subject: str
+    launch: Launch | None
+    path: str = ""
+
+    def claims(self, quantity: str) -> tuple[Claim, ...]:
+        """Accelerate's own claims in force about a quantity."""
+        scope = self.launch.scope if self.launch is not None else WHOLE_JOB
+        return strongest(
+            claim
+            for claim in self.job.about(quantity, scope)
+            if claim.source == _SOURCE and (not self.path or claim.span.path == self.path)
+        )
+
+    def number(self, quantity: str) -> int | None:
+        """The single number that a quantity has; None where there is none, several, or an unknown one."""
+        found = numbers(job_value(self.claims(quantity))) if self.claims(quantity) else ()
+        return found[0] if len(found) == 1 else None
+
+    def text(self, quantity: str) -> str:
+        """The single string that a quantity has; empty where there is none, several, or an unknown one."""
+        found = texts(job_value(self.claims(quantity))) if self.claims(quantity) else ()
+        return found[0] if len(found) == 1 else ""
+
+
+def setups(job: Job) -> tuple[Setup, ...]:
+    """Every launch by Accelerate; without any, every Accelerate configuration that was found."""
+    launches = [
+        launch
+        for launch in job.launches
+        if any(claim.source == _SOURCE for claim in job.about("world_size", launch.scope))
+        or any(claim.source == _SOURCE for claim in job.about("nodes", launch.scope))
+        or any(claim.source == _SOURCE for claim in job.about("accelerate_key", launch.scope))
+        or launch.launcher == _SOURCE
+    ]
+    if launches:
+        return tuple(Setup(job, launch.id, launch) for launch in launches)
+    paths = dict.fromkeys(claim.span.path for claim in job.about("accelerate_key") if not claim.scope.launch)
+    return tuple(Setup(job, path, None, path) for path in paths)
+
+
+@rule(
+    "ACC001",
+    "accelerate-processes-counted-per-machine",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("huggingface/accelerate#2521", "huggingface/accelerate#2818"),
+)
+def accelerate_processes_counted_per_machine(job: Job) -> Iterator[Verdict]:
+    """Accelerate's number of processes is too small, or not divisible by its number of machines.
+
+    What it checks:
+        num_processes counts over all machines. For several machines it is at least num_machines, is divisible
+        by it, and is not just the number of GPUs of a single machine. In a configuration that no launch names, each
+        machine starts no more processes than gpu_ids has GPUs.
+
+    Why it matters:
+        Each machine starts num_processes // num_machines: a number meant for one machine leaves most GPUs idle, a
+        number below num_machines starts nothing at all, and a remainder is never started.
+
+    Example:
+        `--num_machines 4 --num_processes 8` on machines with 8 GPUs: 2 processes on each.
+
+    Fix:
+        Give the total: GPUs of a machine times machines.
+
+    Known limits:
+        The number of GPUs is known from Slurm's options, CUDA_VISIBLE_DEVICES or gpu_ids. Only a launch that would
+        start nothing is an error; in a configuration that no launch names it is a warning, because the command line may
+        override it.
+
+    Evidence:
+        huggingface/accelerate#2521 (the number of one node in a Slurm script), #2818 (the one that the
+        questionnaire writes).
+    """
+    applicable = False
+    for setup in setups(job):
+        world, machines = setup.claims("world_size"), setup.claims("nodes")
+        if not world or not machines:
+            continue
+        applicable = True
+        undecided_verdict = undecided(setup.subject, (*machines, *world), setup.launch)
+        total, count = setup.number("world_size"), setup.number("nodes")
+        if undecided_verdict is not None:
+            yield undecided_verdict
+        elif total is None or count is None:
+            yield unknown(setup.subject, f"{quoted(world[0])} or {quoted(machines[0])} has several values", at=world[0])
+        elif _differs_from_others(setup):
+            yield passed(setup.subject)
+        elif count < 2:
+            machine_gpus = _machine_gpus(setup) if setup.launch is None else None
+            many = machine_gpus is not None and total > machine_gpus[1]
+            yield (
+                _more_than_gpus(setup, world[0], machine_gpus, total)
+                if many and machine_gpus is not None
+                else passed(setup.subject)
+            )
+        else:
+            yield _total_finding(setup, world[0], machines[0], total, count)
+    if not applicable:
+        yield not_applicable(
+            job.name, "no Accelerate launch sets both its number of processes and its number of machines"
+        )
+
+
+def _differs_from_others(setup: Setup) -> bool:
+    """Whether the files of several machines give different numbers, which ACC003 reports."""
+    if setup.launch is not None:
+        return False
+    return len({other.number("world_size") for other in setups(setup.job)}) > 1
+
+
+def _total_finding(setup: Setup, world: Claim, machines: Claim, total: int, count: int) -> Verdict:
+    each, rest = divmod(total, count)
+    stated = f"{quoted(world)} is the total over all {count} machines ({quoted(machines)})"
+    also = ((machines, f"{count} machines"),)
+    machine_gpus = _machine_gpus(setup)
+    wanted = machine_gpus[1] if machine_gpus is not None else max(total, 1)
+    remedy = f"Set the total over all machines: {wanted * count} for {wanted} on each."
+    if each < 1:
+        return failed(
+            setup.subject,
+            f"{stated}, so accelerate starts {total} // {count} = 0 processes on each.",
+            at=world,
+            also=also,
+            remedy=remedy,
+            severity=Severity.WARNING if setup.launch is None else None,
+        )
+    if machine_gpus is not None and counts_one_machine(total, count, machine_gpus[1]):
+        return failed(
+            setup.subject,
+            f"{stated}, so accelerate starts {each} on each, but {placed(machine_gpus[0])} gives each"
+            f" {machine_gpus[1]} GPUs: this looks like the count of one machine.",
+            at=world,
+            also=(*also, (machine_gpus[0], f"{machine_gpus[1]} GPUs")),
+            remedy=remedy,
+            severity=Severity.WARNING,
+        )
+    if setup.launch is None and machine_gpus is not None and each > machine_gpus[1]:
+        return _more_than_gpus(setup, world, machine_gpus, each)
+    if rest:
+        return failed(
+            setup.subject,
+            f"{stated} and cannot be divided by them: accelerate starts {each} on each, and"
+            f" {counted(rest, 'process is', 'processes are')} never started.",
+            at=world,
+            also=also,
+            remedy=f"Give a multiple of {count}, such as {each * count} or {(each + 1) * count}.",
+            severity=Severity.WARNING,
+        )
+    return passed(setup.subject)
+
+
+def _more_than_gpus(setup: Setup, world: Claim, machine_gpus: tuple[Claim, int], each: int) -> Verdict:
+    """For a configuration without a launch; with one, GPU001 reports it."""
+    return failed(
+        setup.subject,
+        f"{quoted(world)} starts {counted(each, 'process', 'processes')} on each machine, but"
+        f" {placed(machine_gpus[0])} names {counted(machine_gpus[1], 'GPU')} there.",
+        at=world,
+        also=((machine_gpus[0], counted(machine_gpus[1], "GPU")),),
+        remedy=f"Start {machine_gpus[1]} on each machine, or name more GPUs.",
+        severity=Severity.WARNING,
+    )
+
+
+def _machine_gpus(setup: Setup) -> tuple[Claim, int] | None:
+    """The GPUs of one machine, and the claim that gives them."""
+    if setup.launch is not None:
+        gpu_counts = gpus(setup.job, setup.launch)
+        found = numbers(gpu_counts[0]) if gpu_counts is not None else ()
+        return (gpu_counts[1][0], found[0]) if gpu_counts is not None and len(found) == 1 and found[0] > 0 else None
+    for claim in setup.claims("env.CUDA_VISIBLE_DEVICES"):
+        names = [name for text in texts(claim.value) for name in text.split(",") if name.strip()]
+        return (claim, len(names)) if names else None
+    return None
+
+
+def several(setup: Setup) -> bool:
+    """Whether the setup certainly spans more than one machine."""
+    count = setup.number("nodes")
+    return count is not None and count > 1
+
+
+@rule(
+    "ACC006",
+    "accelerate-rendezvous-back-end-unread",
+    severity=Severity.WARNING,
+    evidence=("huggingface/accelerate#1489", "https://pytorch.org/docs/stable/elastic/run.html"),
+)
+def accelerate_rendezvous_back_end_unread(job: Job) -> Iterator[Verdict]:
+    """A configuration names a rendezvous backend that does not exist, or that nothing will use.
+
+    What it checks:
+        rdzv_backend of an Accelerate configuration for several machines is one that torchrun has, and is `static` or
+        repeated on the command line.
+
+    Why it matters:
+        `accelerate launch` takes the backend from its command line, where the default is static, and ignores the file:
+        machines that rely on c10d to assign ranks then all need a machine_rank. A name such as `nccl` is that of a
+        communication library; given on the command line, torchrun rejects it.
+
+    Example:
+        `rdzv_backend: nccl`.
+
+    Fix:
+        Write `rdzv_backend: static` and give each machine its machine_rank, or pass `--rdzv_backend c10d`.
+
+    Known limits:
+        c10d in the file is only a note, because a job with machine ranks runs just as well.
+
+    Evidence:
+        huggingface/accelerate#1489; torchrun's documentation lists the backends.
+    """
+    applicable = False
+    for setup in setups(job):
+        named = setup.claims("rendezvous_backend_unread")
+        if not named or not several(setup):
+            continue
+        applicable = True
+        undecided_verdict = undecided(setup.subject, named, setup.launch)
+        counted = setup.claims("rendezvous_backend")
+        stated = [claim for claim in counted if claim.relation is Relation.SETS and claim.strength > named[0].strength]
+        back_end = setup.text("rendezvous_backend_unread")
+        if undecided_verdict is not None:
+            yield undecided_verdict
+        elif back_end in ("", "static") or stated:
+            yield passed(setup.subject)
+        else:
+            exists = back_end in _BACKENDS
+            yield failed(
+                setup.subject,
+                f"{quoted(named[0])} is ignored: accelerate takes `static` unless the command line gives"
+                + (" --rdzv_backend" + ("." if exists else f", and no rendezvous backend is called {back_end!r}.")),
+                at=named[0],
+                remedy="Write `rdzv_backend: static` and give each machine its machine_rank, or pass"
+                " `--rdzv_backend c10d` on the command line.",
+                severity=Severity.INFO if exists else None,
+            )
+    if not applicable:
+        yield not_applicable(job.name, "no configuration for several machines names a rendezvous backend")
+
+
+@rule(
+    "ACC008",
+    "accelerate-main-process-missing",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("https://huggingface.co/docs/accelerate/package_reference/cli",),
+)
+def accelerate_main_process_missing(job: Job) -> Iterator[Verdict]:
+    """A launch over several machines has no rendezvous address.
+
+    What it checks:
+        A launch whose options and configuration file are both known and that spans several machines is given
+        main_process_ip.
+
+    Why it matters:
+        Accelerate hands torchrun the endpoint `None:29500`, which no machine can resolve.
+
+    Example:
+        `accelerate launch --config_file fsdp.yaml --num_machines 2 train.py` with no main_process_ip in fsdp.yaml.
+
+    Fix:
+        Give `--main_process_ip`, the address of the first machine, on every machine.
+
+    Known limits:
+        Without --config_file the file in the user's cache may name the address, so nothing is reported. DeepSpeed's own
+        launcher finds the address by itself.
+
+    Evidence:
+        Accelerate's documentation of its command line (main_process_ip: the address of the machine of rank 0).
+    """
+    applicable = False
+    for setup in setups(job):
+        machines = setup.claims("nodes")
+        if setup.launch is None or setup.launch.launcher != _SOURCE or not setup.claims("accelerate_key"):
+            continue
+        if not machines or not setup.claims("rendezvous_backend"):
+            continue
+        applicable = True
+        count = setup.number("nodes")
+        undecided_verdict = undecided(setup.subject, machines, setup.launch)
+        if undecided_verdict is not None:
+            yield undecided_verdict
+        elif count is None or count < 2 or setup.claims("master_addr"):
+            yield passed(setup.subject)
+        else:
+            claim = distinct(machines)[0]
+            yield failed(
+                setup.subject,
+                f"{quoted(claim)} spans {count} machines, but neither the command line nor the configuration"
+                " gives main_process_ip: accelerate uses `None` as the address.",
+                at=setup.launch,
+                also=((claim, f"{count} machines"),),
+                remedy="Give --main_process_ip (the address of the first machine) and --main_process_port.",
+            )
+    if not applicable:
+        yield not_applicable(job.name, "no Accelerate launch has a known configuration")

@@ -1,0 +1,348 @@
+"""Keys and values of an Accelerate configuration that Accelerate rejects, misreads or ignores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.findings import Fix, Severity
+from preflight.model.job import Claim, Job, Strength, Unresolved
+from preflight.model.job.value import texts
+from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
+from preflight.sources.tables.accelerate_config import ACCELERATE_CONFIG
+from preflight.sources.tables.accelerate_launch import ACCELERATE_LAUNCH
+from preflight_rules.helpers import distinct, quoted, where
+from preflight_rules.launch.accelerate import Setup, setups
+from preflight_rules.rendezvous.variables import distance
+from preflight_rules.settings.tables import in_range, pinned
+
+#: Read, converted and dropped before the keys are checked (config_args.py, process_config).
+_CONVERTED = frozenset({"fp16", "dynamo_backend"})
+_KEYS = frozenset(row.dest for row in ACCELERATE_CONFIG.rows) | _CONVERTED
+_OPTIONS = frozenset(row.dest for row in ACCELERATE_LAUNCH.rows)
+#: What Accelerate puts before a key of a section that lacks it (launch.py, `_validate_launch_command`).
+_PREFIXES = {"fsdp_config": "fsdp_", "fp8_config": "fp8_", "dynamo_config": "dynamo_"}
+_MAX_SLIPS = 2
+_MIN_LENGTH = 6
+#: Keys beside deepspeed_config_file that stop the launch (utils/dataclasses.py, `_deepspeed_config_checks`, 1.15).
+_BESIDE_FILE = frozenset(
+    [
+        "gradient_accumulation_steps",
+        "gradient_clipping",
+        "zero_stage",
+        "offload_optimizer_device",
+        "offload_param_device",
+        "offload_param_nvme_path",
+        "offload_optimizer_nvme_path",
+        "zero3_save_16bit_model",
+    ]
+)
+
+
+def _keys(job: Job) -> tuple[Claim, ...]:
+    return distinct(job.about("accelerate_key"))
+
+
+@rule(
+    "ACC002",
+    "accelerate-unknown-key",
+    severity=Severity.ERROR,
+    fix="unsafe",
+    profile="gate",
+    evidence=("huggingface/accelerate#1935",),
+)
+def accelerate_unknown_key(job: Job) -> Iterator[Verdict]:
+    """A configuration of Accelerate holds a key that Accelerate does not know.
+
+    What it checks:
+        Every key of the file is one that some version of Accelerate has. In its sections only a key that looks like
+        a misspelling of a known one is reported.
+
+    Why it matters:
+        Accelerate rejects a file with an unknown key as a whole, and stops. In a section an unknown key is silently
+        ignored, and the default stays in force.
+
+    Example:
+        `num_process: 8`, or `fsdp_config: {fsdp_shading_strategy: FULL_SHARD}`.
+
+    Fix:
+        Write the key as Accelerate spells it, or remove it.
+
+    Known limits:
+        A key that only a newer or older version has is accepted. In a section the finding is a warning.
+
+    Evidence:
+        huggingface/accelerate#1935 (why unknown keys are rejected); the keys of eight versions from 0.15 to 1.15.
+    """
+    keys = _keys(job)
+    version = pinned(job, "accelerate")
+    for claim in keys:
+        if isinstance(claim.value, Unresolved):
+            yield unknown(claim.span.path, f"{quoted(claim)}: {claim.value.why}", at=claim)
+            continue
+        (name,) = texts(claim.value) or ("",)
+        section, _, key = name.rpartition(".")
+        if section:
+            near = _similar_key_of_section(section, key)
+            if near:
+                yield _misspelt(claim, key, near, section)
+        elif key in _KEYS and not _is_gone(key, version):
+            yield passed(claim.span.path)
+        else:
+            near = _similar_key(key, _KEYS)
+            yield failed(
+                claim.span.path,
+                f"{quoted(claim)} is not a key of Accelerate's configuration: `accelerate launch` rejects the file.",
+                at=claim,
+                remedy=f"Write {near}." if near else "Remove the key.",
+                fix=_renamed(claim, key, near),
+            )
+    if not keys:
+        yield not_applicable(job.name, "no Accelerate configuration")
+
+
+def _is_gone(key: str, version: str) -> bool:
+    """Whether the release that the job's files pin no longer has the key, or does not have it yet."""
+    row = ACCELERATE_CONFIG.find(key)
+    return (
+        bool(version) and row is not None and key not in _CONVERTED and in_range(version, row.since, row.until) is False
+    )
+
+
+def _misspelt(claim: Claim, key: str, near: str, section: str) -> Verdict:
+    return failed(
+        claim.span.path,
+        f"`{key}` in {section} is not a key that Accelerate reads, and is ignored: {near} keeps its default.",
+        at=claim,
+        remedy=f"Write {near}.",
+        severity=Severity.WARNING,
+        fix=_renamed(claim, key, near),
+    )
+
+
+def _renamed(claim: Claim, key: str, near: str) -> Fix | None:
+    """Unsafe: the setting then takes effect, and the intended key is a guess."""
+    return make_fix(f"rename {key} to {near}", replace_text(claim, key, near), safe=False) if near else None
+
+
+def _similar_key_of_section(section: str, key: str) -> str:
+    """The known option that a key of a section probably misspells."""
+    prefix = _PREFIXES.get(section, "")
+    full = key if not prefix or key.startswith(prefix.rstrip("_")) else prefix + key
+    if full in _OPTIONS or (section == "deepspeed_config" and key in _KEYS):
+        return ""
+    found = _similar_key(full, _OPTIONS)
+    return found if found else ""
+
+
+def _similar_key(key: str, known: frozenset[str]) -> str:
+    if len(key) < _MIN_LENGTH:
+        return ""
+    best: tuple[int, str] | None = None
+    for candidate in sorted(name for name in known if abs(len(name) - len(key)) <= _MAX_SLIPS):
+        slips = distance(key, candidate, _MAX_SLIPS)
+        if 0 < slips <= _MAX_SLIPS and (best is None or slips < best[0]):
+            best = (slips, candidate)
+    return best[1] if best is not None else ""
+
+
+@rule(
+    "ACC004",
+    "accelerate-keys-beside-deepspeed-file",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("huggingface/accelerate#941", "CarperAI/trlx#316", "yuvalkirstain/PickScore#2"),
+)
+def accelerate_keys_beside_deepspeed_file(job: Job) -> Iterator[Verdict]:
+    """A configuration names a DeepSpeed file and repeats settings that belong in that file.
+
+    What it checks:
+        Beside deepspeed_config_file, the configuration has none of the keys that belong in that file:
+        zero_stage, gradient_accumulation_steps, gradient_clipping, the offload devices and paths,
+        zero3_save_16bit_model, and mixed_precision unless the command line gives it.
+
+    Why it matters:
+        Accelerate stops every rank with "When using `deepspeed_config_file`, the following accelerate config
+        variables will be ignored".
+
+    Example:
+        `deepspeed_config: {deepspeed_config_file: ds.json, zero_stage: 3}`.
+
+    Fix:
+        Set them in the DeepSpeed file, and remove the keys.
+
+    Known limits:
+        mixed_precision in a configuration that no launch of the job names is a warning, because `--mixed_precision`
+        on the command line lets it pass.
+
+    Evidence:
+        huggingface/accelerate#941 (introduced), CarperAI/trlx#316, yuvalkirstain/PickScore#2 (observed).
+    """
+    applicable = False
+    reported: set[object] = set()
+    for setup in setups(job):
+        keys = {text: claim for claim in setup.claims("accelerate_key") for text in texts(claim.value)}
+        file = keys.get("deepspeed_config.deepspeed_config_file")
+        kind = setup.claims("distributed_type")
+        if file is None:
+            continue
+        applicable = True
+        if not kind or isinstance(kind[0].value, Unresolved):
+            yield unknown(setup.subject, "cannot determine whether DeepSpeed is used", at=file)
+            continue
+        if setup.text("distributed_type") != "DEEPSPEED":
+            yield passed(setup.subject)
+            continue
+        refused = [claim for name, claim in keys.items() if name.removeprefix("deepspeed_config.") in _BESIDE_FILE]
+        precision = keys.get("mixed_precision")
+        is_flag = any(claim.strength >= Strength.FLAG for claim in setup.claims("mixed_precision"))
+        if precision is not None and not is_flag and setup.claims("mixed_precision"):
+            refused.append(precision)
+        if not refused:
+            yield passed(setup.subject)
+        elif (file.span, refused[0].span) not in reported:
+            reported.add((file.span, refused[0].span))
+            yield _keys_beside_finding(setup, file, refused, only_precision=refused == [precision])
+    if not applicable:
+        yield not_applicable(job.name, "no Accelerate configuration names a DeepSpeed file")
+
+
+def _keys_beside_finding(setup: Setup, file: Claim, refused: list[Claim], *, only_precision: bool) -> Verdict:
+    names = ", ".join(f"`{claim.spelling}`" for claim in refused)
+    extra = " (or give `--mixed_precision` on the command line instead)" if only_precision else ""
+    return failed(
+        setup.subject,
+        f"{names} beside `{file.spelling}` ({where(file)}): Accelerate stops, because these settings must be in the "
+        "DeepSpeed file only.",
+        at=refused[0],
+        also=((file, "the DeepSpeed file is named here"), *((claim, "too") for claim in refused[1:8])),
+        remedy=f"Remove {names} and set it in the DeepSpeed file{extra}.",
+        severity=Severity.WARNING if only_precision and setup.launch is None else None,
+    )
+
+
+#: `mixed_precision: no` and `gpu_ids: 0` as YAML reads them: false, and a number.
+_FALSE = lazy_pattern(r"[\"']?mixed_precision[\"']?\s*:\s*(?:no|No|NO|off|Off|OFF|false|False|FALSE)")
+_NUMBER = lazy_pattern(r"[\"']?gpu_ids[\"']?\s*:\s*\d+")
+
+
+@rule(
+    "ACC005",
+    "accelerate-value-needs-quotation-marks",
+    severity=Severity.ERROR,
+    fix="safe",
+    profile="gate",
+    evidence=("huggingface/accelerate#1386", "Ziems/arbor#156"),
+)
+def accelerate_value_needs_quotation_marks(job: Job) -> Iterator[Verdict]:
+    """YAML reads a value of Accelerate's configuration as a type that Accelerate does not expect.
+
+    What it checks:
+        mixed_precision is not a bare `no`, which YAML reads as false, and gpu_ids not a bare number.
+
+    Why it matters:
+        Accelerate expects a string and stops: 'bool' object has no attribute 'lower', 'int' object has no attribute
+        'split'.
+
+    Example:
+        `mixed_precision: no`.
+
+    Fix:
+        Put it in quotation marks: `mixed_precision: 'no'`.
+
+    Known limits:
+        The option on the command line overrides the file's value, and then nothing is reported. In a
+        configuration that no launch of the job names it is a warning for that reason. A bare `no` is always a warning:
+        versions 0.19 to 0.33 accept it, earlier and later ones stop.
+
+    Evidence:
+        huggingface/accelerate#1386 and Ziems/arbor#156 (both with the traceback).
+    """
+    applicable = False
+    for setup in setups(job):
+        for quantity, key, pattern in (
+            ("mixed_precision", "mixed_precision", _FALSE),
+            ("env.CUDA_VISIBLE_DEVICES", "gpu_ids", _NUMBER),
+        ):
+            for claim in setup.claims(quantity):
+                applicable = True
+                if isinstance(claim.value, Unresolved):
+                    yield unknown(setup.subject, f"{key}: {claim.value.why}", at=claim)
+                elif pattern.fullmatch(claim.spelling):
+                    word = claim.spelling.rpartition(":")[2].strip()
+                    precision = key == "mixed_precision"
+                    kind, versions = ("false", " (from 0.34 on)") if precision else ("a number", "")
+                    yield failed(
+                        setup.subject,
+                        f"{quoted(claim)} is {kind} in YAML, but Accelerate expects text and stops{versions}.",
+                        at=claim,
+                        remedy=f"Write {key}: '{word}'.",
+                        # Safe: every version that accepts the value reads the quoted word the same way.
+                        fix=make_fix(f"quote {word}", replace_text(claim, word, f"'{word}'"), safe=True),
+                        severity=Severity.WARNING if setup.launch is None or precision else None,
+                    )
+                else:
+                    yield passed(setup.subject)
+    if not applicable:
+        yield not_applicable(job.name, "no Accelerate configuration sets a precision or GPUs")
+
+
+@rule(
+    "ACC007",
+    "precision-differs-from-deepspeed",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=(
+        "https://huggingface.co/docs/accelerate/usage_guides/deepspeed",
+        "https://huggingface.co/docs/transformers/deepspeed",
+    ),
+)
+def precision_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
+    """The launch requests fp16 and the DeepSpeed file bf16, or the other way round.
+
+    What it checks:
+        With mixed_precision (or the trainer's `--fp16`, `--bf16`) at fp16 the DeepSpeed configuration does not
+        enable bf16, and the other way round.
+
+    Why it matters:
+        Accelerate stops: "`--mixed_precision` arg cannot be set to `bf16` when `fp16` is set in the DeepSpeed config
+        file". Hugging Face's trainer stops likewise.
+
+    Example:
+        `accelerate launch --mixed_precision bf16 --deepspeed_config_file ds.json ...` with `"fp16": {"enabled":
+        true}` in ds.json.
+
+    Fix:
+        Write `"enabled": "auto"` in the DeepSpeed file, or the same precision in both.
+
+    Known limits:
+        What a script computes for itself is not seen.
+
+    Evidence:
+        Accelerate's and transformers' guides to DeepSpeed.
+    """
+    applicable = False
+    scopes = [(launch.id, launch.scope, launch) for launch in job.launches]
+    for subject, scope, launch in scopes:
+        for chosen, other in (("fp16", "bf16"), ("bf16", "fp16")):
+            enabled = [c for c in job.setting(f"{other}_enabled", scope) if c.source == "deepspeed"]
+            is_flag = [c for c in job.setting("mixed_precision", scope) if c.source != "deepspeed"]
+            if not enabled or not is_flag:
+                continue
+            applicable = True
+            for claim in is_flag:
+                if isinstance(claim.value, Unresolved) or any(isinstance(c.value, Unresolved) for c in enabled):
+                    yield unknown(subject, f"{quoted(claim)} or {quoted(enabled[0])} is not known", at=claim)
+                elif claim.alternatives == (chosen,) and all(c.alternatives == (True,) for c in enabled):
+                    yield failed(
+                        subject,
+                        f"{quoted(claim)} requests {chosen}, but {quoted(enabled[0])} ({where(enabled[0])}) enables"
+                        f" {other} in DeepSpeed: the launch stops.",
+                        at=claim,
+                        also=((enabled[0], f"enables {other}"),),
+                        remedy=f'Write `"enabled": "auto"` for {other} in {enabled[0].span.path}, or request {other}.',
+                    )
+                else:
+                    yield passed(launch.id)
+    if not applicable:
+        yield not_applicable(job.name, "no launch sets a precision in addition to DeepSpeed's")

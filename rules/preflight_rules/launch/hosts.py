@@ -1,0 +1,192 @@
+"""Hostfiles and lists of hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Claim, Job, NoteKind
+from preflight.model.job.value import numbers, texts
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import distinct, quoted, subjects, undecided, why_unresolved
+
+
+@rule(
+    "HST001",
+    "host-listed-twice",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=(
+        "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/runner.py",
+        "deepspeedai/DeepSpeed#1481",
+    ),
+)
+def host_listed_twice(job: Job) -> Iterator[Verdict]:
+    """A list of hosts names a host twice.
+
+    What it checks:
+        The hosts of a hostfile that deepspeed reads, and of Paddle's `--ips`, are all different.
+
+    Why it matters:
+        DeepSpeed stops with "Hostfile contains multiple entries". Elsewhere two nodes' worth of ranks start on
+        one host, and another host is missing.
+
+    Example:
+        Two lines `worker-1 slots=8` in a hostfile.
+
+    Fix:
+        Write each host once, with all its slots.
+
+    Known limits:
+        For MPI several lines for one host are the normal way to give it several slots, so nothing is reported.
+
+    Evidence:
+        DeepSpeed, launcher/runner.py, _parse_hostfile; deepspeedai/DeepSpeed#1481.
+    """
+    applicable = False
+    seen: set[tuple[str, int]] = set()
+    for subject, scope, launch in subjects(job):
+        if launch is None or launch.launcher not in ("deepspeed", "paddle"):
+            continue
+        for claim in job.value_claims("hosts", scope):
+            if claim.source == "slurm" or (claim.span.path, claim.span.line) in seen:
+                continue
+            seen.add((claim.span.path, claim.span.line))
+            applicable = True
+            undecided_verdict = undecided(subject, (claim,), launch)
+            lists = [value for value in claim.alternatives if isinstance(value, tuple)]
+            if undecided_verdict is not None:
+                yield undecided_verdict
+            elif lists and all(len(set(hosts)) < len(hosts) for hosts in lists):
+                yield _duplicate_finding(subject, claim, tuple(str(host) for host in lists[0]))
+            else:
+                yield passed(subject)
+    if not applicable:
+        yield not_applicable(job.name, "no list of hosts is given to deepspeed or Paddle")
+
+
+def _duplicate_finding(subject: str, claim: Claim, hosts: tuple[str, ...]) -> Verdict:
+    host = next(host for host in hosts if hosts.count(host) > 1)
+    lines = [line for line in claim.because if line.scope.node == host]
+    place = lines[1] if len(lines) > 1 else claim
+    stops = claim.source == "hostfile"
+    return failed(
+        subject,
+        f"{host} is listed {hosts.count(host)} times"
+        + (": DeepSpeed stops with 'Hostfile contains multiple entries'." if stops else f" in {quoted(claim)}."),
+        at=place,
+        also=((lines[0], "first entry"),) if len(lines) > 1 else (),
+        remedy=f"List {host} once, with all its slots." if stops else f"List {host} once.",
+        severity=None if stops else Severity.WARNING,
+    )
+
+
+@rule(
+    "HST002",
+    "host-without-slots",
+    severity=Severity.WARNING,
+    evidence=("open-mpi/ompi#3133", "dstackai/dstack#2451"),
+)
+def host_without_slots(job: Job) -> Iterator[Verdict]:
+    """A hostfile gives a host zero slots.
+
+    What it checks:
+        `slots=` of every host of a hostfile is above 0.
+
+    Why it matters:
+        No rank is started on that host, although it is counted as a node of the job.
+
+    Example:
+        `worker-2 slots=0`.
+
+    Fix:
+        Give the number of GPUs of the host, or leave the host out.
+
+    Known limits:
+        Whether the host has as many GPUs as slots is checked by `preflight check`.
+
+    Evidence:
+        open-mpi/ompi#3133, dstackai/dstack#2451 (not enough slots).
+    """
+    slots = distinct(job.about("host_slots"))
+    for claim in slots:
+        found = numbers(claim.value)
+        if why_unresolved((claim,)) is not None:
+            yield unknown(claim.scope.node, f"{quoted(claim)} is unknown", at=claim)
+        elif found and max(found) < 1:
+            yield failed(
+                claim.scope.node,
+                f"{quoted(claim)} gives {claim.scope.node} zero slots, so no rank starts there.",
+                at=claim,
+                remedy=f"Give {claim.scope.node} as many slots as it has GPUs, or remove it.",
+            )
+        else:
+            yield passed(claim.scope.node)
+    read = {file.path for file in job.files}
+    unread = [r for r in job.references if r.role == "hostfile" and r.target not in read]
+    for reference in unread:
+        yield unknown(reference.target, f"hostfile {reference.target} was not read", at=reference.span)
+    if not slots and not unread:
+        yield not_applicable(job.name, "no hostfile sets slots")
+
+
+@rule(
+    "HST003",
+    "hostfile-missing",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=(
+        "deepspeedai/DeepSpeed#1481",
+        "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/runner.py",
+    ),
+)
+def hostfile_missing(job: Job) -> Iterator[Verdict]:
+    """A launch names a hostfile that does not exist.
+
+    What it checks:
+        A hostfile that a launch line refers to by a path inside the root exists.
+
+    Why it matters:
+        deepspeed prints "Unable to find hostfile, will proceed with training with local resources only" and trains on
+        one node, while the others are paid for.
+
+    Example:
+        `deepspeed --hostfile=hostfile train.py` with no file `hostfile` beside the script.
+
+    Fix:
+        Correct the path, or add the file.
+
+    Known limits:
+        A hostfile that is written when the job starts, by something other than the launch script itself, does not exist
+        yet; a path outside the root is not checked.
+
+    Evidence:
+        deepspeedai/DeepSpeed#1481 (the log shows the fall-back); DeepSpeed, launcher/runner.py.
+    """
+    named = {reference.target: reference for reference in job.references if reference.role == "hostfile"}
+    read = {file.path for file in job.files}
+    for target, reference in named.items():
+        missing = [
+            note
+            for note in job.notes
+            if note.kind is NoteKind.MISSING and (note.span == reference.span or note.span.path == target)
+        ]
+        launch = next((run for run in job.launches if run.id == reference.scope.launch), None)
+        subject = reference.scope.launch or job.name
+        local = launch is not None and launch.launcher == "deepspeed"
+        if target in read:
+            yield passed(subject)
+        elif missing and any(target in texts(claim.value) for claim in job.about("produced_hostfile")):
+            yield unknown(subject, f"the script writes hostfile {target} when it runs", at=reference.span)
+        elif missing:
+            yield failed(
+                subject,
+                f"hostfile {target} does not exist"
+                + (": deepspeed then trains on this node alone and only logs a warning." if local else "."),
+                at=reference.span,
+                remedy=f"Add {target}, or correct the path.",
+            )
+        else:
+            yield unknown(subject, f"hostfile {target} was not read", at=reference.span)
+    if not named:
+        yield not_applicable(job.name, "no launch names a hostfile")

@@ -1,0 +1,458 @@
+"""Launcher options: unknown options, invalid values, and options after the program."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterator
+
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Claim, Job, Launch, Strength
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import texts
+from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
+from preflight.sources.tables.accelerate_launch import ACCELERATE_LAUNCH
+from preflight.sources.tables.colossalai_run import COLOSSALAI_RUN
+from preflight.sources.tables.composer import COMPOSER
+from preflight.sources.tables.deepspeed_runner import DEEPSPEED_RUNNER
+from preflight.sources.tables.horovodrun import HOROVODRUN
+from preflight.sources.tables.ray_job_submit import RAY_JOB_SUBMIT
+from preflight.sources.tables.ray_start import RAY_START
+from preflight.sources.tables.row import Generated, Row
+from preflight.sources.tables.torch_launch import TORCH_LAUNCH
+from preflight.sources.tables.torchrun import TORCHRUN
+from preflight_rules.helpers import quoted, undecided, why_unresolved
+from preflight_rules.settings.tables import in_range, pinned
+
+#: Launchers that stop at an unknown option, with their tables of options.
+_STRICT: dict[str, tuple[Generated, ...]] = {
+    "torchrun": (TORCHRUN,),
+    "torch.distributed.launch": (TORCHRUN, TORCH_LAUNCH),
+    "deepspeed": (DEEPSPEED_RUNNER,),
+    "accelerate": (ACCELERATE_LAUNCH,),
+    "composer": (COMPOSER,),
+    "colossalai": (COLOSSALAI_RUN,),
+    "ray": (RAY_START, RAY_JOB_SUBMIT),
+}
+#: Programs before a launch whose own options are judged as a launcher's are.
+_STARTERS: dict[str, tuple[Generated, ...]] = {"horovodrun": (HOROVODRUN,)}
+#: Bounds of numbers, the lower and the upper one, that a program checks after its parser (horovod 0.28,
+#: runner/common/util/config_parser.py).
+_BOUNDS: dict[str, dict[str, tuple[float, float]]] = {
+    "horovodrun": {
+        **dict.fromkeys(
+            (
+                *("fusion_threshold_mb", "cycle_time_ms", "cache_capacity", "autotune_warmup_samples"),
+                *("autotune_steps_per_sample", "autotune_bayes_opt_max_samples", "stall_check_warning_time_seconds"),
+                *("stall_check_shutdown_time_seconds", "num_nccl_streams", "thread_affinity", "gloo_timeout_seconds"),
+            ),
+            (0, math.inf),
+        ),
+        "autotune_gaussian_process_noise": (0, 1),
+    }
+}
+#: Choices that a parser takes from another module (horovod 0.28, runner/common/util/config_parser.py).
+_CHOICES = {"horovodrun": {"log_level": ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")}}
+#: Names of the same setting in different launchers.
+_SYNONYMS = (
+    ("nproc_per_node", "num_gpus", "nproc"),
+    ("nnodes", "num_nodes", "num_machines"),
+    ("node_rank", "machine_rank"),
+    ("master_addr", "main_process_ip"),
+    ("master_port", "main_process_port"),
+    ("max_restarts",),
+    ("hostfile", "deepspeed_hostfile"),
+)
+#: Similarity from which an unknown option is treated as a misspelling.
+_MISSPELLING_SIMILARITY = 0.8
+
+
+@rule(
+    "LCH001",
+    "launcher-option-unknown",
+    severity=Severity.ERROR,
+    fix="unsafe",
+    profile="gate",
+    evidence=(
+        "https://docs.python.org/3/library/argparse.html",
+        "https://docs.pytorch.org/docs/stable/elastic/run.html",
+        "huggingface/accelerate#1489",
+    ),
+)
+def launcher_option_unknown(job: Job) -> Iterator[Verdict]:
+    """A launcher is given an option that its parser does not know.
+
+    What it checks:
+        Every option before the program is declared by the launcher's own parser (abbreviations count where the launcher
+        accepts them). An option that resembles a known one, or is another launcher's name for it, is an error; any
+        other is a warning, because a newer version may have it.
+
+    Why it matters:
+        The launcher stops with its usage text on every node, after the job has waited for them.
+
+    Example:
+        `torchrun --nproc_pernode=8 train.py`, or `deepspeed --nproc_per_node=8 train.py`.
+
+    Fix:
+        Write the option as the launcher spells it, or put it after the program if it is the program's own.
+
+    Known limits:
+        The tables are those of the versions that the message names. Options that the caller adds are not known.
+
+    Evidence:
+        Python documentation, argparse; torchrun documentation; huggingface/accelerate#1489.
+    """
+    applicable = False
+    for launch in job.launches:
+        if _STRICT.get(launch.launcher) is None and not any(name in _STARTERS for name in launch.wrappers):
+            continue
+        applicable = True
+        claims = [c for c in job.about("unknown_option", launch.scope) if c.scope.launch == launch.id]
+        for claim in claims:
+            yield _unknown_option(job, launch, claim, *_tables(launch, claim))
+        if not claims and not launch.program and launch.launcher != "ray":
+            yield unknown(launch.id, "cannot determine where the program starts on this line", at=launch)
+        elif not claims:
+            yield passed(launch.id)
+    if not applicable:
+        yield not_applicable(job.name, "no launcher rejects unknown options")
+
+
+def _is_known_release(job: Job, table: Generated) -> bool:
+    """Whether the job's files pin a release of the launcher that the table is not older than."""
+    version = pinned(job, table.distribution)
+    return bool(version) and in_range(version, "", table.newest) is True
+
+
+def _tables(launch: Launch, claim: Claim) -> tuple[str, tuple[Generated, ...]]:
+    """The program that reads an option, and its tables."""
+    if claim.source in _STARTERS:
+        return claim.source, _STARTERS[claim.source]
+    return launch.launcher, _STRICT.get(launch.launcher, ())
+
+
+def _unknown_option(job: Job, launch: Launch, claim: Claim, program: str, tables: tuple[Generated, ...]) -> Verdict:
+    name = texts(claim.value)[0]
+    meant = _intended_option(name, tables)
+    versions = f"{tables[0].distribution} {tables[0].newest}"
+    return failed(
+        launch.id,
+        f"{program} has no option {quoted(claim)} ({versions})"
+        + (f"; it has {meant}." if meant else ", and stops at an unknown option."),
+        at=claim,
+        also=((launch, "started here"),),
+        remedy=f"Write {meant}." if meant else "Remove it, or move it after the program if it belongs to the program.",
+        severity=None if meant or _is_known_release(job, tables[0]) else Severity.WARNING,
+        fix=make_fix(f"write {meant} for {name}", replace_text(claim, name, meant), safe=False) if meant else None,
+    )
+
+
+def _intended_option(name: str, tables: tuple[Generated, ...]) -> str:
+    """The launcher's own option that is probably meant; empty when there is none."""
+    spellings = sorted({spelling for table in tables for spelling in table.spellings()})
+    plain = name.lstrip("-").replace("-", "_")
+    # The same name with `-` for `_`, or the reverse.
+    for spelling in spellings:
+        if spelling.startswith("--") and spelling.lstrip("-").replace("-", "_") == plain:
+            return spelling
+    for group in _SYNONYMS:
+        if plain in group:
+            for other in group:
+                if f"--{other}" in spellings:
+                    return f"--{other}"
+    negated = ("--no-", "--no_")
+    long = [spelling for spelling in spellings if spelling.startswith("--") and not spelling.startswith(negated)]
+    close = difflib.get_close_matches(name, long, n=1, cutoff=_MISSPELLING_SIMILARITY)
+    return close[0] if close else ""
+
+
+#: Counts that ARG001 judges, by launcher.
+_COUNTED = {
+    "torchrun": ("node_rank", "max_restarts", "nnodes", "nproc_per_node"),
+    "deepspeed": ("num_nodes", "num_gpus", "node_rank", "max_restarts"),
+}
+
+
+@rule(
+    "LCH008",
+    "launcher-option-value-refused",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=(
+        "https://huggingface.co/docs/accelerate/package_reference/cli",
+        "https://docs.pytorch.org/docs/stable/elastic/run.html",
+    ),
+)
+def launcher_option_value_refused(job: Job) -> Iterator[Verdict]:
+    """A launcher option is given a value that is not one of its choices.
+
+    What it checks:
+        Options of torchrun, deepspeed and accelerate that take one of a few words, or a number, get a valid one.
+
+    Why it matters:
+        The launcher stops with "invalid choice" or "invalid int value" before any rank starts.
+
+    Example:
+        `accelerate launch --mixed_precision fp61 train.py`.
+
+    Fix:
+        Write one of the words that the finding lists.
+
+    Known limits:
+        The words are those of the launcher versions that `preflight` knows; a newer one may accept more, so a word that
+        resembles none of them is a warning unless the job's files pin a known release.
+
+    Evidence:
+        accelerate documentation (command line); torchrun documentation.
+    """
+    applicable = False
+    for launch in job.launches:
+        for claim in job.about("chosen_value", launch.scope):
+            program, tables = _tables(launch, claim)
+            rows = [row for table in tables if (row := _row(claim, table)) is not None]
+            if not rows:
+                continue
+            applicable = True
+            if any(text.startswith("--") for text in texts(claim.value)):
+                yield _without_value(launch, claim, program)
+                continue
+            if not rows[0].choices and program == launch.launcher and rows[0].dest in _COUNTED.get(launch.launcher, ()):
+                # ARG001 judges these.
+                continue
+            words = rows[0].choices or _CHOICES.get(program, {}).get(rows[0].dest, ())
+            undecided_verdict = undecided(launch.id, (claim,), launch)
+            if undecided_verdict is not None:
+                yield undecided_verdict
+            elif any(text in words for text in texts(claim.value)):
+                yield passed(launch.id)
+            elif not words:
+                yield _number(launch, claim, rows[0], program)
+            else:
+                sure = _is_known_release(job, tables[0])
+                yield _refused(launch, claim, words, program, sure=sure)
+    if not applicable:
+        yield not_applicable(job.name, "no launcher option with a fixed set of choices is given")
+
+
+def _row(claim: Claim, table: Generated) -> Row | None:
+    return table.find(claim.spelling.replace("=", " ").split()[0])
+
+
+def _without_value(launch: Launch, claim: Claim, program: str) -> Verdict:
+    name, _, following = " ".join(claim.spelling.split()).partition(" ")
+    return failed(
+        launch.id,
+        f"`{name}` needs a value, but the option {following} follows: {program} stops with `expected one argument`.",
+        at=claim,
+        remedy=f"Give {name} a value, or remove it.",
+    )
+
+
+def _number(launch: Launch, claim: Claim, row: Row, program: str) -> Verdict:
+    """Whether the parser can convert the value, and the program accepts it."""
+    convert = int if row.kind == "int" else float
+    least, most = _BOUNDS.get(program, {}).get(row.dest, (-math.inf, math.inf))
+    beyond = False
+    for text in texts(claim.value):
+        try:
+            number = convert(text)
+        except ValueError:
+            continue
+        if least <= number <= most:
+            return passed(launch.id)
+        beyond = True
+    if beyond:
+        allowed = f"of at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
+        return failed(
+            launch.id,
+            f"{quoted(claim)} is out of range: {program} accepts only a number {allowed}, and stops.",
+            at=claim,
+            remedy=f"Write a number {allowed}.",
+        )
+    return failed(
+        launch.id,
+        f"{quoted(claim)} is not {'a whole number' if row.kind == 'int' else 'a number'}: {program} stops with"
+        f" `invalid {row.kind} value`.",
+        at=claim,
+        remedy=f"Write {'a whole number' if row.kind == 'int' else 'a number'}.",
+    )
+
+
+def _refused(launch: Launch, claim: Claim, words: tuple[str, ...], program: str, *, sure: bool) -> Verdict:
+    close = difflib.get_close_matches(texts(claim.value)[0], words, n=1)
+    return failed(
+        launch.id,
+        f"{quoted(claim)} is not one of the choices of {program}: {', '.join(words)}.",
+        at=claim,
+        remedy=f"Write {close[0]}." if close else f"Write one of {', '.join(words)}.",
+        severity=None if close or sure else Severity.WARNING,
+    )
+
+
+#: Options that set how much a launcher starts; after the program they do not reach the launcher. Those
+#: of `_CERTAIN` are hardly ever a program's own.
+_CERTAIN = {
+    "torchrun": ("nproc_per_node", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "standalone"),
+    "torch.distributed.launch": ("nproc_per_node",),
+    "accelerate": ("num_processes", "num_machines", "main_process_ip", "main_process_port"),
+}
+_POSSIBLE = {
+    "torchrun": ("nnodes", "max_restarts", "master_addr", "master_port"),
+    "torch.distributed.launch": ("nnodes", "master_addr", "master_port"),
+    "deepspeed": ("num_gpus", "num_nodes", "hostfile", "include", "exclude"),
+    "accelerate": ("machine_rank", "mixed_precision"),
+}
+
+
+@rule(
+    "LCH002",
+    "launcher-option-behind-program",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("https://docs.pytorch.org/docs/stable/elastic/run.html", "hiyouga/LlamaFactory#1683"),
+)
+def launcher_option_behind_program(job: Job) -> Iterator[Verdict]:
+    """A launcher option comes after the program, so the program gets it instead of the launcher.
+
+    What it checks:
+        Options that only the launcher knows (`--nproc_per_node`, `--rdzv_endpoint`, `--num_gpus`, `--num_processes`)
+        come before the program. An option that the program's own parser declares is the program's.
+
+    Why it matters:
+        Everything after the program is passed to the program. The launcher takes its default (one process, one node),
+        and the program stops at the option or ignores it.
+
+    Example:
+        `torchrun train.py --nproc_per_node 8`.
+
+    Fix:
+        Move it before the program.
+
+    Known limits:
+        If the program's own parser cannot be followed, only options that hardly any program has are reported.
+
+    Evidence:
+        torchrun documentation (usage); hiyouga/LlamaFactory#1683.
+    """
+    applicable = False
+    for launch in job.launches:
+        certain, possible = _CERTAIN.get(launch.launcher, ()), _POSSIBLE.get(launch.launcher, ())
+        if not launch.program or not (certain or possible):
+            continue
+        applicable = True
+        if any(claim.scope.launch == launch.id for claim in job.about("unknown_option", launch.scope)):
+            # What follows an option that the launcher does not know may be its value, and no program.
+            yield unknown(launch.id, "an option before the program is unknown", at=launch)
+            continue
+        declared = job.about("declared_options", launch.scope)
+        lists = [value for claim in declared for value in claim.alternatives if isinstance(value, tuple)]
+        known = {_bare_name(str(name)) for found in lists for name in found}
+        found = [text.partition("=")[0] for text in launch.arguments if text and text.startswith("--")]
+        known |= _given_to_launcher(job, launch)
+        found = [text for text in found if _bare_name(text) in (*certain, *possible) and _bare_name(text) not in known]
+        sure = [text for text in found if declared or _bare_name(text) in certain]
+        if sure:
+            yield failed(
+                launch.id,
+                f"`{sure[0]}` comes after `{launch.program}`, so the program gets it and {launch.launcher} does not:"
+                " the launcher uses its default.",
+                at=launch,
+                also=((declared[0], "declares no such option"),) if declared else (),
+                remedy=f"Move `{sure[0]}` before `{launch.program}`.",
+            )
+        elif found or (None in launch.arguments and not declared):
+            yield unknown(launch.id, "cannot determine which options the program accepts", at=launch)
+        else:
+            yield passed(launch.id)
+    if not applicable:
+        yield not_applicable(job.name, "no launcher starts a known program")
+
+
+def _given_to_launcher(job: Job, launch: Launch) -> set[str]:
+    """The options that the launcher itself is given: one behind the program as well is meant for the program."""
+    return {
+        _bare_name(claim.spelling.partition("=")[0].partition(" ")[0])
+        for claim in job.claims
+        if claim.scope.launch == launch.id and claim.strength is Strength.FLAG and claim.source != "arguments"
+    }
+
+
+def _bare_name(option: str) -> str:
+    return option.lstrip("-").replace("-", "_")
+
+
+#: Programs whose nodes use gRPC or HTTP between them, and their signs.
+_PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "grpc_proxy", "all_proxy", "ALL_PROXY")
+_EXCEPTIONS = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
+
+
+@rule(
+    "LCH003",
+    "proxy-without-exceptions",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=(
+        "ray-project/ray#14350",
+        "tensorflow/tensorflow#24887",
+        "tensorflow/tensorflow#15274",
+        "https://github.com/grpc/grpc/blob/master/doc/environment_variables.md",
+    ),
+)
+def proxy_without_exceptions(job: Job) -> Iterator[Verdict]:
+    """A proxy is set for a job whose nodes talk to each other over HTTP or gRPC, and `no_proxy` is not set.
+
+    What it checks:
+        Where `http_proxy` or `https_proxy` is exported for Ray, for TensorFlow's servers (TF_CONFIG) or for an etcd
+        rendezvous, that `no_proxy` is set too.
+
+    Why it matters:
+        gRPC and HTTP clients send requests for the head node, the parameter server or etcd to the proxy, which
+        cannot reach it: "Socket closed", "UNAVAILABLE", a dashboard that never answers.
+
+    Example:
+        `export https_proxy=http://proxy:3128` above `ray start --head --port=6379`.
+
+    Fix:
+        `export no_proxy=localhost,127.0.0.1,.cluster.local,10.0.0.0/8`, with the names and addresses of the nodes.
+
+    Known limits:
+        Newer Ray turns proxies off for gRPC, but not for the dashboard and `ray job submit`. Whether `no_proxy` holds
+        the right hosts is not judged; torch's TCP store and NCCL use no proxy.
+
+    Evidence:
+        ray-project/ray#14350, tensorflow/tensorflow#24887, tensorflow/tensorflow#15274; gRPC, environment variables.
+    """
+    applicable = False
+    for launch in job.launches:
+        user = _uses_proxies(job, launch)
+        if not user:
+            continue
+        applicable = True
+        proxies = [c for name in _PROXIES for c in job.setting(f"env.{name}", launch.scope) if texts(c.value) != ("",)]
+        excepted = [c for name in _EXCEPTIONS for c in job.setting(f"env.{name}", launch.scope)]
+        undecided_verdict = why_unresolved(proxies[:1], launch)
+        if not proxies or excepted:
+            yield passed(launch.id)
+        elif undecided_verdict is not None:
+            yield unknown(launch.id, f"{quoted(proxies[0])} is unknown: {undecided_verdict[1]}", at=proxies[0])
+        else:
+            yield failed(
+                launch.id,
+                f"{quoted(proxies[0])} applies to {user}, and no_proxy is not set: its nodes then connect to"
+                " each other through the proxy.",
+                at=proxies[0],
+                also=((launch, "started with the proxy"),),
+                remedy="Export no_proxy with the names and addresses of the nodes, or unset the proxy before the"
+                " launch.",
+            )
+    if not applicable:
+        yield not_applicable(job.name, "nothing here uses HTTP or gRPC between nodes")
+
+
+def _uses_proxies(job: Job, launch: Launch) -> str:
+    if launch.launcher == "ray":
+        return "Ray"
+    if job.setting("env.TF_CONFIG", launch.scope):
+        return "TensorFlow's servers"
+    kinds = texts(job_value(job.setting("rendezvous_backend", launch.scope)))
+    return "the etcd rendezvous" if any(text.startswith("etcd") for text in kinds) else ""

@@ -1,0 +1,275 @@
+"""The local rank of a script: its option or its variable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from preflight.model.findings import Confidence, Fix, Severity
+from preflight.model.job import Claim, Job, Scope
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import numbers, texts
+from preflight.plugins.authoring import (
+    Verdict,
+    delete_word,
+    failed,
+    make_fix,
+    not_applicable,
+    passed,
+    replace_text,
+    rule,
+    unknown,
+)
+from preflight_rules.helpers import certainly_several, distinct, joined, quoted, why_unresolved
+
+
+@rule(
+    "LRK001",
+    "local-rank-option-of-old-torch",
+    severity=Severity.ERROR,
+    fix="safe",
+    applies_to="torch >= 2.0",
+    evidence=("huggingface/pytorch-image-models#1724", "hkchengrex/XMem#18"),
+)
+def local_rank_option_of_old_torch(job: Job) -> Iterator[Verdict]:
+    """torch.distributed.launch starts a script that declares only `--local_rank`.
+
+    What it checks:
+        A script started with `python -m torch.distributed.launch` (without `--use_env`) declares `--local-rank`,
+        not only `--local_rank`.
+
+    Why it matters:
+        From torch 2.0 on the launcher passes `--local-rank=N`. argparse does not know it and stops every rank with
+        "unrecognized arguments".
+
+    Example:
+        `parser.add_argument("--local_rank", type=int)` and `python -m torch.distributed.launch train.py`.
+
+    Fix:
+        Start it with torchrun and read LOCAL_RANK from the environment, or declare both spellings.
+
+    Known limits:
+        It is an error where the files pin torch 2 or newer and the script's own parser stops at unknown options.
+        Otherwise it is a warning: with torch 1.x the script is right, and one that uses parse_known_args ignores the
+        option and takes its default.
+
+    Evidence:
+        huggingface/pytorch-image-models#1724, hkchengrex/XMem#18.
+    """
+    applicable = False
+    for launch in job.launches:
+        if launch.launcher != "torch.distributed.launch":
+            continue
+        declared = distinct(job.about("local_rank_argument", launch.scope))
+        if not declared:
+            yield unknown(launch.id, "the options of the script are unknown")
+            applicable = True
+            continue
+        applicable = True
+        spellings = {text for claim in declared for text in texts(claim.value)}
+        if spellings == {"--local_rank"}:
+            yield failed(
+                launch.id,
+                f"`--local_rank` is the only form that the script declares ({declared[0].span.path}:"
+                f"{declared[0].span.line}), but from torch 2.0 on torch.distributed.launch passes `--local-rank`.",
+                at=declared[0],
+                also=((launch, "started here"),),
+                remedy="Start it with torchrun and read os.environ['LOCAL_RANK'], or declare both spellings.",
+                fix=_both_spellings(declared),
+                severity=None if _definitely_refused(job, launch.scope) else Severity.WARNING,
+            )
+        else:
+            yield passed(launch.id)
+    if not applicable:
+        yield not_applicable(job.name, "nothing is started with torch.distributed.launch")
+
+
+def _definitely_refused(job: Job, scope: Scope) -> bool:
+    """Whether the files pin torch 2 or newer only, and the script's parser stops at options that it does not know."""
+    pinned = [text for claim in job.about("package", scope) for text in texts(claim.value)]
+    releases = [text.partition("==")[2].strip() for text in pinned if text.partition("==")[0].strip() == "torch"]
+    majors = {release.partition(".")[0] for release in releases}
+    new = bool(majors) and all(major.isdecimal() and int(major) >= 2 for major in majors)
+    return new and any(claim.alternatives == (True,) for claim in job.about("strict_arguments", scope))
+
+
+def _both_spellings(declared: Sequence[Claim]) -> Fix | None:
+    """The new spelling before the old one: argparse still stores the value as `local_rank`."""
+    edits = []
+    for claim in declared:
+        quote = claim.span.snippet[claim.span.column - 1 : claim.span.column]
+        old = f"{quote}--local_rank{quote}"
+        edits.append(replace_text(claim, old, f"{quote}--local-rank{quote}, {old}") if quote in ("'", '"') else None)
+    return make_fix("declare --local-rank as well as --local_rank", *edits, safe=True)
+
+
+@rule(
+    "LRK002",
+    "local-rank-option-not-declared",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("hkchengrex/XMem#18", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
+)
+def local_rank_option_not_declared(job: Job) -> Iterator[Verdict]:
+    """torch.distributed.launch passes --local-rank to a script whose parser does not know it.
+
+    What it checks:
+        A script started with `python -m torch.distributed.launch` (without `--use_env`) declares a local-rank option,
+        when all its options are declared in it and it takes no others.
+
+    Why it matters:
+        The launcher adds `--local-rank=N` to the arguments of every rank. argparse stops each of them with
+        "unrecognized arguments" before anything is trained.
+
+    Example:
+        `ArgumentParser().parse_args()` and `os.environ["LOCAL_RANK"]`, started by torch.distributed.launch.
+
+    Fix:
+        Start it with torchrun, which passes the local rank in the environment alone.
+
+    Known limits:
+        Nothing is reported for a script with several parsers, with parse_known_args, or that passes its parser to other
+        functions.
+
+    Evidence:
+        hkchengrex/XMem#18; PyTorch documentation, torchrun (transitioning from torch.distributed.launch).
+    """
+    applicable = False
+    for launch in job.launches:
+        # A script that starts others parses its own arguments, not theirs.
+        own = job.about("strict_arguments", launch.scope)
+        strict = distinct([claim for claim in own if claim.span.path != launch.span.path])
+        if launch.launcher != "torch.distributed.launch":
+            continue
+        applicable = True
+        if job.about("local_rank_argument", launch.scope):
+            yield passed(launch.id)
+            continue
+        if not strict:
+            yield unknown(launch.id, "the options that the script accepts are unknown")
+            continue
+        yield failed(
+            launch.id,
+            "torch.distributed.launch adds `--local-rank` to the script's arguments, but"
+            f" {strict[0].span.path} declares no such option and accepts no others: every rank stops.",
+            at=launch,
+            also=((strict[0], "accepts only declared options"),),
+            remedy="Start it with torchrun, or give the launcher --use_env.",
+        )
+    if not applicable:
+        yield not_applicable(job.name, "nothing is started with torch.distributed.launch")
+
+
+@rule(
+    "LRK003",
+    "local-rank-same-for-all-processes",
+    severity=Severity.WARNING,
+    fix="unsafe",
+    confidence=Confidence.MEDIUM,
+    evidence=("pytorch/pytorch#85604",),
+)
+def local_rank_same_for_all_processes(job: Job) -> Iterator[Verdict]:
+    """A launcher of several ranks gives all of them the same local rank.
+
+    What it checks:
+        No fixed `--local_rank` comes after the script where the launcher starts several ranks on each node.
+
+    Why it matters:
+        Every rank of the node uses the same GPU, or every one behaves as rank 0 and tries to listen on the same port.
+
+    Example:
+        `torchrun --nproc_per_node=2 train.py --local_rank 0`.
+
+    Fix:
+        Remove it; the launcher sets LOCAL_RANK for each rank.
+
+    Known limits:
+        A script that reads LOCAL_RANK and ignores the option is not harmed. A negative value stands for "not given".
+
+    Evidence:
+        pytorch/pytorch#85604.
+    """
+    applicable = False
+    for launch in job.launches:
+        given = [c for c in job.about("local_rank", launch.scope) if c.source == "arguments"]
+        processes = job.setting("processes_per_node", launch.scope)
+        if not given or not processes or launch.launcher == "srun":
+            continue
+        applicable = True
+        undecided_verdict = why_unresolved((*given, *processes), launch)
+        fixed = numbers(job_value(given))
+        if undecided_verdict is not None:
+            yield unknown(
+                launch.id, f"{quoted(undecided_verdict[0])} is unknown: {undecided_verdict[1]}", at=undecided_verdict[0]
+            )
+        elif fixed and min(fixed) >= 0 and certainly_several(job_value(processes)):
+            yield failed(
+                launch.id,
+                f"`{given[0].spelling}` is passed to all {joined(numbers(job_value(processes)))} ranks of the node,"
+                " so all of them act as the same local rank.",
+                at=given[0],
+                also=((processes[0], "ranks of each node"),),
+                remedy="Remove it: the launcher sets LOCAL_RANK for each rank.",
+                # Unsafe: the script may require the option.
+                fix=make_fix(f"drop {given[0].spelling}", delete_word(given[0]), safe=False),
+            )
+        else:
+            yield passed(launch.id)
+    if not applicable:
+        yield not_applicable(job.name, "no launcher of several ranks passes a local rank")
+
+
+@rule(
+    "LRK004",
+    "ranked-script-without-launcher",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("https://docs.pytorch.org/docs/stable/elastic/run.html", "huggingface/accelerate#1324"),
+)
+def ranked_script_without_launcher(job: Job) -> Iterator[Verdict]:
+    """A script that reads its rank from the environment is started by plain python.
+
+    What it checks:
+        A script that a plain `python` line starts does not read `os.environ["RANK"]`, `["LOCAL_RANK"]` or
+        `["WORLD_SIZE"]` on every path through it.
+
+    Why it matters:
+        No launcher sets them, so the script stops with KeyError; where the variables are left over from an
+        interactive session, it waits for ranks that are never started.
+
+    Example:
+        `python train.py`, where train.py contains `local_rank = int(os.environ["LOCAL_RANK"])`.
+
+    Fix:
+        Start it with `torchrun --nproc_per_node=<GPUs> train.py`, or give the variables a default.
+
+    Known limits:
+        A variable that is read under a condition, or whose error is caught, is not counted. Variables that something
+        outside the script exports are not seen, so this is a warning.
+
+    Evidence:
+        torchrun documentation (which variables it sets); huggingface/accelerate#1324.
+    """
+    applicable = False
+    for claim in distinct(job.about("plain_program")):
+        needed = [c for c in job.about("required_variable") if c.span.path in texts(claim.value)]
+        if not needed:
+            continue
+        applicable = True
+        unresolved = why_unresolved((claim,))
+        if unresolved is not None:
+            yield unknown(claim.span.path, f"{quoted(claim)} is unknown: {unresolved[1]}", at=claim)
+            continue
+        yield failed(
+            claim.span.path,
+            f"{quoted(claim)} starts one process without rank variables, but the script needs"
+            f" {', '.join(str(joined(c.alternatives)) for c in needed)}: it stops with KeyError.",
+            at=claim,
+            also=tuple((c, "read here") for c in needed),
+            remedy=f"Start it with torchrun --nproc_per_node=<GPUs> {joined(claim.alternatives)}.",
+        )
+    for launch in job.launches if not applicable else ():
+        if job.about("required_variable", launch.scope):
+            applicable = True
+            yield passed(launch.id)
+    if not applicable:
+        yield not_applicable(job.name, "no script that needs a rank variable is started here")

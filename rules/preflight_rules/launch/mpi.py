@@ -1,0 +1,459 @@
+"""mpirun: slots, network interfaces, and variables that are not exported to other hosts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Claim, Job, Launch
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import numbers, texts
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import SCHEDULERS, certainly_several, counted, joined, placed, quoted, undecided
+
+#: Variables of communication libraries, which must be the same on all ranks.
+_LIBRARY_VARIABLES = lazy_pattern(
+    r"env\.(?:NCCL|GLOO|UCX|FI|RCCL|HOROVOD|TORCH_NCCL)_\w+|env\.(?:MASTER_ADDR|MASTER_PORT|LD_LIBRARY_PATH)"
+)
+
+
+def _mpi_launches(job: Job) -> Iterator[Launch]:
+    """The launches over several hosts by mpirun itself, not by horovodrun."""
+    for launch in job.launches:
+        if "mpirun" in launch.wrappers:
+            yield launch
+
+
+def _scheduled(job: Job) -> bool:
+    return any(claim.source in SCHEDULERS and not claim.scope.launch for claim in job.claims)
+
+
+def _implementation(job: Job, launch: Launch) -> tuple[str, ...]:
+    return texts(job_value(job.setting("mpi_implementation", launch.scope)))
+
+
+@rule(
+    "MPI001",
+    "mpi-hosts-without-slots",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("dstackai/dstack#2451", "open-mpi/ompi#3133", "https://docs.open-mpi.org/en/v5.0.x/launching-apps/"),
+)
+def mpi_hosts_without_slots(job: Job) -> Iterator[Verdict]:
+    """mpirun starts more processes than it lists hosts, and no host has a number of slots.
+
+    What it checks:
+        Where Open MPI's mpirun is given `-np` and a list of hosts, and starts more processes than there are hosts,
+        that each host has its number of slots (`slots=8`, `host:8`).
+
+    Why it matters:
+        A host without slots counts as one slot in a `--host` list; in a hostfile it counts as one slot, or as one for
+        each core: mpirun stops with "not enough slots available", or puts all ranks on the first hosts.
+
+    Example:
+        `mpirun -np 16 --hostfile hosts ./all_reduce_perf`, where `hosts` holds two bare addresses.
+
+    Fix:
+        Write `slots=8` after each host, with as many slots as it has GPUs.
+
+    Known limits:
+        Nothing is reported for MPICH and Intel MPI, which cycle through the list, for `--oversubscribe`, or inside a
+        batch job, whose allocation defines the slots.
+
+    Evidence:
+        dstackai/dstack#2451, open-mpi/ompi#3133; Open MPI documentation, launching applications.
+    """
+    applicable = False
+    for launch in _mpi_launches(job):
+        tasks, hosts = job.setting("tasks", launch.scope), job.value_claims("hosts", launch.scope)
+        if not tasks or not hosts or _scheduled(job) or _implementation(job, launch) == ("mpich",):
+            continue
+        applicable = True
+        undecided_verdict = undecided(launch.id, (*tasks, *hosts), launch)
+        lists = [value for claim in hosts for value in claim.alternatives if isinstance(value, tuple)]
+        slots = [c for c in job.about("host_slots") if c.scope.launch in ("", launch.id)]
+        requested = numbers(job_value(tasks))
+        if undecided_verdict is not None:
+            yield undecided_verdict
+        elif not all(lists):
+            yield unknown(launch.id, f"{quoted(hosts[0])} contains no host", at=hosts[0])
+        elif (
+            slots
+            or not lists
+            or not requested
+            or job.setting("oversubscribe", launch.scope)
+            or min(requested) <= max(len(found) for found in lists)
+        ):
+            yield passed(launch.id)
+        else:
+            yield _without_slots(launch, tasks[0], hosts[0], min(requested), len(lists[0]))
+    if not applicable:
+        yield not_applicable(job.name, "mpirun is given no list of hosts")
+
+
+def _without_slots(launch: Launch, tasks: Claim, hosts: Claim, requested: int, available: int) -> Verdict:
+    each, rest = divmod(requested, available)
+    in_file = hosts.source == "hostfile"
+    wanted = str(each) if not rest else "N"
+    return failed(
+        launch.id,
+        f"{quoted(tasks)} requests {counted(requested, 'process', 'processes')} on {counted(available, 'host')}, but"
+        f" {hosts.span.path if in_file else quoted(hosts)} gives no host a number of slots: Open MPI then uses the"
+        " cores or one slot for each host, and may stop with 'not enough slots available'.",
+        at=hosts,
+        also=((tasks, counted(requested, "process", "processes")),),
+        remedy=f"Write `slots={wanted}` after each host."
+        if in_file
+        else f"Write each host as `host:{wanted}` with the slots it has.",
+    )
+
+
+@rule(
+    "MPI002",
+    "mpi-interface-left-open",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("horovod/horovod#195", "horovod/horovod#310", "https://www.open-mpi.org/faq/?category=tcp"),
+)
+def mpi_interface_left_open(job: Job) -> Iterator[Verdict]:
+    """mpirun starts ranks on several hosts without choosing a network.
+
+    What it checks:
+        Where Open MPI's mpirun is given several hosts, that `btl_tcp_if_include` or `btl_tcp_if_exclude` is set, on
+        the line or in the environment, or that TCP is not used at all. If an ssh port shows that the hosts are
+        containers, it is a warning, otherwise advice.
+
+    Why it matters:
+        Open MPI tells peers the address of every interface it finds. Bridges of containers and virtual machines have
+        the same addresses on every host, or addresses that others cannot reach: "connect() failed: No route to host",
+        or a hang.
+
+    Example:
+        `mpirun -np 4 -H 10.0.0.1:2,10.0.0.2:2 -mca plm_rsh_args "-p 12345" python train.py`.
+
+    Fix:
+        Add `-mca btl_tcp_if_include eth0` with the interface, or the subnet, that all hosts share.
+
+    Known limits:
+        Whether a host has such bridges is checked by `preflight check`. Nothing is reported for MPICH and Intel MPI, or
+        for hosts that a scheduler chooses.
+
+    Evidence:
+        horovod/horovod#195, horovod/horovod#310; Open MPI FAQ, TCP.
+    """
+    applicable = False
+    for launch in _mpi_launches(job):
+        hosts = job.setting("hosts", launch.scope)
+        if not hosts or _scheduled(job) or _implementation(job, launch) == ("mpich",):
+            continue
+        applicable = True
+        nodes = job.setting("nodes", launch.scope)
+        undecided_verdict = undecided(launch.id, (*hosts, *nodes), launch)
+        if undecided_verdict is not None:
+            yield undecided_verdict
+        elif not certainly_several(job_value(nodes)) or _network_chosen(job, launch):
+            yield passed(launch.id)
+        else:
+            yield _no_network_finding(job, launch, hosts[0])
+    if not applicable:
+        yield not_applicable(job.name, "mpirun is given no list of hosts")
+
+
+def _network_chosen(job: Job, launch: Launch) -> bool:
+    for name in ("btl_tcp_if_include", "btl_tcp_if_exclude"):
+        if job.setting(f"env.OMPI_MCA_{name}", launch.scope):
+            return True
+    for name in ("btl", "pml", "mtl"):
+        for claim in job.setting(f"env.OMPI_MCA_{name}", launch.scope):
+            found = texts(claim.value)
+            # An unknown transport counts, and one other than TCP: another backend, a list without tcp, or ^tcp.
+            if name != "btl" and found != ("ob1",):
+                return True
+            if name == "btl" and (not found or any(_without_tcp(text) for text in found)):
+                return True
+    return False
+
+
+def _without_tcp(text: str) -> bool:
+    names = text.lstrip("^").split(",")
+    return ("tcp" in names) if text.startswith("^") else ("tcp" not in names)
+
+
+def _no_network_finding(job: Job, launch: Launch, hosts: Claim) -> Verdict:
+    ssh = job.setting("env.OMPI_MCA_plm_rsh_args", launch.scope)
+    port = next((c for c in ssh for text in texts(c.value) if re.search(r"-p\s*\d+", text)), None)
+    return failed(
+        launch.id,
+        f"{quoted(hosts)} names several hosts, and no option of mpirun chooses their network"
+        + (f"; {quoted(port)} shows that sshd, and so the ranks, run in containers" if port is not None else "")
+        + ": Open MPI advertises every interface, including bridges, and peers may dial an unreachable one.",
+        at=hosts,
+        also=((port, "ssh into a container"),) if port is not None else (),
+        remedy="Add `-mca btl_tcp_if_include eth0`, with the interface or the subnet that all hosts share.",
+        severity=None if port is not None else Severity.INFO,
+    )
+
+
+@rule(
+    "MPI003",
+    "mpi-variable-stays-behind",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=(
+        "NVIDIA/nccl#626",
+        "snowflakedb/ArcticTraining#316",
+        "https://www.open-mpi.org/faq/?category=running#mpirun-export-env",
+    ),
+)
+def mpi_variable_stays_behind(job: Job) -> Iterator[Verdict]:
+    """A variable is exported for the ranks, but mpirun does not pass it on to other hosts.
+
+    What it checks:
+        Where Open MPI's mpirun starts ranks on several listed hosts, that the variables of the communication
+        libraries which the script exports (NCCL_, GLOO_, UCX_, FI_, MASTER_ADDR, LD_LIBRARY_PATH ...) are passed on
+        with `-x`. In an MPIJob, every variable of the launcher that the workers do not have themselves.
+
+    Why it matters:
+        Over ssh only the ranks on the first host see what the script exported. The others run with another
+        interface, another transport or no address, and the first collective hangs.
+
+    Example:
+        `export NCCL_SOCKET_IFNAME=eth0` and `mpirun --allow-run-as-root -np 16 -H a:8,b:8 python train.py`.
+
+    Fix:
+        Add `-x NCCL_SOCKET_IFNAME` to the mpirun command.
+
+    Known limits:
+        Nothing is reported where Open MPI is not certain (MPICH and Intel MPI pass everything on), inside a batch job,
+        whose own daemons carry the environment, or for what mca_base_env_list names.
+
+    Evidence:
+        NVIDIA/nccl#626, snowflakedb/ArcticTraining#316; Open MPI FAQ, exporting variables.
+    """
+    applicable = False
+    for launch in _mpi_launches(job):
+        hosts, nodes = job.setting("hosts", launch.scope), job.setting("nodes", launch.scope)
+        if not hosts or _implementation(job, launch) != ("openmpi",) or _scheduled(job):
+            continue
+        passed_on = job.setting("passed_variables", launch.scope)
+        if job.setting("env.OMPI_MCA_mca_base_env_list", launch.scope) or not passed_on:
+            continue
+        applicable = True
+        undecided_verdict = undecided(launch.id, (*passed_on, *hosts, *nodes), launch)
+        if undecided_verdict is not None:
+            yield undecided_verdict
+            continue
+        left = [claim for claim in _exported(job, launch, passed_on[0]) if certainly_several(job_value(nodes))]
+        for claim in left[:3]:
+            name = claim.quantity.removeprefix("env.")
+            yield failed(
+                launch.id,
+                f"{placed(claim)} is exported, but mpirun does not pass it to other hosts without `-x {name}`: the"
+                " ranks there run without it.",
+                at=claim,
+                also=((hosts[0], "other hosts"),),
+                remedy=f"Add `-x {name}` to the mpirun command.",
+            )
+        if not left:
+            yield passed(launch.id)
+    for launch, workers in _launched_by_operator(job):
+        applicable = True
+        passed_on = job.setting("passed_variables", launch.scope)
+        undecided_verdict = undecided(launch.id, (*passed_on, workers), launch)
+        if undecided_verdict is not None:
+            yield undecided_verdict
+            continue
+        left = _kept_by_launcher(job, launch, workers, passed_on)
+        for claim in left[:3]:
+            name = claim.quantity.removeprefix("env.")
+            yield failed(
+                launch.id,
+                f"{quoted(claim)} of the launcher does not reach the {joined(workers.alternatives)} workers: mpirun"
+                f" passes it on only with `-x {name}`.",
+                at=claim,
+                also=((workers, "run the ranks"),),
+                remedy=f"Add `-x {name}` to mpirun, or give the variable to the workers too.",
+            )
+        if not left:
+            yield passed(launch.id)
+    if not applicable:
+        yield not_applicable(job.name, "Open MPI's mpirun is given no list of hosts")
+
+
+def _launched_by_operator(job: Job) -> Iterator[tuple[Launch, Claim]]:
+    """The launches of MPIJobs with Open MPI, and the claim about the number of their workers."""
+    for launch in _mpi_launches(job):
+        implementations = _implementation(job, launch)
+        if job.setting("hosts", launch.scope) or implementations not in ((), ("openmpi",)):
+            continue
+        for kind in job.about("workload"):
+            if kind.alternatives != ("kubeflow.org/MPIJob",):
+                continue
+            started = [c for c in job.about("workload_launch") if c.scope.launch == kind.scope.launch]
+            counts = [
+                claim
+                for claim in job.about("pod_replicas")
+                if claim.scope.launch == kind.scope.launch and claim.scope.role == "Worker"
+            ]
+            if counts and any(launch.id in claim.alternatives for claim in started):
+                yield launch, counts[0]
+
+
+def _kept_by_launcher(job: Job, launch: Launch, workers: Claim, passed_on: Sequence[Claim]) -> list[Claim]:
+    """Variables of the launcher that neither mpirun passes on nor the workers have."""
+    names = {str(name) for claim in passed_on for value in claim.alternatives for name in _names(value)}
+    own = {claim.quantity for claim in job.claims if claim.scope == workers.scope and claim.quantity.startswith("env.")}
+    return [
+        claim
+        for claim in job.environment(launch.scope)
+        if claim.span.path == workers.span.path
+        and claim.source == "environment"
+        and claim.quantity not in own
+        and claim.quantity.removeprefix("env.") not in names
+        and not claim.quantity.startswith("env.OMPI_")
+    ]
+
+
+def _names(value: object) -> tuple[object, ...]:
+    return value if isinstance(value, tuple) else ()
+
+
+def _exported(job: Job, launch: Launch, passed_on: Claim) -> list[Claim]:
+    """Variables of the communication libraries that the script exports and mpirun does not name."""
+    names = {str(name) for value in passed_on.alternatives if isinstance(value, tuple) for name in value}
+    return [
+        claim
+        for claim in job.environment(launch.scope)
+        if _LIBRARY_VARIABLES.fullmatch(claim.quantity)
+        and claim.source == "environment"
+        and claim.quantity.removeprefix("env.") not in names
+        and not claim.condition
+    ]
+
+
+#: Interfaces that every host has and that do not reach other hosts.
+_LOCAL = lazy_pattern(r"(?:lo|lo0|docker\d*|virbr\d*|br-[0-9a-f]+|veth\w*|cni\d*|flannel\S*|cali\w*|127\..*)")
+
+
+@rule(
+    "MPI004",
+    "mpi-interface-leads-nowhere",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("horovod/horovod#310", "horovod/horovod#195", "https://www.open-mpi.org/faq/?category=tcp"),
+)
+def mpi_interface_leads_nowhere(job: Job) -> Iterator[Verdict]:
+    """mpirun over several hosts uses an interface that does not reach other hosts.
+
+    What it checks:
+        `btl_tcp_if_include` and `oob_tcp_if_include` of a run over several hosts name at least one interface that is
+        not the loopback, nor a bridge of containers or virtual machines.
+
+    Why it matters:
+        Ranks of different hosts cannot connect: "No route to host", "Unable to reach", or a hang in MPI_Init.
+
+    Example:
+        `mpirun -np 8 -H a:4,b:4 -mca btl_tcp_if_include docker0 python train.py`.
+
+    Fix:
+        Name the interface or the subnet that all hosts share: `-mca btl_tcp_if_include 10.0.0.0/16`.
+
+    Known limits:
+        Interfaces with any other name are assumed to reach the other hosts.
+
+    Evidence:
+        horovod/horovod#310, horovod/horovod#195; Open MPI FAQ, TCP.
+    """
+    applicable = False
+    for launch in _mpi_launches(job):
+        names = ("env.OMPI_MCA_btl_tcp_if_include", "env.OMPI_MCA_oob_tcp_if_include")
+        chosen = [claim for name in names for claim in job.setting(name, launch.scope)]
+        nodes = job.setting("nodes", launch.scope)
+        if not chosen or not nodes:
+            continue
+        applicable = True
+        undecided_verdict = undecided(launch.id, (*chosen, *nodes), launch)
+        if undecided_verdict is not None:
+            yield undecided_verdict
+            continue
+        bad = next((claim for claim in chosen if _is_node_local(texts(claim.value))), None)
+        if bad is None or not certainly_several(job_value(nodes)):
+            yield passed(launch.id)
+        else:
+            yield failed(
+                launch.id,
+                f"{quoted(bad)} does not reach other hosts, but {placed(nodes[0])} makes ranks on several hosts"
+                f" connect.",
+                at=bad,
+                also=((nodes[0], "several hosts"),),
+                remedy="Name the interface, or the subnet, that all hosts share.",
+            )
+    if not applicable:
+        yield not_applicable(job.name, "no option of mpirun names an interface")
+
+
+def _is_node_local(claims: tuple[str, ...]) -> bool:
+    return bool(claims) and all(
+        all(_LOCAL.fullmatch(name.strip()) for name in text.split(",") if name.strip()) for text in claims
+    )
+
+
+@rule(
+    "MPI005",
+    "mpirun-as-root",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("open-mpi/ompi#4451", "chainer/chainermn#70", "FedML-AI/FedML#456"),
+)
+def mpirun_as_root(job: Job) -> Iterator[Verdict]:
+    """Open MPI's mpirun is started as root, which it rejects.
+
+    What it checks:
+        Where mpirun comes after `sudo`, or in a container that `docker run` or `podman run` starts, that it has
+        `--allow-run-as-root` or both variables that stand for it.
+
+    Why it matters:
+        Open MPI stops with "mpirun has detected an attempt to run as root" before anything is started.
+
+    Example:
+        `docker run --gpus all image mpirun -np 8 -x NCCL_DEBUG python train.py`.
+
+    Fix:
+        Run as another user, or add `--allow-run-as-root`.
+
+    Known limits:
+        An image that sets another user is not recognized; nothing is reported where Open MPI is not certain, nor
+        where the line names a user.
+
+    Evidence:
+        open-mpi/ompi#4451, chainer/chainermn#70, FedML-AI/FedML#456.
+    """
+    applicable = False
+    for launch in _mpi_launches(job):
+        before = launch.wrappers[: launch.wrappers.index("mpirun")]
+        root = next((name for name in before if name in ("sudo", "docker", "podman")), None)
+        if root is None or _implementation(job, launch) != ("openmpi",):
+            continue
+        applicable = True
+        variables = [job.setting(f"env.OMPI_ALLOW_RUN_AS_ROOT{end}", launch.scope) for end in ("", "_CONFIRM")]
+        program = job.setting("mpi_implementation", launch.scope)[0]
+        hidden = undecided(launch.id, job.setting("passed_variables", launch.scope), launch)
+        if job.setting("runs_as_root", launch.scope) or all(variables) or _USER.search(program.span.snippet):
+            yield passed(launch.id)
+        elif hidden is not None:
+            yield unknown(launch.id, "some options of mpirun are unknown", at=launch)
+        else:
+            yield failed(
+                launch.id,
+                f"{quoted(program)} runs as root here ({root}) without --allow-run-as-root: Open MPI stops at once.",
+                at=program,
+                also=((launch, "never started"),),
+                remedy="Run it as another user, or add --allow-run-as-root.",
+            )
+    if not applicable:
+        yield not_applicable(job.name, "no mpirun is known to run as root")
+
+
+_USER = lazy_pattern(r"\s(?:-u|--user)[\s=]")

@@ -1,0 +1,318 @@
+"""The file that a launcher gets as its program, and what the program gets from its launch."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Job, Known, Launch
+from preflight.model.job.value import texts
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import distinct, placed, quoted, why_unresolved
+
+#: Launchers that hand their first positional argument to Python.
+_PYTHON_LAUNCHERS = frozenset(("torchrun", "torch.distributed.launch", "deepspeed", "accelerate", "paddle"))
+#: Launchers whose variables for a rank are known.
+_TORCH_LAUNCHERS = frozenset(("torchrun", "torch.distributed.launch"))
+_OPTION = lazy_pattern(r"--[A-Za-z][\w.-]*")
+#: Ends of the names of files that Python cannot run.
+_DATA = (".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".txt", ".md", ".csv", ".jsonl", ".parquet")
+
+
+@rule(
+    "LCH019",
+    "configuration-given-as-program",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("PaddlePaddle/PaddleDetection#5092", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
+)
+def configuration_given_as_program(job: Job) -> Iterator[Verdict]:
+    """A launcher gets a configuration where it expects the program.
+
+    What it checks:
+        The first word after the options of torchrun, deepspeed, `accelerate launch` or `paddle.distributed.launch` does
+        not end as a configuration or data file does (.yaml, .json, .toml, .txt and the like).
+
+    Why it matters:
+        Every rank runs `python FILE`, which ends with a SyntaxError or NameError at the file's first lines.
+
+    Example:
+        `python -m paddle.distributed.launch --gpus 0,1 configs/yolo.yml`.
+
+    Fix:
+        Put the program before the configuration: `... --gpus 0,1 tools/train.py -c configs/yolo.yml`.
+
+    Known limits:
+        Launches with --no_python or --module are left alone.
+
+    Evidence:
+        PaddlePaddle/PaddleDetection#5092; torchrun documentation (training_script).
+    """
+    applicable = False
+    for launch in job.launches:
+        if launch.launcher not in _PYTHON_LAUNCHERS:
+            continue
+        applicable = True
+        line = launch.span.snippet
+        if not launch.program or job.about("unknown_option", launch.scope):
+            yield unknown(launch.id, "the program of this launch is not known", at=launch)
+        elif "--no_python" in line or "--no-python" in line:
+            yield passed(launch.id)
+        elif (later := _program_after(launch)) is not None:
+            yield failed(
+                launch.id,
+                f"`{launch.program}` is where {launch.launcher} expects the Python program, and `{later}` comes after"
+                " it: an option before takes one value only.",
+                at=launch,
+                remedy=f"Put the values of that option together (`--option=A,B`), so that `{later}` comes first.",
+            )
+        elif not launch.program.lower().endswith(_DATA):
+            yield passed(launch.id)
+        else:
+            yield failed(
+                launch.id,
+                f"`{launch.program}` is where {launch.launcher} expects the Python program: each process would run it"
+                " with Python and stop.",
+                at=launch,
+                remedy=f"Put the program before `{launch.program}`.",
+            )
+    if not applicable:
+        yield not_applicable(job.name, "no launcher runs a Python program")
+
+
+def _program_after(launch: Launch) -> str | None:
+    """The script among the arguments of a launch whose program has the form of a plain word."""
+    as_module = re.search(r"\s(?:-m|--module)\s", launch.span.snippet)
+    if as_module is not None or not re.fullmatch(r"\w+", launch.program):
+        return None
+    words = itertools.takewhile(lambda word: word is not None and not word.startswith("-"), launch.arguments)
+    return next((word for word in words if word is not None and word.endswith(".py")), None)
+
+
+@rule(
+    "LCH021",
+    "blank-after-backslash",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("hiyouga/LlamaFactory#3301", "https://www.gnu.org/software/bash/manual/html_node/Escape-Character.html"),
+)
+def blank_after_backslash(job: Job) -> Iterator[Verdict]:
+    """A backslash at the end of a line of a launch is followed by a blank, so the command ends there.
+
+    What it checks:
+        No word of a launch line is an escaped blank.
+
+    Why it matters:
+        A backslash continues a line only directly before its end. Before a blank it makes the blank a word: the
+        launcher gets that word as its program or an argument, and the shell takes the next line for a command.
+
+    Example:
+        `deepspeed --hostfile hosts \\ ` and `train.py` on the next line.
+
+    Fix:
+        Remove the blank after the backslash.
+
+    Known limits:
+        A blank that is meant as an argument is written in quotes, which is not reported.
+
+    Evidence:
+        Bash manual, escape character; hiyouga/LlamaFactory#3301.
+    """
+    applicable = False
+    for launch in job.launches:
+        applicable = True
+        found = [claim for claim in job.about("blank_word", launch.scope) if claim.scope.launch == launch.id]
+        if not found:
+            yield passed(launch.id)
+            continue
+        if found[0].condition:
+            yield unknown(launch.id, f"{quoted(found[0])} is in the branch `{found[0].condition}`", at=found[0])
+            continue
+        yield failed(
+            launch.id,
+            f"{quoted(found[0])} is a backslash before a blank: the command of {launch.launcher} ends on this line, and"
+            " the next line is a command of its own.",
+            at=found[0],
+            remedy="Remove the blank after the backslash.",
+        )
+    if not applicable:
+        yield not_applicable(job.name, "the job has no launch line")
+
+
+@rule(
+    "LCH020",
+    "program-option-unknown",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=(
+        "https://docs.python.org/3/library/argparse.html",
+        "PaddlePaddle/PaddleOCR#14195",
+        "PaddlePaddle/PaddleOCR#3327",
+    ),
+)
+def program_option_unknown(job: Job) -> Iterator[Verdict]:
+    """A program is given an option that its own parser does not declare, and stops.
+
+    What it checks:
+        Every option after the program is one that the program's parser declares, or the beginning of one, where the
+        script declares all options of its only parser by name and parses them strictly.
+
+    Why it matters:
+        argparse ends every rank with `unrecognized arguments` before training begins. Often the option is the
+        launcher's and stands on the wrong side of the program.
+
+    Example:
+        `python -m paddle.distributed.launch tools/train.py --gpus 0,1 -c c.yml`.
+
+    Fix:
+        Put an option of the launcher before the program, correct the name, or declare it.
+
+    Known limits:
+        A parser that takes known arguments only, passes on the rest, or that another function fills is not judged.
+
+    Evidence:
+        Documentation of argparse (unrecognized arguments); PaddlePaddle/PaddleOCR#14195 and #3327.
+    """
+    applicable = False
+    for launch in job.launches:
+        declared = distinct(job.about("declared_options", launch.scope))
+        if len(declared) != 1 or declared[0].span.path not in _places_of(job, launch):
+            continue
+        applicable = True
+        known = {str(name) for value in declared[0].alternatives if isinstance(value, tuple) for name in value}
+        given = [text.partition("=")[0] for text in _words(launch)]
+        strange = [name for name in given if not any(each == name or each.startswith(name) for each in known)]
+        if strange:
+            yield failed(
+                launch.id,
+                f"`{strange[0]}` is given to `{launch.program}`, whose parser ({placed(declared[0])}) declares no such"
+                " option: every rank stops with `unrecognized arguments`.",
+                at=launch,
+                also=((declared[0], "parsed here"),),
+                remedy=f"Put `{strange[0]}` before `{launch.program}` if it is the launcher's, or declare it.",
+            )
+        elif None in launch.arguments:
+            yield unknown(launch.id, "some of the program's arguments are not known", at=launch)
+        else:
+            yield passed(launch.id)
+    if not applicable:
+        yield not_applicable(job.name, "no program's parser is known completely")
+
+
+def _places_of(job: Job, launch: Launch) -> set[str]:
+    """The file that holds the program: its own, or the script or notebook that writes it first."""
+    written = {claim.span.path for claim in job.about("script") if Known(launch.program) == claim.value}
+    return {launch.program, *written}
+
+
+def _words(launch: Launch) -> Iterator[str]:
+    """The options among the arguments of a program, up to one that is not known, after which a word may be a value."""
+    for text in launch.arguments:
+        if text is None or text == "--":
+            return
+        if _OPTION.fullmatch(text.partition("=")[0]):
+            yield text
+
+
+@rule(
+    "LRK005",
+    "launcher-option-without-launcher",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("open-mmlab/mmdetection#1596", "zhengchen1999/DAT#31"),
+)
+def launcher_option_without_launcher(job: Job) -> Iterator[Verdict]:
+    """A program is told that a launcher started it, and plain python starts it.
+
+    What it checks:
+        A program that plain python starts without RANK is not given `--launcher pytorch`.
+
+    Why it matters:
+        The program then reads RANK, which nothing sets, and stops with KeyError.
+
+    Example:
+        `python tools/train.py config.py --launcher pytorch`.
+
+    Fix:
+        Start it with `torchrun --nproc_per_node=<GPUs>`, or give `--launcher none`.
+
+    Known limits:
+        Variables that something outside the files sets are not seen, so this is a warning.
+
+    Evidence:
+        open-mmlab/mmdetection#1596; zhengchen1999/DAT#31.
+    """
+    applicable = False
+    for claim in distinct(job.about("launcher_option")):
+        applicable = True
+        unresolved = why_unresolved((claim,))
+        if unresolved is not None:
+            yield unknown(claim.span.path, f"{quoted(claim)} is unknown: {unresolved[1]}", at=claim)
+        elif claim.alternatives == ("pytorch",):
+            yield failed(
+                claim.span.path,
+                f"{quoted(claim)} tells the program that a launcher started it, but plain python does: RANK is not set,"
+                " and the program stops with KeyError.",
+                at=claim,
+                remedy="Start it with `torchrun --nproc_per_node=<GPUs>`, or give `--launcher none`.",
+            )
+        else:
+            yield passed(claim.span.path)
+    if not applicable:
+        yield not_applicable(job.name, "plain python starts no program with `--launcher`")
+
+
+@rule(
+    "LRK006",
+    "node-variable-never-set",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("microsoft/MeshTransformer#16", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
+)
+def node_variable_never_set(job: Job) -> Iterator[Verdict]:
+    """A program needs a variable of its node that its launcher does not set.
+
+    What it checks:
+        A program that torchrun starts does not read `os.environ["NODE_RANK"]` and the like on every path through it,
+        unless the launch exports the variable.
+
+    Why it matters:
+        torchrun sets GROUP_RANK, RANK and LOCAL_RANK, but not NODE_RANK: every rank stops with KeyError.
+
+    Example:
+        `node_rank = int(os.environ["NODE_RANK"])` and `torchrun --nproc_per_node=8 train.py`.
+
+    Fix:
+        Read GROUP_RANK, give the variable a default, or export it before the launch.
+
+    Known limits:
+        Variables that something outside the files exports are not seen, so this is a warning.
+
+    Evidence:
+        microsoft/MeshTransformer#16; torchrun documentation (environment variables).
+    """
+    applicable = False
+    for launch in job.launches:
+        needed = [c for c in job.about("required_node_variable", launch.scope) if launch.launcher in _TORCH_LAUNCHERS]
+        for claim in distinct(needed):
+            name = next(iter(texts(claim.value)), "")
+            applicable = True
+            exported = job.about(f"env.{name}", launch.scope)
+            if exported:
+                yield passed(launch.id)
+            elif launch.wrappers:
+                yield unknown(launch.id, f"`{launch.wrappers[0]}` may set {name}", at=claim)
+            else:
+                yield failed(
+                    launch.id,
+                    f"{quoted(claim)} needs {name}, which {launch.launcher} does not set and nothing exports: every"
+                    " rank stops with KeyError.",
+                    at=claim,
+                    also=((launch, "started here"),),
+                    remedy="Read GROUP_RANK instead of NODE_RANK, give the variable a default, or export it.",
+                )
+    if not applicable:
+        yield not_applicable(job.name, "no program under torchrun needs a variable of its node")

@@ -1,0 +1,476 @@
+"""Framework versions: not pinned although every node installs its own, or different in two places."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Claim, Job, Launch, Span, Unresolved
+from preflight.model.job.value import texts
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.data_tables import built_for
+from preflight_rules.helpers import (
+    AGENT_LAUNCHERS,
+    SPREADING_WRAPPERS,
+    certainly_several,
+    nodes_spanned,
+    placed,
+    quoted,
+    where,
+)
+
+_PACKAGE = lazy_pattern(r"(?P<name>[a-z0-9][a-z0-9-]*)(?P<version>.*)")
+#: Frameworks whose releases change the protocol between ranks or the checkpoint format.
+_PROTOCOL_FRAMEWORKS = frozenset(
+    (
+        *("torch", "paddlepaddle", "tensorflow", "jax", "horovod", "deepspeed", "ray", "accelerate", "lightning"),
+        *("megatron-core", "mosaicml", "colossalai", "mpi4py"),
+    )
+)
+#: The official images whose tag begins with the release of the framework in them.
+_IMAGE = lazy_pattern(
+    r"\b(?P<name>pytorch/pytorch|paddlepaddle/paddle|tensorflow/tensorflow):v?(?P<version>\d+\.\d+(?:\.\d+)?)(?=-|$)"
+)
+_OF_IMAGE = {"pytorch/pytorch": "torch", "paddlepaddle/paddle": "paddlepaddle", "tensorflow/tensorflow": "tensorflow"}
+_IMAGE_CUDA = lazy_pattern(r"(?:nvidia/cuda:|-cuda)(?P<cuda>\d{1,2}\.\d)")
+#: Packages that compile against the installed CUDA toolkit and require the release that torch was built for.
+_COMPILING = frozenset({"deepspeed", "flash-attn", "apex", "transformer-engine", "xformers"})
+_COMPANIONS = ("torchvision", "torchaudio")
+
+
+class _Package(NamedTuple):
+    """A framework and the version specifier that one place gives it; empty for any version."""
+
+    name: str
+    version: str
+    claim: Claim
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the specifier has no upper bound, so that the installed release depends on the day."""
+        return not re.search(r"==|~=|<", self.version)
+
+
+def _packages(job: Job) -> tuple[_Package, ...]:
+    found: list[_Package] = []
+    for claim in job.about("package"):
+        for text in texts(claim.value):
+            match = _PACKAGE.fullmatch(text)
+            if match is not None:
+                found.append(_Package(match["name"], match["version"], claim))
+    return tuple(found)
+
+
+def _image_frameworks(job: Job) -> tuple[_Package, ...]:
+    return tuple(
+        _Package(_OF_IMAGE[match["name"]], f"=={match['version']}", claim)
+        for claim in job.about("container")
+        for text in texts(claim.value)
+        if (match := _IMAGE.search(text))
+    )
+
+
+@rule(
+    "VLK001",
+    "framework-version-open-on-each-node",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("NVIDIA/nccl#286", "Unakar/Logic-RL#30", "deepspeedai/DeepSpeed#3011"),
+)
+def framework_version_open_on_each_node(job: Job) -> Iterator[Verdict]:
+    """Every node installs the framework when the job starts, without a pinned release.
+
+    What it checks:
+        A line that installs packages and runs on each of several nodes gives every framework it names, itself or
+        through a requirement file, a version or at least an upper bound.
+
+    Why it matters:
+        A node that joins later, is replaced, or has an older wheel in its cache installs a different release from the
+        others. Ranks of different releases fail to connect, or hang in their first collective.
+
+    Example:
+        `pip install torch deepspeed` above `torchrun --nnodes=4 ... train.py` in a script that runs on each node.
+
+    Fix:
+        Write the release (`torch==2.5.1`), or install once into an image or a shared environment.
+
+    Known limits:
+        A lower bound alone (`torch>=2`) counts as not pinned. Lines of a batch script that run on the first node alone
+        are not checked.
+
+    Evidence:
+        NVIDIA/nccl#286, deepspeedai/DeepSpeed#3011 and Unakar/Logic-RL#30: nodes with different releases.
+    """
+    lines = job.about("installing_line")
+    packages = [package for package in _packages(job) if package.name in _PROTOCOL_FRAMEWORKS]
+    applicable = False
+    for line in lines:
+        found = {launch.id: (_on_each_node(job, launch, line), launch) for launch in job.launches}
+        launch = next((launch for sure, launch in found.values() if sure), None)
+        maybe = next((launch for sure, launch in found.values() if sure is None), None)
+        applicable = applicable or launch is not None or maybe is not None
+        if launch is None:
+            if maybe is not None:
+                yield unknown(maybe.id, "the number of nodes is not given", at=line)
+            continue
+        named = {r.target for r in job.references if r.role == "requirements" and _is_on_line(r.span, line)}
+        package = [p for p in packages if _is_on_line(p.claim.span, line) or p.claim.span.path in named]
+        loose = [p for p in package if p.is_open]
+        hidden = next((c for c in _unresolved(job) if _is_on_line(c.span, line)), None)
+        if not loose and hidden is not None:
+            yield unknown(launch.id, f"the version of {quoted(hidden)} is known only at run time", at=hidden)
+            continue
+        if not loose:
+            yield passed(launch.id)
+            continue
+        first, nodes = loose[0], nodes_spanned(job, launch)[1]
+        names = ", ".join(dict.fromkeys(p.name for p in loose))
+        yield failed(
+            launch.id,
+            f"{quoted(line)} ({where(line)}) runs on every node that {placed(nodes[0])} counts,"
+            f" and {quoted(first.claim)} does not pin the release ({names}): nodes can end up with different ones.",
+            at=first.claim,
+            also=((line, "runs on every node"), (nodes[0], "several nodes")),
+            remedy=f"Pin the release, such as `{first.name}==X.Y.Z`, or install it once in the image.",
+        )
+    if not applicable:
+        yield not_applicable(job.name, "nothing is installed on each of several nodes")
+
+
+def _is_on_line(span: Span, line: Claim) -> bool:
+    own = line.span
+    return span.path == own.path and own.line <= span.line and span.end_line <= own.end_line
+
+
+def _unresolved(job: Job) -> tuple[Claim, ...]:
+    return tuple(claim for claim in job.about("package") if isinstance(claim.value, Unresolved))
+
+
+def _on_each_node(job: Job, launch: Launch, line: Claim) -> bool | None:
+    """Whether an install line of the launch's own script runs on each of several nodes; None if unknown."""
+    value, claims = nodes_spanned(job, launch)
+    if launch.span.path != line.span.path or not claims:
+        return False
+    batch = any(claim.source == "slurm" for claim in job.about("nodes"))
+    starts_itself = launch.launcher in AGENT_LAUNCHERS and not SPREADING_WRAPPERS.intersection(launch.wrappers)
+    if line.source not in SPREADING_WRAPPERS and (batch or not starts_itself):
+        return False
+    if isinstance(value, Unresolved):
+        return None
+    return certainly_several(value)
+
+
+@rule(
+    "VLK002",
+    "framework-versions-differ",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("NVIDIA/nccl#286", "deepspeedai/DeepSpeed#3011", "ray-project/ray#47792"),
+)
+def framework_versions_differ(job: Job) -> Iterator[Verdict]:
+    """Two places of one job request different releases of the same framework.
+
+    What it checks:
+        Requirement files, install commands and image tags of PyTorch, PaddlePaddle and TensorFlow in one job request
+        releases of a framework that one installation can satisfy.
+
+    Why it matters:
+        Ranks of different releases are incompatible: they fail to connect, hang in a collective, or
+        cannot read a checkpoint. If both places install into one environment, pip fails, or the second installation
+        replaces what the image was built around.
+
+    Example:
+        `torch==2.1.0` in the requirements of the trainers and `torch==2.3.0` in those of the servers.
+
+    Fix:
+        Name the release once, in a file that all nodes and roles install from.
+
+    Known limits:
+        Only places that fix a release, or exclude one that another fixes, are compared; lines in branches are not.
+
+    Evidence:
+        NVIDIA/nccl#286, deepspeedai/DeepSpeed#3011, ray-project/ray#47792.
+    """
+    package = [
+        p
+        for p in (*_packages(job), *_image_frameworks(job))
+        if p.name in _PROTOCOL_FRAMEWORKS and not p.claim.condition
+    ]
+    names = dict.fromkeys(p.name for p in package)
+    for name in names:
+        mine = [p for p in package if p.name == name]
+        pair = next(
+            (
+                (release, other)
+                for i, release in enumerate(mine)
+                for other in mine[i + 1 :]
+                if _exclude(release.version, other.version)
+            ),
+            None,
+        )
+        if pair is None:
+            yield passed(f"{job.name} {name}")
+            continue
+        release, other = pair
+        yield failed(
+            f"{job.name} {name}",
+            f"{placed(release.claim)} and {placed(other.claim)} request incompatible releases of {name}.",
+            at=release.claim,
+            also=((other.claim, "the other release"),),
+            remedy=f"Name one release of {name} for all nodes and roles of the job.",
+        )
+    for claim in _unresolved(job):
+        yield unknown(job.name, f"the version of {quoted(claim)} is known only at run time", at=claim)
+    if not names and not _unresolved(job):
+        yield not_applicable(job.name, "no framework release is specified")
+
+
+def _exclude(release: str, other: str) -> bool:
+    """Whether one specifier pins a release that the other excludes."""
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    for fixed, against in ((release, other), (other, release)):
+        version = _fixed_release(fixed)
+        if version and against:
+            try:
+                # The local part of a wheel's version (2.1.0+cu118) does not matter between ranks.
+                if not SpecifierSet(re.sub(r"\+[\w.]+", "", against)).contains(version, prereleases=True):
+                    return True
+            except InvalidSpecifier:
+                return False
+    return False
+
+
+def _fixed_release(specifier: str) -> str:
+    match = re.fullmatch(r"={2,3}(\d[\w.]*?)(?:\+[\w.]+)?", specifier)
+    return match[1] if match else ""
+
+
+@rule(
+    "VLK003",
+    "wheel-and-image-cuda-differ",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("deepspeedai/DeepSpeed#3223", "deepspeedai/DeepSpeed#2902"),
+)
+def wheel_and_image_cuda_differ(job: Job) -> Iterator[Verdict]:
+    """The wheels are built for a different major release of CUDA than the image contains.
+
+    What it checks:
+        If the tag of the image and the wheels (`+cu118`, a wheel address that ends in `/cu118`, `pytorch-cuda=11.8`)
+        both name a CUDA release, the major releases are the same. It matters most beside packages that compile when
+        they are installed or first used (DeepSpeed, flash-attn, Apex, Transformer Engine); without one it is advice.
+        Wheels that one Dockerfile installs are for one CUDA release.
+
+    Why it matters:
+        torch brings its own CUDA libraries, but extensions are compiled with the toolkit of the image, and DeepSpeed
+        stops with `CUDAMismatchException` when the two differ.
+
+    Example:
+        `nvidia/cuda:12.1.0-devel-ubuntu22.04` and `pip install torch==2.1.0+cu118 deepspeed`.
+
+    Fix:
+        Use wheels built for the CUDA of the image, or an image with the CUDA of the wheels.
+
+    Known limits:
+        Only releases that the files name are compared. Minor releases of one major release are treated as compatible.
+
+    Evidence:
+        deepspeedai/DeepSpeed#3223 and #2902.
+    """
+    images = [
+        (match["cuda"], claim)
+        for quantity in ("container", "image_base")
+        for claim in job.about(quantity)
+        for text in texts(claim.value)
+        if (match := _IMAGE_CUDA.search(text))
+    ]
+    wheels = [(text, claim) for claim in job.about("wheel_cuda") for text in texts(claim.value) if not claim.condition]
+    mixed = _differing_wheels(wheels)
+    if mixed is not None:
+        (first, one), (second, other) = mixed
+        yield failed(
+            job.name,
+            f"{placed(other)} takes wheels for CUDA {second} into the image that {placed(one)} fills with wheels for"
+            f" CUDA {first}: importing the second one stops at a library or operator that is missing.",
+            at=other,
+            also=((one, f"CUDA {first}"),),
+            remedy="Install all of them from one index, for one CUDA release.",
+        )
+        return
+    if not images or not wheels:
+        yield not_applicable(job.name, "the image and the wheels do not both specify a CUDA release")
+        return
+    (of_image, image), (of_wheel, wheel) = images[0], wheels[0]
+    if len({cuda for cuda, _ in images}) > 1 or len({cuda for cuda, _ in wheels}) > 1:
+        yield unknown(job.name, "several CUDA releases are named", at=image)
+        return
+    if of_image.partition(".")[0] == of_wheel.partition(".")[0]:
+        yield passed(job.name)
+        return
+    compiling = next((p for p in _packages(job) if p.name in _COMPILING), None)
+    yield failed(
+        job.name,
+        f"{placed(wheel)} installs wheels for CUDA {of_wheel}, but {placed(image)} contains CUDA {of_image}"
+        + (f", with which {quoted(compiling.claim)} is compiled." if compiling else "."),
+        at=wheel,
+        also=((image, f"CUDA {of_image}"), *(((compiling.claim, "compiled there"),) if compiling else ())),
+        remedy=f"Use wheels for CUDA {of_image}, or an image with CUDA {of_wheel}.",
+        severity=Severity.WARNING if compiling or "paddle" in wheel.spelling else Severity.INFO,
+    )
+
+
+def _differing_wheels(wheels: Sequence[tuple[str, Claim]]) -> tuple[tuple[str, Claim], tuple[str, Claim]] | None:
+    """Two wheels for different CUDA releases that one Dockerfile installs."""
+    built = [(cuda, claim) for cuda, claim in wheels if claim.source == "image"]
+    for other in built[1:]:
+        if other[0] != built[0][0] and other[1].span.path == built[0][1].span.path:
+            return built[0], other
+    return None
+
+
+@rule(
+    "VLK005",
+    "torch-companion-built-for-another-torch",
+    severity=Severity.WARNING,
+    evidence=("https://github.com/pytorch/vision#installation", "pytorch/vision#8985"),
+)
+def torch_companion_built_for_another_torch(job: Job) -> Iterator[Verdict]:
+    """torchvision or torchaudio is pinned to a release that is built for a different torch release.
+
+    What it checks:
+        If one file or line pins torch and torchvision (or torchaudio), the two releases belong together.
+
+    Why it matters:
+        Each of their wheels requires exactly one release of torch: pip stops with `ResolutionImpossible`, or, told to
+        ignore dependencies, import fails with `operator torchvision::nms does not exist`.
+
+    Example:
+        `pip install torch==2.3.0 torchvision==0.17.0`: that torchvision is built for torch 2.2.
+
+    Fix:
+        Use the release from the table at https://github.com/pytorch/vision#installation.
+
+    Known limits:
+        Major and minor releases are compared, and only those that `data/companions.toml` lists.
+
+    Evidence:
+        The table of pytorch/vision; pytorch/vision#8985.
+    """
+    packages = [p for p in _packages(job) if not p.claim.condition]
+    applicable = False
+    for claim in _unresolved(job):
+        beside = next((p for p in packages if p.name in _COMPANIONS and _is_same_source(p.claim, claim)), None)
+        if beside is not None:
+            applicable = True
+            yield unknown(job.name, f"the version of {quoted(claim)} is known only at run time", at=claim)
+    for torch in packages:
+        mine = _minor(torch.version) if torch.name == "torch" else ""
+        for other in packages:
+            if not mine or other.name not in _COMPANIONS or not _is_same_source(torch.claim, other.claim):
+                continue
+            pairs, theirs = built_for(other.name), _minor(other.version)
+            if mine not in pairs or theirs not in pairs.values():
+                continue
+            applicable = True
+            if pairs[mine] == theirs:
+                yield passed(f"{job.name} {other.name}")
+                continue
+            wanted = next(release for release, companion in pairs.items() if companion == theirs)
+            yield failed(
+                f"{job.name} {other.name}",
+                f"{placed(other.claim)} is built for torch {wanted}, but {placed(torch.claim)} requests torch {mine}.",
+                at=other.claim,
+                also=((torch.claim, "torch"),),
+                remedy=f"Install {other.name} {pairs[mine]}, which is built for torch {mine}.",
+            )
+    if not applicable:
+        yield not_applicable(job.name, "torch and torchvision or torchaudio are not pinned together")
+
+
+def _is_same_source(release: Claim, other: Claim) -> bool:
+    return release.span.path == other.span.path and release.source == other.source
+
+
+def _minor(specifier: str) -> str:
+    match = re.match(r"(?:={2,3}|~=)(\d+\.\d+)(?![\d])", specifier)
+    return match[1] if match else ""
+
+
+@rule(
+    "VLK018",
+    "framework-build-of-the-day",
+    severity=Severity.WARNING,
+    evidence=("https://pytorch.org/get-started/locally/", "pytorch/pytorch#116977"),
+)
+def framework_build_of_the_day(job: Job) -> Iterator[Verdict]:
+    """A nightly or unpinned build of a framework is installed for a job on several nodes.
+
+    What it checks:
+        No line installs a nightly (`--pre`, an index of nightlies, Paddle's develop wheels), and the Dockerfile of a
+        job on several nodes pins the releases of the frameworks that it installs (otherwise informational).
+
+    Why it matters:
+        Two builds of the image, or two nodes, get different code under one name: a job that ran yesterday stops today,
+        and nobody can rebuild what trained a model.
+
+    Example:
+        `RUN pip install --pre torch`.
+
+    Fix:
+        Pin a release; for a nightly write its date, such as `torch==2.6.0.dev20241112`.
+
+    Known limits:
+        An image whose digest is pinned where it is used is reproducible all the same.
+
+    Evidence:
+        PyTorch's installation page (nightlies are not fully tested); pytorch/pytorch#116977 (a nightly with
+        another NCCL).
+    """
+    applicable = False
+    pinned = any(".dev" in package.version for package in _packages(job))
+    for claim in job.about("nightly_build"):
+        applicable = True
+        if claim.condition:
+            yield unknown(job.name, f"{quoted(claim)} applies under `{claim.condition}`", at=claim)
+            continue
+        if pinned:
+            yield passed(job.name)
+            continue
+        yield failed(
+            job.name,
+            f"{quoted(claim)} installs a build of the day: the next installation is another one.",
+            at=claim,
+            remedy="Pin a release, or the date of the nightly: `torch==X.Y.Z.devYYYYMMDD`.",
+        )
+        return
+    several = any(certainly_several(nodes_spanned(job, launch)[0]) for launch in job.launches)
+    images = {claim.span.path for claim in job.about("image_base")} if several else set()
+    listed = {r.target for r in job.references if r.role == "requirements" and r.span.path in images}
+    loose = [
+        package
+        for package in _packages(job)
+        if (
+            (package.claim.span.path in images and package.claim.source == "image") or package.claim.span.path in listed
+        )
+        and package.name in _PROTOCOL_FRAMEWORKS
+        and not package.claim.condition
+    ]
+    for package in loose:
+        applicable = True
+        if not package.is_open:
+            yield passed(job.name)
+            continue
+        yield failed(
+            job.name,
+            f"{quoted(package.claim)} leaves the release of {package.name} to the day on which the image is built.",
+            at=package.claim,
+            remedy=f"Write the release, such as `{package.name}==X.Y.Z`.",
+            severity=Severity.INFO,
+        )
+        return
+    if not applicable:
+        yield not_applicable(job.name, "no image installs a framework, and no line a nightly")

@@ -1,1 +1,0 @@
-"""Where ranks meet, and over which network."""

@@ -1,0 +1,366 @@
+"""Addresses and variables by which Paddle's processes find each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Claim, Job, Scope, is_whole_number
+from preflight.model.job.value import texts
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import placed, quoted, subjects, undecided
+from preflight_rules.paddle.fleet import distinct_claims
+from preflight_rules.paddle.server_lists import endpoints, place_of
+
+_ROLE_MAKER = "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/base/role_maker.py"
+_MAX_PORT = 65535
+#: Variables that fleet's role maker reads for each role; one name of each entry is enough.
+_NEEDED = {
+    "PSERVER": (
+        ("PADDLE_PSERVERS_IP_PORT_LIST", "PADDLE_PSERVERS", "PADDLE_PSERVER_ENDPOINTS"),
+        ("PADDLE_TRAINERS_NUM",),
+        ("POD_IP",),
+        ("PADDLE_PORT",),
+    ),
+    "TRAINER": (
+        ("PADDLE_PSERVERS_IP_PORT_LIST", "PADDLE_PSERVERS", "PADDLE_PSERVER_ENDPOINTS"),
+        ("PADDLE_TRAINERS_NUM",),
+        ("PADDLE_TRAINER_ID",),
+    ),
+}
+#: With fewer of them set in the script, the cluster may set the others.
+_BY_HAND = 2
+
+
+@rule(
+    "PDL012",
+    "node-address-not-among-nodes",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("PaddlePaddle/Paddle#37116",),
+)
+def node_address_not_among_nodes(job: Job) -> Iterator[Verdict]:
+    """A node's own address is not in the list of nodes that its launch line gives.
+
+    What it checks:
+        `--node_ip`, `--host` or POD_IP is one of `--ips` (or `--cluster_node_ips`), written the same way.
+
+    Why it matters:
+        The launcher looks for itself in the list to find its rank, and stops with "Can't find your local ip": the
+        other nodes wait for it.
+
+    Example:
+        `--cluster_node_ips=10.0.0.1,10.0.0.2 --node_ip=10.0.0.3`.
+
+    Fix:
+        Write the same address in both places.
+
+    Known limits:
+        Without `--host` the launcher resolves the node's own host name, which is known only on the node.
+
+    Evidence:
+        PaddlePaddle/Paddle#37116.
+    """
+    applicable = False
+    for launch in job.launches:
+        own = job.setting("node_address", launch.scope)
+        nodes = [c for c in job.setting("hosts", launch.scope) if c.source == "paddle"]
+        if not own or not nodes:
+            continue
+        applicable = True
+        undecided_verdict = undecided(launch.id, (*own, *nodes), launch)
+        listed = {
+            str(host) for claim in nodes for value in claim.alternatives if isinstance(value, tuple) for host in value
+        }
+        found = {text.partition(":")[0] for claim in own for text in texts(claim.value)}
+        if undecided_verdict is not None:
+            yield undecided_verdict
+        elif found and len(listed) > 1 and not found & listed:
+            yield failed(
+                launch.id,
+                f"{quoted(own[0])} is not one of the nodes of {placed(nodes[0])}: the launcher does not find its "
+                "own node.",
+                at=own[0],
+                also=((nodes[0], "the nodes"),),
+                remedy="Write the node's address exactly as in the list, or add it to the list.",
+            )
+        else:
+            yield passed(launch.id)
+    if not applicable:
+        yield not_applicable(job.name, "no launch line sets both its own address and the list of nodes")
+
+
+@rule(
+    "PPS017",
+    "fleet-variable-missing",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=(_ROLE_MAKER, "PaddlePaddle/Paddle#47326"),
+)
+def fleet_variable_missing(job: Job) -> Iterator[Verdict]:
+    """A process that is started manually lacks a variable that fleet's role maker needs.
+
+    What it checks:
+        If a script starts servers or trainers of fleet by setting their variables itself, none of those that the role
+        needs is missing: the list of servers and PADDLE_TRAINERS_NUM for both, POD_IP and PADDLE_PORT for a server,
+        PADDLE_TRAINER_ID for a trainer.
+
+    Why it matters:
+        The role maker raises ValueError in that process and all others wait for it. Without the list of servers it
+        silently trains alone.
+
+    Example:
+        `TRAINING_ROLE=PSERVER PADDLE_PORT=6170 python train.py` without POD_IP.
+
+    Fix:
+        Set the variable, or start the job with fleetrun, which sets all of them.
+
+    Known limits:
+        A variable that the cluster sets is not seen. A script with a role maker of its own is not judged.
+
+    Evidence:
+        fleet/base/role_maker.py of 2.6.2 (PaddleCloudRoleMaker); PaddlePaddle/Paddle#47326.
+    """
+    applicable = False
+    for launch in job.launches:
+        roles = {text for claim in job.setting("ps_role", launch.scope) for text in texts(claim.value)}
+        needed = _NEEDED.get(next(iter(roles)), ()) if len(roles) == 1 else ()
+        requests = [c for c in job.about("role_from_environment", launch.scope) if True in c.alternatives]
+        if launch.launcher == "python" and requests and not roles and not _is_collective(job, launch.scope):
+            given = [claim for claim in job.environment(launch.scope) if claim.quantity in _OF_CLUSTER]
+            if given and not requests[0].condition:
+                applicable = True
+                yield failed(
+                    launch.id,
+                    f"fleet asks for TRAINING_ROLE, but of its variables only {quoted(given[0])} is set.",
+                    at=launch,
+                    also=((requests[0], "reads the variables"), (given[0], "set here")),
+                    remedy="Set TRAINING_ROLE=TRAINER or PSERVER, or start the job with fleetrun.",
+                    severity=Severity.WARNING,
+                )
+            continue
+        if launch.launcher != "python" or not needed or not requests or _is_collective(job, launch.scope):
+            continue
+        applicable = True
+        names = {c.quantity.removeprefix("env.") for c in job.environment(launch.scope)}
+        matches = sum(bool(names & set(entry)) for entry in needed)
+        missing = next((entry[0] for entry in needed if not names & set(entry)), None)
+        if missing is None:
+            yield passed(launch.id)
+        elif matches < _BY_HAND or requests[0].condition:
+            yield unknown(launch.id, f"the cluster may set {missing}", at=requests[0])
+        else:
+            yield failed(
+                launch.id,
+                f"fleet needs {missing} for a {next(iter(roles))}, but of its variables only"
+                f" {', '.join(sorted(names & {name for entry in needed for name in entry}))} are set.",
+                at=launch,
+                also=((requests[0], "reads the variables"),),
+                remedy=f"Set {missing}, or start the job with fleetrun.",
+            )
+    if not applicable:
+        yield not_applicable(job.name, "no server or trainer of fleet is started manually")
+
+
+#: Variables that people set for a job of fleet.
+_OF_CLUSTER = frozenset(("env.PADDLE_TRAINERS_NUM", "env.PADDLE_PSERVERS_IP_PORT_LIST", "env.PADDLE_TRAINER_ID"))
+
+
+def _is_collective(job: Job, scope: Scope) -> bool:
+    return any(False in claim.alternatives for claim in job.about("ps_mode", scope))
+
+
+@rule(
+    "PPS018",
+    "endpoint-malformed",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=(_ROLE_MAKER, "PaddlePaddle/Paddle#15038"),
+)
+def endpoint_malformed(job: Job) -> Iterator[Verdict]:
+    """An entry of a list of servers or trainers is not a `host:port`.
+
+    What it checks:
+        Every entry of PADDLE_PSERVERS_IP_PORT_LIST, PADDLE_TRAINER_ENDPOINTS and the transpiler's `pservers` has one
+        host and a port from 1 to 65535, and entries are separated by commas.
+
+    Why it matters:
+        The lists are split only at commas and colons. Other entries cannot be bound or dialled: servers do
+        not find themselves in the list, trainers retry until the deadline.
+
+    Example:
+        `PADDLE_PSERVERS_IP_PORT_LIST="10.0.0.1:6170;10.0.0.2:6170"`.
+
+    Fix:
+        Write `host:port,host:port`.
+
+    Known limits:
+        Lists of the launchers' options may leave ports out and are not judged.
+
+    Evidence:
+        fleet/base/role_maker.py of 2.6.2; PaddlePaddle/Paddle#15038.
+    """
+    applicable = False
+    seen: set[tuple[str, int, int]] = set()
+    for subject, scope, launch in subjects(job):
+        claims = (*job.about("ps_server_endpoints", scope), *job.about("ps_worker_endpoints", scope))
+        for claim in claims:
+            if claim.spelling.startswith("--") or place_of(claim) in seen:
+                continue
+            seen.add(place_of(claim))
+            applicable = True
+            yield (
+                _form_verdict(subject, claim)
+                if claim.alternatives
+                else undecided(subject, (claim,), launch) or passed(subject)
+            )
+    if not applicable:
+        yield not_applicable(job.name, "no variable or script lists servers or trainers")
+
+
+def _form_verdict(subject: str, claim: Claim) -> Verdict:
+    bad = next((entry for entry in endpoints((claim,)) if _fault(entry)), None)
+    if bad is None:
+        return passed(subject)
+    return failed(
+        subject,
+        f"{quoted(claim)}: `{bad}` {_fault(bad)}; expected host:port.",
+        at=claim,
+        remedy="Write `host:port,host:port`.",
+    )
+
+
+def _fault(entry: str) -> str:
+    host, colon, port = entry.rpartition(":")
+    if any(sign in entry for sign in "; \t|"):
+        return "contains a separator other than a comma"
+    if "$" in entry or "{" in entry or "<" in entry:
+        return ""
+    if not colon or not host:
+        return "has no port" if entry else "is empty"
+    if not is_whole_number(port):
+        return f"has {port!r} as port"
+    return "" if 0 <= int(port) <= _MAX_PORT else f"has port {port}, above {_MAX_PORT}"
+
+
+@rule(
+    "PDL013",
+    "global-shuffle-within-one-trainer",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=(
+        "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/dataset/dataset.py",
+        "PaddlePaddle/Paddle#18641",
+    ),
+)
+def global_shuffle_within_one_trainer(job: Job) -> Iterator[Verdict]:
+    """`global_shuffle` is called without fleet in a job of several trainers.
+
+    What it checks:
+        A script of fleet's servers and trainers passes `fleet` to `global_shuffle`.
+
+    Why it matters:
+        Without it the data set assumes a single trainer: each shuffles only its own files, and a skew between the
+        trainers' files remains in every epoch.
+
+    Example:
+        `dataset.global_shuffle()` in a script with `fleet.init()`.
+
+    Fix:
+        `dataset.global_shuffle(fleet)`.
+
+    Known limits:
+        A script for a single trainer is correct.
+
+    Evidence:
+        fleet/dataset/dataset.py of 2.6.2 (InMemoryDataset.global_shuffle).
+    """
+    applicable = False
+    for subject, scope, claim in distinct_claims(job, "global_shuffle_alone"):
+        calls = [c for c in job.about("fleet_calls", scope) if c.span.path == claim.span.path]
+        if not calls:
+            continue
+        applicable = True
+        if claim.alternatives != (True,):
+            yield passed(subject)
+        elif claim.condition:
+            yield unknown(subject, f"{quoted(claim)} applies under `{claim.condition}`", at=claim)
+        else:
+            yield failed(
+                subject,
+                f"{quoted(claim)} shuffles within one trainer, although {placed(calls[0])} starts several.",
+                at=claim,
+                also=((calls[0], "several trainers"),),
+                remedy="Write `global_shuffle(fleet)`.",
+            )
+    if not applicable:
+        yield not_applicable(job.name, "no fleet script calls global_shuffle")
+
+
+@rule(
+    "PDL015",
+    "link-local-address",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("PaddlePaddle/Paddle#47326", "PaddlePaddle/Paddle#47130"),
+)
+def link_local_address(job: Job) -> Iterator[Verdict]:
+    """Paddle processes on several nodes use a link-local address.
+
+    What it checks:
+        The master, the nodes and the servers of a launch of Paddle are not addresses of 169.254.0.0/16 or fe80::/10.
+
+    Why it matters:
+        A host assigns itself such an address when it gets none, for one interface and one link. Other nodes cannot
+        reach it, or reach another host; and the launcher, which resolves its own host name, finds loopback.
+
+    Example:
+        `--master=169.254.60.61:8090 --nnodes=2`.
+
+    Fix:
+        Use the address of the interface that the nodes share, and export it as POD_IP on each node.
+
+    Known limits:
+        Two directly connected nodes may use such addresses on purpose.
+
+    Evidence:
+        PaddlePaddle/Paddle#47326 and #47130.
+    """
+    applicable = False
+    for launch in job.launches:
+        claims = [
+            claim
+            for name in ("master_addr", "hosts", "ps_server_endpoints")
+            for claim in job.setting(name, launch.scope)
+        ]
+        if launch.launcher != "paddle" or not claims:
+            continue
+        applicable = True
+        undecided_verdict = undecided(launch.id, claims, launch)
+        found = next((c for c in claims if any(_link_local(text) for text in _addresses(c))), None)
+        if undecided_verdict is not None:
+            yield undecided_verdict
+        elif found is not None:
+            address = next(text for text in _addresses(found) if _link_local(text))
+            yield failed(
+                launch.id,
+                f"{quoted(found)}: {address} is a link-local address, which other nodes cannot reach.",
+                at=found,
+                remedy="Use an address of the network that the nodes share, and export it as POD_IP on each node.",
+            )
+        else:
+            yield passed(launch.id)
+    if not applicable:
+        yield not_applicable(job.name, "no launch of Paddle names an address")
+
+
+def _addresses(claim: Claim) -> tuple[str, ...]:
+    found: list[str] = []
+    for value in claim.alternatives:
+        found.extend(str(item) for item in value) if isinstance(value, tuple) else found.append(str(value))
+    return tuple(found)
+
+
+def _link_local(address: str) -> bool:
+    text = address.strip("[]").lower()
+    return text.startswith(("169.254.", "fe80:"))

@@ -1,0 +1,339 @@
+"""The setup of Paddle scripts: required modules, the parallel environment, and closing the executor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Job, Launch
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import numbers, texts
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import placed, quoted, subjects, undecided
+from preflight_rules.paddle.fleet import distinct_claims, started_by_hand
+
+#: The first release without paddle.fluid.
+_FIRST_WITHOUT_FLUID = "2.5.0"
+
+
+@rule(
+    "FLU009",
+    "fluid-missing-in-paddle",
+    severity=Severity.ERROR,
+    profile="gate",
+    applies_to="paddlepaddle >= 2.5",
+    evidence=("https://github.com/PaddlePaddle/Paddle/releases/tag/v2.5.0",),
+)
+def fluid_missing_in_paddle(job: Job) -> Iterator[Verdict]:
+    """A script imports paddle.fluid, and the job installs a Paddle that no longer has it.
+
+    What it checks:
+        Where a script imports paddle.fluid, the PaddlePaddle release that the job's files name is older than 2.5.
+
+    Why it matters:
+        The import fails on every rank, after the job has been scheduled and placed.
+
+    Example:
+        `import paddle.fluid as fluid` and `paddlepaddle-gpu==2.6.1` in requirements.txt.
+
+    Fix:
+        Pin an older release, or use paddle.static and paddle.distributed.fleet.
+
+    Known limits:
+        Only a release that the job's files name is known. An import inside `try` is not judged.
+
+    Evidence:
+        Release notes of PaddlePaddle 2.5.0 (paddle.fluid removed).
+    """
+    applicable = False
+    for subject, scope, claim in distinct_claims(job, "imports_fluid"):
+        applicable = True
+        versions = job.value_claims("paddle_version", scope)
+        undecided_verdict = undecided(subject, (claim, *versions))
+        found = [text for version in versions for text in texts(version.value)]
+        if undecided_verdict is not None or not found:
+            yield undecided_verdict or unknown(subject, "the PaddlePaddle release is not given", at=claim)
+        elif all(_lacks_fluid(text) for text in found):
+            yield failed(
+                subject,
+                f"{quoted(claim)}: {placed(versions[0])} is PaddlePaddle {found[0]}, which has no paddle.fluid (since"
+                f" {_FIRST_WITHOUT_FLUID}).",
+                at=claim,
+                also=((versions[0], "the release"),),
+                remedy="Pin a release before 2.5, or use paddle.static and paddle.distributed.fleet.",
+            )
+        else:
+            yield passed(subject)
+    if not applicable:
+        yield not_applicable(job.name, "no script imports paddle.fluid")
+
+
+def _lacks_fluid(text: str) -> bool:
+    from packaging.version import Version
+
+    try:
+        return Version(text) >= Version(_FIRST_WITHOUT_FLUID)
+    # Also raised for a number of thousands of digits.
+    except ValueError:
+        return False
+
+
+@rule(
+    "FLU010",
+    "executor-never-closed",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    applies_to="paddlepaddle < 2.0 (Fluid)",
+    evidence=("PaddlePaddle/Paddle#13519", "PaddlePaddle/Paddle#8662", "PaddlePaddle/Paddle#17805"),
+)
+def executor_never_closed(job: Job) -> Iterator[Verdict]:
+    """A trainer of the transpiler ends without notifying its servers.
+
+    What it checks:
+        A script that transpiles for parameter servers and trains by an Executor calls its `close()`.
+
+    Why it matters:
+        `close()` notifies the servers that this trainer is done. Without it they never end: the job holds its hosts
+        until someone kills it, although training succeeded.
+
+    Example:
+        `exe.run(t.get_trainer_program(), ...)` in a loop, and nothing after it.
+
+    Fix:
+        Call `exe.close()` when training has ended.
+
+    Known limits:
+        A script that passes the program to another script, or to a trainer class, is not judged. Unless the processes
+        are started by hand it is only a hint: a controller may end the servers.
+
+    Evidence:
+        PaddlePaddle/Paddle#13519 (the answer), PaddlePaddle/Paddle#8662 and #17805.
+    """
+    applicable = False
+    for subject, scope, claim in distinct_claims(job, "executor_closed"):
+        owner = next((c for c in job.about("transpiler", scope) if c.span.path == claim.span.path), None)
+        if owner is None:
+            continue
+        applicable = True
+        modes = set(texts(owner.value))
+        if claim.alternatives == (True,) or modes - {"pserver"}:
+            yield passed(subject)
+        elif not modes or claim.condition:
+            yield unknown(subject, f"{quoted(owner)}: its mode is known only at run time", at=owner)
+        else:
+            yield failed(
+                subject,
+                f"{quoted(claim)} is never closed: the servers of {placed(owner)} do not learn that training has ended,"
+                " and never exit.",
+                at=claim,
+                also=((owner, "the transpiler"),),
+                remedy="Call `close()` on the executor when training has ended.",
+                severity=None if started_by_hand(job) else Severity.INFO,
+            )
+    if not applicable:
+        yield not_applicable(job.name, "no script trains a transpiled program with its own executor")
+
+
+@rule(
+    "PDL008",
+    "parallel-environment-never-made",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/parallel.py",),
+)
+def parallel_environment_never_made(job: Job) -> Iterator[Verdict]:
+    """A model is wrapped in paddle.DataParallel but the parallel environment is never initialised.
+
+    What it checks:
+        A script that Paddle's launcher starts and that wraps its model in paddle.DataParallel calls
+        init_parallel_env, fleet.init or prepare_context, itself or in its own module.
+
+    Why it matters:
+        DataParallel then warns once and trains alone: every process trains its own model, and they overwrite each
+        other's checkpoints.
+
+    Example:
+        `model = paddle.DataParallel(model)` without `paddle.distributed.init_parallel_env()`.
+
+    Fix:
+        Call `paddle.distributed.init_parallel_env()` first.
+
+    Known limits:
+        A library that makes the call is not recognized.
+
+    Evidence:
+        paddle/distributed/parallel.py of 2.6.2 (DataParallel).
+    """
+    applicable = False
+    judged: set[tuple[str, int]] = set()
+    for subject, scope, launch in subjects(job):
+        wrapped = [c for c in job.about("uses_ddp", scope) if c.spelling.startswith(("paddle.DataParallel", "fluid."))]
+        if launch is None or launch.launcher != "paddle" or not wrapped:
+            continue
+        if (wrapped[0].span.path, wrapped[0].span.line) in judged:
+            continue
+        judged.add((wrapped[0].span.path, wrapped[0].span.line))
+        applicable = True
+        if job.about("parallel_environment", scope) or job.about("training_framework", scope):
+            yield passed(subject)
+        elif wrapped[0].condition:
+            yield unknown(subject, f"{quoted(wrapped[0])} applies under `{wrapped[0].condition}`", at=wrapped[0])
+        else:
+            yield failed(
+                subject,
+                f"{quoted(wrapped[0])}: nothing calls init_parallel_env or fleet.init, so each process trains alone.",
+                at=wrapped[0],
+                also=((launch, "starts the processes"),),
+                remedy="Call `paddle.distributed.init_parallel_env()` before it.",
+            )
+    if not applicable:
+        yield not_applicable(job.name, "no script of Paddle's launcher wraps its model")
+
+
+@rule(
+    "PDL001",
+    "distributed-option-with-one-trainer",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("PaddlePaddle/PaddleDetection#1232",),
+)
+def distributed_option_with_one_trainer(job: Job) -> Iterator[Verdict]:
+    """The program has an option for distributed training, but the job has one trainer.
+
+    What it checks:
+        A program started by hand with `--dist`, `--distributed`, `--is_distributed` or `--use_dist` is given more than
+        one trainer where PADDLE_TRAINERS_NUM is set.
+
+    Why it matters:
+        The program expects peers that no variable names and waits for them: on one machine it hangs.
+
+    Example:
+        `export PADDLE_TRAINERS_NUM=1` and `python tools/train.py -c c.yml --dist`.
+
+    Fix:
+        Omit the option with one trainer, or start the program with `python -m paddle.distributed.launch`.
+
+    Known limits:
+        The option is recognized only by its name.
+
+    Evidence:
+        PaddlePaddle/PaddleDetection#1232.
+    """
+    applicable = False
+    for launch in job.launches:
+        counts = job.about("env.PADDLE_TRAINERS_NUM", launch.scope)
+        option = _distributed_option(launch)
+        if launch.launcher != "python" or not counts or not option:
+            continue
+        applicable = True
+        found = job.setting("env.PADDLE_TRAINERS_NUM", launch.scope)
+        undecided_verdict = undecided(launch.id, found, launch)
+        if undecided_verdict is not None:
+            yield undecided_verdict
+        elif set(numbers(job_value(found))) == {1}:
+            yield failed(
+                launch.id,
+                f"`{option}` requests distributed training, but {placed(found[0])} sets one trainer:"
+                " the program waits for peers that are never started.",
+                at=launch,
+                also=((found[0], "one trainer"),),
+                remedy=f"Remove `{option}` if there is one trainer.",
+            )
+        else:
+            yield passed(launch.id)
+    if not applicable:
+        yield not_applicable(job.name, "no launch with PADDLE_TRAINERS_NUM requests distributed training")
+
+
+_DISTRIBUTED = lazy_pattern(r"--(?:use_|is_)?dist(?:ributed)?(?:=(?:1|true|True))?")
+
+
+def _distributed_option(launch: Launch) -> str:
+    for index, text in enumerate(launch.arguments):
+        if text is None or not _DISTRIBUTED.fullmatch(text):
+            continue
+        following = launch.arguments[index + 1] if index + 1 < len(launch.arguments) else "--"
+        if following is not None and following.lower() not in ("false", "0", "no"):
+            return text
+    return ""
+
+
+@rule(
+    "PDL017",
+    "gpu-launch-with-cpu-wheel",
+    severity=Severity.ERROR,
+    profile="gate",
+    applies_to="paddlepaddle 2.0 to 2.2",
+    evidence=("PaddlePaddle/PaddleOCR#3073",),
+)
+def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
+    """Paddle's launcher starts a job for GPUs, and the files install the wheel for CPUs.
+
+    What it checks:
+        A launch with paddle.distributed.launch that names no servers installs paddlepaddle-gpu, where its files
+        install Paddle at all.
+
+    Why it matters:
+        The launcher of 2.0 to 2.2 finds no GPU support, takes the job for one of parameter servers, and stops:
+        `The setting of Parameter-Server must has server_num or servers`. Newer ones train on the CPU.
+
+    Example:
+        `python -m paddle.distributed.launch --gpus 0,1 train.py` and `paddlepaddle==2.1.0` in requirements.txt.
+
+    Fix:
+        Install paddlepaddle-gpu of the same release.
+
+    Known limits:
+        With other releases than 2.0 to 2.2 it is a warning, and only where the launch names GPUs. From 3.0 on the
+        wheels of both kinds may come from an index of their own; those are not judged.
+
+    Evidence:
+        PaddlePaddle/PaddleOCR#3073.
+    """
+    applicable = False
+    for launch in job.launches:
+        wheels = [c for c in job.about("package", launch.scope) if any("paddlepaddle" in t for t in texts(c.value))]
+        if launch.launcher != "paddle" or not wheels:
+            continue
+        applicable = True
+        claim = wheels[0]
+        release = next(iter(texts(claim.value)), "").partition("==")[2]
+        devices = job.setting("selected_devices", launch.scope)
+        if any("-gpu" in each.spelling for each in wheels) or _of_servers(job, launch):
+            yield passed(launch.id)
+        elif not release:
+            yield unknown(launch.id, f"{quoted(claim)} names no release", at=claim)
+        elif _OLD_LAUNCHER.match(release) and not _STATES_MODE.search(launch.span.snippet):
+            yield failed(
+                launch.id,
+                f"{quoted(claim)} is Paddle without CUDA: the launcher finds no GPU, takes the job for one of parameter"
+                " servers and stops, because no server is named.",
+                at=claim,
+                also=((launch, "started here"),),
+                remedy="Install paddlepaddle-gpu of this release.",
+            )
+        elif devices and not release.startswith("3"):
+            yield failed(
+                launch.id,
+                f"{quoted(claim)} is Paddle without CUDA, but {placed(devices[0])} names GPUs.",
+                at=claim,
+                also=((devices[0], "GPUs"),),
+                remedy="Install paddlepaddle-gpu of this release.",
+                severity=Severity.WARNING,
+            )
+        else:
+            yield passed(launch.id)
+    if not applicable:
+        yield not_applicable(job.name, "no launch of Paddle's launcher installs Paddle")
+
+
+#: Releases whose launcher chooses its mode by the wheel, and options by which a launch chooses it.
+_OLD_LAUNCHER = lazy_pattern(r"2\.[012](?:\.|$)")
+_STATES_MODE = lazy_pattern(
+    r"--(?:servers|server_num|workers|worker_num|ips|nproc_per_node|run_mode|backend|http_port)\b"
+)
+
+
+def _of_servers(job: Job, launch: Launch) -> bool:
+    return any(claim.alternatives == (True,) for claim in job.about("ps_mode", launch.scope))

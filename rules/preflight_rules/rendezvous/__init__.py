@@ -1,0 +1,1 @@
+"""Rendezvous addresses, ports and networks."""

@@ -1,0 +1,82 @@
+"""Rendezvous addresses that are no host names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.findings import Severity
+from preflight.model.job import Claim, Job
+from preflight.model.job.value import texts
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule
+from preflight_rules.helpers import quoted, undecided
+from preflight_rules.rendezvous.identities import address_in_force
+
+#: What no host name or address contains, and what it shows.
+_FAULTS = (
+    (lazy_pattern(r"[^@\s]+@[^@\s]+"), "carries a user name, as for ssh"),
+    (lazy_pattern(r"[A-Za-z][A-Za-z0-9+.-]*://\S+"), "is a URL"),
+    (lazy_pattern(r"(?:\S+[,;]\s*)+\S+"), "is a list of hosts"),
+    (lazy_pattern(r"\S+(?:\s+\S+)+"), "holds several words"),
+)
+
+
+@rule(
+    "RDV029",
+    "rendezvous-address-is-no-host",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("huggingface/accelerate#1317", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
+)
+def rendezvous_address_is_no_host(job: Job) -> Iterator[Verdict]:
+    """The rendezvous address is written in a way that no host name has.
+
+    What it checks:
+        The address at which the nodes meet (`--master_addr`, `main_process_ip`, MASTER_ADDR where it is in force)
+        carries no user name (`user@host`), scheme (`http://`), or second host.
+
+    Why it matters:
+        No resolver knows such a name. Every node waits for the rendezvous, or stops because the name is not known.
+
+    Example:
+        `main_process_ip: ubuntu@10.0.0.4`.
+
+    Fix:
+        Give the bare host name or address of the node of rank 0.
+
+    Known limits:
+        Only addresses that are written out are judged.
+
+    Evidence:
+        huggingface/accelerate#1317; torchrun documentation (master_addr is a host name or address).
+    """
+    applicable = False
+    for launch in job.launches:
+        addresses = address_in_force(job, launch)
+        if not addresses:
+            continue
+        applicable = True
+        undecided_verdict = undecided(launch.id, addresses, launch)
+        faults = [(claim, fault) for claim in addresses if (fault := _fault(claim))]
+        if undecided_verdict is not None:
+            yield undecided_verdict
+        elif len(faults) < len(addresses):
+            yield passed(launch.id)
+        else:
+            claim, fault = faults[0]
+            yield failed(
+                launch.id,
+                f"The address of the rendezvous, {quoted(claim)}, {fault}: no node can resolve it.",
+                at=claim,
+                also=((launch, "started here"),),
+                remedy="Give the bare host name or address of the node of rank 0.",
+                waits_at="rendezvous",
+            )
+    if not applicable:
+        yield not_applicable(job.name, "no launch gives the address of its rendezvous")
+
+
+def _fault(claim: Claim) -> str:
+    """What is wrong with every alternative of an address; empty if nothing is."""
+    found = [next((fault for form, fault in _FAULTS if form.fullmatch(text)), "") for text in texts(claim.value)]
+    return found[0] if found and all(found) else ""

@@ -1,0 +1,270 @@
+"""Rendezvous ports."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Claim, Job, Launch, Span, as_int, refused_number
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import numbers, texts
+from preflight.plugins.authoring import Verdict, argument_of, failed, not_applicable, passed, rule, unknown
+from preflight_rules.helpers import (
+    SPREADING_WRAPPERS,
+    certainly_several,
+    distinct,
+    is_same_line_again,
+    joined,
+    nodes_spanned,
+    quoted,
+    starting_file,
+    subjects,
+    undecided,
+)
+
+_MAX_PORT = 65535
+#: Placeholders for a port: `<port>`, `master_port`, `YOUR_PORT`, `xxxx`.
+_PLACEHOLDER = lazy_pattern(r"<.*>|\[.*\]|\{.*\}|\w+_port|port_\w+|[xX]{2,}", re.IGNORECASE)
+#: `xxx.xxx.xxx.xxx:port`: a placeholder for a whole endpoint.
+_PLACEHOLDER_HOST = lazy_pattern(r"[xX*]{1,4}(?:\.[xX*]{1,4}){3}:|<[^<>]*>:|\bip:", re.IGNORECASE)
+#: The script keeps the value that it is given.
+_WITH_DEFAULT = lazy_pattern(r"environ\.get|getenv")
+#: Ports below this can only be bound by root (net.ipv4.ip_unprivileged_port_start, Linux's default).
+_FIRST_UNPRIVILEGED = 1024
+
+
+@rule(
+    "PRT001",
+    "port-invalid",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=(
+        "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.TCPStore",
+        "https://docs.kernel.org/networking/ip-sysctl.html",
+    ),
+)
+def port_invalid(job: Job) -> Iterator[Verdict]:
+    """The rendezvous port is not a valid TCP port.
+
+    What it checks:
+        The master port, of the launcher, of MASTER_PORT or of the script, is a whole number from 1 to 65535. A port
+        below 1024, where only root can listen, is a warning; so is a placeholder.
+
+    Why it matters:
+        torchrun stops with "must be an integer between 0 and 65536"; ranks that read MASTER_PORT themselves stop one
+        after another.
+
+    Example:
+        `--master_port=295000`, or `export MASTER_PORT=port`.
+
+    Fix:
+        Use a port from 1024 to 32767, below the range from which Linux assigns ports itself.
+
+    Known limits:
+        Port 0 means "any free one" to a launch on one node and is only wrong with several.
+
+    Evidence:
+        torch.distributed.TCPStore documentation; Linux ip-sysctl documentation (ip_unprivileged_port_start).
+    """
+    seen = False
+    for subject, scope, launch in subjects(job):
+        for claim in distinct(job.setting("master_port", scope)):
+            seen = True
+            yield _port(job, subject, launch, claim)
+        for claim in distinct(job.about("env.MASTER_PORT", scope)):
+            # A default for a variable that the launcher sets is never used under it.
+            if claim.source == "python" and _WITH_DEFAULT.search(claim.spelling) is None:
+                seen = True
+                yield _port(job, subject, launch, replace(claim, value=as_int(claim.value)))
+    if not seen:
+        yield not_applicable(job.name, "nothing sets a port")
+
+
+def _port(job: Job, subject: str, launch: Launch | None, claim: Claim) -> Verdict:
+    remedy = "Use a port from 1024 to 32767."
+    written = refused_number(claim.value)
+    if written is not None:
+        blank = _PLACEHOLDER.fullmatch(written) is not None
+        if _PLACEHOLDER_HOST.search(claim.spelling):
+            return unknown(subject, f"{quoted(claim)} is a placeholder", at=claim)
+        return failed(
+            subject,
+            f"{quoted(claim)} gives {written!r}, but a port number is expected"
+            + (": it looks like a placeholder." if blank else "."),
+            at=claim,
+            remedy=remedy,
+            severity=Severity.WARNING if blank else None,
+        )
+    undecided_verdict = undecided(subject, (claim,), launch)
+    if undecided_verdict is not None:
+        return undecided_verdict
+    found = numbers(claim.value)
+    several = launch is not None and certainly_several(nodes_spanned(job, launch)[0])
+    if found and all(port > _MAX_PORT or port < 0 or (port == 0 and several) for port in found):
+        return failed(
+            subject,
+            f"{quoted(claim)} is not a valid port for a rendezvous: expected 1 to {_MAX_PORT}, found {joined(found)}.",
+            at=claim,
+            remedy=remedy,
+        )
+    if found and all(0 < port < _FIRST_UNPRIVILEGED for port in found):
+        return failed(
+            subject,
+            f"{quoted(claim)}: only root can listen on a port below {_FIRST_UNPRIVILEGED}.",
+            at=claim,
+            remedy=remedy,
+            severity=Severity.WARNING,
+        )
+    return passed(subject)
+
+
+@rule(
+    "PRT002",
+    "port-shared-by-concurrent-launches",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("thu-coai/CDial-GPT#103", "meta-llama/llama-cookbook#186", "NVIDIA/Megatron-LM#343"),
+)
+def port_shared_by_concurrent_launches(job: Job) -> Iterator[Verdict]:
+    """Two launches that run side by side on one node use the same port.
+
+    What it checks:
+        Single-node launches of one file that run side by side, because they start in the background or have different
+        GPUs, have different master ports.
+
+    Why it matters:
+        The second one stops with "Address already in use", or joins the first one's store.
+
+    Example:
+        `CUDA_VISIBLE_DEVICES=0,1 torchrun --master_port=29500 a.py &` and the same port for GPUs 2 and 3.
+
+    Fix:
+        Give each its own port, or leave the port out on one node: torchrun then takes a free one.
+
+    Known limits:
+        Launches one after the other may share a port. Those with disjoint GPUs look like commands for several
+        terminals, which is information; without disjoint GPUs only background starts are compared. Different files
+        are not. Port 0 means "any free port" and is never shared.
+
+    Evidence:
+        thu-coai/CDial-GPT#103, meta-llama/llama-cookbook#186, NVIDIA/Megatron-LM#343.
+    """
+    users = [(launch, *_port_and_devices(job, launch)) for launch in job.launches]
+    applicable = False
+    for index, (first, port, devices) in enumerate(users):
+        for second, other_port, other_devices in users[:index]:
+            if port is None or other_port is None or not _run_together(first, second, devices, other_devices):
+                continue
+            applicable = True
+            undecided_verdict = undecided(first.id, (port, other_port), first)
+            if undecided_verdict is not None:
+                yield undecided_verdict
+            elif any(numbers(port.value)) and numbers(port.value) == numbers(other_port.value):
+                yield failed(
+                    first.id,
+                    f"{quoted(port)} is also the port of the launch on line {second.span.line}, and the two"
+                    " use different GPUs, so they seem to run side by side."
+                    if not first.concurrent
+                    else f"{quoted(port)} is also the port of the launch that {_start_of(second)} starts, which runs at"
+                    " the same time.",
+                    at=port if first.span != second.span else argument_of(port) or _place_of(first),
+                    also=((argument_of(other_port) or _place_of(second), "same port"),)
+                    if first.span == second.span
+                    else ((other_port, "same port"),),
+                    remedy="Give each launch its own port.",
+                    severity=None if first.concurrent else Severity.INFO,
+                )
+            else:
+                yield passed(first.id)
+    if not applicable:
+        yield not_applicable(job.name, "no two launches use different GPUs of one node")
+
+
+def _run_together(first: Launch, second: Launch, devices: frozenset[str], others: frozenset[str]) -> bool:
+    """Whether two launches run at the same time on one host, as far as their script shows."""
+    if first.concurrent and second.concurrent:
+        remote = SPREADING_WRAPPERS | {"ssh"}
+        alone = not remote.intersection((*first.wrappers, *second.wrappers))
+        # Ranks that are started one by one share the port of their rendezvous.
+        alone = alone and first.launcher != "python" and second.launcher != "python"
+        return alone and starting_file(first) == starting_file(second) and not is_same_line_again(first, second)
+    # One line that a loop or several calls run may run once at a time.
+    is_separate = first.span.path == second.span.path and first.span != second.span
+    return is_separate and bool(devices and others) and not devices & others
+
+
+def _place_of(launch: Launch) -> Span:
+    """Where the user starts a launch: the call of its script or function, else the launch line."""
+    return launch.started_at[0] if launch.started_at else launch.span
+
+
+def _start_of(launch: Launch) -> str:
+    place = _place_of(launch)
+    return f"{place.path}:{place.line}"
+
+
+def _port_and_devices(job: Job, launch: Launch) -> tuple[Claim | None, frozenset[str]]:
+    ports = job.setting("master_port", launch.scope)
+    visible = texts(job_value(job.setting("env.CUDA_VISIBLE_DEVICES", launch.scope)))
+    devices = frozenset(part.strip() for part in visible[0].split(",") if part.strip()) if len(visible) == 1 else None
+    several = certainly_several(nodes_spanned(job, launch)[0])
+    return (ports[0] if ports and not several else None), devices or frozenset()
+
+
+#: Linux's default port range for outgoing connections (net.ipv4.ip_local_port_range).
+_EPHEMERAL = (32768, 60999)
+
+
+@rule(
+    "PRT003",
+    "port-among-ephemeral-ones",
+    severity=Severity.INFO,
+    confidence=Confidence.MEDIUM,
+    evidence=("https://docs.kernel.org/networking/ip-sysctl.html", "pytorch/pytorch#126510"),
+)
+def port_among_ephemeral_ones(job: Job) -> Iterator[Verdict]:
+    """A fixed rendezvous port is in the range that Linux uses for outgoing connections.
+
+    What it checks:
+        A fixed master port of a launch over several nodes is outside 32768 to 60999.
+
+    Why it matters:
+        Any connection that the node makes before the job starts may hold that port. The job then stops with
+        "Address already in use", occasionally and only on some nodes.
+
+    Example:
+        `--master_port=45678` with `--nnodes=4`.
+
+    Fix:
+        Use a port from 1024 to 32767.
+
+    Known limits:
+        A port derived from the job id is not judged. A site's own range is not known.
+
+    Evidence:
+        Linux ip-sysctl documentation (ip_local_port_range); pytorch/pytorch#126510.
+    """
+    applicable = False
+    for subject, scope, launch in subjects(job):
+        several = launch is not None and certainly_several(nodes_spanned(job, launch)[0])
+        for claim in distinct(job.setting("master_port", scope)) if several else ():
+            applicable = True
+            undecided_verdict = undecided(subject, (claim,), launch)
+            found = numbers(claim.value)
+            if undecided_verdict is not None:
+                yield undecided_verdict
+            elif found and all(_EPHEMERAL[0] <= port <= _EPHEMERAL[1] for port in found):
+                yield failed(
+                    subject,
+                    f"{quoted(claim)} is in the range that Linux uses for outgoing"
+                    f" connections ({_EPHEMERAL[0]} to {_EPHEMERAL[1]}): sometimes it will be in use.",
+                    at=claim,
+                    remedy="Use a port from 1024 to 32767.",
+                )
+            else:
+                yield passed(subject)
+    if not applicable:
+        yield not_applicable(job.name, "no launch over several nodes names a port")

@@ -1,0 +1,185 @@
+"""Variables of scripts that do not reach the program that should read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight.model.findings import Severity
+from preflight.model.job import Claim, Job, Unresolved
+from preflight.model.job.value import texts
+from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
+from preflight_rules.data_tables import known_variables
+from preflight_rules.helpers import AGENT_LAUNCHERS, distinct, quoted, starting_file
+
+
+@rule(
+    "ENV011",
+    "variable-name-refused-by-shell",
+    severity=Severity.WARNING,
+    fix="unsafe",
+    evidence=("cocktailpeanut/fluxgym#283",),
+)
+def variable_name_refused_by_shell(job: Job) -> Iterator[Verdict]:
+    """A script exports a name that no shell variable can have.
+
+    What it checks:
+        Names after `export` consist of letters, digits and underscores.
+
+    Why it matters:
+        The shell prints "not a valid identifier" among many other lines, sets nothing and continues: the job runs with
+        the old value.
+
+    Example:
+        `export NCCL_IB-DISABLE=1`, meant to be NCCL_IB_DISABLE.
+
+    Fix:
+        Replace other characters by underscores.
+
+    Known limits:
+        Only `export` at the beginning of a line is checked.
+
+    Evidence:
+        cocktailpeanut/fluxgym#283 (NCCL_IB-DISABLE had no effect).
+    """
+    found = distinct(job.about("refused_variable"))
+    for claim in found:
+        if isinstance(claim.value, Unresolved):
+            yield unknown(claim.span.path, f"{quoted(claim)}: {claim.value.why}", at=claim)
+            continue
+        (name,) = texts(claim.value) or ("",)
+        meant = name.replace("-", "_").replace(".", "_")
+        known = meant in known_variables()
+        yield failed(
+            claim.span.path,
+            f"{quoted(claim)} has no effect: names in a shell have letters, digits and underscores only"
+            + (f"; {meant} is probably meant." if known else "."),
+            at=claim,
+            remedy=f"Write {meant}.",
+            fix=make_fix(f"rename {name} to {meant}", replace_text(claim, name, meant), safe=False),
+        )
+    if not found:
+        exported = [claim for claim in job.environment() if claim.quantity.startswith("env.")]
+        exported += [claim for launch in job.launches for claim in job.environment(launch.scope)]
+        yield passed(job.name) if exported else not_applicable(job.name, "no script exports a variable")
+
+
+#: Variables of ranks that torchrun and similar launchers set, whatever the script assigned.
+_SET_BY_LAUNCHERS = frozenset(("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"))
+
+
+def _is_set_by_launchers(job: Job, claim: Claim) -> bool:
+    """Whether the script of a claim starts programs, and only with launchers that set the variables of ranks."""
+    launchers = [launch.launcher for launch in job.launches if starting_file(launch) == claim.span.path]
+    return bool(launchers) and all(name in AGENT_LAUNCHERS or name == "deepspeed" for name in launchers)
+
+
+@rule(
+    "ENV018",
+    "variable-does-not-reach-program",
+    severity=Severity.WARNING,
+    evidence=("modelscope/ms-swift#1538", "modelscope/ms-swift#3681"),
+)
+def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
+    """A script sets a variable for a program, which does not see it.
+
+    What it checks:
+        Variables that launchers and communication libraries read (NPROC_PER_NODE, MASTER_ADDR, NCCL_*,
+        CUDA_VISIBLE_DEVICES ...) are exported or stand before the command. They are neither assigned on a line of their
+        own and used nowhere else, nor written among the arguments.
+
+    Why it matters:
+        The shell keeps the value to itself. The program runs with its default: one process, all GPUs, another port.
+
+    Example:
+        `NPROC_PER_NODE=8` on a line of its own, and `swift sft ...` below it.
+
+    Fix:
+        Write `export NPROC_PER_NODE=8`, or put the assignment before the command on the same line.
+
+    Known limits:
+        A variable that the environment of the script has already stays exported when it is assigned. A script that
+        names the variable a second time may pass it on, and is not judged. Ranks and their number are not judged where
+        only launchers that set them start programs.
+
+    Evidence:
+        modelscope/ms-swift#1538 (assigned on a line of its own), modelscope/ms-swift#3681 (among the arguments).
+    """
+    applicable = False
+    for claim in distinct((*job.about("unexported_variable"), *job.about("variable_as_argument"))):
+        applicable = True
+        (name,) = texts(claim.value) or ("",)
+        if claim.condition:
+            yield unknown(claim.span.path, f"{quoted(claim)} holds only under `{claim.condition}`", at=claim)
+            continue
+        if name in _SET_BY_LAUNCHERS and _is_set_by_launchers(job, claim):
+            yield passed(claim.span.path)
+            continue
+        as_argument = claim.quantity == "variable_as_argument"
+        yield failed(
+            claim.span.path,
+            f"{quoted(claim)} "
+            + (
+                "stands among the arguments, so the program gets it as text"
+                if as_argument
+                else "is neither exported nor used in the script"
+            )
+            + f": the program does not see {name}.",
+            at=claim,
+            remedy=f"Put it before the command: `{claim.spelling} command ...`."
+            if as_argument
+            else f"Write `export {claim.spelling}`, or put it before the command on one line.",
+        )
+    if not applicable:
+        exported = [claim for claim in job.claims if claim.quantity.startswith("env.")]
+        yield passed(job.name) if exported else not_applicable(job.name, "no script sets a variable for a program")
+
+
+@rule(
+    "ENV019",
+    "exported-value-replaced",
+    severity=Severity.WARNING,
+    evidence=("PaddlePaddle/PaddleOCR#13912",),
+)
+def exported_value_replaced(job: Job) -> Iterator[Verdict]:
+    """A script exports a variable twice in a row with different values.
+
+    What it checks:
+        In a block of exports with constant values, no variable occurs twice with two values.
+
+    Why it matters:
+        Only the last one counts. Where one was meant for each machine, as with the name of an interface, every machine
+        gets the last one.
+
+    Example:
+        `export NCCL_SOCKET_IFNAME=eno1` and, on the next line, `export NCCL_SOCKET_IFNAME=enp96s0f0`.
+
+    Fix:
+        Keep one of them. NCCL takes a list of interfaces: `export NCCL_SOCKET_IFNAME=eno1,enp96s0f0`.
+
+    Known limits:
+        Only lines with only exports, comments and blank lines between them are compared.
+
+    Evidence:
+        PaddlePaddle/PaddleOCR#13912 (two machines hang in NCCL).
+    """
+    applicable = False
+    for claim in distinct(job.about("overwritten_export")):
+        if not claim.because:
+            continue
+        applicable = True
+        later = claim.because[0]
+        (name,) = texts(claim.value) or ("",)
+        if name == "PATH":
+            yield unknown(claim.span.path, f"{quoted(claim)}: a shell may look up commands in between", at=claim)
+            continue
+        yield failed(
+            claim.span.path,
+            f"{quoted(claim)} has no effect: line {later.span.line} replaces it with {quoted(later)}.",
+            at=claim,
+            also=((later, "the value that counts"),),
+            remedy="Remove the one that is not meant"
+            + (", or write both in one list." if name.endswith("_IFNAME") else "."),
+        )
+    if not applicable:
+        exported = [claim for claim in job.claims if claim.quantity.startswith("env.")]
+        yield passed(job.name) if exported else not_applicable(job.name, "no script exports a variable")

@@ -1,0 +1,326 @@
+"""Launch lines for the nodes of one job, which must agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from preflight._util.hostnames import is_loopback
+from preflight.model.findings import Severity
+from preflight.model.job import Claim, Job, Launch, Plain, Strength
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import numbers, texts
+from preflight.plugins.authoring import Verdict, argument_of, failed, not_applicable, passed, rule
+from preflight_rules.helpers import (
+    SPREADING_WRAPPERS,
+    certainly_several,
+    host_of,
+    nodes_spanned,
+    placed,
+    quoted,
+    starting_file,
+    undecided,
+    where,
+)
+
+_SHARED = {
+    "rendezvous_endpoint": "the rendezvous endpoint",
+    "rendezvous_id": "the rendezvous id",
+    "rendezvous_backend": "the rendezvous backend",
+    "master_addr": "the master address",
+    "master_port": "the master port",
+    "nodes": "the number of nodes",
+}
+
+#: What processes that are one rank each must have in common.
+_SHARED_BY_RANKS = {name: _SHARED[name] for name in ("master_addr", "master_port")}
+
+
+def node_launches(job: Job) -> tuple[Launch, ...]:
+    """The launches that each start one node of a group: they name several nodes, a node rank and one program.
+
+    A launch that srun or mpirun starts on all nodes is a group by itself; an srun for one node is not.
+    """
+    found = []
+    for launch in job.launches:
+        nodes, _ = nodes_spanned(job, launch)
+        ranks = [claim for claim in job.setting("node_rank", launch.scope) if claim.strength > Strength.DEFAULT]
+        spread = SPREADING_WRAPPERS.intersection(launch.wrappers) and not job.setting("single_node_step", launch.scope)
+        if ranks and certainly_several(nodes) and not spread:
+            found.append(launch)
+    return tuple(found)
+
+
+def groups(job: Job) -> Iterator[tuple[Launch, ...]]:
+    """Node launches of one program with different node ranks; equal ranks in one file are separate runs."""
+    by_program: dict[tuple[str, str], list[Launch]] = {}
+    for launch in node_launches(job):
+        by_program.setdefault((launch.launcher, launch.program), []).append(launch)
+    for found in by_program.values():
+        if len(found) > 1:
+            yield tuple(found)
+
+
+#: A rank and the number of ranks: of the process group, and as the program's own options.
+_RANKS = (("rank", "world_size"), ("given_rank", "given_world_size"))
+
+
+class RankedProcess(NamedTuple):
+    """A launch that is one rank, with the claims of its rank and of the number of ranks."""
+
+    launch: Launch
+    rank: tuple[Claim, ...]
+    size: tuple[Claim, ...]
+
+
+def _run_together(launches: Sequence[Launch]) -> bool:
+    """Whether these starts run at the same time: in the background, or from separate scripts."""
+    return all(launch.concurrent for launch in launches[:-1]) or (
+        len({starting_file(launch) for launch in launches}) == len(launches)
+    )
+
+
+def processes_of_ranks(job: Job) -> Iterator[tuple[RankedProcess, ...]]:
+    """Starts of one program that each give one rank and run at the same time."""
+    found: dict[tuple[str, str], list[RankedProcess]] = {}
+    for launch in job.launches:
+        if launch.launcher != "python" or job.setting("ps_role", launch.scope):
+            continue
+        for rank, size in _RANKS:
+            ranks = tuple(claim for claim in job.setting(rank, launch.scope) if claim.strength > Strength.DEFAULT)
+            sizes = job.requiring(size, launch.scope) or job.setting(size, launch.scope)
+            if ranks and sizes:
+                found.setdefault((launch.program, rank), []).append(RankedProcess(launch, ranks, sizes))
+                break
+    for processes in found.values():
+        if len(processes) > 1 and _run_together([process.launch for process in processes]):
+            yield tuple(processes)
+
+
+def peers(job: Job) -> Iterator[tuple[Launch, ...]]:
+    """Starts of one program for one Paddle job that give no rank: lines for its nodes, and its trainers.
+
+    Nodes find their rank in the list of nodes or at the master.
+    """
+    found: dict[tuple[str, ...], list[Launch]] = {}
+    for launch in job.launches:
+        if launch.launcher == "paddle" and certainly_several(nodes_spanned(job, launch)[0]):
+            ranked = any(claim.strength > Strength.DEFAULT for claim in job.setting("node_rank", launch.scope))
+            cluster = job.setting("hosts", launch.scope) or job.setting("master_addr", launch.scope)
+            if cluster and not ranked:
+                found.setdefault((launch.program, str(cluster[0].value)), []).append(launch)
+        elif launch.launcher == "python" and texts(job_value(job.setting("ps_role", launch.scope))) == ("TRAINER",):
+            found.setdefault((launch.program,), []).append(launch)
+    for launches in found.values():
+        if len(launches) > 1 and _run_together(launches):
+            yield tuple(launches)
+
+
+def _deciding(job: Job, launch: Launch, quantity: str) -> tuple[Claim, ...]:
+    return job.requiring(quantity, launch.scope) or job.setting(quantity, launch.scope)
+
+
+@rule(
+    "RDV004",
+    "rendezvous-differs-between-launches",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("hiyouga/LlamaFactory#7326", "pytorch/pytorch#76367"),
+)
+def rendezvous_differs_between_launches(job: Job) -> Iterator[Verdict]:
+    """The launch lines for the nodes of one job have different rendezvous settings.
+
+    What it checks:
+        Launch lines of one program that carry different node ranks agree about the master address and port, the
+        rendezvous endpoint, id and backend, and the number of nodes. Processes of one rank each that run at the same
+        time agree about the master address and port.
+
+    Why it matters:
+        A node with a different address, port or id waits alone until its rendezvous times out, and so do all the
+        others.
+
+    Example:
+        `node0.sh` with `--master_port=29500` and `node1.sh` with `--master_port=29501`.
+
+    Fix:
+        Put what the nodes share into one file that both scripts source, and pass only the node rank.
+
+    Known limits:
+        Sibling files that were not named together on the command line form a probable job, so the finding is a
+        warning there. Lines with the same node rank are treated as two separate runs.
+
+    Evidence:
+        hiyouga/LlamaFactory#7326 (each node exported its own MASTER_ADDR), pytorch/pytorch#76367.
+    """
+    applicable = False
+    single = [tuple(process.launch for process in processes) for processes in processes_of_ranks(job)]
+    for group in (*groups(job), *single):
+        if len(_known_ranks(job, group)) < 2:
+            continue
+        applicable = True
+        for quantity, meaning in (_SHARED if group not in single else _SHARED_BY_RANKS).items():
+            verdict = _shared(job, group, quantity, meaning)
+            if verdict is not None:
+                yield verdict
+    if not applicable:
+        yield not_applicable(job.name, "no two launch lines start nodes of one job")
+
+
+def _known_ranks(job: Job, group: Iterable[Launch]) -> set[int]:
+    found = [_rank_claims(job, launch) for launch in group]
+    return {n for claims in found for n in numbers(job_value(claims))}
+
+
+def _rank_claims(job: Job, launch: Launch) -> tuple[Claim, ...]:
+    """The claims about the rank of a node, or of a launch that is a single rank."""
+    names = ("node_rank", *(name for name, _ in _RANKS))
+    return next((claims for name in names if (claims := job.setting(name, launch.scope))), ())
+
+
+def _is_rank_0_itself(job: Job, launch: Launch, claims: Iterable[Claim]) -> bool:
+    """Whether node 0 uses a loopback address for itself, which is fine: its store listens on all interfaces."""
+    hosts = [host_of(text) for text in texts(job_value(claims))]
+    ranks = numbers(job_value(_rank_claims(job, launch)))
+    return ranks == (0,) and bool(hosts) and all(is_loopback(host) for host in hosts)
+
+
+def _shared(job: Job, group: Sequence[Launch], quantity: str, meaning: str) -> Verdict | None:
+    stated = [(launch, _deciding(job, launch, quantity)) for launch in group]
+    stated = [(launch, claims) for launch, claims in stated if claims and not _is_rank_0_itself(job, launch, claims)]
+    if len(stated) < 2:
+        return None
+    subject = f"{group[0].id} and {len(group) - 1} more"
+    different = first_difference(subject, stated, meaning)
+    if different is None or isinstance(different, Verdict):
+        return different or passed(subject)
+    odd, odd_claims, common, common_claims = different
+    return failed(
+        subject,
+        f"{quoted(odd_claims[0])} here and {quoted(common_claims[0])} in {where(common_claims[0])} give {meaning} of"
+        " one job different values: the two will not find each other.",
+        at=odd_claims[0],
+        also=((argument_of(common_claims[0]) or common_claims[0], f"node launched by {common.id}"),),
+        remedy=f"Give {meaning} the same value in {starting_file(odd)} and {starting_file(common)}."
+        if starting_file(odd) != starting_file(common)
+        else f"Give {meaning} the same value on every line that starts a node.",
+        waits_at="rendezvous",
+    )
+
+
+def first_difference(
+    subject: str, stated: Sequence[tuple[Launch, tuple[Claim, ...]]], meaning: str
+) -> tuple[Launch, tuple[Claim, ...], Launch, tuple[Claim, ...]] | Verdict | None:
+    """Return a launch whose value differs from that of most, its claims, one of those others, and its claims.
+
+    Of two launches that differ the first is the odd one. None if all agree; an unknown verdict if a value is open.
+    """
+    values: list[set[Plain]] = []
+    for _, claims in stated:
+        undecided_verdict = undecided(subject, (*stated[0][1], *claims), quantity=meaning)
+        if undecided_verdict is not None:
+            return undecided_verdict
+        value = job_value(claims)
+        values.append({*numbers(value)} or {*texts(value)})
+    agreeing = [sum(bool(values_of_launch & other) for other in values) for values_of_launch in values]
+    pairs = [
+        (agreeing[first], first, second)
+        for first, values_of_launch in enumerate(values)
+        for second, other in enumerate(values)
+        if values_of_launch and other and not values_of_launch & other and agreeing[first] <= agreeing[second]
+    ]
+    if not pairs:
+        return None
+    _, odd, common = min(pairs)
+    return *stated[odd], *stated[common]
+
+
+@rule(
+    "RDV005",
+    "node-rank-twice-or-missing",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("pytorch/pytorch#76367", "Lightning-AI/pytorch-lightning#4389"),
+)
+def node_rank_twice_or_missing(job: Job) -> Iterator[Verdict]:
+    """The node ranks of a job's launch lines are not 0 to n-1, each once.
+
+    What it checks:
+        Node ranks are below the number of nodes; and where launch lines in different files carry them, or run at the
+        same time, no rank occurs twice.
+
+    Why it matters:
+        A rank that occurs twice collides at the store; with one missing all wait until the rendezvous times out; one
+        out of range is rejected at once.
+
+    Example:
+        `--nnodes=2 --node_rank=1` in both node0.sh and node1.sh, or `--nnodes=2 --node_rank=2`.
+
+    Fix:
+        Count node ranks from 0, one for each node.
+
+    Known limits:
+        A rank whose launch line is elsewhere (fewer lines than nodes) is not reported. Equal ranks in one file are
+        treated as two runs one after the other, unless the starts run in the background, or are as many services of a
+        compose file as there are nodes.
+
+    Evidence:
+        pytorch/pytorch#76367, Lightning-AI/pytorch-lightning#4389.
+    """
+    launches = node_launches(job)
+    for launch in launches:
+        yield _in_range(job, launch)
+    for group in groups(job):
+        at_once = all(launch.concurrent for launch in group)
+        if at_once or len({starting_file(launch) for launch in group}) == len(group) or _services(job, group):
+            yield _ranks_verdict(job, group)
+    if not launches:
+        yield not_applicable(job.name, "no launch line carries a node rank")
+
+
+def _services(job: Job, group: Sequence[Launch]) -> bool:
+    """Whether the launches are services of one compose file, which all run at the same time."""
+    kinds = {file.path: file.kind for file in job.files}
+    if any(kinds.get(launch.span.path) != "compose" for launch in group):
+        return False
+    return all(set(numbers(nodes_spanned(job, launch)[0])) == {len(group)} for launch in group)
+
+
+def _in_range(job: Job, launch: Launch) -> Verdict:
+    ranks = job.setting("node_rank", launch.scope)
+    nodes, because = nodes_spanned(job, launch)
+    undecided_verdict = undecided(launch.id, ranks, launch)
+    if undecided_verdict is not None:
+        return undecided_verdict
+    found, most = numbers(job_value(ranks)), max(numbers(nodes))
+    if found and all(rank >= most or rank < 0 for rank in found):
+        return failed(
+            launch.id,
+            f"{quoted(ranks[0])} is not a rank of {placed(because[0])}: node ranks go from 0 to {most - 1}.",
+            at=ranks[0],
+            also=((because[0], f"{most} nodes"),),
+            remedy=f"Use a node rank from 0 to {most - 1}, each once.",
+        )
+    return passed(launch.id)
+
+
+def _ranks_verdict(job: Job, group: Sequence[Launch]) -> Verdict:
+    subject = f"{group[0].id} and {len(group) - 1} more"
+    claims = [job.setting("node_rank", launch.scope)[0] for launch in group]
+    undecided_verdict = undecided(subject, claims)
+    if undecided_verdict is not None:
+        return undecided_verdict
+    seen: dict[int, Claim] = {}
+    for claim in claims:
+        rank = min(numbers(claim.value), default=-1)
+        if rank in seen:
+            return failed(
+                subject,
+                f"{quoted(claim)} is also in {where(seen[rank])}: two nodes of one job claim rank {rank}."
+                if where(claim) != where(seen[rank])
+                else f"{quoted(claim)} gives two nodes of one job rank {rank}.",
+                at=claim,
+                also=((seen[rank].origin or seen[rank], f"rank {rank} already"),),
+                remedy=f"Give each of the {len(group)} launch lines its own node rank, starting at 0.",
+            )
+        seen[rank] = claim
+    return passed(subject)

@@ -1,0 +1,242 @@
+"""Conditions on settings, as the tables of refusals state them: `fp16.enabled and bf16.enabled`.
+
+The syntax is that of Python's expressions: names are keys, with dots between sections; `and`, `or`, `not`, comparisons,
+`in`, arithmetic, and the functions of `_FUNCTIONS`. A name whose value is not known makes the condition unknown unless
+the rest decides it. Nothing is executed: the expression is parsed and each of its nodes is evaluated here.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import itertools
+import operator
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job.quantities import LISTED_SECTION
+
+
+class UnknownValue(Exception):
+    """The condition depends on a value that is not known; the argument says which."""
+
+
+#: Before a key, asks whether it stands there at all, whatever its value: `is_given(key)` in a condition.
+GIVEN = "?"
+
+
+class Section:
+    """The value of a section: it is present, and equals nothing."""
+
+
+Lookup = Callable[[str], Any]
+
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda item, group: item in group,
+    ast.NotIn: lambda item, group: item not in group,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+}
+_COMPUTE: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "is_number": lambda item: isinstance(item, int | float) and not isinstance(item, bool),
+    "is_whole": lambda item: isinstance(item, int) and not isinstance(item, bool),
+    "is_text": lambda item: isinstance(item, str),
+    "is_list": lambda item: isinstance(item, tuple),
+    "is_section": lambda item: isinstance(item, Section),
+    "of_sections": lambda item: isinstance(item, tuple) and bool(item) and set(item) == {LISTED_SECTION},
+    "is_bool": lambda item: isinstance(item, bool),
+    "given_or": lambda item, other: other if item is None else item,
+    "number": lambda item: _number(item),
+    "truth": lambda item: str(item).lower() in ("y", "yes", "t", "true", "on", "1"),
+    "count_parts": lambda item: len(item.split(",")) if isinstance(item, str) else _length(item),
+    "length": lambda item: _length(item),
+    "are_patterns": lambda items: all(_is_pattern(item) for item in items),
+    "text": str,
+    "others": lambda items, known: isinstance(items, tuple) and any(item not in known for item in items),
+    "matches": lambda item, pattern: isinstance(item, str) and _matches(item, pattern),
+    "parts": lambda item, sign: tuple(item.split(sign)) if isinstance(item, str) else (),
+    "all_match": lambda items, pattern: all(_matches(str(item), pattern) for item in items),
+    "all_texts": lambda items: all(isinstance(item, str) for item in items),
+    "are_unique": lambda items: len(set(items)) == len(items),
+    "first_parts": lambda items, sign: tuple(str(item).partition(sign)[0] for item in items),
+    "descends": lambda item: _descends(item),
+    "size": lambda item: len(item) if isinstance(item, tuple) else 0,
+    "rises": lambda items: isinstance(items, tuple) and _rises(items),
+    "lower": lambda item: item.lower() if isinstance(item, str) else item,
+}
+
+
+def _number(item: Any) -> Any:
+    """The integer that a string spells; any other value unchanged."""
+    try:
+        return int(item) if isinstance(item, str) else item
+    except ValueError:
+        return item
+
+
+def _rises(items: tuple[Any, ...]) -> bool:
+    """Whether each number is above the one before. Raises UnknownValue for other items than numbers."""
+    if not all(isinstance(item, int | float) for item in items):
+        raise UnknownValue(f"the order of {items!r}")
+    return all(low < high for low, high in itertools.pairwise(items))
+
+
+#: A pattern is not held against a text that is longer, since that could take long.
+_MAX_MATCHED = 300
+
+
+def _matches(text: str, pattern: str) -> bool:
+    """Whether the whole text has the form of a pattern. Raises UnknownValue for a long text."""
+    if len(text) > _MAX_MATCHED:
+        raise UnknownValue("the form of a long text")
+    return re.fullmatch(pattern, text) is not None
+
+
+_RANGE = lazy_pattern(
+    r"(?:.{0,80}:)?\s{0,4}(\d{1,12}(?:\.\d{1,6})?)\s{0,4}([a-zA-Z]{0,4})\.\.\s{0,4}(\d{1,12}(?:\.\d{1,6})?)\s{0,4}([a-zA-Z]{0,4})(?::.{0,80})?"
+)
+
+
+def _descends(item: Any) -> bool:
+    """Whether a text gives a range, alone or between colons, whose end is below its beginning (`8..1`, `64GB..8GB`)."""
+    found = _RANGE.fullmatch(item.strip()) if isinstance(item, str) else None
+    return found is not None and found[2].lower() == found[4].lower() and float(found[1]) > float(found[3])
+
+
+#: A text that is longer is not compiled.
+_MAX_PATTERN = 200
+
+
+def _is_pattern(item: Any) -> bool:
+    """Whether a text is a valid regular expression; true for anything else. It is compiled, and never matched."""
+    if not isinstance(item, str) or len(item) > _MAX_PATTERN:
+        return True
+    try:
+        re.compile(item)
+    except re.error:
+        return False
+    return True
+
+
+def _length(item: Any) -> int:
+    """The number of items of a list, or of characters of a text. Raises UnknownValue for anything else."""
+    if isinstance(item, str | tuple):
+        return len(item)
+    raise UnknownValue(f"the length of {item!r}")
+
+
+@functools.lru_cache(maxsize=1024)
+def parsed(text: str) -> ast.expr:
+    """The parsed expression. Raises SyntaxError for an invalid string."""
+    return ast.parse(" ".join(text.split()), mode="eval").body
+
+
+def keys_of(text: str) -> frozenset[str]:
+    """Every key that a condition names."""
+    return frozenset(_names(parsed(text)))
+
+
+def _names(node: ast.expr) -> Iterator[str]:
+    name = _dotted(node)
+    if name:
+        yield name
+        return
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr) and not (isinstance(node, ast.Call) and child is node.func):
+            yield from _names(child)
+
+
+def holds(text: str, value_of: Lookup) -> bool:
+    """Whether the condition holds.
+
+    Args:
+        value_of: the value of a key, None if it is not given; raises UnknownValue if that is not known.
+
+    Raises:
+        UnknownValue: the condition depends on a value that is not known.
+    """
+    return bool(_evaluated(parsed(text), value_of))
+
+
+def _evaluated(node: ast.expr, value_of: Lookup) -> Any:
+    name = _dotted(node)
+    if name:
+        return value_of(name)
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Tuple):
+        return tuple(_evaluated(item, value_of) for item in node.elts)
+    if isinstance(node, ast.BoolOp):
+        return _joined(node, value_of)
+    if isinstance(node, ast.UnaryOp):
+        inner = _evaluated(node.operand, value_of)
+        return not inner if isinstance(node.op, ast.Not) else -inner
+    if isinstance(node, ast.Compare):
+        return _compared(node, value_of)
+    if isinstance(node, ast.BinOp):
+        left, right = _evaluated(node.left, value_of), _evaluated(node.right, value_of)
+        try:
+            return _COMPUTE[type(node.op)](left, right)
+        except (TypeError, ArithmeticError) as error:
+            raise UnknownValue(f"{ast.unparse(node)}: {error}") from None
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        if node.func.id == "is_given":
+            return value_of(f"{GIVEN}{_dotted(node.args[0])}")
+        return _FUNCTIONS[node.func.id](*(_evaluated(item, value_of) for item in node.args))
+    raise ValueError(f"{ast.unparse(node)!r} is not part of a condition")
+
+
+def _joined(node: ast.BoolOp, value_of: Lookup) -> bool:
+    """`and` and `or` over known and unknown parts: one part may decide it alone."""
+    deciding = isinstance(node.op, ast.Or)
+    missing: UnknownValue | None = None
+    for part in node.values:
+        try:
+            if bool(_evaluated(part, value_of)) is deciding:
+                return deciding
+        except UnknownValue as error:
+            if not deciding:
+                # What stands behind it may only make sense if it holds.
+                missing = missing or error
+                continue
+            missing = error
+    if missing is not None:
+        raise missing
+    return not deciding
+
+
+def _compared(node: ast.Compare, value_of: Lookup) -> bool:
+    left = _evaluated(node.left, value_of)
+    for sign, item in zip(node.ops, node.comparators, strict=True):
+        right = _evaluated(item, value_of)
+        try:
+            if not _COMPARE[type(sign)](left, right):
+                return False
+        except TypeError as error:
+            raise UnknownValue(f"{ast.unparse(node)}: {error}") from None
+        left = right
+    return True
+
+
+def _dotted(node: ast.expr) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        above = _dotted(node.value)
+        return f"{above}.{node.attr}" if above else ""
+    return ""

@@ -1,0 +1,179 @@
+"""The settings of one framework as one place of a job gives them: a file, a call, or a command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from preflight.model.job import Claim, Job, Launch, Scope, Strength, Unresolved
+from preflight.model.job.quantities import SECTION
+from preflight.model.job.value import numbers, texts
+from preflight_rules.helpers import ranks_started, subjects, why_unresolved
+from preflight_rules.settings.conditions import GIVEN, Section, UnknownValue
+from preflight_rules.settings.tables import full_name
+
+#: Filled in by a trainer, or left out by DeepSpeed.
+AUTO = "auto"
+#: Names in parentheses stand for the place itself, not for a key.
+CALL, PARSER = "(call)", "(parser)"
+#: The class that a script calls to make the settings.
+CLASS = "config_class"
+#: In the table of refusals: the place as a whole is to blame, for what it lacks.
+ANY = "(any)"
+#: Before a quantity: what an option of the launch line says about it.
+ON_LINE = "line."
+#: Frameworks whose settings are joined from files and the line.
+COMPOSED = ("verl",)
+#: Frameworks whose settings are options of the launch line, which may take them from arrays of several scripts.
+_OF_LINES = ("megatron", "openrlhf")
+_SCRIPTS = "(line)"
+#: Frameworks whose file describes the job itself, so that it stands for no launch alone.
+_WHOLE_FILES = ("skypilot", "dstack")
+#: The number of ranks of the launch, in a condition.
+RANKS = "ranks"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """All settings of one place.
+
+    Args:
+        job: the job of the place.
+        framework: the framework that the settings belong to.
+        subject: the place, for the report.
+        keys: the claim of each key.
+        launch: the launch that they belong to, if any.
+        inner: the settings of a file that one of them names, by the prefix that conditions give its keys.
+        certain: whether the framework certainly reads them.
+        parser: the parser that reads them, if that is known.
+        complete: whether a missing key is certainly not given elsewhere.
+    """
+
+    job: Job
+    framework: str
+    subject: str
+    keys: dict[str, Claim]
+    launch: Launch | None = None
+    inner: dict[str, Given] = field(default_factory=dict)
+    complete: bool = True
+    certain: bool = True
+    parser: Claim | None = None
+
+    def claim(self, key: str) -> Claim | None:
+        """The claim of a key, also of one in a file that another key names; None if it is not given."""
+        if key == ANY:
+            return next(iter(self.keys.values())) if self.is_named else None
+        prefix, _, rest = key.partition(".")
+        if prefix in self.inner:
+            return self.inner[prefix].claim(rest)
+        return self.keys.get(key)
+
+    def value(self, key: str) -> Any:
+        """The value of a key, None if it is not given. Raises UnknownValue if that is not known."""
+        if key.startswith(GIVEN):
+            return self.claim(key.removeprefix(GIVEN)) is not None
+        if key.startswith(ON_LINE):
+            return self._on_line(key.removeprefix(ON_LINE))
+        if key in self.inner:
+            return Section()
+        prefix, _, rest = key.partition(".")
+        if prefix in self.inner:
+            # What the trainer fills in is none of the file's own settings.
+            claim = self.inner[prefix].claim(rest)
+            return None if claim is not None and claim.alternatives == (AUTO,) else self.inner[prefix].value(rest)
+        if key == RANKS:
+            return self._ranks()
+        claim = self.claim(key)
+        if claim is None:
+            if not self.complete:
+                raise UnknownValue(f"{key} may be given elsewhere")
+            return None
+        if isinstance(claim.value, Unresolved) or why_unresolved((claim,), self.launch) is not None:
+            raise UnknownValue(f"`{claim.spelling}`")
+        if len(claim.alternatives) != 1 or (claim.alternatives[0] == AUTO and self.framework == "deepspeed"):
+            raise UnknownValue(f"`{claim.spelling}`")
+        found = claim.alternatives[0]
+        return Section() if found == SECTION else found
+
+    @property
+    def is_named(self) -> bool:
+        """Whether a launch names the place, so that it is not a part of something larger."""
+        whole = self.launch is None or self.framework in _WHOLE_FILES
+        return whole or any(claim.scope.launch for claim in self.keys.values())
+
+    def _on_line(self, quantity: str) -> Any:
+        """The value that an option of the launch line gives a quantity; None without a line or option."""
+        if self.launch is None:
+            raise UnknownValue("the launch line")
+        claims = [c for c in self.job.about(quantity, self.launch.scope) if c.strength is Strength.FLAG]
+        return claims[-1].alternatives[0] if claims and claims[-1].alternatives else None
+
+    def _ranks(self) -> int:
+        found = numbers(ranks_started(self.job, self.launch.scope)[0]) if self.launch is not None else ()
+        if len(found) != 1:
+            raise UnknownValue("the number of ranks")
+        return found[0]
+
+
+def given(job: Job, framework: str) -> Iterator[Given]:
+    """The settings of a framework, once for each launch and place."""
+    for subject, scope, launch in subjects(job):
+        # These make the trainer's arguments of the same keys.
+        passed_on = {claim.span.path for name in ("llamafactory", "trl") for _, claim in job.settings(name, scope)}
+        by_place: dict[str, dict[str, Claim]] = {}
+        parser: Claim | None = None
+        for key, claim in job.settings(framework, scope):
+            if key == PARSER:
+                parser = claim
+            else:
+                # A composed configuration is one place, wherever its keys stand.
+                path = "(composed)" if framework in COMPOSED else claim.span.path
+                if framework in _OF_LINES and launch is not None and claim.scope.launch == launch.id:
+                    path = _SCRIPTS
+                by_place.setdefault("" if claim.source == "arguments" else path, {})[full_name(framework, key)] = claim
+        for path, keys in by_place.items():
+            if not path and parser is None:
+                # A program whose parser is not known may give these names another meaning.
+                continue
+            yield Given(
+                job,
+                framework,
+                subject if path in ("", "(composed)", _SCRIPTS) else path,
+                keys,
+                launch,
+                inner=_inner(job, framework, keys, scope),
+                complete=CALL not in keys or keys[CALL].alternatives == (True,),
+                certain=framework != "transformers"
+                or CALL in keys
+                or parser is not None
+                or _takes_files(launch)
+                or path in passed_on,
+                parser=parser,
+            )
+
+
+def _inner(job: Job, framework: str, keys: dict[str, Claim], scope: Scope) -> dict[str, Given]:
+    """The settings of DeepSpeed's configuration, where the trainer is given the name of its file."""
+    claim = keys.get("deepspeed")
+    if framework not in ("transformers", "llamafactory") or claim is None:
+        return {}
+    names = [name.rpartition("/")[2] for name in texts(claim.value)]
+    found: dict[str, Claim] = {}
+    for key, other in job.settings("deepspeed", scope):
+        if other.span.path.rpartition("/")[2] in names:
+            found[key] = other
+    return {"ds": Given(job, "deepspeed", names[0], found)} if found else {}
+
+
+def _takes_files(launch: Launch | None) -> bool:
+    """Whether the launcher's own program parses the trainer's arguments."""
+    return launch is not None and launch.launcher in ("llamafactory-cli", "trl")
+
+
+def is_compared(job: Job, launch: Launch | None) -> bool:
+    """Whether the trainer's arguments and its DeepSpeed configuration are both known: then CFG002 compares them."""
+    return any(
+        place.launch is launch and place.inner and (CALL in place.keys or place.parser is not None)
+        for place in given(job, "transformers")
+    )

@@ -1,0 +1,361 @@
+"""Settings that a framework rejects at startup, judged by tables of what each framework accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight.model.findings import Severity
+from preflight.model.job import Claim, Job, Plain
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.sources.tables.training_arguments import TRAINING_ARGUMENTS
+from preflight_rules.helpers import placed, quoted, why_unresolved
+from preflight_rules.settings.conditions import UnknownValue, holds
+from preflight_rules.settings.given import ANY, AUTO, CALL, Given, given
+from preflight_rules.settings.kinds import Setting, refused
+from preflight_rules.settings.tables import (
+    Refusal,
+    in_range,
+    may_have,
+    names_together,
+    oldest,
+    pinned,
+    refusals,
+    row_of,
+    settings,
+)
+from preflight_rules.settings.unknown_names import NearestNames, unknown_name
+
+#: Frameworks whose file a program may load, complete, and pass on as a dictionary (`deepspeed.initialize(config=...)`).
+_COMPLETED_BY_PROGRAMS = frozenset(("deepspeed",))
+#: The name of each framework as a message gives it, and as the package index has it.
+_FRAMEWORKS = {
+    "deepspeed": "DeepSpeed",
+    "accelerate": "Accelerate",
+    "transformers": "Hugging Face's trainer",
+    "llamafactory": "LLaMA-Factory",
+    "axolotl": "axolotl",
+    "trl": "TRL",
+    "paddle": "PaddlePaddle",
+    "paddle_launch": "PaddlePaddle's launcher",
+    "megatron": "Megatron-LM",
+    "openrlhf": "OpenRLHF",
+    "verl": "verl",
+    "lightning": "Lightning's Trainer",
+    "lightning_fabric": "Lightning's Fabric",
+    "lightning_cli": "LightningCLI",
+    "torchtitan": "torchtitan",
+    "skypilot": "SkyPilot",
+    "dstack": "dstack",
+}
+
+
+@rule(
+    "CFG001",
+    "setting-value-refused",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=(
+        "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/zero/config.py",
+        "https://docs.pydantic.dev/latest/concepts/conversion_table/",
+    ),
+)
+def setting_value_refused(job: Job) -> Iterator[Verdict]:
+    """A setting has a value of the wrong type, or out of range, that the framework rejects.
+
+    What it checks:
+        Every key of DeepSpeed's configuration whose type, bounds or choices DeepSpeed's own models declare has a valid
+        value, and so has every key of a task of SkyPilot or dstack. Strings that these models convert (`"8"`, `"true"`)
+        count as what they convert to.
+
+    Why it matters:
+        The framework stops in every rank while it reads its configuration, after the nodes were allocated.
+
+    Example:
+        `"zero_optimization": {"stage": 4}`, or `"reduce_bucket_size": -1`.
+
+    Fix:
+        Write a value of the type and in the range that the finding names.
+
+    Known limits:
+        Types and bounds are those of the release that the table names; what only newer releases reject is a warning
+        unless the job's files pin one of them. Where autotuning is enabled, a list holds the values that it tries, and
+        they are not judged.
+
+    Evidence:
+        DeepSpeed's models (zero/config.py, zero/offload_config.py, precision_config.py); pydantic's conversion table.
+    """
+    applicable = False
+    seen: set[tuple[str, int, int]] = set()
+    for framework in _FRAMEWORKS:
+        for place in given(job, framework):
+            table, version = settings(framework), pinned(job, framework)
+            for key, claim in place.keys.items():
+                setting = row_of(table, key)
+                if (
+                    claim.source == "arguments"
+                    and place.certain
+                    and any(
+                        isinstance(item, str) and item.startswith("--") and item != claim.spelling
+                        for item in claim.alternatives
+                    )
+                ):
+                    applicable = True
+                    yield _without_value(place, claim)
+                    continue
+                at = (claim.span.path, claim.span.line, claim.span.column)
+                if setting is None or not setting.kind or at in seen:
+                    continue
+                seen.add(at)
+                applicable = True
+                yield _judged(place, setting, claim, version)
+    if not applicable:
+        yield not_applicable(job.name, "no setting has a known type")
+
+
+def _without_value(place: Given, claim: Claim) -> Verdict:
+    """For an option that another one follows where its value belongs."""
+    return failed(
+        place.subject,
+        f"{quoted(claim)}: another option follows where a value is expected, and the parser stops with `expected one"
+        " argument`.",
+        at=claim,
+        remedy="Give the option its value, or remove it.",
+    )
+
+
+def _judged(place: Given, setting: Setting, claim: Claim, version: str) -> Verdict:
+    unresolved = why_unresolved((claim,), place.launch)
+    if unresolved is not None:
+        return unknown(place.subject, f"{quoted(claim)} is unknown: {unresolved[1]}", at=claim)
+    applies = in_range(version, setting.since, "")
+    expected = [_refused(setting, item, version) for item in claim.alternatives if item != AUTO]
+    if applies is False or not any(expected):
+        return passed(place.subject)
+    try:
+        if not _is_read(place, setting) or _is_tuned(place, claim):
+            return passed(place.subject)
+    except UnknownValue as error:
+        return unknown(place.subject, f"whether {quoted(claim)} is read depends on {error}", at=claim)
+    if not all(expected):
+        return unknown(place.subject, f"{quoted(claim)} has several values, some of which are rejected", at=claim)
+    name = _FRAMEWORKS[place.framework]
+    return failed(
+        place.subject,
+        f"{quoted(claim)} is rejected: {name} expects {expected[0]} for {setting.key}, and fails at startup"
+        + (f" (since {setting.since})." if setting.since else "."),
+        at=claim,
+        remedy=f"Write {expected[0]}, or remove the key.",
+        severity=Severity.WARNING if applies is None else None,
+    )
+
+
+def _refused(setting: Setting, item: Plain, version: str) -> str:
+    """What is expected instead of a value, in words; empty if the release takes it."""
+    if isinstance(item, bool) and setting.bool_until:
+        return "a whole number" if version and in_range(version, "", setting.bool_until) is False else ""
+    return refused(setting, item)
+
+
+def _is_tuned(place: Given, claim: Claim) -> bool:
+    """Whether the value lists what DeepSpeed's autotuning tries, one after the other.
+
+    Raises UnknownValue if that depends on a value that is not known.
+    """
+    if place.framework != "deepspeed" or not all(isinstance(item, tuple) for item in claim.alternatives):
+        return False
+    return bool(place.value("autotuning.enabled"))
+
+
+def _is_read(place: Given, setting: Setting) -> bool:
+    """Whether the framework reads the setting. Raises UnknownValue if that depends on a value that is not known."""
+    return not setting.when or holds(setting.when, place.value)
+
+
+@rule(
+    "CFG002",
+    "settings-refused-together",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=(
+        "https://huggingface.co/docs/transformers/main_classes/trainer",
+        "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/config.py",
+        "https://github.com/huggingface/accelerate/blob/v1.10.1/src/accelerate/commands/launch.py",
+    ),
+)
+def settings_refused_together(job: Job) -> Iterator[Verdict]:
+    """Settings of a framework contradict each other, or one of them is no longer supported.
+
+    What it checks:
+        The conditions under which transformers, DeepSpeed, Accelerate, Lightning, torchtitan, SkyPilot and dstack stop
+        while they read their settings, as a table with the source of each row and the releases that it holds for.
+
+    Why it matters:
+        The framework stops in every rank with an exception, after the nodes were allocated.
+
+    Example:
+        `load_best_model_at_end=True` with `eval_strategy="no"`, or `"elasticity": {...}` for DeepSpeed 0.19.8.
+
+    Fix:
+        The finding names the change for its condition.
+
+    Known limits:
+        What a script sets after it has created the object is not seen. A condition that holds only for some releases is
+        a warning unless the job's files pin a release.
+
+    Evidence:
+        The documentation of TrainingArguments; runtime/config.py of DeepSpeed; commands/launch.py of Accelerate.
+    """
+    applicable = False
+    seen: set[tuple[str, int, str]] = set()
+    for framework in _FRAMEWORKS:
+        for place in given(job, framework):
+            applicable = True
+            fine = True
+            version, first = pinned(job, framework), oldest(framework)
+            if version and first and in_range(version, first, "") is False:
+                reason = f"the job pins {version}, and what releases before {first} refuse is not known"
+                yield unknown(place.subject, reason)
+                continue
+            for row in (*refusals(framework), *names_together(framework)):
+                applies = in_range(pinned(job, row.package or framework), row.since, row.until)
+                verdict = _together(place, row, certain=applies is True) if applies is not False else None
+                if verdict is None:
+                    continue
+                fine = False
+                at = verdict.locations[0]
+                key = (at.path, at.line, row.when)
+                if key not in seen:
+                    seen.add(key)
+                    yield verdict
+            if fine:
+                yield passed(place.subject)
+    if not applicable:
+        yield not_applicable(job.name, "no settings of a framework with known refusals")
+
+
+def _together(place: Given, row: Refusal, *, certain: bool) -> Verdict | None:
+    """The verdict of one condition; None if it does not hold, or concerns keys that are not given."""
+    claims = [claim for key in row.at if (claim := place.claim(key)) is not None]
+    if not claims:
+        return None
+    try:
+        if not holds(row.when, place.value):
+            return None
+    except UnknownValue as error:
+        return unknown(place.subject, f"{error} is unknown, and {row.why}", at=claims[0])
+    first, *rest = claims
+    rest = [claim for claim in rest if claim.span != first.span]
+    others = "".join(f" and {placed(claim)}" for claim in rest[:2])
+    range_text = "" if certain else f" ({_range(row)})"
+    alone = ANY in row.at and place.launch is None and place.framework in _COMPLETED_BY_PROGRAMS
+    return failed(
+        place.subject,
+        f"{quoted(first)}{others}: {row.why}{range_text}.",
+        at=first,
+        also=tuple((claim, "with this") for claim in rest),
+        remedy=row.remedy,
+        severity=None if certain and place.certain and not alone else Severity.WARNING,
+    )
+
+
+def _range(row: Refusal) -> str:
+    if row.since and row.until:
+        return f"releases {row.since} to {row.until}"
+    return f"since {row.since}" if row.since else f"until {row.until}"
+
+
+@rule(
+    "CFG003",
+    "trainer-argument-unknown",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("https://huggingface.co/docs/transformers/main_classes/trainer",),
+)
+def trainer_argument_unknown(job: Job) -> Iterator[Verdict]:
+    """Hugging Face's trainer is given an argument that it does not have.
+
+    What it checks:
+        The names in `TrainingArguments(...)`, and in a file or on a command line that `HfArgumentParser` parses for
+        TrainingArguments alone, are its fields in the release that the job's files pin, or in any that is known.
+
+    Why it matters:
+        Python stops at the call ("unexpected keyword argument"), and the parser at the name ("Some keys are not used"),
+        in every rank.
+
+    Example:
+        `TrainingArguments(evaluation_strategy="steps")` with transformers 5, where it is called eval_strategy.
+
+    Fix:
+        Write the argument as that release spells it, or remove it.
+
+    Known limits:
+        Without a pinned release, a name that some release has is accepted, and one that resembles none is a warning.
+        Classes derived from TrainingArguments have fields of their own, and are not judged.
+
+    Evidence:
+        transformers' documentation of TrainingArguments; its fields at versions 4.36, 4.57 and 5.24.
+    """
+    applicable = False
+    seen: set[tuple[str, int, int]] = set()
+    names = NearestNames()
+    version = pinned(job, "transformers")
+    for place in given(job, "transformers"):
+        call = place.keys.get(CALL)
+        # A class that extends TrainingArguments has fields of its own.
+        plain = call is not None and call.spelling.endswith("TrainingArguments")
+        strict = plain or (place.parser is not None and place.parser.alternatives == (True,))
+        if not strict:
+            continue
+        applicable = True
+        fine = True
+        for key, claim in place.keys.items():
+            at = (claim.span.path, claim.span.line, claim.span.column)
+            if "." in key or key == CALL or at in seen:
+                continue
+            verdict = _unknown_argument(place, key, claim, version, names)
+            if verdict is not None:
+                fine = False
+                seen.add(at)
+                yield verdict
+        if fine:
+            yield passed(place.subject)
+    if not applicable:
+        yield not_applicable(job.name, "no options are parsed only for TrainingArguments")
+
+
+def _unknown_argument(place: Given, key: str, claim: Claim, version: str, names: NearestNames) -> Verdict | None:
+    row = _ARGUMENTS.get(key)
+    if row is not None and may_have(TRAINING_ARGUMENTS, row, version):
+        return None
+    nearest = _RENAMED.get(key) or names.nearest(
+        claim,
+        "TrainingArguments",
+        key,
+        lambda: (name for name, other in _ARGUMENTS.items() if not other.until),
+    )
+    newest = TRAINING_ARGUMENTS.newest
+    return unknown_name(
+        place,
+        claim,
+        name=key,
+        owner="TrainingArguments",
+        release=f"transformers {version}" if version else f"any release up to {newest}",
+        nearest=nearest,
+        sure=bool(nearest or row is not None or (version and in_range(version, "", newest))),
+        unless_sure=Severity.WARNING,
+    )
+
+
+#: Arguments that have another name since transformers 5, or that another takes the place of.
+_RENAMED = {
+    "evaluation_strategy": "eval_strategy",
+    "no_cuda": "use_cpu",
+    "per_gpu_train_batch_size": "per_device_train_batch_size",
+    "per_gpu_eval_batch_size": "per_device_eval_batch_size",
+    "warmup_ratio": "warmup_steps",
+}
+#: By field; the negation that the parser adds (`--no_tf32`) is one, too.
+_ARGUMENTS = {
+    **{row.dest: row for row in TRAINING_ARGUMENTS.rows},
+    **{spelling[2:]: row for row in TRAINING_ARGUMENTS.rows for spelling in row.spellings if "-" not in spelling[2:]},
+}

@@ -1,0 +1,194 @@
+"""The tables of what frameworks accept and reject: `data/settings/NAME.toml` and `data/refusals.toml`."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+from preflight._util.lazy_regex import lazy_pattern
+from preflight.model.job import Job
+from preflight.model.job.value import texts
+from preflight.sources.tables.row import Generated, Row
+from preflight_rules.data_tables import table
+from preflight_rules.settings.kinds import Setting
+
+#: Frameworks whose refusals are in a file of their own, with the NAME of `data/refusals/NAME.toml`.
+_WITH_OWN_FILE = {
+    **{name: name for name in ("axolotl", "llamafactory", "openrlhf", "trl", "verl")},
+    **{name: name for name in ("lightning", "torchtitan", "skypilot", "dstack")},
+    **dict.fromkeys(("lightning_cli", "lightning_fabric"), "lightning"),
+}
+#: Frameworks that look at no value by itself.
+_OF_ANY_KIND = ("llamafactory", "trl", "lightning", "lightning_fabric")
+#: Frameworks whose table of settings has another name.
+_TABLES = {"lightning_cli": "lightning"}
+#: Frameworks whose parser takes the first letters of an option for it.
+_ABBREVIATED = ("openrlhf",)
+#: Frameworks whose models declare what they take.
+_WITH_MODELS = ("deepspeed",)
+#: Where the package index has a framework under another name, or under several.
+_PADDLE = ("paddlepaddle", "paddlepaddle-gpu")
+_DISTRIBUTIONS = {
+    "paddle": _PADDLE,
+    "paddle_launch": _PADDLE,
+    "megatron": ("megatron-core",),
+    **dict.fromkeys(("lightning", "lightning_cli", "pytorch-lightning"), ("lightning", "pytorch-lightning")),
+    **dict.fromkeys(("lightning_fabric", "lightning-fabric"), ("lightning", "lightning-fabric")),
+}
+_ITEM = lazy_pattern(r"\.item\d{1,4}(?=\.|$)")
+_PATH = lazy_pattern(r"\.[/~][^.]*")
+_PINNED = lazy_pattern(r"([a-z0-9][a-z0-9-]*)==(\d{1,6}(?:\.\d{1,6}){0,3}).*")
+
+
+class Refusal(NamedTuple):
+    """A condition under which a framework fails at startup.
+
+    Args:
+        of: the framework whose settings it concerns; in the data also a list of several.
+        when: the condition (`conditions.py`).
+        at: the keys that cause it, the most important one first.
+        why: what the framework does, after the quoted settings.
+        remedy: what to do, in a sentence.
+        source: where the framework says so.
+        since: the first release that refuses it; empty for all that are known.
+        until: the last release that does; empty for the newest.
+        package: the distribution that `since` and `until` are about; empty for the framework's own.
+    """
+
+    of: str
+    when: str
+    at: tuple[str, ...]
+    why: str
+    remedy: str
+    source: str
+    since: str = ""
+    until: str = ""
+    package: str = ""
+
+
+@functools.cache
+def refusals(framework: str) -> tuple[Refusal, ...]:
+    """The refusals of one framework."""
+    name = f"refusals/{_WITH_OWN_FILE[framework]}" if framework in _WITH_OWN_FILE else "refusals"
+    rows = table(name)["refusal"]
+    return tuple(
+        Refusal(**{**row, "of": framework, "at": tuple(row["at"])})
+        for row in rows
+        if framework == row["of"] or (isinstance(row["of"], list) and framework in row["of"])
+    )
+
+
+@functools.cache
+def oldest(framework: str) -> str:
+    """The oldest release that the refusals of a framework were read in; empty if they hold for all that are used."""
+    return str(table(f"refusals/{_WITH_OWN_FILE[framework]}").get("oldest", "")) if framework in _WITH_OWN_FILE else ""
+
+
+@functools.cache
+def settings(framework: str) -> dict[str, Setting]:
+    """The settings that a framework accepts, by key and by alias."""
+    found: dict[str, Setting] = {}
+    if framework in _OF_ANY_KIND:
+        return found
+    for row in table(f"settings/{_TABLES.get(framework, framework)}")["setting"]:
+        lists = {name: tuple(row.get(name, ())) for name in ("choices", "former", "words", "types")}
+        setting = Setting(**{**row, **lists})
+        found[setting.key] = setting
+        if setting.alias:
+            found[setting.alias] = setting
+    return found
+
+
+def full_name(framework: str, key: str) -> str:
+    """The option that a key names: for a parser that takes abbreviations, the only one that starts with it."""
+    if framework not in _ABBREVIATED or key in settings(framework):
+        return key
+    found = [name for name in settings(framework) if name.startswith(key)]
+    return found[0] if len(found) == 1 else key
+
+
+def canonical(key: str) -> str:
+    """The key as a table has it: without the number of an item of a list, and without the path of a mount."""
+    return _PATH.sub(".*", _ITEM.sub(".item", key))
+
+
+def row_of(known: dict[str, Setting], key: str) -> Setting | None:
+    """The row of a key.
+
+    The sections of a list share rows (`any_of.item.cpus` for `any_of.item0.cpus`), and so do the keys of a section that
+    are names of the user's (`tags.*`).
+    """
+    one = canonical(key)
+    return known.get(key) or known.get(one) or known.get(f"{one.rpartition('.')[0]}.*")
+
+
+@functools.cache
+def newest(framework: str) -> str:
+    """The newest release that the table of a framework's settings was read from."""
+    return str(table(f"settings/{framework}")["version"])
+
+
+@functools.cache
+def names_together(framework: str) -> tuple[Refusal, ...]:
+    """The refusals of two names of one key, and of a key together with its replacement."""
+    if framework not in _WITH_MODELS:
+        return ()
+    known = settings(framework)
+    found = []
+    for key, setting in known.items():
+        if setting.alias and key == setting.key:
+            found.append((key, setting.alias))
+        new = setting.replaced_by
+        if new:
+            found.extend((key, other) for other in {new, known[new].alias} - {""})
+    return tuple(
+        Refusal(
+            framework,
+            f"{one} is not None and {other} is not None",
+            (one, other),
+            "both are names of the same setting, and the framework rejects the combination",
+            "Keep the newer name.",
+            "deepspeed/runtime/config_utils.py",
+        )
+        for one, other in found
+    )
+
+
+def pinned(job: Job, distribution: str) -> str:
+    """The release of a framework or distribution that the job's files pin; empty if they pin none, or several."""
+    names = _DISTRIBUTIONS.get(distribution, (distribution,))
+    found = {
+        match[2]
+        for claim in job.about("package")
+        for text in texts(claim.value)
+        if (match := _PINNED.fullmatch(text)) is not None and match[1] in names
+    }
+    return found.pop() if len(found) == 1 else ""
+
+
+def in_range(version: str, since: str, until: str) -> bool | None:
+    """Whether a release is in a range; None if no release is known and the range does not hold all of them."""
+    if not since and not until:
+        return True
+    if not version:
+        return None
+    own = release(version)
+    return (not since or own >= release(since)) and (not until or own[: until.count(".") + 1] <= release(until))
+
+
+def release(version: str) -> tuple[int, ...]:
+    """The numbers of a release, to be compared."""
+    return tuple(int(part) for part in version.split("."))
+
+
+def may_have(table: Generated, row: Row, version: str) -> bool:
+    """Whether a release may have the option: one between two that were read has what either of these has."""
+    if not version:
+        return True
+    own = release(version)
+    older = [item for item in table.versions if release(item) <= own]
+    newer = [item for item in table.versions if release(item) >= own]
+    around = {*older[-1:], *newer[:1]}
+    first = release(row.since or table.versions[0])
+    last = release(row.until or table.newest)
+    return any(first <= release(item) <= last for item in around)

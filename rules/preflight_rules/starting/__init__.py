@@ -1,1 +1,0 @@
-"""What is started, how many of it, by which launcher."""

@@ -1,0 +1,40 @@
+"""The plan of a generated job names exactly the processes that the real launcher starts, with their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.agreement.jobs import LAUNCHERS, generated_job
+from tests.agreement.places import Places, places
+from tests.agreement.trial import run_trial
+from tests.ports import free_ports
+from tests.suite.effort import gate_first
+
+#: Jobs of each launcher; the gate runs the first of each.
+JOBS = 30
+CASES = [(name, seed) for name in LAUNCHERS for seed in range(JOBS)]
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[Places]:
+    """This machine, and virtual nodes that are started for the first job that needs them."""
+    with places() as found:
+        yield found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "case", gate_first(CASES, lambda case: case[1] == 0), ids=lambda case: "-".join(map(str, case)).replace(" ", "-")
+)
+def test_the_plan_matches_the_launcher(case: tuple[str, int], here: Places) -> None:
+    name, seed = case
+    launcher = LAUNCHERS[name]
+    reason = here.missing(launcher)
+    if reason:
+        pytest.skip(reason)
+    trial = run_trial(generated_job(launcher, seed, free_ports), here)
+    assert trial.comparison.differences == (), trial.shown
+    assert trial.comparison.processes, trial.shown

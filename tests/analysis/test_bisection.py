@@ -1,0 +1,101 @@
+"""Bisection of a group that hangs: simulated faults of every kind are found in a bounded number of rounds."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+
+from preflight.analysis.bisection import Answer, Group, answer, next_groups
+
+
+def search(
+    nodes: Group, hangs: Callable[[set[str]], bool], *, suspects: Group = (), min_size: int = 2
+) -> tuple[Answer | None, int]:
+    """Try the requested groups until none is left; return the answer and the number of rounds."""
+    trials: dict[frozenset[str], bool | None] = {}
+    for rounds in range(100):
+        groups = next_groups(nodes, trials, suspects=suspects, min_size=min_size)
+        if not groups:
+            return answer(nodes, trials, suspects=suspects, min_size=min_size), rounds
+        together = [name for group in groups for name in group]
+        assert len(together) == len(set(together)), "groups tried at once share no node"
+        for group in groups:
+            assert min_size <= len(group) < len(nodes) and frozenset(group) not in trials
+            trials[frozenset(group)] = not hangs(set(group))
+    raise AssertionError("it does not come to an end")
+
+
+def names(count: int) -> Group:
+    return tuple(f"n{index}" for index in range(count))
+
+
+@pytest.mark.parametrize("count", [3, 4, 5, 8, 9, 64, 1000])
+def test_one_bad_node_is_named(count: int) -> None:
+    for bad in random.Random(count).sample(names(count), 3):
+        found, rounds = search(names(count), lambda group, bad=bad: bad in group)  # type: ignore[misc]
+        assert found is not None and (found.kind, found.nodes) == ("nodes", (bad,))
+        assert rounds <= math.ceil(math.log2(count)) + 3
+
+
+@pytest.mark.parametrize("count", [4, 6, 8, 32])
+def test_two_nodes_that_hang_only_together_are_reported_as_a_pair(count: int) -> None:
+    chance = random.Random(count)
+    for _ in range(20):
+        pair = set(chance.sample(names(count), 2))
+        found, _ = search(names(count), lambda group, pair=pair: pair <= group)  # type: ignore[misc]
+        assert found is not None and (found.kind, set(found.nodes)) == ("between", pair)
+
+
+def test_a_hang_of_only_the_whole_group_is_reported() -> None:
+    found, rounds = search(names(16), lambda group: len(group) == 16)
+    assert found is not None and found.kind == "whole" and rounds == 3
+
+
+def test_a_fault_of_several_nodes_gives_the_smallest_group_found() -> None:
+    found, _ = search(names(16), lambda group: len(group) >= 4)
+    assert found is not None and found.kind == "group" and 4 <= len(found.nodes) < 8
+
+
+def test_two_nodes_have_no_smaller_group_and_no_witness() -> None:
+    assert search(names(2), lambda group: True) == (None, 0)
+    assert next_groups(names(2), {}, suspects=("n1",)) == (("n0", "n1"),)
+
+
+def test_a_node_with_several_ranks_is_tried_alone() -> None:
+    found, _ = search(names(4), lambda group: "n2" in group, min_size=1)
+    assert found is not None and found.nodes == ("n2",)
+
+
+def test_a_second_test_confirms_refutes_or_finds_the_pair() -> None:
+    nodes = names(6)
+    found, rounds = search(nodes, lambda group: "n3" in group, suspects=("n3",))
+    assert found is not None and (found.kind, found.nodes) == ("nodes", ("n3",))
+    assert rounds == 2, "once more with a node that is known to be sound by then"
+    found, _ = search(nodes, lambda group: False, suspects=("n3",))
+    assert found is not None and found.kind == "none"
+    found, _ = search(nodes, lambda group: {"n4", "n5"} <= group, suspects=("n3",))
+    assert found is not None and (found.kind, found.nodes) == ("group", ("n1", "n2", "n4", "n5"))
+    found, rounds = search(nodes, lambda group: {"n1", "n4"} <= group, suspects=("n1", "n4"))
+    assert found is not None and (found.kind, rounds) == ("between", 1)
+    found, _ = search(nodes, lambda group: "n4" in group, suspects=("n1", "n4"))
+    assert found is not None and (found.kind, found.nodes) == ("nodes", ("n4",))
+
+
+def test_two_suspects_are_tested_in_turn_with_one_witness() -> None:
+    found, rounds = search(names(3), lambda group: "n0" in group, suspects=("n0", "n1"))
+    assert found is not None and (found.nodes, rounds) == (("n0",), 2)
+
+
+def test_an_unknown_result_is_not_a_hang() -> None:
+    first = next_groups(names(4), {})
+    trials: dict[frozenset[str], bool | None] = {frozenset(group): None for group in first}
+    assert next_groups(names(4), trials) == (("n0", "n2"), ("n1", "n3"))
+
+
+def test_the_smallest_group_so_far_is_reported_at_the_time_limit() -> None:
+    found = answer(names(8), {frozenset(names(8)[:4]): False, frozenset(names(8)[4:]): True})
+    assert found == Answer("open", ("n0", "n1", "n2", "n3"), 2)
+    assert answer(names(8), {}) is None

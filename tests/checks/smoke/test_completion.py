@@ -1,0 +1,294 @@
+"""The smoke checks: the planned ranks, and the verdicts about a recorded run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from preflight.agent import rank_events
+from preflight.agent.child import plain
+from preflight.model.findings import Status
+from preflight.model.job import Strength
+from preflight.model.recording import EventRecord, FactRecord, Facts, Fleet, Node, NodeRecord, Recording, Unavailable
+from preflight.model.recording_io import load, save
+from preflight.model.requests import Request
+from preflight.plugins.authoring import HEADINGS, Check, Verdict
+from preflight_checks.probes.free_ports import FreePorts, free_ports
+from preflight_checks.probes.gpus import Gpu, Gpus, gpus
+from preflight_checks.probes.packages import Framework, Packages, packages
+from preflight_checks.smoke.completion import master_endpoint_unusable, rank_did_not_finish
+from preflight_checks.smoke.results import ranks_disagree, wrong_collective_result
+from reference_trainer.collective.report import RankReport
+from reference_trainer.common.oracle import Mismatch
+from tests.checks.check_builders import claim, fact, fleet, job, local_fleet, one, plan, statuses
+
+JOB = job(nodes=2, processes_per_node=8, master_addr="node0", master_port=29501)
+ALL = (rank_did_not_finish, wrong_collective_result, ranks_disagree, master_endpoint_unusable)
+
+
+def gpu_facts(counts: dict[str, int], cuda: str = "12.8") -> Facts:
+    found: list[FactRecord] = []
+    for node, count in counts.items():
+        found.append(fact(gpus, node, Gpus(gpus=[Gpu(i) for i in range(count)])))
+        found.append(fact(packages, node, Packages("3.11", "/usr/bin/python3", torch=Framework("2.9.0", cuda))))
+    return Facts(tuple(found))
+
+
+def params(requests: list[Request], name: str) -> list[Any]:
+    return [request.params[name] for request in requests]
+
+
+def test_one_rank_per_node_without_usable_gpus() -> None:
+    for known in (Facts(), gpu_facts({"node0": 8, "node1": 8}, cuda="")):
+        requests = plan(rank_did_not_finish, JOB, fleet(2), known)
+        assert [(r.node, r.params["rank"], r.params["world_size"]) for r in requests] == [
+            ("node0", 0, 2),
+            ("node1", 1, 2),
+        ]
+        assert all(r.context and r.required and r.group == "smoke train" for r in requests)
+        assert {claim.quantity for claim in requests[0].because} >= {"master_addr", "master_port"}
+
+
+def test_the_jobs_ranks_start_if_every_node_has_the_gpus() -> None:
+    requests = plan(rank_did_not_finish, JOB, fleet(2), gpu_facts({"node0": 8, "node1": 8}))
+    assert params(requests, "rank") == list(range(16))
+    assert params(requests, "local_rank") == [*range(8), *range(8)]
+    fewer = plan(rank_did_not_finish, JOB, fleet(2), gpu_facts({"node0": 8, "node1": 4}))
+    assert params(fewer, "world_size") == [8] * 8
+
+
+def test_ranks_meet_at_the_jobs_endpoint() -> None:
+    requests = plan(rank_did_not_finish, JOB, fleet(2))
+    assert set(params(requests, "master_addr")) == {"node0"}
+    assert set(params(requests, "master_port")) == {29501}
+
+
+def test_without_an_endpoint_ranks_meet_on_the_first_node_at_the_default_port() -> None:
+    requests = plan(rank_did_not_finish, job(nodes=2), fleet(2))
+    assert {(r.params["master_addr"], r.params["master_port"]) for r in requests} == {("node0", 29500)}
+
+
+def test_one_local_node_meets_on_loopback() -> None:
+    (request,) = plan(rank_did_not_finish, job(nodes=1), local_fleet(1))
+    assert request.params["master_addr"] == "127.0.0.1"
+
+
+def test_nodes_on_one_machine_meet_on_loopback() -> None:
+    local = Fleet(tuple(NodeRecord(Node(f"local{i}", i, "localhost")) for i in range(2)))
+    requests = plan(rank_did_not_finish, JOB, local)
+    assert {(r.params["master_addr"], r.params["interface"]) for r in requests} == {("127.0.0.1", "lo")}
+
+
+def found_free(*ports: int, of: str = "train") -> Facts:
+    return Facts((fact(free_ports, "local0", FreePorts(list(ports)), params={"count": 32, "job": of}),))
+
+
+def test_nodes_on_one_machine_meet_at_a_free_port() -> None:
+    known = found_free(20001, 20002)
+    default = replace(claim("master_port", 29500, "torchrun --nnodes=2"), strength=Strength.DEFAULT)
+    c10d = job(rendezvous_backend="c10d", rendezvous_endpoint="node0")
+    for unnamed in (job(nodes=2), job([default], nodes=2, master_addr="node0"), c10d):
+        for nodes in (local_fleet(1), local_fleet(2)):
+            assert set(params(plan(rank_did_not_finish, unnamed, nodes, known), "master_port")) == {20001}
+    for named, port in ((JOB, 29501), (job(rendezvous_backend="c10d", rendezvous_endpoint="node0:4711"), 4711)):
+        assert set(params(plan(rank_did_not_finish, named, local_fleet(2), known), "master_port")) == {port}
+    assert set(params(plan(rank_did_not_finish, job(nodes=2), fleet(2), known), "master_port")) == {29500}
+    other = found_free(20001, of="another job of this run")
+    assert set(params(plan(rank_did_not_finish, job(nodes=2), local_fleet(2), other), "master_port")) == {29500}
+
+
+def test_a_node_without_an_agent_stays_in_the_world() -> None:
+    requests = plan(rank_did_not_finish, JOB, fleet(3, node2="refused"))
+    assert [r.node for r in requests] == ["node0", "node1", "node2"]
+
+
+def test_parameter_server_jobs_are_not_applicable() -> None:
+    served = job(ps_mode=True)
+    assert plan(rank_did_not_finish, served, fleet(2)) == []
+    for check in ALL:
+        assert statuses(list(check.judge(served, fleet(2), Facts()))) == {"not-applicable"}
+
+
+def report(rank: int, **changes: Any) -> RankReport:
+    healthy = RankReport(
+        rank,
+        2,
+        f"node{rank}",
+        "gloo",
+        "cpu",
+        "2.9.0",
+        operations=20,
+        steps=5,
+        losses=[2.3, 1.9, 1.4, 1.0, 0.6],
+        digests=["aa", "aa"],
+        difference_to_one_process=1e-8 if rank == 0 else None,
+    )
+    return replace(healthy, **changes)
+
+
+def recorded(
+    *answers: RankReport | Unavailable, events: tuple[tuple[int, float, str, dict[str, Any]], ...] = ()
+) -> Facts:
+    """The run of two ranks, read from a saved recording; events are (rank, at_s, origin, data)."""
+    requests = plan(rank_did_not_finish, JOB, fleet(2))
+    records = tuple(
+        FactRecord(request, unavailable=answer, finished_s=9.0)
+        if isinstance(answer, Unavailable)
+        else FactRecord(request, plain(answer), finished_s=9.0)
+        for request, answer in zip(requests, answers, strict=True)
+    )
+    said = tuple(
+        EventRecord(requests[rank].key, requests[rank].node, at_s, origin, data) for rank, at_s, origin, data in events
+    )
+    recording = Recording((JOB,), "2026-01-01T00:00:00+00:00", "0", facts=records, events=said)
+    again = load(save(recording))
+    return Facts(again.facts, again.events)
+
+
+def judged(check: Check, facts: Facts) -> list[Verdict]:
+    return list(check.judge(JOB, fleet(2), facts))
+
+
+def test_a_healthy_run_passes_every_check() -> None:
+    healthy = recorded(report(0), report(1))
+    for check in ALL:
+        assert statuses(judged(check, healthy)) == {"pass"}
+    subject = one(judged(rank_did_not_finish, healthy), Status.PASS).subject
+    assert "2 ranks on 2 nodes, gloo" in subject and "no usable GPU" in subject and "as written in the job" in subject
+
+
+def test_a_killed_rank_is_named_with_node_phase_and_output() -> None:
+    facts = recorded(
+        Unavailable("cancelled", "it was cancelled"),
+        Unavailable("crashed", "killed", "Out of memory", -9),
+        events=(
+            (0, 1.0, "child", {"event": rank_events.PHASE, "phase": rank_events.EXACT}),
+            (1, 1.0, "child", {"event": rank_events.PHASE, "phase": rank_events.EXACT}),
+        ),
+    )
+    verdict = one(judged(rank_did_not_finish, facts), Status.FAIL)
+    assert verdict.nodes == ("node1",)
+    assert "rank 1 on node1 was killed by SIGKILL" in verdict.message
+    assert "rank 0 could not continue because of it" in verdict.message
+    assert verdict.evidence[0].observed.startswith("dead after phase exact")
+    assert any("Out of memory" in item.observed for item in verdict.evidence)
+    assert verdict.locations
+
+
+STACKS = """\
+Thread 0x00007f01 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 324 in wait
+  File "preflight-bundle:/reference_trainer/common/progress.py", line 150 in _beat
+
+Current thread 0x00007f00 (most recent call first):
+  File "/srv/data.py", line 3 in read
+  File "preflight-bundle:/reference_trainer/collective/rank.py", line 87 in rank
+"""
+
+
+def test_a_stuck_rank_shows_its_stack() -> None:
+    group = {"event": rank_events.PHASE, "phase": rank_events.GROUP}
+    beat = {"event": rank_events.BEAT, "progress": 0, "starved_s": 0.0}
+    facts = recorded(
+        Unavailable("cancelled", "x"),
+        Unavailable("cancelled", "x"),
+        events=(
+            (0, 1.0, "child", group),
+            (1, 1.0, "child", group),
+            (0, 1.1, "child", {"event": rank_events.ENTERING, "what": "sum", "collective": 3, "waiting_for": []}),
+            *((rank, half / 2, "child", beat) for half in range(3, 18) for rank in range(2)),
+            (1, 8.6, "head", {"event": rank_events.DECIDED, "because": "x"}),
+            (1, 8.7, "agent", {"stacks": STACKS}),
+        ),
+    )
+    verdict = one(judged(rank_did_not_finish, facts), Status.FAIL)
+    assert verdict.nodes == ("node1",)
+    shown = [item.observed for item in verdict.evidence if item.observed.startswith("stack")]
+    assert shown == ["stack: read (data.py:3) < rank (rank.py:87)"]
+
+
+def test_a_run_that_could_not_start_is_unknown_and_required() -> None:
+    missing = Unavailable("context", "no interpreter is known for the job")
+    verdict = one(judged(rank_did_not_finish, recorded(missing, missing)), Status.UNKNOWN)
+    assert verdict.required and "no interpreter is known" in verdict.message
+    for check in ALL[1:]:
+        verdict = one(judged(check, recorded(missing, missing)), Status.UNKNOWN)
+        assert not verdict.required and "SMK001" in verdict.message
+    assert one(judged(rank_did_not_finish, Facts()), Status.UNKNOWN).required
+
+
+def test_an_interrupted_run_is_unknown() -> None:
+    stopped = Unavailable("cancelled", "it was cancelled")
+    assert one(judged(rank_did_not_finish, recorded(stopped, stopped)), Status.UNKNOWN).required
+
+
+def mismatch(rank: int, contributions: dict[str, int]) -> Mismatch:
+    return Mismatch(
+        "all_reduce of 1000 elements",
+        rank,
+        1000,
+        1000,
+        0,
+        "5.0",
+        "4.0",
+        "0x1",
+        contributions,
+        "it is missing",
+    )
+
+
+def test_a_lost_contribution_is_attributed_to_its_node() -> None:
+    facts = recorded(*(report(rank, mismatches=[mismatch(rank, {"1": 0})]) for rank in range(2)))
+    verdict = one(judged(wrong_collective_result, facts), Status.FAIL)
+    assert verdict.nodes == ("node1",)
+    assert "all_reduce of 1000 elements" in verdict.message and "expected exactly 5.0" in verdict.message
+
+
+def test_an_undecodable_result_is_attributed_to_the_observer() -> None:
+    facts = recorded(report(0, mismatches=[mismatch(0, {})]), report(1))
+    assert one(judged(wrong_collective_result, facts), Status.FAIL).nodes == ("node0",)
+
+
+def test_results_are_unknown_without_completed_ranks() -> None:
+    gone = Unavailable("crashed", "x", "", -9)
+    assert one(judged(wrong_collective_result, recorded(gone, gone)), Status.UNKNOWN).message.startswith(
+        "blocked by SMK001"
+    )
+
+
+def test_different_or_unmoved_weights_and_a_flat_loss_are_faults() -> None:
+    apart = recorded(report(0, digests=["aa", "aa", "bb"]), report(1, digests=["aa", "aa", "bb"]))
+    assert "rank 2" in one(judged(ranks_disagree, apart), Status.FAIL).message
+    own = recorded(report(0, digests=["aa"]), report(1, digests=["bb"]))
+    assert "rank 1 on node1 has" in one(judged(ranks_disagree, own), Status.FAIL).message
+    unmoved = recorded(report(0), report(1, unmoved=["0.weight"]))
+    verdict = one(judged(ranks_disagree, unmoved), Status.FAIL)
+    assert (verdict.nodes, "0.weight" in verdict.message) == (("node1",), True)
+    flat = recorded(report(0, losses=[2.3] * 5), report(1))
+    assert one(judged(ranks_disagree, flat), Status.FAIL).nodes == ("node0",)
+    drifted = recorded(report(0, difference_to_one_process=float("nan")), report(1))
+    assert "differ by nan" in one(judged(ranks_disagree, drifted), Status.FAIL).message
+
+
+def test_a_port_in_use_is_reported_once_for_the_endpoint() -> None:
+    problem = {
+        "event": rank_events.PROBLEM,
+        "problem": "listen",
+        "error": "cannot listen on port 29501: Address already in use",
+    }
+    facts = recorded(
+        Unavailable("denied", "cannot listen on port 29501: Address already in use"),
+        Unavailable("cancelled", "x"),
+        events=((0, 0.5, "child", problem),),
+    )
+    verdict = one(judged(master_endpoint_unusable, facts), Status.FAIL)
+    assert verdict.nodes == ("node0",)
+    assert "29501: Address already in use" in verdict.message
+    assert {location.path for location in verdict.locations} == {"train.sh"}
+    assert one(judged(rank_did_not_finish, facts), Status.UNKNOWN).message.startswith("blocked by SMK004")
+
+
+def test_docstrings_have_every_heading_in_order() -> None:
+    for check in ALL:
+        places = [check.meta.doc.find(f"{heading}:") for heading in HEADINGS]
+        assert -1 not in places and places == sorted(places), check.meta.id

@@ -1,0 +1,126 @@
+"""Smaller groups of ranks after a hang: the planned groups, and their results in the finding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from preflight.agent import rank_events
+from preflight.agent.child import plain
+from preflight.model.findings import Status
+from preflight.model.recording import EventRecord, FactRecord, Facts, Unavailable
+from preflight.model.requests import Request
+from preflight_checks.smoke.completion import rank_did_not_finish
+from preflight_checks.smoke.trials import plan_trials
+from reference_trainer.collective.report import RankReport
+from tests.checks.check_builders import facts, fleet, job, judge, local_fleet, one, plan
+
+JOB = job(backend="gloo", master_addr="node0", master_port=29500)
+HUNG = Unavailable("cancelled", "it was cancelled")
+
+
+def hung(count: int = 4, *, absent: tuple[int, ...] = ()) -> Facts:
+    """All ranks hang in a collective; those in `absent` have not entered it."""
+    records, events = [], []
+    for request in plan(rank_did_not_finish, JOB, fleet(count)):
+        rank = int(request.params["rank"])
+
+        def event_record(at_s: float, event: str, request: Request = request, **data: Any) -> EventRecord:
+            return EventRecord(request.key, request.node, at_s, "child", {"event": event, **data})
+
+        events.append(event_record(1.0, rank_events.PHASE, phase=rank_events.GROUP))
+        if rank not in absent:
+            events.append(event_record(2.0, rank_events.ENTERING, what="sum", collective=1, waiting_for=[]))
+        events.extend(event_record(beat / 2, rank_events.BEAT, progress=0, starved_s=0.0) for beat in range(3, 40))
+        records.append(FactRecord(request, None, HUNG, 0.0, 20.1))
+    events.append(EventRecord(records[0].request.key, "node0", 20.0, "head", {"event": rank_events.DECIDED}))
+    return Facts(tuple(records), tuple(sorted(events, key=lambda event: event.at_s)))
+
+
+def run_trials(seen: Facts, hangs: Callable[[set[str]], bool], count: int = 4, limit: int = 10) -> tuple[Facts, int]:
+    """Run the requested trials until there are no further ones."""
+    for waves in range(limit):
+        requests = list(plan_trials(JOB, fleet(count), seen))
+        if not requests:
+            return seen, waves
+        groups: dict[str, list[Request]] = {}
+        for request in requests:
+            groups.setdefault(request.group, []).append(request)
+        records = list(seen.records)
+        for ranks in groups.values():
+            bad = hangs({request.node for request in ranks})
+            for request in ranks:
+                report = RankReport(request.params["rank"], len(ranks), request.node, "gloo", "cpu", "2.13.0")
+                records.append(FactRecord(request, None if bad else plain(report), HUNG if bad else None, 21.0, 30.0))
+        seen = Facts(tuple(records), seen.events())
+    return seen, limit
+
+
+def test_halves_are_tried_with_their_own_ranks() -> None:
+    requests = list(plan_trials(JOB, fleet(4), hung()))
+    groups: dict[str, list[Request]] = {}
+    for request in requests:
+        groups.setdefault(request.group, []).append(request)
+    assert sorted([r.node for r in ranks] for ranks in groups.values()) == [["node0", "node1"], ["node2", "node3"]]
+    for ranks in groups.values():
+        assert [r.params["rank"] for r in ranks] == [0, 1] and {r.params["world_size"] for r in ranks} == {2}
+        assert {r.params["master_addr"] for r in ranks} == {ranks[0].node}
+        assert all(r.params["until"] == rank_events.EXACT and not r.required and r.deadline_s < 30 for r in ranks)
+
+
+def test_the_link_between_two_nodes_is_named() -> None:
+    seen, waves = run_trials(hung(), lambda group: {"node1", "node2"} <= group)
+    found = one(judge(rank_did_not_finish, JOB, fleet(4), seen), Status.FAIL)
+    assert found.nodes == ("node1", "node2") and waves == 3
+    assert "node1 and node2 hang together, and each of them works with another node" in found.message
+
+
+def test_a_node_that_hangs_with_all_others_is_named() -> None:
+    seen, _ = run_trials(hung(8), lambda group: "node6" in group, 8)
+    found = one(judge(rank_did_not_finish, JOB, fleet(8), seen), Status.FAIL)
+    assert found.nodes == ("node6",) and "also with an otherwise healthy node" in found.message
+
+
+def test_a_hang_of_only_all_nodes_is_reported() -> None:
+    seen, _ = run_trials(hung(), lambda group: len(group) == 4)
+    found = one(judge(rank_did_not_finish, JOB, fleet(4), seen), Status.FAIL)
+    assert len(found.nodes) == 4 and "only all nodes together hang" in found.message
+
+
+def test_at_the_deadline_the_smallest_group_is_reported() -> None:
+    seen, _ = run_trials(hung(8), lambda group: "node6" in group, 8, limit=1)
+    found = one(judge(rank_did_not_finish, JOB, fleet(8), seen), Status.FAIL)
+    assert "there was no time to try smaller ones" in found.message and len(found.nodes) == 8
+
+
+def test_a_stuck_rank_gets_a_trial() -> None:
+    seen, _ = run_trials(hung(absent=(2,)), lambda group: "node2" in group)
+    found = one(judge(rank_did_not_finish, JOB, fleet(4), seen), Status.FAIL)
+    assert found.nodes == ("node2",) and "node2 hangs also with an otherwise healthy node" in found.message
+
+
+def test_no_node_is_blamed_for_an_intermittent_fault() -> None:
+    seen, _ = run_trials(hung(absent=(2,)), lambda group: False)
+    said = one(judge(rank_did_not_finish, JOB, fleet(4), seen), Status.UNKNOWN)
+    assert said.required and "the fault may be intermittent" in said.message
+
+
+def test_no_trials_for_a_dead_rank_or_one_machine() -> None:
+    seen = hung()
+    died = tuple(
+        FactRecord(
+            r.request, None, Unavailable("crashed", "killed", "", -9) if i == 1 else HUNG, 0.0, 5.0 if i == 1 else 20.1
+        )
+        for i, r in enumerate(seen.records)
+    )
+    assert list(plan_trials(JOB, fleet(4), Facts(died, seen.events()))) == []
+    assert list(plan_trials(JOB, local_fleet(4), seen)) == []
+    assert list(plan_trials(JOB, fleet(4), facts())) == []
+
+
+def test_a_trial_that_could_not_start_is_not_a_hang() -> None:
+    first = list(plan_trials(JOB, fleet(4), hung()))
+    missing = Unavailable("missing", "torch cannot be imported")
+    seen = Facts((*hung().records, *(FactRecord(r, None, missing) for r in first)), hung().events())
+    again = list(plan_trials(JOB, fleet(4), seen))
+    assert again and {r.group for r in again}.isdisjoint({r.group for r in first})

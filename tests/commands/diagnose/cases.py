@@ -1,0 +1,48 @@
+"""Logs with their expected diagnosis: recorded from real runs, or written after public reports."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run's logs. Without a symptom and not healthy, no cause may be named; `suspect` is then the process to
+    examine. `completed`: a healthy run's log says that it completed.
+    """
+
+    name: str
+    folder: Path
+    origin: str
+    symptom: str = ""
+    healthy: bool = False
+    completed: bool = False
+    rank: int | None = None
+    host: str = ""
+    role: str = ""
+    members: tuple[int, ...] = ()
+    line: str = ""
+    frame: str = ""
+    time: str = ""
+    before: tuple[str, ...] = ()
+    suspect: int | None = None
+
+
+def cases() -> list[Case]:
+    """All cases of both kinds."""
+    # The standard library has it from 3.11 on; before, tomli is the same code under another name.
+    toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    found: list[Case] = []
+    for origin, needed in (("recorded", "how"), ("written", "source")):
+        for row in toml.loads((FOLDER / f"{origin}.toml").read_text("utf-8"))["case"]:
+            assert row.pop(needed), f"{row['name']} says not where it is from"
+            lists = {key: tuple(row.pop(key)) for key in ("members", "before") if key in row}
+            name = row.pop("name")
+            found.append(Case(name, FOLDER / "logs" / origin / name, origin, **row, **lists))
+    return found

@@ -1,0 +1,219 @@
+"""A simulated fleet: nights of healthy noise, and stories planted in it, as the reports that `preflight nodes` makes.
+
+Healthy nodes differ from each other, whole nights are slower than others, the room gets warmer over a season, nodes
+fail once for reasons that pass, counters grow everywhere by a little and in rare bursts, some nodes restart, some are
+missing in some nights, and a driver arrives that changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+
+from preflight.engine.report import Report
+from preflight.model.findings import Confidence, Evidence, Finding, Severity
+from preflight.model.measurements import Measurements, NodeProperties, Quantity
+from preflight.model.recording import Node, NodeRecord, StageRecord
+from preflight_checks.measurements import link_measurements as links
+from preflight_checks.measurements import node_measurements as nodes
+from preflight_checks.measurements import rank_measurements as ranks
+from tests.builders import judged, make_recording
+
+FIRST = datetime(2026, 6, 1, 3, 0, tzinfo=timezone.utc)
+COUNTERS = {
+    name: next(quantity for quantity, _ in nodes._GPU_COUNTERS if quantity.name == name)
+    for name in ("gpu_ecc_corrected", "gpu_pcie_replays")
+}
+CARRIER = Quantity("nic_carrier_changes", "carrier changes of the interface in use", kind="counter")
+GAUGES = (
+    nodes.TEMPERATURE,
+    nodes.CLOCK_OFFSET,
+    nodes.CLOCK_LIMIT,
+    links.NODE_BANDWIDTH,
+    links.NODE_LATENCY,
+    ranks.PACE,
+)
+
+
+@dataclass
+class Sample:
+    """One node in one night, as a story may change it. `failing` maps a check's id to its message."""
+
+    gauges: dict[str, float]
+    grown: dict[str, int]
+    properties: dict[str, str]
+    failing: dict[str, str] = field(default_factory=dict)
+    problem: str = ""
+    restarted: bool = False
+    missing: bool = False
+
+
+Story = Callable[[int, int, Sample], None]
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """A fleet and what happens to it. A story changes the sample of a night and the index of a node."""
+
+    size: int = 500
+    nights: int = 90
+    seed: int = 1
+    stories: tuple[Story, ...] = ()
+    fails: float = 0.006
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The nodes in order."""
+        return tuple(f"node{number:03d}" for number in range(1, self.size + 1))
+
+    def reports(self) -> Iterator[Report]:
+        """One report for each night."""
+        chance = random.Random(self.seed)
+        base = judged(make_recording(verb="nodes"))
+        level = [self._levels(chance, index) for index in range(self.size)]
+        counts = [dict.fromkeys((*COUNTERS, CARRIER.name), 0) for _ in range(self.size)]
+        for night in range(self.nights):
+            weather = {
+                nodes.TEMPERATURE.name: 5 * night / 90 + chance.gauss(0, 1),
+                links.NODE_BANDWIDTH.name: -abs(chance.gauss(0, 0.02)),
+                links.NODE_LATENCY.name: abs(chance.gauss(0, 0.03)),
+                ranks.PACE.name: chance.gauss(0, 0.004),
+            }
+            samples = []
+            for index in range(self.size):
+                sample = self._healthy(chance, night, index, level[index], weather)
+                for story in self.stories:
+                    story(night, index, sample)
+                samples.append(sample)
+            yield self._report(base, night, samples, counts)
+
+    def model(self, index: int) -> str:
+        """Two models: the first 60 % of the nodes, and the rest."""
+        return "NVIDIA H100 80GB HBM3" if index < 0.6 * self.size else "NVIDIA A100-SXM4-80GB"
+
+    def _levels(self, chance: random.Random, index: int) -> dict[str, float]:
+        fast = index < 0.6 * self.size
+        return {
+            nodes.TEMPERATURE.name: chance.gauss(46, 3),
+            nodes.CLOCK_LIMIT.name: 1.98e9 if fast else 1.41e9,
+            links.NODE_BANDWIDTH.name: (9.2e9 if fast else 8.1e9) * math.exp(chance.gauss(0, 0.02)),
+            links.NODE_LATENCY.name: 45e-6 * math.exp(chance.gauss(0, 0.1)),
+            ranks.PACE.name: (0.010 if fast else 0.021) * math.exp(chance.gauss(0, 0.01)),
+            # Older cables and cards err more often, all their life.
+            "errs": chance.expovariate(1.0),
+        }
+
+    def _healthy(
+        self, chance: random.Random, night: int, index: int, level: dict[str, float], weather: dict[str, float]
+    ) -> Sample:
+        gauges = {
+            nodes.TEMPERATURE.name: round(
+                level[nodes.TEMPERATURE.name] + weather[nodes.TEMPERATURE.name] + chance.gauss(0, 1.5)
+            ),
+            nodes.CLOCK_OFFSET.name: abs(chance.gauss(0, 0.002)) + (0.3 if chance.random() < 0.002 else 0),
+            nodes.CLOCK_LIMIT.name: level[nodes.CLOCK_LIMIT.name],
+        }
+        for quantity, sigma in ((links.NODE_BANDWIDTH, 0.03), (links.NODE_LATENCY, 0.08), (ranks.PACE, 0.01)):
+            noise = chance.gauss(0, sigma)
+            if chance.random() < 0.01:
+                noise += 0.4 * chance.random() * (-1 if quantity.better == "higher" else 1)
+            gauges[quantity.name] = level[quantity.name] * math.exp(noise + weather[quantity.name])
+        grown = {
+            "gpu_ecc_corrected": (chance.random() < 0.01 * level["errs"] and chance.randint(1, 3)) or 0,
+            "gpu_pcie_replays": _poisson(chance, 0.3 * level["errs"]),
+            CARRIER.name: 1 if chance.random() < 0.01 else 0,
+        }
+        if chance.random() < 0.0005:
+            grown["gpu_ecc_corrected"] += chance.randint(100, 5000)
+        sample = Sample(
+            gauges,
+            grown,
+            {
+                "driver": "550.54.15" if night < 30 else "550.90.07",
+                "kernel": "5.15.0-105",
+                "gpu": self.model(index),
+                "gpus": "8",
+                "os": "ubuntu 22.04",
+            },
+            restarted=chance.random() < 0.01,
+            missing=chance.random() < 0.01,
+        )
+        if chance.random() < self.fails:
+            rule, words = chance.choice(
+                (("SYS002", "tasks wait"), ("DSK001", "/tmp is full"), ("GPU004", "GPU is used"))
+            )
+            sample.failing[rule] = words
+        if night == 50:
+            # The shared file system was away for everybody.
+            sample.failing["DAT001"] = "the data folder does not answer"
+        return sample
+
+    def _report(self, base: Report, night: int, samples: list[Sample], counts: list[dict[str, int]]) -> Report:
+        created = FIRST + timedelta(days=night)
+        records, failing = [], {}  # type: ignore[var-annotated]
+        gauges: dict[str, dict[str, float]] = {quantity.name: {} for quantity in GAUGES}
+        counters: dict[str, dict[str, float]] = {name: {} for name in (*COUNTERS, CARRIER.name)}
+        properties = []
+        for index, (name, sample) in enumerate(zip(self.names, samples, strict=True)):
+            for counter, grown in sample.grown.items():
+                counts[index][counter] = (0 if sample.restarted else counts[index][counter]) + grown
+            if sample.missing:
+                continue
+            records.append(
+                NodeRecord(
+                    Node(name, len(records), name),
+                    sample.problem,
+                    "timeout" if sample.problem else "",
+                    round_trip_s=0.01 + index * 1e-6 + night * 1e-7 + self.seed * 1e-9,
+                )
+            )
+            if sample.problem:
+                continue
+            for rule, words in sample.failing.items():
+                failing.setdefault((rule, words), []).append(name)
+            for quantity in gauges:
+                gauges[quantity][name] = sample.gauges[quantity]
+            for counter in counters:
+                counters[counter][name] = counts[index][counter]
+            names = tuple(sorted(sample.properties))
+            properties.append(NodeProperties(name, names, tuple(sample.properties[key] for key in names)))
+        findings = tuple(
+            Finding(
+                rule,
+                f"name-{rule.lower()}",
+                Severity.ERROR,
+                Confidence.HIGH,
+                words,
+                words,
+                evidence=(Evidence("probe", "seen"),),
+                nodes=tuple(names),
+            )
+            for (rule, words), names in sorted(failing.items())
+        )
+        quantities = {quantity.name: quantity for quantity in (*GAUGES, *COUNTERS.values(), CARRIER)}
+        return replace(
+            base,
+            run=replace(
+                base.run,
+                verb="nodes",
+                created=created.isoformat(),
+                stages=(StageRecord("node", 0.0, 1.0 + night), StageRecord("link", 1.0, 2.0)),
+            ),
+            nodes=tuple(records),
+            findings=findings,
+            measurements=tuple(
+                Measurements(quantities[name], tuple(values), tuple(map(float, values.values())))
+                for name, values in {**gauges, **counters}.items()
+            ),
+            properties=tuple(properties),
+        )
+
+
+def _poisson(chance: random.Random, mean: float) -> int:
+    limit, count, product = math.exp(-mean), 0, chance.random()
+    while product > limit:
+        count, product = count + 1, product * chance.random()
+    return count

@@ -1,0 +1,166 @@
+"""Running the preflight command in the head of a virtual cluster, as a person would."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from preflight import api
+from preflight.engine.report import Report
+from preflight.model.recording import Recording
+from preflight.model.recording_io import load
+from tests.cluster import Cluster, Node
+from tests.end_to_end.warm import WarmHead
+
+ROOT = Path(__file__).resolve().parents[2]
+#: A check that takes longer hangs, whatever its own deadlines are.
+HARD_LIMIT_S = 110.0
+#: The longest time from the start of a stage to the naming of its fault.
+NAMED_WITHIN_S = 10.0
+
+#: The interpreter may have another checkout installed; this one is tested.
+THIS_CHECKOUT = {"PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in ("", "checks", "rules"))}
+
+JOB = """\
+#!/usr/bin/env bash
+export GLOO_SOCKET_IFNAME=eth0
+torchrun --nnodes=4 --nproc_per_node=1 --node_rank="$NODE_RANK" \\
+    --master_addr=node1 --master_port=29500 \\
+    train.py --data-path /srv/data/shards
+"""
+
+SCRIPT = """\
+import argparse
+
+import torch.distributed as dist
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--data-path")
+parser.parse_args()
+dist.init_process_group("gloo")
+"""
+
+#: A job with servers on node1 and node2 and workers on node3 and node4.
+SERVER_JOB = """\
+#!/usr/bin/env bash
+fleetrun --servers=10.77.0.1:6170,10.77.0.2:6170 --workers=10.77.0.3:6171,10.77.0.4:6171 \\
+    --http_port=6180 train.py
+"""
+
+SERVER_SCRIPT = """\
+import paddle
+import paddle.distributed.fleet as fleet
+
+paddle.enable_static()
+fleet.init(is_collective=False)
+strategy = fleet.DistributedStrategy()
+strategy.a_sync = True
+"""
+
+
+def write_job(folder: Path, job: str = JOB, script: str = SCRIPT) -> Path:
+    """A two-file job in `folder`; returns its start script."""
+    (folder / "train.py").write_text(script)
+    (folder / "run.sh").write_text(job)
+    return folder / "run.sh"
+
+
+def give_shards(nodes: Sequence[Node], count: int = 4) -> None:
+    """Create the same shards on every node, each on its own disk."""
+    for node in nodes:
+        node.must(["mkdir", "-p", "/srv/data/shards"])
+        for index in range(count):
+            node.write_text(f"/srv/data/shards/part-{index:05d}", f"shard {index}\n" * 10)
+
+
+def command(job: Path, *options: str, python: str = sys.executable) -> list[str]:
+    """The command line of a check of four nodes that saves its recording beside the job.
+
+    The nodes' interpreter has torch alone, and scripts of the tests import other frameworks, too: PKG005 is ignored
+    unless an option names it.
+    """
+    ignored = () if any("PKG005" in option for option in options) else ("--ignore", "PKG005")
+    hosts = () if any(option.startswith("--hosts") for option in options) else ("--hosts", "node[1-4]")
+    return [
+        *(sys.executable, "-m", "preflight", "check", str(job), *hosts),
+        *("--trust-job", "--python", python, "--save", str(job.parent / "recording.json")),
+        *("--output", f"json:{job.parent / 'report.json'}", "--output", "text"),
+        *ignored,
+        *options,
+    ]
+
+
+@contextmanager
+def reached_over_management(cluster: Cluster) -> Iterator[None]:
+    """While the block runs, ssh goes over the management network, as on clusters with a separate one."""
+    config = "/run/home/root/.ssh/config"
+    before = cluster.head.read_text(config)
+    hosts = "".join(f"Host {node.name}\n  HostName {node.management_address}\n" for node in cluster.nodes)
+    cluster.head.write_text(config, hosts + before)
+    try:
+        yield
+    finally:
+        cluster.head.write_text(config, before)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The result of a check."""
+
+    code: int
+    text: str
+    progress: str
+    report: dict[str, Any]
+    recording: Recording
+    judged: Report
+    took_s: float
+
+    def found(self, id: str) -> list[dict[str, Any]]:
+        """The findings of one rule or check."""
+        return [finding for finding in self.report["findings"] if finding["id"] == id]
+
+    def only(self, id: str) -> dict[str, Any]:
+        """Its only finding."""
+        findings = self.found(id)
+        assert len(findings) == 1, f"{id}: expected one finding in\n{self.text}\n{self.progress}"
+        return findings[0]
+
+    def stage_s(self, name: str) -> float:
+        """The duration of a stage."""
+        (stage,) = [stage for stage in self.recording.stages if stage.name == name]
+        assert not stage.skipped, f"{name} was skipped: {stage.skipped}\n{self.text}"
+        return stage.finished_s - stage.started_s
+
+
+def check(
+    cluster: Cluster, job: Path, *options: str, python: str = sys.executable, head: WarmHead | None = None
+) -> Checked:
+    """Run a check in the head, and judge its recording again here, without a cluster."""
+    began = time.monotonic()
+    words = command(job, *options, python=python)
+    if head is None:
+        done = cluster.head.run(words, cwd=str(ROOT), env=THIS_CHECKOUT, timeout=HARD_LIMIT_S)
+    else:
+        done = head.run(words[words.index("check") :], job.parent / "said", timeout=HARD_LIMIT_S)
+    return collect(job, done.returncode, done.stdout, done.stderr, time.monotonic() - began)
+
+
+def collect(job: Path, code: int, text: str, progress: str, took_s: float) -> Checked:
+    """Read the output of a check, and compare it with a second judgement of its recording."""
+    assert "Traceback" not in progress, progress
+    assert (job.parent / "report.json").exists(), f"exit code {code}\n{text}\n{progress}"
+    report = json.loads((job.parent / "report.json").read_text())
+    recording = load((job.parent / "recording.json").read_bytes())
+    judged = api.judge(recording)
+    assert judged.verdict.value == report["verdict"]
+    assert [finding.fingerprint for finding in judged.findings] == [f["fingerprint"] for f in report["findings"]]
+    assert [finding.message for finding in judged.findings] == [f["message"] for f in report["findings"]]
+    assert judged.exit_code == report["exit_code"] == code
+    return Checked(code, text, progress, report, recording, judged, took_s)

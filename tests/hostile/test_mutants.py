@@ -1,0 +1,133 @@
+"""A mutated agent on one node does not affect the results of other nodes, and ends no check."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hostile.mutants import MUTANTS
+from tests.hostile.mutants_fresh import MUTANTS as FRESH
+from tests.hostile.mutants_sealed import MUTANTS as SEALED
+from tests.suite.effort import THOROUGH
+from tests.suite.load import Slowdown
+
+ROOT = Path(__file__).parents[2]
+#: Nodes of one run: the first and the last are healthy, each of the others has a mutant.
+NODES = 8
+HEALTHY = ("local0", f"local{NODES - 1}")
+JOB = """#!/bin/bash
+#SBATCH --nodes=8
+#SBATCH --ntasks-per-node=1
+srun torchrun --nnodes=8 --nproc-per-node=1 --rdzv-backend=c10d --rdzv-endpoint=localhost:29511 train.py
+"""
+#: Longer than any node needs on a machine at three times its load; stalled nodes wait for it.
+OPEN_DEADLINE_S, NODE_DEADLINE_S = 60, 30
+#: The time allowed beyond the deadlines, on a quiet machine.
+MAX_MORE_S = 40
+#: In the gate one of each class: numbers, texts and types in each kind of message, documents, frames, streams, order.
+IN_GATE = (
+    *("beat-nan", "beat-sent-huge", "ready-notes-many", "done-id-huge", "event-at-huge", "failed-exit-huge"),
+    *("facts-huge", "facts-control", "facts-null", "facts-missing-keys", "body-deep", "body-many-items"),
+    *("body-not-utf-8", "length-lies-long", "truncated", "endless-events", "answers-for-others"),
+    "sealed-random-leaves",
+)
+#: The head alone takes about 100 MiB.
+MAX_MEMORY_KIB = 700 * 1024
+
+
+def checked(folder: Path, mutants: Sequence[str]) -> tuple[int, dict[str, Any], str]:
+    """The exit code of a check with these mutants on nodes 1 and further, its recording, and all it printed."""
+    (folder / "run.sh").write_text(JOB)
+    (folder / "train.py").write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\n")
+    chosen = ",".join(f"local{number}={name}" for number, name in enumerate(mutants, 1))
+    command = [sys.executable, "-m", "tests.hostile.mutants", chosen, str(folder / "memory"), "check", "run.sh"]
+    began = time.monotonic()
+    with Slowdown() as slow:
+        done = subprocess.run(
+            [
+                *command,
+                *("--hosts", f"local[0-{NODES - 1}]", "--on", "local", "--until", "node"),
+                *("--open-deadline", str(OPEN_DEADLINE_S), "--node-deadline", str(NODE_DEADLINE_S)),
+                *("--save", "recording.json"),
+                *("--output", "text", "--output", "json:report.json", "--output", "html:report.html"),
+            ],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            timeout=500,
+            text=True,
+        )
+    most_s = NODE_DEADLINE_S + MAX_MORE_S * slow.factor
+    assert time.monotonic() - began < most_s, "it took longer than its deadlines"
+    said = done.stdout + done.stderr
+    assert done.returncode in (1, 3), said[-4000:]
+    if os.environ.get("PREFLIGHT_SHOW_MEMORY"):
+        print(mutants, done.returncode, (folder / "memory").read_text(), f"{time.monotonic() - began:.1f} s")
+    assert int((folder / "memory").read_text()) < MAX_MEMORY_KIB
+    return done.returncode, json.loads((folder / "recording.json").read_text()), said
+
+
+def facts_of(recording: dict[str, Any], node: str) -> dict[str, bool]:
+    """For each request to a node, whether it was answered."""
+    found = {}
+    for question in recording["facts"]:
+        for row, asked in enumerate(question["nodes"]):
+            if asked == node:
+                params = json.dumps(recording["params"][question["params"][row]], sort_keys=True)
+                found[f"{question['probe']} {params}"] = str(row) not in question.get("unavailable", {})
+    return found
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bool]]:
+    """The requests answered by the healthy nodes, the first and the last."""
+    _, recording, _ = checked(tmp_path_factory.mktemp("healthy"), [])
+    found = {node: facts_of(recording, node) for node in HEALTHY}
+    assert all(sum(answered.values()) >= 8 for answered in found.values())
+    return found
+
+
+def batches(names: Sequence[str]) -> list[Sequence[str]]:
+    """Group the mutants into runs."""
+    return [names[begin : begin + NODES - 2] for begin in range(0, len(names), NODES - 2)]
+
+
+def look(folder: Path, names: Sequence[str], healthy: dict[str, dict[str, bool]]) -> None:
+    """Check that these mutants do not affect the healthy nodes."""
+    _, recording, said = checked(folder, names)
+    for node in HEALTHY:
+        assert facts_of(recording, node) == healthy[node]
+        assert not next(record for record in recording["nodes"] if record["node"]["name"] == node).get("problem")
+    assert "Traceback" not in said
+    for printed in (said, (folder / "report.html").read_text()):
+        assert "\x1b" not in printed and "\u202e" not in printed
+
+
+def test_gate_cases_exist() -> None:
+    assert {*MUTANTS, *SEALED} >= set(IN_GATE)
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    "names",
+    [
+        *batches(IN_GATE),
+        *(
+            pytest.param(names, marks=THOROUGH)
+            for names in batches([name for name in (*MUTANTS, *SEALED, *FRESH) if name not in IN_GATE])
+        ),
+    ],
+    ids=lambda names: names[0],
+)
+def test_mutated_agents_do_not_affect_other_nodes(
+    tmp_path: Path, names: Sequence[str], healthy: dict[str, dict[str, bool]]
+) -> None:
+    look(tmp_path, names, healthy)

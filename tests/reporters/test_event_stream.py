@@ -1,0 +1,149 @@
+"""Targets of events; the last line is the verdict, however a run ends."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preflight import api
+from preflight._util.usage_error import UsageError
+from preflight.cli import main
+from preflight.model.progress import Step
+from preflight.reporters import event_stream
+from preflight.reporters.event_stream import open_event_stream
+
+SCRIPT = "#!/bin/bash\nsrun --nodes=2 torchrun --nnodes=4 --rdzv_endpoint=localhost:29500 train.py\n"
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a job that has faults."""
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Every line of a stream."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_file_has_the_events_from_start_to_verdict(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code = main.run(["lint", "run.sh", "--events", "events.jsonl", "-o", "json:report.json"])
+    found = read(tree / "events.jsonl")
+    report = json.loads((tree / "report.json").read_text())
+    assert (found[0]["type"], found[0]["verb"], found[-1]["type"]) == ("run-began", "lint", "verdict")
+    assert [one["finding"] for one in found if one["type"] == "finding"] == report["findings"]
+    assert (found[-1]["verdict"], found[-1]["exit_code"]) == (report["verdict"], code)
+    assert "NO-GO" in capfd.readouterr().err
+
+
+def test_standard_output_has_only_events(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code = main.run(["lint", "run.sh", "--events", "-", "-o", "text:report.txt"])
+    found = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert found[-1]["exit_code"] == code == 1
+    assert "NO-GO" in (tree / "report.txt").read_text()
+    assert main.run(["lint", "run.sh", "--events", "-"]) == 1
+    assert all(json.loads(line) for line in capfd.readouterr().out.splitlines())
+
+
+def test_a_descriptor_is_written_and_left_open(tree: Path) -> None:
+    with (tree / "events.jsonl").open("wb") as stream:
+        assert main.run(["lint", "run.sh", "--events", f"fd:{stream.fileno()}", "-o", "text:report.txt"]) == 1
+        stream.write(b"{}\n")
+    found = read(tree / "events.jsonl")
+    assert found[-2]["type"] == "verdict" and found[-1] == {}
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("no/such/folder.jsonl", "cannot write: No such file or directory"),
+        (".", "cannot write: Is a directory"),
+        ("fd:x", "expected a number after fd:"),
+        ("fd:987", "this descriptor is not open"),
+    ],
+)
+def test_an_unwritable_target_is_rejected_immediately(
+    tree: Path, target: str, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(["lint", "run.sh", "--events", target]) == 2
+    assert said in capfd.readouterr().err
+
+
+def test_standard_output_takes_events_or_a_report(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["lint", "run.sh", "--events", "-", "-o", "text"]) == 2
+    assert "--events - writes to standard output" in capfd.readouterr().err
+
+
+def test_each_line_is_flushed_before_the_run_continues(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    lines: list[dict[str, Any]] = []
+    with open_event_stream(str(tmp_path / "pipe"), "check") as stream, (tmp_path / "pipe").open() as reader:
+        lines.append(json.loads(reader.readline()))
+        stream(Step("node", note="a: slow"))
+        lines.extend(json.loads(reader.readline()) for _ in range(2))
+    assert [line["type"] for line in lines] == ["run-began", "stage", "note"]
+
+
+def test_a_stuck_reader_does_not_block_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_stream, "_DRAIN_TIMEOUT_S", 0.05)
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with open_event_stream(str(tmp_path / "pipe"), "check") as stream:
+            for number in range(5_000):
+                stream(Step("node", note=f"note {number}"))
+    finally:
+        os.close(reader)
+
+
+def test_a_closed_stream_does_not_end_the_run(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    with open_event_stream(f"fd:{writing}", "check") as stream:
+        os.close(writing)
+        os.close(reading)
+        for number in range(100):
+            stream(Step("node", note=f"note {number}"))
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code", "reason"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (UsageError("run.sh does not exist"), 2, "run.sh does not exist"),
+        (RuntimeError("out of cheese"), 5, "RuntimeError: out of cheese"),
+    ],
+)
+def test_the_last_line_is_the_verdict_even_without_a_report(
+    tmp_path: Path, error: BaseException, exit_code: int, reason: str
+) -> None:
+    with pytest.raises(type(error)), open_event_stream(str(tmp_path / "events.jsonl"), "check"):
+        raise error
+    last = read(tmp_path / "events.jsonl")[-1]
+    assert (last["type"], last["verdict"], last["exit_code"], last["reason"]) == (
+        "verdict",
+        "incomplete",
+        exit_code,
+        reason,
+    )
+
+
+def test_a_bug_has_a_report_and_a_verdict(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lint(*_: object, **__: object) -> None:
+        raise RuntimeError("out of cheese")
+
+    monkeypatch.setattr(api, "lint", lint)
+    assert main.run(["lint", "run.sh", "--events", "events.jsonl"]) == 5
+    last = read(tree / "events.jsonl")[-1]
+    assert (last["verdict"], last["exit_code"], last["reason"]) == ("incomplete", 5, "")
+
+
+def test_a_report_that_cannot_be_written_ends_with_the_exit_code_of_the_command(tree: Path) -> None:
+    (tree / "held").mkdir()
+    code = main.run(["lint", "run.sh", "--events", "events.jsonl", "-o", "json:/dev/full"])
+    assert (code, read(tree / "events.jsonl")[-1]["exit_code"]) == (2, 2)

@@ -1,0 +1,3 @@
+from paddle.distributed import fleet
+
+fleet.init(is_collective=True)

@@ -1,0 +1,3 @@
+import deepspeed
+
+deepspeed.initialize(args=args, model=model)

@@ -1,0 +1,1 @@
+python -m paddle.distributed.launch --nproc_pernode 4 train.py

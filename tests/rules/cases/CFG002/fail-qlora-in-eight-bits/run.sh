@@ -1,0 +1,1 @@
+axolotl train config.yml

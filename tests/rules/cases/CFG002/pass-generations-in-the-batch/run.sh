@@ -1,0 +1,2 @@
+pip install -r requirements.txt
+torchrun --standalone --nproc_per_node 2 train.py

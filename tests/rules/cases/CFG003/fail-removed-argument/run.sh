@@ -1,0 +1,3 @@
+#!/bin/bash
+pip install -r requirements.txt
+torchrun --standalone --nproc_per_node 4 train.py

@@ -1,0 +1,3 @@
+import paddle
+
+print(paddle.__version__)

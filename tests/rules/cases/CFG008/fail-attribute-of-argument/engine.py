@@ -1,0 +1,2 @@
+def evaluate(model, batches):
+    return [model.generate(batch) for batch in batches]

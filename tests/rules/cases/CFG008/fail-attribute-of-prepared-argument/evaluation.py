@@ -1,0 +1,2 @@
+def evaluate(model):
+    print(model.vocabulary)

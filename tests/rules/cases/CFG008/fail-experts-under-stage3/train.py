@@ -1,0 +1,12 @@
+import argparse
+
+import deepspeed
+import torch
+from deepspeed.moe.layer import MoE
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--local_rank", type=int)
+parser.add_argument("--deepspeed_config")
+args = parser.parse_args()
+net = MoE(hidden_size=4, expert=torch.nn.Linear(4, 4), num_experts=2)
+deepspeed.initialize(args=args, model=net, model_parameters=net.parameters())

@@ -1,0 +1,12 @@
+import os
+
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+local_rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(local_rank)
+torch.distributed.init_process_group("nccl")
+from pathlib import Path
+
+parts = sorted(Path("weights").glob("*.pth"))
+weights = torch.load(parts[local_rank], map_location="cpu")

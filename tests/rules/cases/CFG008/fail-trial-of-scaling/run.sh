@@ -1,0 +1,1 @@
+ray job submit -- python tune.py

@@ -1,0 +1,16 @@
+import os
+
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+local_rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(local_rank)
+torch.distributed.init_process_group("nccl")
+from net import Net
+
+model = DDP(Net().cuda(), device_ids=[local_rank])
+model._set_static_graph()
+model._register_builtin_comm_hook(torch.distributed.BuiltinCommHookType.FP16_COMPRESS)
+print(model._modules, model.bucket_bytes_cap)
+setattr(model, "freeze", model.module.freeze)
+model.freeze()

@@ -1,0 +1,2 @@
+export ACCELERATE_USE_FSDP=true
+torchrun --nproc_per_node=4 train.py

@@ -1,0 +1,16 @@
+import argparse
+
+import deepspeed
+import torch
+from net import Net
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--local_rank", type=int)
+parser.add_argument("--offload", action="store_true")
+parser.add_argument("--deepspeed_config")
+args = parser.parse_args()
+net = Net()
+optimizer = None
+if "offload" not in args.deepspeed_config:
+    optimizer = torch.optim.AdamW(net.parameters())
+deepspeed.initialize(args=args, model=net, optimizer=optimizer)

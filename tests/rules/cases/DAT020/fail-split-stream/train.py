@@ -1,0 +1,16 @@
+import os
+
+import torch
+import torch.distributed as dist
+from datasets import load_dataset
+from datasets.distributed import split_dataset_by_node
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+dist.init_process_group("nccl")
+local_rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(local_rank)
+data = load_dataset("allenai/c4", "en", split="train", streaming=True)
+data = split_dataset_by_node(data, rank=dist.get_rank(), world_size=dist.get_world_size())
+model = DDP(torch.nn.Linear(8, 8).cuda(), device_ids=[local_rank])
+for sample in data:
+    model(sample["x"]).sum().backward()

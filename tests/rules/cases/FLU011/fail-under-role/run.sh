@@ -1,0 +1,1 @@
+PADDLE_TRAINER_ID=0 python train.py

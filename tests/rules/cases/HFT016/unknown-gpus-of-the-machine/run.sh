@@ -1,0 +1,1 @@
+swift sft --model Qwen/Qwen2.5-7B --dataset data.jsonl --deepspeed zero3

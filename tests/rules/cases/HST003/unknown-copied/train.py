@@ -1,0 +1,1 @@
+import horovod.torch as hvd

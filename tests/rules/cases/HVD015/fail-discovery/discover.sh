@@ -1,0 +1,3 @@
+#!/bin/bash
+echo gpu01:4
+echo gpu02:4

@@ -1,0 +1,1 @@
+srun python train.py +trainer.max_steps=10 model=large

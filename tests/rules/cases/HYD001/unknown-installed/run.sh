@@ -1,0 +1,1 @@
+srun python train.py trainer.num_node=4

@@ -1,0 +1,3 @@
+#!/bin/bash
+bash run.sh main
+bash run.sh branch

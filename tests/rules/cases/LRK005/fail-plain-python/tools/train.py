@@ -1,0 +1,4 @@
+from mmengine.config import Config
+from mmengine.runner import Runner
+
+Runner.from_cfg(Config.fromfile("config.py")).train()

@@ -1,0 +1,1 @@
+python tools/train.py config.py --launcher none

@@ -1,0 +1,2 @@
+import paddle
+from ppfleetx.utils import config

@@ -1,0 +1,3 @@
+import paddle
+
+paddle.distributed.init_parallel_env()

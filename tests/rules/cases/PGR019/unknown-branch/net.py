@@ -1,0 +1,5 @@
+import torch
+class Net(torch.nn.Module):
+    pass
+def AlexNetPipe(**k):
+    pass

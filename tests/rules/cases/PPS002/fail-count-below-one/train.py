@@ -1,0 +1,1 @@
+import paddle.distributed.fleet as fleet

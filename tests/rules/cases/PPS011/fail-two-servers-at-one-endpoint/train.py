@@ -1,0 +1,4 @@
+import paddle.distributed.fleet as fleet
+
+fleet.init()
+fleet.run_server()

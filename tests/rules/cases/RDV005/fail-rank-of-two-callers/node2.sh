@@ -1,0 +1,2 @@
+#!/bin/bash
+bash run.sh 1

@@ -1,0 +1,3 @@
+import tensorflow as tf
+
+estimator = tf.estimator.Estimator(model_fn)

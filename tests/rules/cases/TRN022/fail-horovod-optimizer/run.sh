@@ -1,0 +1,1 @@
+horovodrun -np 8 python train.py

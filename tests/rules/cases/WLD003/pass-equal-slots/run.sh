@@ -1,0 +1,1 @@
+deepspeed --hostfile hostfile train_ds.py --deepspeed --deepspeed_config ds.json

@@ -1,0 +1,120 @@
+"""Compose files: the commands and resources of services."""
+
+from __future__ import annotations
+
+from preflight.model.job import Claim, Known, NoteKind, Unresolved
+from preflight.model.job.quantities import is_known
+from preflight.sources.base import Reading, SourceFile
+from preflight.sources.containers.compose import ComposeSource
+from preflight.sources.formats.tree import MemoryTree
+
+COMPOSE = """\
+services:
+  master:
+    image: example/cuda:1
+    environment:
+      NCCL_DEBUG: INFO
+      N: ${N:-4}
+    command: torchrun --nnodes=2 --node_rank=0 --master_addr=master --nproc_per_node=$N train.py
+    shm_size: 8gb
+    deploy: {resources: {reservations: {devices: [{driver: nvidia, count: 2, capabilities: [gpu]}]}}}
+  worker:
+    build: .
+    environment:
+      - P=8
+      - HF_TOKEN
+    command: ["bash", "-c", "torchrun --nnodes=2 --node_rank=1 --nproc_per_node=$$P train.py"]
+    ipc: host
+"""
+
+
+def _read(text: str, path: str = "docker-compose.yml") -> Reading:
+    file = SourceFile(path, text, "", len(text))
+    assert ComposeSource().recognises(file)
+    reading = ComposeSource().read(file, MemoryTree({path: text}))
+    assert all(is_known(claim.quantity) for claim in reading.claims)
+    return reading
+
+
+def _of(reading: Reading, launch: int) -> dict[str, Claim]:
+    scope = reading.launches[launch].scope
+    return {claim.quantity: claim for claim in reading.claims if claim.scope == scope}
+
+
+def test_a_command_written_as_one_string() -> None:
+    said = _of(_read(COMPOSE), 0)
+    assert said["nodes"].value == Known(2)
+    assert (said["nodes"].span.line, said["nodes"].span.column) == (7, 23)
+    assert isinstance(said["processes_per_node"].value, Unresolved)
+    assert (said["shm_mib"].value, said["gpus_per_node"].value) == (Known(8192), Known(2))
+    assert said["env.NCCL_DEBUG"].value == Known("INFO")
+
+
+def test_a_command_written_as_a_list_and_escaped_dollars() -> None:
+    said = _of(_read(COMPOSE), 1)
+    assert said["processes_per_node"].value == Known(8)
+    assert COMPOSE.split("\n")[14][said["processes_per_node"].span.column - 1 :].startswith("--nproc_per_node")
+    assert isinstance(said["shm_mib"].value, Unresolved)
+    assert isinstance(said["container_run"].value, Unresolved)
+    assert said["container_network"].value == Known("compose")
+
+
+def test_a_service_that_launches_nothing_still_has_claims() -> None:
+    reading = _read("services:\n  db: {image: postgres, runtime: nvidia}\n")
+    assert reading.launches == ()
+    assert {claim.quantity for claim in reading.claims} == {"container_run", "container_gpus", "container_network"}
+
+
+def test_broken_and_empty_files() -> None:
+    assert _read("services:\n").claims == ()
+    notes = _read("services:\n  a: [\n").notes
+    assert [note.kind for note in notes] == [NoteKind.MALFORMED]
+
+
+def test_other_yaml_is_not_recognised() -> None:
+    assert not ComposeSource().recognises(SourceFile("values.yaml", "services:\n", "", 10))
+    assert not ComposeSource().recognises(SourceFile("compose.yaml", "model: a\n", "", 9))
+
+
+ENVIRONMENT_FILES = """\
+services:
+  master:
+    image: example/cuda:1
+    env_file: common.env
+    command: torchrun --nnodes=2 --master_addr=master train.py
+  worker:
+    image: example/cuda:1
+    env_file:
+      - common.env
+      - path: deploy/worker.env
+      - {path: optional.env, required: false}
+      - missing.env
+    environment:
+      NCCL_DEBUG: WARN
+    command: bash -c 'torchrun --nnodes=2 --node_rank=$$RANK --master_addr=master train.py'
+"""
+
+
+def test_files_of_variables_reach_the_command() -> None:
+    tree = MemoryTree(
+        {
+            "compose.yaml": ENVIRONMENT_FILES,
+            "common.env": "PET_NODE_RANK=0\nNCCL_DEBUG=INFO\n",
+            "deploy/worker.env": "RANK=1\n",
+        }
+    )
+    file = SourceFile("compose.yaml", ENVIRONMENT_FILES, "", len(ENVIRONMENT_FILES))
+    reading = ComposeSource().read(file, tree)
+    master, worker = _of(reading, 0), _of(reading, 1)
+    assert (master["node_rank"].value, master["node_rank"].span.path) == (Known(0), "common.env")
+    assert master["env.NCCL_DEBUG"].value == Known("INFO")
+    assert worker["node_rank"].value == Known(1)
+    assert worker["env.NCCL_DEBUG"].value == Known("WARN")
+    assert [note.kind for note in reading.notes] == [NoteKind.MISSING]
+    assert "missing.env" in reading.notes[0].message
+    named = {(r.target, r.scope.launch) for r in reading.references if r.role == "environment"}
+    assert named == {
+        ("common.env", reading.launches[0].id),
+        ("common.env", reading.launches[1].id),
+        ("deploy/worker.env", reading.launches[1].id),
+    }

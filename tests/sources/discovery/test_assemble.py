@@ -1,0 +1,312 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from preflight.model.job import Job, Known, NoteKind, Scope, Strength, Unresolved
+from preflight.sources.base import Reading, Source, SourceFile, Tree
+from preflight.sources.configs.accelerate_config import AccelerateSource
+from preflight.sources.configs.deepspeed_json import DeepSpeedSource
+from preflight.sources.configs.frameworks.framework_source import PADDLE_SEG
+from preflight.sources.configs.hostfile import HostfileSource
+from preflight.sources.configs.training_settings import TrainingSettingsSource
+from preflight.sources.discovery.assemble import assemble
+from preflight.sources.discovery.snapshot import TreeSnapshot
+from preflight.sources.python.python_source import PythonSource
+from preflight.sources.shell.shell_source import ShellSource
+
+SOURCES: tuple[Source, ...] = (ShellSource(), DeepSpeedSource(), HostfileSource(), PythonSource())
+TRAIN = "import torch.distributed as dist\ndist.init_process_group('nccl')\n"
+DS = '{"train_batch_size": 16, "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}}\n'
+
+
+def build(root: Path, files: dict[str, str], *paths: str) -> tuple[Job, ...]:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return assemble(root, [root / path for path in paths or (".",)], sources=SOURCES)
+
+
+def names(job: Job) -> list[str]:
+    return [file.path for file in job.files]
+
+
+def test_references_are_followed_into_one_job(tmp_path: Path) -> None:
+    files = {
+        "job.sbatch": "#!/bin/bash\n#SBATCH -N 2\nsource env.sh\nsrun bash run.sh\n",
+        "env.sh": "export NCCL_DEBUG=INFO\n",
+        "run.sh": "torchrun --nnodes=2 --nproc_per_node=4 train.py --deepspeed_config ds.json\n",
+        "train.py": TRAIN,
+        "ds.json": DS,
+        "README.md": "torchrun --nnodes=9 x.py\n",
+    }
+    (job,) = build(tmp_path, files)
+    assert job.name == "job.sbatch"
+    assert sorted(names(job)) == ["ds.json", "env.sh", "job.sbatch", "run.sh", "train.py"]
+    (launch,) = job.launches
+    assert (launch.id, launch.wrappers) == ("run.sh:1", ("srun",))
+    # Claims of a launch's files have the scope of that launch.
+    assert job.about("train_batch_size")[0].scope == Scope(launch="run.sh:1")
+    assert job.value("env.NCCL_DEBUG", launch.scope) == Known("INFO")
+    assert not job.probable
+
+
+def test_world_size_is_derived_and_names_its_reasons(tmp_path: Path) -> None:
+    (job,) = build(tmp_path, {"run.sh": "torchrun --nnodes=2 --nproc_per_node=4 t.py --tensor-model-parallel-size 2\n"})
+    scope = job.launches[0].scope
+    assert job.value("world_size", scope) == Known(8)
+    assert job.value("data_parallel_size", scope) == Known(4)
+    (world,) = job.setting("world_size", scope)
+    assert [c.quantity for c in world.because] == ["nodes", "processes_per_node"]
+
+
+def test_tasks_are_ranks_where_srun_starts_them(tmp_path: Path) -> None:
+    header = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8\n"
+    (job,) = build(tmp_path, {"j.sbatch": header + "srun python train.py\n"})
+    assert job.value("world_size", job.launches[0].scope) == Known(16)
+    assert job.value("processes_per_node", job.launches[0].scope) == Known(8)
+    (job,) = build(tmp_path, {"j.sbatch": header + "srun -n 4 python train.py\n"})
+    assert job.value("world_size", job.launches[0].scope) == Known(4)
+    (job,) = build(tmp_path, {"j.sbatch": header + "mpirun -np 4 python train.py\n"})
+    assert job.value("world_size", job.launches[0].scope) == Known(4)
+
+
+def test_a_flag_overrides_the_hostfile(tmp_path: Path) -> None:
+    files = {
+        "hostfile": "n1 slots=8\nn2 slots=8\n",
+        "run.sh": "deepspeed --hostfile hostfile --num_gpus 4 t.py\n",
+    }
+    (job,) = build(tmp_path, files)
+    assert job.value("world_size", job.launches[0].scope) == Known(8)
+    files["run.sh"] = "deepspeed --hostfile hostfile t.py\n"
+    (job,) = build(tmp_path, files)
+    assert job.value("world_size", job.launches[0].scope) == Known(16)
+
+
+def test_two_launches_read_their_configuration_each_in_its_scope(tmp_path: Path) -> None:
+    script = "deepspeed a.py --deepspeed_config a.json\ndeepspeed b.py --deepspeed_config b.json\n"
+    (job,) = build(tmp_path, {"run.sh": script, "a.json": DS, "b.json": DS.replace("16", "32")})
+    assert [job.value("train_batch_size", launch.scope) for launch in job.launches] == [Known(16), Known(32)]
+
+
+def test_entry_scripts_of_a_folder_are_separate_jobs(tmp_path: Path) -> None:
+    files = {
+        "a.sh": "torchrun --nnodes=2 train.py\n",
+        "b.sh": "torchrun --nnodes=4 train.py\n",
+        "train.py": TRAIN,
+        "install.sh": "pip install torch\n",
+        "lone/ds_config.json": DS,
+        "node_modules/x/run.sh": "torchrun --nnodes=2 x.py\n",
+        ".git/hooks/run.sh": "torchrun --nnodes=2 x.py\n",
+    }
+    jobs = build(tmp_path, files)
+    assert [job.name for job in jobs] == ["a.sh", "b.sh", "lone/ds_config.json"]
+    # A file may belong to several jobs.
+    assert names(jobs[0]) == ["a.sh", "train.py"] and names(jobs[1]) == ["b.sh", "train.py"]
+
+
+NODE = "torchrun --nnodes=2 --node_rank={} --master_addr=n1 --master_port={} train.py\n"
+
+
+def test_unit_tests_of_a_folder_start_no_job(tmp_path: Path) -> None:
+    tests = f"import unittest\n{TRAIN}\n\ndef test_it():\n    pass\n"
+    files = {"train.py": TRAIN, "tests/test_train.py": tests, "test_speed.py": TRAIN}
+    assert [job.name for job in build(tmp_path, files)] == ["test_speed.py", "train.py"]
+    assert [job.name for job in build(tmp_path, files, "tests/test_train.py")] == ["tests/test_train.py"]
+
+
+def test_in_test_folders_only_launches_count(tmp_path: Path) -> None:
+    wrong = '{"train_batch_size": "wrong on purpose", "zero_optimization": {}}'
+    files = {"tests/run.sh": "torchrun train.py\n", "tests/train.py": TRAIN, "tests/configs/ds_config.json": wrong}
+    assert [job.name for job in build(tmp_path, files)] == ["tests/run.sh"]
+    assert [job.name for job in build(tmp_path, files, "tests")] == ["tests/configs/ds_config.json", "tests/run.sh"]
+
+
+def test_scripts_for_each_node_form_a_probable_job(tmp_path: Path) -> None:
+    (job,) = build(tmp_path, {"node0.sh": NODE.format(0, 1), "node1.sh": NODE.format(1, 2)})
+    assert job.probable
+    assert job.name == "node0.sh + node1.sh"
+    assert [job.value("master_port", launch.scope) for launch in job.launches] == [Known(1), Known(2)]
+
+
+def test_scripts_for_each_role_form_a_probable_job(tmp_path: Path) -> None:
+    start = "export PADDLE_PSERVERS_IP_PORT_LIST=10.0.0.1:1 PADDLE_TRAINERS_NUM=1\n"
+    server = start + "TRAINING_ROLE=PSERVER POD_IP=10.0.0.1 PADDLE_PORT=1 python a.py\n"
+    worker = start + "TRAINING_ROLE=TRAINER PADDLE_TRAINER_ID=0 python b.py\n"
+    (job,) = build(tmp_path, {"server.sh": server, "start_worker.sh": worker})
+    assert job.probable and len(job.launches) == 2
+
+
+def test_scripts_named_together_are_one_certain_job(tmp_path: Path) -> None:
+    (job,) = build(tmp_path, {"node0.sh": NODE.format(0, 1), "node1.sh": NODE.format(1, 1)}, "node0.sh", "node1.sh")
+    assert not job.probable and len(job.launches) == 2
+
+
+def test_scripts_numbered_like_nodes_are_one_job_even_with_a_repeated_rank(tmp_path: Path) -> None:
+    (job,) = build(tmp_path, {"node0.sh": NODE.format(0, 1), "node1.sh": NODE.format(0, 1)})
+    assert job.probable and [job.value("node_rank", launch.scope) for launch in job.launches] == [Known(0), Known(0)]
+    for several in (("node0.sh", "node1.sh", "node2.sh"), ("fast1.sh", "fast2.sh")):
+        jobs = build(tmp_path / f"of{len(several)}", dict.fromkeys(several, NODE.format(0, 1)))
+        assert len(jobs) == len(several), "three scripts for two nodes, or names that speak of no nodes"
+
+
+def test_a_lone_configuration_joins_the_lone_launch_that_needs_one(tmp_path: Path) -> None:
+    start = "deepspeed --num_gpus 4 train.py\n"
+    (job,) = build(tmp_path / "a", {"run.sh": start, "ds.json": DS})
+    assert job.probable and sorted(names(job)) == ["ds.json", "run.sh"]
+    for other in ({"run2.sh": start}, {"ds2.json": DS}, {"run.sh": "torchrun train.py\n"}):
+        jobs = build(tmp_path / str(sorted(other)), {"run.sh": start, "ds.json": DS} | other)
+        assert not any(job.probable for job in jobs), other
+
+
+@pytest.mark.parametrize("other", ["torchrun train.py\n", NODE.format(1, 9).replace("train", "x")])
+def test_other_scripts_of_a_folder_are_not_siblings(tmp_path: Path, other: str) -> None:
+    jobs = build(tmp_path, {"node0.sh": NODE.format(0, 1), "node1.sh": other})
+    assert len(jobs) == 2 and not any(job.probable for job in jobs)
+
+
+def test_several_batch_scripts_are_several_submissions(tmp_path: Path) -> None:
+    files = {f"{n}.sbatch": f"#!/bin/bash\n#SBATCH -N {n}\nsrun torchrun --nnodes={n} t.py\n" for n in (1, 2)}
+    jobs = build(tmp_path, files, "1.sbatch", "2.sbatch")
+    assert [job.value("nodes") for job in jobs] == [Known(1), Known(2)]
+
+
+def test_a_submitted_script_is_a_separate_job(tmp_path: Path) -> None:
+    files = {
+        "submit.sh": "sbatch job.sbatch\n",
+        "job.sbatch": "#!/bin/bash\n#SBATCH -N 2\nsrun torchrun --nnodes=2 t.py\n",
+    }
+    assert "job.sbatch" in [job.name for job in build(tmp_path, files, "submit.sh")]
+    assert [job.name for job in build(tmp_path, files) if job.launches] == ["job.sbatch"]
+
+
+def test_a_wrapped_command_belongs_to_the_submitting_script(tmp_path: Path) -> None:
+    files = {
+        "submit.sh": "sbatch -N 2 --wrap 'torchrun --nnodes=2 t.py'\n",
+        "t.py": "import torch.distributed as dist\ndist.init_process_group('nccl')\n",
+    }
+    (job,) = build(tmp_path, files)
+    assert names(job) == ["submit.sh", "t.py"]
+
+
+def test_a_missing_configuration_is_noted_where_it_is_named(tmp_path: Path) -> None:
+    (job,) = build(
+        tmp_path,
+        {"run.sh": "set -e\ndeepspeed --hostfile hf t.py --deepspeed_config ds.json --data-path /d/x\n"},
+    )
+    missing = {note.message.split("`")[1]: note for note in job.notes if note.kind is NoteKind.MISSING}
+    assert set(missing) == {"hf", "t.py", "ds.json"}
+    assert missing["ds.json"].span.line == 2
+    assert not any(note.required for note in job.notes)
+
+
+def test_a_file_that_the_script_writes_itself_is_read_there(tmp_path: Path) -> None:
+    script = "cat > ds.json <<EOF\n" + DS + "EOF\ndeepspeed t.py --deepspeed_config ds.json\n"
+    (job,) = build(tmp_path, {"run.sh": script})
+    (batch,) = job.about("train_batch_size")
+    assert (batch.value, batch.span.path, batch.span.line) == (Known(16), "run.sh", 2)
+
+
+def test_unreadable_input_that_was_named_is_required(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_bytes(b"torchrun\x00")
+    (job,) = build(tmp_path, {}, "run.sh")
+    assert [(note.kind, note.required) for note in job.notes] == [(NoteKind.UNREADABLE, True)]
+    (tmp_path / "loop.sh").symlink_to("loop.sh")
+    (job,) = build(tmp_path, {}, "loop.sh")
+    assert job.notes[0].required
+
+
+@pytest.mark.parametrize("named", ["", "run.sh"])
+def test_a_started_script_that_cannot_be_parsed_is_required(tmp_path: Path, named: str) -> None:
+    files = {"run.sh": "torchrun --nproc_per_node=4 train.py\n", "train.py": "init_process_group('nccl'\nx = 1\n"}
+    (job,) = build(tmp_path, files, *filter(None, [named]))
+    assert [(note.kind, note.span.path, note.required) for note in job.notes] == [
+        (NoteKind.MALFORMED, "train.py", True)
+    ]
+
+
+class _Crashing:
+    name = "crashing"
+
+    def recognises(self, file: SourceFile) -> bool:
+        if file.path == "b.sh":
+            raise ValueError("cannot look")
+        return True
+
+    def read(self, file: SourceFile, tree: Tree, *, scope: Scope = Scope(), role: str = "") -> Reading:  # noqa: B008
+        raise RuntimeError("oh no")
+
+
+def test_a_crashing_reader_gives_a_note(tmp_path: Path) -> None:
+    for name in ("a.sh", "b.sh"):
+        (tmp_path / name).write_text("torchrun --nnodes=2 t.py\n")
+    (job,) = assemble(tmp_path, [tmp_path / "a.sh"], sources=(_Crashing(), *SOURCES))
+    assert [(n.kind, n.required, "oh no" in n.message) for n in job.notes] == [(NoteKind.CRASHED, True, True)]
+    (job,) = assemble(tmp_path, [tmp_path / "b.sh"], sources=(_Crashing(), *SOURCES))
+    assert len(job.launches) == 1
+
+
+def test_scripts_that_run_each_other_terminate(tmp_path: Path) -> None:
+    (job,) = build(tmp_path, {"a.sh": "bash b.sh\ntorchrun a.py\n", "b.sh": "bash a.sh\ntorchrun b.py\n"}, "a.sh")
+    assert job.launches
+
+
+def test_the_same_files_give_the_same_jobs(tmp_path: Path) -> None:
+    files = {f"{c}.sh": f"torchrun --nnodes=2 {c}.py\n" for c in "cab"} | {f"{c}.py": TRAIN for c in "cab"}
+    assert build(tmp_path, files) == build(tmp_path, files)
+
+
+def test_all_quantities_are_in_the_vocabulary(tmp_path: Path) -> None:
+    from preflight.model.job.quantities import QUANTITIES, is_known
+
+    root = Path(__file__).parents[3] / "examples"
+    claims = [claim for job in assemble(root, [root], sources=SOURCES) for claim in job.claims]
+    assert claims
+    for claim in claims:
+        assert is_known(claim.quantity), claim.quantity
+        if not claim.quantity.startswith("setting."):
+            # A setting is claimed as it is written, whatever its kind.
+            kind = QUANTITIES[claim.quantity].kind if claim.quantity in QUANTITIES else str
+            assert all(type(item) is kind for item in claim.alternatives), claim
+        assert isinstance(claim.strength, Strength) and claim.span.line >= 1
+        assert claim.alternatives or isinstance(claim.value, Unresolved)
+
+
+def test_a_launch_over_ssh_is_one_launch_however_it_is_quoted(tmp_path: Path) -> None:
+    lines = "ssh node1 torchrun --nnodes=2 t.py &\nssh node2 'cd /w && torchrun --nnodes=2 t.py'\n"
+    (job,) = build(tmp_path, {"run.sh": lines}, "run.sh")
+    assert [launch.id for launch in job.launches] == ["run.sh:1", "run.sh:2"]
+
+
+def test_an_accelerate_configuration_alone_states_processes_per_machine(tmp_path: Path) -> None:
+    (tmp_path / "acc.yaml").write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nnum_machines: 2\nnum_processes: 16\n"
+    )
+    (job,) = assemble(tmp_path, [tmp_path / "acc.yaml"], sources=(AccelerateSource(),))
+    (claim,) = job.about("processes_per_node")
+    assert (claim.value, claim.source) == (Known(8), "derived")
+    assert [c.quantity for c in claim.because] == ["world_size", "nodes"]
+
+
+def test_configurations_of_experiments_are_jobs_where_a_launch_names_them(tmp_path: Path) -> None:
+    sources = (*SOURCES, PADDLE_SEG, TrainingSettingsSource())
+    files = {
+        "a.yml": "batch_size: 2\niters: 10\nmodel: {type: A}\n",
+        "b.yml": "batch_size: 4\niters: 10\nmodel: {type: B}\n",
+        "other.yaml": "batch_size: 4\nlr: 0.1\n",
+        "run.sh": "torchrun --nproc_per_node=2 train.py --config a.yml\n",
+        "train.py": TRAIN,
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    snapshot = TreeSnapshot(tmp_path)
+    (job,) = assemble(tmp_path, [tmp_path], sources=sources, snapshot=snapshot)
+    assert sorted(names(job)) == ["a.yml", "run.sh", "train.py"]
+    # What is skipped is counted with the reason.
+    assert [(one.path, one.files, one.reason) for one in snapshot.left_out] == [
+        (".", 2, "settings that no launch names")
+    ]
+    for name in ("b.yml", "other.yaml"):
+        (single,) = assemble(tmp_path, [tmp_path / name], sources=sources)
+        assert {claim.value for claim in single.claims if "batch_size" in claim.quantity} == {Known(4)}

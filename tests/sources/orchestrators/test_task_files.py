@@ -1,0 +1,207 @@
+"""Task files of SkyPilot, dstack and mcli: commands, resources and variables."""
+
+from __future__ import annotations
+
+import pytest
+
+from preflight.model.job import Known, Plain, Strength, Unresolved
+from preflight.sources.base import Reading, SourceFile
+from preflight.sources.formats.tree import MemoryTree
+from preflight.sources.orchestrators.task_files import DSTACK_SOURCE, MCLI_SOURCE, SKYPILOT_SOURCE, TaskFileSource
+from tests.sources.launchers.reading_lines import read as read_script
+
+SKY = """name: train
+num_nodes: 2
+resources:
+  accelerators: H100:8
+envs:
+  BATCH: 4
+  WANDB_API_KEY:
+run: |
+  MASTER_ADDR=$(echo "$SKYPILOT_NODE_IPS" | head -n1)
+  torchrun --nnodes=$SKYPILOT_NUM_NODES --nproc_per_node=$SKYPILOT_NUM_GPUS_PER_NODE \\
+    --node_rank=$SKYPILOT_NODE_RANK --master_addr=$MASTER_ADDR train.py --batch-size $BATCH
+"""
+DSTACK = """type: task
+nodes: 2
+env:
+  - NCCL_DEBUG=INFO
+  - HF_TOKEN
+commands:
+  - pip install -r requirements.txt
+  - |
+    torchrun --nnodes=$DSTACK_NODES_NUM --nproc-per-node=$DSTACK_GPUS_PER_NODE \\
+      --node-rank=$DSTACK_NODE_RANK --master-addr=$DSTACK_MASTER_NODE_IP train.py
+resources:
+  gpu: GPU
+"""
+MCLI = """name: mpt
+compute:
+  gpus: 16
+image: mosaicml/llm-foundry:latest
+command: |
+  composer train.py /mnt/config/parameters.yaml
+parameters:
+  global_train_batch_size: 64
+"""
+
+
+def read(source: TaskFileSource, text: str, path: str = "task.yaml") -> Reading:
+    """The reading of one recognised file."""
+    tree = MemoryTree({path: text})
+    file = tree.read(path)
+    assert isinstance(file, SourceFile) and source.recognises(file)
+    return source.read(file, tree)
+
+
+def known(reading: Reading, *quantities: str) -> dict[str, Plain]:
+    """The known values of the strongest claims by quantity."""
+    claims = sorted(reading.claims, key=lambda claim: claim.strength)
+    return {c.quantity: c.value.value for c in claims if c.quantity in quantities and isinstance(c.value, Known)}
+
+
+def test_skypilot() -> None:
+    reading = read(SKYPILOT_SOURCE, SKY)
+    (launch,) = reading.launches
+    assert (launch.launcher, launch.span.line) == ("torchrun", 10)
+    assert known(reading, "nodes", "gpus_per_node", "gpu_type", "processes_per_node", "given_batch_size") == {
+        "nodes": 2,
+        "gpus_per_node": 8,
+        "gpu_type": "H100",
+        "processes_per_node": 8,
+        "given_batch_size": 4,
+    }
+    (master,) = (claim for claim in reading.claims if claim.quantity == "master_addr")
+    assert isinstance(master.value, Unresolved) and "first host" in master.value.why
+
+
+def test_skypilot_without_num_nodes_is_one_node() -> None:
+    reading = read(SKYPILOT_SOURCE, SKY.replace("num_nodes: 2\n", ""))
+    (nodes,) = (c for c in reading.claims if c.quantity == "nodes" and c.source == "skypilot")
+    assert (nodes.value, nodes.strength) == (Known(1), Strength.DEFAULT)
+
+
+def test_nodes_that_the_script_counts_are_those_of_the_task() -> None:
+    text = SKY.replace(
+        "torchrun --nnodes=$SKYPILOT_NUM_NODES", 'N=`echo "$SKYPILOT_NODE_IPS" | wc -l`\n  torchrun --nnodes=$N'
+    )
+    (nodes,) = (c for c in read(SKYPILOT_SOURCE, text).claims if c.quantity == "nodes" and c.source == "torchrun")
+    assert (nodes.value, nodes.spelling) == (Known(2), "--nnodes=$N")
+
+
+@pytest.mark.parametrize(
+    ("written", "count"),
+    [
+        ("accelerators: {A100-80GB: 4}", {4}),
+        ("accelerators: [A100:8, H100:8]", {8}),
+        ("accelerators: [A100:8, H100:4]", {4, 8}),
+        ("accelerators: V100", {1}),
+        ("accelerators: ${GPUS}", set()),
+        ("any_of: [{accelerators: 'A100:8'}, {accelerators: 'H200:8'}]", {8}),
+    ],
+)
+def test_accelerators_of_skypilot(written: str, count: set[int]) -> None:
+    reading = read(SKYPILOT_SOURCE, SKY.replace("accelerators: H100:8", written))
+    (claim,) = (claim for claim in reading.claims if claim.quantity == "gpus_per_node")
+    assert set(claim.alternatives) == count
+
+
+@pytest.mark.parametrize(
+    ("written", "count", "kind"),
+    [
+        ("8", 8, None),
+        ("H100:8", 8, "H100"),
+        ("H100:80GB:4", 4, "H100"),
+        ("1..8", None, None),
+        ("{name: H100, count: 8}", 8, "H100"),
+        ("24GB", 1, None),
+    ],
+)
+def test_gpus_of_dstack(written: str, count: int | None, kind: str | None) -> None:
+    found = known(read(DSTACK_SOURCE, DSTACK.replace("GPU\n", written + "\n")), "gpus_per_node", "gpu_type")
+    assert (found.get("gpus_per_node"), found.get("gpu_type")) == (count, kind)
+
+
+def test_dstack_runs_its_commands_one_after_another() -> None:
+    reading = read(DSTACK_SOURCE, DSTACK.replace("gpu: GPU", "gpu: H100:8"))
+    assert len(reading.launches) == 1
+    assert known(reading, "nodes", "processes_per_node", "env.NCCL_DEBUG") == {
+        "nodes": 2,
+        "processes_per_node": 8,
+        "env.NCCL_DEBUG": "INFO",
+    }
+    assert "requirements.txt" in {reference.target for reference in reading.references}
+    secret = next(claim for claim in reading.claims if claim.quantity == "env.HF_TOKEN")
+    assert isinstance(secret.value, Unresolved)
+
+
+def test_mcli_gives_all_gpus_and_the_parameters() -> None:
+    reading = read(MCLI_SOURCE, MCLI)
+    assert known(reading, "world_size", "train_batch_size") == {"world_size": 16, "train_batch_size": 64}
+
+
+@pytest.mark.parametrize("source", [SKYPILOT_SOURCE, DSTACK_SOURCE, MCLI_SOURCE], ids=lambda source: source.name)
+@pytest.mark.parametrize(
+    "text", ["", "[", "run: [", "commands: 3\ntype: task\n", "command: {a: b}\n", "run:\n", "- a\n"]
+)
+def test_damaged_files_start_nothing(source: TaskFileSource, text: str) -> None:
+    tree = MemoryTree({"task.yaml": text})
+    file = tree.read("task.yaml")
+    assert isinstance(file, SourceFile)
+    assert not source.read(file, tree).launches
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "apiVersion: v1\nresources: {}\nrun: x\n",
+        "on: push\njobs:\n  a:\n    run: x\n",
+        "type: object\nproperties: {}\n",
+        "run: true\nmodel: x\n",
+        "command: [a]\nservices: {}\nimage: x\n",
+    ],
+)
+def test_other_files_are_not_recognised(text: str) -> None:
+    file = SourceFile("task.yaml", text, "", len(text))
+    assert not any(source.recognises(file) for source in (SKYPILOT_SOURCE, DSTACK_SOURCE, MCLI_SOURCE))
+
+
+@pytest.mark.parametrize(
+    ("line", "target"),
+    [
+        ("sky launch -c train task.yaml -y", "task.yaml"),
+        ("sky jobs launch task.yaml", "task.yaml"),
+        ("dstack apply -f task.yaml", "task.yaml"),
+        ("mcli run -f task.yaml --follow", "task.yaml"),
+        # The line changes the requests of the file.
+        ("sky launch --num-nodes 4 task.yaml", ""),
+        ("sky status task.yaml", ""),
+    ],
+)
+def test_a_line_that_submits_a_task_refers_to_its_file(line: str, target: str) -> None:
+    reading = read_script(f"#!/bin/bash\n{line}\n", task_dot_yaml=SKY)
+    assert {reference.target for reference in reading.references} == ({target} if target else set())
+
+
+def test_the_name_of_a_file_tells_that_it_is_of_dstack() -> None:
+    def recognised(path: str, text: str) -> bool:
+        return DSTACK_SOURCE.recognises(SourceFile(path, text, "", len(text)))
+
+    assert recognised("train.dstack.yml", "tpe: task\ncommands: [x]\n")
+    assert not recognised("train.yml", "tpe: task\ncommands: [x]\n")
+    assert not recognised("fleet.dstack.yml", "type: fleet\nnodes: 2\n")
+
+
+def test_every_key_of_a_task_is_a_setting_and_no_secret_is() -> None:
+    text = "type: task\nnodes: 2\ncommands: [x]\nregistry_auth:\n  username: me\n  password: hunter2\n"
+    claims = read(DSTACK_SOURCE, text, "a.dstack.yml").claims
+    stated = {claim.quantity: claim for claim in claims if claim.quantity.startswith("setting.dstack.")}
+    assert stated["setting.dstack.nodes"].value == Known(2)
+    assert isinstance(stated["setting.dstack.registry_auth.password"].value, Unresolved)
+    assert not any("hunter2" in f"{claim.value}{claim.spelling}" for claim in stated.values())
+
+
+def test_a_line_that_submits_a_file_tells_whose_it_is() -> None:
+    found = read_script("sky launch -c train task.yaml\n", **{"task.yaml": "num_nodes: 2\nrn: python train.py\n"})
+    (reference,) = found.references
+    assert reference.role in SKYPILOT_SOURCE.roles

@@ -1,0 +1,73 @@
+"""Writes configurations as text, with the line of every key."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import yaml
+
+Lines = dict[str, int]
+
+
+class Words(list[Any]):
+    """Values of an option that takes several: each is a word of its own."""
+
+
+def json_text(settings: dict[str, Any]) -> tuple[str, Lines]:
+    """JSON with one key a line, and the line of each key (joined by dots), from 1."""
+    rows, lines = ["{"], Lines()
+    _json(settings, "", "  ", rows, lines)
+    return "\n".join([*rows, "}", ""]), lines
+
+
+def _json(section: dict[str, Any], above: str, indent: str, rows: list[str], lines: Lines) -> None:
+    for number, (key, value) in enumerate(section.items()):
+        path = f"{above}.{key}" if above else key
+        comma = "," if number + 1 < len(section) else ""
+        lines[path] = len(rows) + 1
+        if isinstance(value, dict) and value:
+            rows.append(f"{indent}{json.dumps(key)}: {{")
+            _json(value, path, indent + "  ", rows, lines)
+            rows.append(f"{indent}}}{comma}")
+        else:
+            rows.append(f"{indent}{json.dumps(key)}: {json.dumps(value)}{comma}")
+
+
+def yaml_text(settings: dict[str, Any]) -> tuple[str, Lines]:
+    """YAML with one key a line, and the line of each key (joined by dots), from 1."""
+    rows, lines = list[str](), Lines()
+    _yaml(settings, "", "", rows, lines)
+    return "\n".join([*rows, ""]), lines
+
+
+def _yaml(section: dict[str, Any], above: str, indent: str, rows: list[str], lines: Lines) -> None:
+    for key, value in section.items():
+        path = f"{above}.{key}" if above else key
+        lines[path] = len(rows) + 1
+        if isinstance(value, dict) and value:
+            rows.append(f"{indent}{key}:")
+            _yaml(value, path, indent + "  ", rows, lines)
+        else:
+            word = yaml.safe_dump({"x": value}, default_flow_style=True, width=10_000).strip()
+            rows.append(f"{indent}{key}: {word[len('{x: ') : -1]}")
+
+
+def flags_text(before: str, settings: dict[str, Any], after: str = "") -> tuple[str, Lines]:
+    """A command over several lines, one option each; True is a bare option, and what is None or False is left out."""
+    rows, lines = [before], Lines()
+    for key, value in settings.items():
+        if value is None or value is False:
+            continue
+        rows.append(f"  --{key}" if value is True else f"  --{key} {_word(value)}")
+        lines[key] = len(rows)
+    if after:
+        rows.append(f"  {after}")
+    return " \\\n".join(rows) + "\n", lines
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, Words):
+        return " ".join(_word(item) for item in value)
+    text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return f"'{text}'" if not text or any(sign in text for sign in ' {}"[]*<>') else text

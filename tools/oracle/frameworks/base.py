@@ -1,0 +1,99 @@
+"""What the oracle needs to know of a framework."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tools.oracle.cases import Case, Change, located
+from tools.oracle.mutation import NUMBERS, apply, mutants
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """A valid configuration. `form` is how it is given; `settings` are its keys and values, in sections."""
+
+    form: str
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """One framework at a pinned version.
+
+    Args:
+        name: as on the command line.
+        distribution: as on the package index.
+        version: the pinned one.
+        requirements: what pip installs, with everything that it needs.
+        alone: what pip installs without what it needs (`--no-deps`), because that would fetch gigabytes.
+        environment: an environment of the project that already holds the release, from its root; empty if none.
+        needs_torch: whether the environment sees the torch of the tests.
+        validator: the program in `tools/oracle/validators` that asks the framework.
+        seeds: valid configurations.
+        space: for each form, values worth trying by key.
+        render: writes the files and the launch line of a configuration.
+        keep: keys that are left alone.
+        numbers: what a number of a valid configuration is changed to.
+        sections: sections whose keys are worth trying only where a configuration has them.
+    """
+
+    name: str
+    distribution: str
+    version: str
+    requirements: tuple[str, ...]
+    validator: str
+    seeds: tuple[Seed, ...]
+    space: Mapping[str, Mapping[str, tuple[Any, ...]]]
+    render: Callable[[str, dict[str, Any]], Case]
+    alone: tuple[str, ...] = ()
+    environment: str = ""
+    needs_torch: bool = True
+    keep: frozenset[str] = frozenset()
+    numbers: tuple[int, ...] = NUMBERS
+    sections: frozenset[str] = frozenset()
+
+    def cases(self, number: int, random_seed: int) -> Iterator[Case]:
+        """The valid configurations and about `number` changed ones."""
+        draw = random.Random(random_seed)
+        seen: set[str] = set()
+        each = max(1, number // len(self.seeds))
+        for seed in self.seeds:
+            drawn = mutants(
+                seed.settings,
+                {key: values for key, values in self.space[seed.form].items() if self._fits(seed, key)},
+                number=each,
+                random_seed=draw.randrange(2**32),
+                keep=self.keep,
+                numbers=self.numbers,
+            )
+            for settings, changes in ((seed.settings, ()), *drawn):
+                case = located(replace(self.render(seed.form, settings), changes=changes))
+                if case.id not in seen:
+                    seen.add(case.id)
+                    yield case
+
+    def _fits(self, seed: Seed, key: str) -> bool:
+        """Whether a key is worth trying: one of a second file only where the configuration has that."""
+        root, dot, _ = key.partition(".")
+        return not dot or root not in self.sections or root in seed.settings
+
+    def with_changes(self, case: Case, changes: tuple[Change, ...]) -> Iterator[Case]:
+        """The case with these changes alone, from whichever seed has its form and gives the same files."""
+        for seed in self.seeds:
+            if seed.form != case.form:
+                continue
+            if self.render(case.form, _changed(seed.settings, case.changes)).id == case.id:
+                yield replace(self.render(case.form, _changed(seed.settings, changes)), changes=changes)
+                return
+
+
+def _changed(settings: dict[str, Any], changes: tuple[Change, ...]) -> dict[str, Any]:
+    import copy
+
+    made = copy.deepcopy(settings)
+    for change in changes:
+        apply(made, change)
+    return made

@@ -1,0 +1,90 @@
+"""Rows for what pydantic models take of each key: kind, bounds, choices, and the key that replaces it.
+
+Runs in the environment of a framework, so it imports pydantic and the standard library alone.
+"""
+
+import enum
+import pathlib
+import types
+import typing
+
+from pydantic import BaseModel
+
+KINDS = {int: "int", float: "float", bool: "bool", str: "str", list: "list", dict: "section", pathlib.Path: "path"}
+
+
+def rows(section, model):
+    """The rows of a section and of everything in it; the name of the section is empty for the whole configuration."""
+    if section:
+        yield {"key": section, "kind": "section", "closed": model.model_config.get("extra") == "forbid"}
+    for name, field in model.model_fields.items():
+        key = f"{section}.{name}" if section else name
+        inner = [item for item in (field.annotation, *typing.get_args(field.annotation)) if isinstance(item, type)]
+        nested = next((item for item in inner if issubclass(item, BaseModel)), None)
+        extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+        row = {"key": key, "nullable": type(None) in inner}
+        if field.alias:
+            row["alias"] = f"{section}.{field.alias}" if section else field.alias
+        if extra.get("deprecated") and extra.get("new_param") and extra.get("set_new_param", True):
+            row["replaced_by"] = f"{section}.{extra['new_param']}"
+        if nested is not None:
+            others = [item for item in _options(field) if item is not nested]
+            nested_rows = list(rows(key, nested))
+            nested_rows[0].update({**row, "nullable": row["nullable"]})
+            if others:
+                nested_rows[0]["kind"] = "any"
+            yield from nested_rows
+            continue
+        row.update(kind_of(field))
+        yield row
+
+
+def _options(field):
+    """The types that a field takes, without None."""
+    found = [field.annotation]
+    while any(typing.get_origin(item) in (typing.Union, types.UnionType, typing.Annotated) for item in found):
+        opened = []
+        for item in found:
+            origin = typing.get_origin(item)
+            if origin is typing.Annotated:
+                opened.append(typing.get_args(item)[0])
+            elif origin in (typing.Union, types.UnionType):
+                opened.extend(typing.get_args(item))
+            else:
+                opened.append(item)
+        found = opened
+    return [item for item in found if item is not type(None)]
+
+
+def kind_of(field):
+    """Kind, choices and bounds of one field; `any` where they cannot be said."""
+    options = _options(field)
+    literals = [item for item in options if typing.get_origin(item) is typing.Literal]
+    words = [getattr(value, "value", value) for item in literals for value in typing.get_args(item)]
+    plain = [item for item in options if item not in literals]
+    if len(plain) == 2 and set(plain) == {int, float}:
+        plain = [float]
+    if not plain and words:
+        return {"kind": KINDS.get(type(words[0]), "any"), "choices": words}
+    enums = [item for item in plain if isinstance(item, type) and issubclass(item, enum.Enum)]
+    if len(plain) == len(enums) > 1:
+        values = [member.value for item in enums for member in item]
+        return {"kind": "str", "choices": [*dict.fromkeys(values), *words]}
+    if len(plain) != 1:
+        return {"kind": "any"}
+    found = typing.get_origin(plain[0]) or plain[0]
+    if not isinstance(found, type):
+        return {"kind": "any"}
+    made = {"kind": KINDS.get(found, "any")}
+    if issubclass(found, enum.Enum):
+        values = [member.value for member in found]
+        if not all(isinstance(value, str | int) for value in values):
+            return {"kind": "any"}
+        made = {"kind": KINDS.get(type(values[0]), "any"), "choices": [*values, *words]}
+    elif words and made["kind"] != "any":
+        made["words"] = words
+    for item in field.metadata:
+        for theirs, ours in (("ge", "minimum"), ("gt", "above"), ("le", "maximum")):
+            if getattr(item, theirs, None) is not None:
+                made[ours] = getattr(item, theirs)
+    return made
