@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.suite import alone, cpu_report, effort, second_try, worker_share
+from tests.suite import alone, cpu_report, effort, unstable, worker_share
 
 # Tests that a shell starts in the background ignore SIGINT, and their child processes would inherit that. With a
 # handler in this process, started programs get the default back.
@@ -21,7 +21,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of how the tests are run."""
-    for plugin in (cpu_report, effort):
+    for plugin in (cpu_report, effort, unstable):
         plugin.pytest_addoption(parser)
 
 
@@ -29,10 +29,15 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the modules that define how tests are run."""
     cpu_report.pytest_configure(config)
     effort.pytest_configure(config)
-    for plugin in (worker_share, alone, second_try):
+    unstable.pytest_configure(config)
+    for plugin in (worker_share, alone):
         config.pluginmanager.register(plugin)
-    if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(second_try.SecondTries())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only `make test-all` runs."""
+    effort.leave_out_thorough(config, items)
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ def here() -> Iterator[Places]:
         yield found
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "case", gate_first(CASES, lambda case: case[1] == 0), ids=lambda case: "-".join(map(str, case)).replace(" ", "-")

@@ -144,8 +144,7 @@ def test_too_many_jobs_are_rejected_before_nodes_are_queried(folder: Path) -> No
             verb(["many"], options)
 
 
-@pytest.mark.smoke
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_job_is_read_but_not_judged_and_its_ranks_train(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     needs_torch()
     assert main.run(["lint", "run.sh"]) == 1, "lint has something to say of this job"
@@ -163,8 +162,7 @@ def test_a_job_is_read_but_not_judged_and_its_ranks_train(folder: Path, capfd: p
     assert (again.exit_code, [o.id for o in again.outcomes]) == (0, [o["id"] for o in found["outcomes"]])
 
 
-@pytest.mark.smoke
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_servers_and_workers_without_any_job(folder: Path) -> None:
     needs_torch()
     smoke_options = SmokeOptions(servers=1, workers=2, mode="ssp", staleness=1)
@@ -195,8 +193,7 @@ def test_servers_and_workers_without_any_job(folder: Path) -> None:
     assert isinstance(held, Bars) and [bar.label for bar in held.bars] == ["server 0"] and held.bars[0].value
 
 
-@pytest.mark.smoke
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_concurrent_runs_do_not_interfere(folder: Path) -> None:
     needs_torch()
     with ExitStack() as held, ThreadPoolExecutor(2) as beside:
@@ -215,8 +212,7 @@ def test_concurrent_runs_do_not_interfere(folder: Path) -> None:
     assert "master endpoint: 127.0.0.1, a free port reached by 2 ranks" in [o.subject for o in ranks.outcomes]
 
 
-@pytest.mark.smoke
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_port_of_the_job_is_used_unchanged(folder: Path) -> None:
     needs_torch()
     with socket.create_server(("", 0)) as held:
@@ -265,8 +261,7 @@ def test_exactly_one_process_gets_the_injected_fault() -> None:
     assert players("kill:worker7", servers) == [] and players("kill:worker0", ranks) == []
 
 
-@pytest.mark.smoke
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "smoke_options", "check", "expected"),
     [
@@ -331,8 +326,7 @@ def test_a_backup_worker_runs_on_the_least_loaded_node() -> None:
     assert (faulty.params["role"], faulty.params["index"], "spare" in faulty.params) == ("worker", 1, False)
 
 
-@pytest.mark.smoke
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_killed_worker_is_replaced_and_the_run_continues(folder: Path) -> None:
     needs_torch()
     options = RunOptions(hosts="a,b,c,d", executor="local", python=sys.executable)
@@ -352,8 +346,7 @@ def test_a_killed_worker_is_replaced_and_the_run_continues(folder: Path) -> None
     assert [finding.message for finding in again.findings] == [finding.message]
 
 
-@pytest.mark.smoke
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_an_injected_fault_without_a_target_is_unknown(folder: Path) -> None:
     needs_torch()
     options = RunOptions(hosts="a", executor="local", python=sys.executable)

@@ -18,7 +18,7 @@ from .cluster import Cluster
 from .namespace import ClusterError
 from .needs import needs
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.thorough
 ROOT = Path(__file__).parents[2]
 
 

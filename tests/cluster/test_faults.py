@@ -19,7 +19,7 @@ from .namespace import ClusterError
 from .node import Node
 from .rdma import hcas
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.thorough
 
 CONNECT = """
 import socket, sys

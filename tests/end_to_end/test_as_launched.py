@@ -16,9 +16,7 @@ from tests.cluster.slurm import Slurm, require_slurm, slurm
 from tests.executors.conformance import PATHS
 
 pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.slow,
-    pytest.mark.smoke,
+    pytest.mark.thorough,
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]
 

@@ -11,9 +11,7 @@ from tests.cluster import Cluster
 from tests.end_to_end.head_command import SCRIPT, Checked, check, give_shards, write_job
 
 pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.smoke,
-    pytest.mark.slow,
+    pytest.mark.thorough,
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]
 
@@ -26,7 +24,6 @@ def smoked(cluster: Cluster, folder: Path, script: str, *options: str, python: s
     return check(cluster, write_job(folder, script=script), "--select", "SMK", *options, python=python)
 
 
-@pytest.mark.second_try
 def test_nccl_without_gpus_is_an_error_that_names_the_nodes(cluster: Cluster, warm: str, tmp_path: Path) -> None:
     checked = smoked(cluster, tmp_path, NCCL_SCRIPT, python=warm)
     finding = checked.only("SMK008")
@@ -37,7 +34,6 @@ def test_nccl_without_gpus_is_an_error_that_names_the_nodes(cluster: Cluster, wa
     assert checked.report["verdict"] == "no-go" and [f["id"] for f in checked.report["findings"]] == ["SMK008"]
 
 
-@pytest.mark.second_try
 def test_the_user_may_smoke_it_over_gloo(cluster: Cluster, warm: str, tmp_path: Path) -> None:
     checked = smoked(cluster, tmp_path, NCCL_SCRIPT, "--smoke-backend", "gloo", python=warm)
     finding = checked.only("SMK008")
@@ -47,7 +43,6 @@ def test_the_user_may_smoke_it_over_gloo(cluster: Cluster, warm: str, tmp_path: 
     assert done["status"] == "pass" and "gloo" in done["subject"]
 
 
-@pytest.mark.second_try
 def test_a_job_that_falls_back_to_gloo_is_go(cluster: Cluster, warm: str, tmp_path: Path) -> None:
     script = SCRIPT.replace('"gloo"', '"nccl" if torch.cuda.is_available() else "gloo"').replace(
         "import argparse\n", "import argparse\n\nimport torch\n"

@@ -22,7 +22,7 @@ from tests.executors.kubernetes_stub import Stub, api_server
 from tests.executors.ray_cluster import RayNodes, ray_cluster
 from tests.executors.test_conformance_kubernetes import listening_in
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.thorough
 _CONFIG = "/run/kubeconfig"
 _PATHS = ":".join(str(path) for path in (ROOT, ROOT / "checks", ROOT / "rules"))
 needs_kubernetes = pytest.mark.skipif(
@@ -126,7 +126,7 @@ def ray(cluster: Cluster) -> Iterator[RayNodes]:
 
 
 @needs_ray
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_ray_node_that_died_is_named(cluster: Cluster, job: Path, ray: RayNodes) -> None:
     environment = {**ray.environment, "RAY_ADDRESS": ray.address}
     healthy = checked(cluster, job, "--open-deadline", "30", environment=environment)

@@ -15,9 +15,7 @@ from tests.cluster import Cluster
 from tests.end_to_end.head_command import HARD_LIMIT_S, ROOT, THIS_CHECKOUT
 
 pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.smoke,
-    pytest.mark.slow,
+    pytest.mark.thorough,
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]
 
@@ -49,7 +47,6 @@ def test_servers_and_workers_on_named_nodes(cluster: Cluster, tmp_path: Path) ->
     ]
 
 
-@pytest.mark.second_try
 def test_a_server_that_is_killed_by_an_injected_fault(cluster: Cluster, warm: str, tmp_path: Path) -> None:
     sizes = ("--servers", "2", "--workers", "2", "--inject-fault", "kill:server1")
     code, report, text = smoke(cluster, tmp_path, "--hosts", "node[1-4]", *sizes, python=warm)
@@ -61,7 +58,6 @@ def test_a_server_that_is_killed_by_an_injected_fault(cluster: Cluster, warm: st
     assert "FAULT INJECTED (kill:server1): the options of this run requested it" in text
 
 
-@pytest.mark.second_try
 def test_a_rank_that_is_stopped_by_an_injected_fault(cluster: Cluster, warm: str, tmp_path: Path) -> None:
     code, report, text = smoke(cluster, tmp_path, "--hosts", "node[1-3]", "--inject-fault", "stop:rank1", python=warm)
     assert code == 0, text

@@ -12,7 +12,7 @@ import pytest
 from tests.cluster import Cluster, Node, faults
 from tests.end_to_end.head_command import Checked, check, give_shards, write_job
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = pytest.mark.thorough
 
 #: The ranks run in this Unix group and the probes of the link stage do not, so a filter can distinguish them.
 GROUP = 4242
@@ -56,7 +56,6 @@ def test_node_that_hangs_with_all_others_is_found_by_bisection(cluster: Cluster,
 
 
 @pytest.mark.alone
-@pytest.mark.second_try
 def test_a_node_with_part_of_a_core_is_named_as_a_straggler(cluster: Cluster, tmp_path: Path) -> None:
     give_shards(cluster.nodes)
     job = write_job(tmp_path)

@@ -11,7 +11,7 @@ from tests.end_to_end.head_command import check, give_shards, write_job
 from tests.fault_matrix.fault import GPU_SCRIPT
 from tests.fault_matrix.gpus import GPU_JOB
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.thorough
 
 #: Facts that virtual nodes lack: their kernel log is the machine's and may be unreadable, and their cards have no
 #: NVLinks or NVSwitches.

@@ -17,7 +17,7 @@ import pytest
 from tests.cluster import Cluster
 from tests.end_to_end.head_command import check, give_shards, write_job
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.thorough
 ROUNDS = int(os.environ.get("PREFLIGHT_SOAK", "1"))
 
 
@@ -52,7 +52,7 @@ def test_healthy_nodes_give_no_finding(cluster: Cluster, tmp_path: Path, loops: 
 SIXTY_FOUR = 64
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.alone
 def test_sixty_four_nodes_are_checked(tmp_path: Path) -> None:
     """On one machine with a few cores that is about a thousand processes: facts may be late, but no node may be

@@ -18,9 +18,7 @@ from tests.end_to_end.head_command import JOB, SCRIPT, SERVER_JOB, SERVER_SCRIPT
 from tests.end_to_end.test_healthy_nodes import ROUNDS, busy
 
 pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.smoke,
-    pytest.mark.slow,
+    pytest.mark.thorough,
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]
 

@@ -28,9 +28,7 @@ from tests.executors.conformance import PATHS
 from tests.suite.effort import gate_first
 
 pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.slow,
-    pytest.mark.smoke,
+    pytest.mark.thorough,
     pytest.mark.timeout(600),
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]
@@ -202,7 +200,6 @@ def folder(machines: Places) -> Path:
     return Path(tempfile.mkdtemp(dir=machines.root))
 
 
-@pytest.mark.second_try
 @pytest.mark.parametrize("line", gate_first(LINES, lambda name: name in IN_GATE), indirect=True)
 def test_all_ranks_of_the_line_join_and_train(line: LaunchLine, machines: Places, folder: Path) -> None:
     nodes = prepared(line, machines, folder)
@@ -222,7 +219,6 @@ def test_all_ranks_of_the_line_join_and_train(line: LaunchLine, machines: Places
         assert report["framework"].startswith("paddle" if line.through == "paddle" else "torch")
 
 
-@pytest.mark.second_try
 @pytest.mark.parametrize("line", gate_first(LINES, lambda name: name in KILLED_IN_GATE), indirect=True)
 def test_a_killed_rank_of_the_line_is_named(line: LaunchLine, machines: Places, folder: Path) -> None:
     nodes = prepared(line, machines, folder)

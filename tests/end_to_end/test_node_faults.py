@@ -9,7 +9,7 @@ import pytest
 from tests.cluster import Cluster, faults
 from tests.end_to_end.head_command import check, give_shards, write_job
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.thorough
 
 
 def test_smoke_run_requires_all_nodes(cluster: Cluster, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.cluster.faults.gpus import gpu_config
 from tests.cluster.faults.services import sshd_stopped
 from tests.end_to_end.head_command import HARD_LIMIT_S, ROOT, THIS_CHECKOUT, Checked, collect
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.thorough
 
 
 def examined(cluster: Cluster, folder: Path, *options: str) -> Checked:

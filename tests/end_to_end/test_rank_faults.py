@@ -26,9 +26,7 @@ from tests.end_to_end.head_command import (
 from tests.end_to_end.training_processes import process_on, with_sockets
 
 pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.smoke,
-    pytest.mark.slow,
+    pytest.mark.thorough,
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]
 
@@ -58,7 +56,6 @@ def test_a_healthy_run_is_go(cluster: Cluster, tmp_path: Path) -> None:
     assert [bar["group"] for bar in shown["smoke.stragglers"]["bars"]] == ["node1", "node2", "node3", "node4"]
 
 
-@pytest.mark.second_try
 @pytest.mark.parametrize(("name", "kind"), [("KILL", "killed"), ("STOP", "stopped")])
 def test_a_rank_gets_a_signal(cluster: Cluster, warm: str, tmp_path: Path, name: str, kind: str) -> None:
     give_shards(cluster.nodes)
@@ -83,7 +80,6 @@ def test_a_rank_gets_a_signal(cluster: Cluster, warm: str, tmp_path: Path, name:
     assert checked.took_s < within_s, "from the signal to the end of the whole command"
 
 
-@pytest.mark.second_try
 def test_a_rank_that_never_starts(cluster: Cluster, warm: str, tmp_path: Path) -> None:
     give_shards(cluster.nodes)
     job = write_job(tmp_path)

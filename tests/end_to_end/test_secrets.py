@@ -10,7 +10,7 @@ from tests.cluster import Cluster
 from tests.cluster.faults import context as ranks
 from tests.end_to_end.head_command import JOB, check, give_shards, write_job
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.thorough
 OURS, THEIRS, IN_JOB = "s3cret-of-node2", "s3cret-of-the-others", "abcdef0123456789-in-the-job"
 
 

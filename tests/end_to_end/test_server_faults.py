@@ -28,9 +28,7 @@ from tests.end_to_end.head_command import (
 from tests.end_to_end.training_processes import connected_at, process_on
 
 pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.smoke,
-    pytest.mark.slow,
+    pytest.mark.thorough,
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]
 

@@ -18,7 +18,7 @@ from tests.cluster.slurm import Slurm, require_slurm, slurm
 from tests.end_to_end.head_command import ROOT, give_shards, write_job
 from tests.executors.conformance import PATHS
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.thorough
 
 JOB = """\
 #!/bin/bash
@@ -77,8 +77,7 @@ def from_outside(cluster: Cluster, script: Path, *options: str) -> tuple[int, di
     return done.returncode, report, done.stdout + done.stderr
 
 
-@pytest.mark.slow
-@pytest.mark.smoke
+@pytest.mark.thorough
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_a_batch_job_checks_its_own_nodes_to_a_verdict(cluster: Cluster, running: Slurm, tmp_path: Path) -> None:
     # The batch script itself runs on the first node, which shares no folder with the head.

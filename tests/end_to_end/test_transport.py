@@ -11,7 +11,7 @@ import pytest
 from tests.cluster import Cluster
 from tests.end_to_end.head_command import JOB, check, give_shards, write_job
 
-pytestmark = [pytest.mark.cluster, pytest.mark.smoke, pytest.mark.slow]
+pytestmark = pytest.mark.thorough
 
 
 @contextmanager

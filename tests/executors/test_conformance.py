@@ -12,7 +12,7 @@ import pytest
 from tests.cluster import Cluster, faults
 from tests.executors.conformance import SCRIPTS, Break, Broken, Conformance, World, names, python_faults
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.thorough
 _PYTHON = sys.executable
 
 

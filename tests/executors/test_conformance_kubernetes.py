@@ -18,7 +18,7 @@ from tests.executors.conformance import Broken, Conformance, World, names, pytho
 from tests.executors.kubernetes_stub import api_server
 
 pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed: pip install kubernetes")
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.thorough
 
 
 def listening_in(pid: int) -> socket.socket:

@@ -12,7 +12,7 @@ from tests.executors.conformance import Broken, Conformance, World, names, pytho
 from tests.executors.ray_cluster import ray_cluster
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install ray")
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = pytest.mark.thorough
 _OWN = "the agent runs with the Python that Ray's own workers run with, which is there"
 
 

@@ -15,7 +15,7 @@ from tests.cluster import Cluster
 from tests.executors.conformance import Broken, Conformance, World
 from tests.executors.trial import MEGABYTE
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.thorough
 _NAMES = ("node1", "node2", "node3")
 _NO_PROCESS = "a recording starts no process"
 _PATH = "/run/recording.json"

@@ -35,7 +35,7 @@ def world_of(cluster: Cluster, program: str) -> World:
     )
 
 
-@pytest.mark.cluster
+@pytest.mark.thorough
 class TestOpenMpi(Conformance):
     """Over mpirun of Open MPI, which goes over ssh here."""
 
@@ -46,7 +46,7 @@ class TestOpenMpi(Conformance):
         yield world_of(cluster, require("mpirun.openmpi", "openmpi-bin"))
 
 
-@pytest.mark.cluster
+@pytest.mark.thorough
 class TestHydra(Conformance):
     """Over mpiexec of MPICH."""
 
@@ -57,7 +57,7 @@ class TestHydra(Conformance):
         yield world_of(cluster, require("mpiexec.hydra", "mpich"))
 
 
-@pytest.mark.cluster
+@pytest.mark.thorough
 @pytest.mark.parametrize("program", ["mpirun.openmpi", "mpiexec.hydra"])
 def test_transport_failures_are_explained(cluster: Cluster, program: str) -> None:
     require(program, "openmpi-bin, mpich")

@@ -14,7 +14,7 @@ from tests.cluster import Cluster
 from tests.cluster.slurm import Slurm, require_slurm, slurm
 from tests.executors.conformance import Conformance, World, names, python_faults
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture(scope="module")

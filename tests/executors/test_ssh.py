@@ -63,7 +63,7 @@ def short() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.cluster
+@pytest.mark.thorough
 def test_every_node_answers_and_no_process_remains(cluster: Cluster, look: Look) -> None:
     before = sorted(cluster.node("node1").path("/tmp").iterdir())
     seen = look("node1", "node2", "node3", "root@node4")
@@ -75,7 +75,7 @@ def test_every_node_answers_and_no_process_remains(cluster: Cluster, look: Look)
     assert sorted(cluster.node("node1").path("/tmp").iterdir()) == before
 
 
-@pytest.mark.cluster
+@pytest.mark.thorough
 def test_a_clock_that_is_ahead_is_measured(cluster: Cluster, look: Look) -> None:
     with faults.clock_offset(cluster.node("node2"), 300):
         seen = look("node1", "node2")
@@ -83,7 +83,7 @@ def test_a_clock_that_is_ahead_is_measured(cluster: Cluster, look: Look) -> None
     assert abs(seen["records"]["node1"]["clock_offset_s"]) < 0.5
 
 
-@pytest.mark.cluster
+@pytest.mark.thorough
 def test_each_failure_is_explained(cluster: Cluster, look: Look) -> None:
     with ExitStack() as stack:
         stack.enter_context(faults.sshd_frozen(cluster.node("node1")))
@@ -107,7 +107,7 @@ def test_each_failure_is_explained(cluster: Cluster, look: Look) -> None:
     assert seen["took_s"] < 8
 
 
-@pytest.mark.cluster
+@pytest.mark.thorough
 def test_link_that_drops_bulk_data_is_recognised(cluster: Cluster, look: Look) -> None:
     with faults.mtu_black_hole(cluster.node("node2")):
         records = look("node1", "node2")["records"]
@@ -116,7 +116,7 @@ def test_link_that_drops_bulk_data_is_recognised(cluster: Cluster, look: Look) -
     assert "bulk data stalls" in records["node2"]["problem"]
 
 
-@pytest.mark.cluster
+@pytest.mark.thorough
 def test_unknown_host_key_is_not_accepted(cluster: Cluster, look: Look) -> None:
     path = cluster.head.path("/run/home/root/.ssh/known_hosts")
     kept = path.read_text()
@@ -129,7 +129,7 @@ def test_unknown_host_key_is_not_accepted(cluster: Cluster, look: Look) -> None:
     assert "host key" in record["problem"] and "ssh node1 true" in record["problem"]
 
 
-@pytest.mark.cluster
+@pytest.mark.thorough
 def test_node_without_python_lists_what_was_tried(cluster: Cluster, look: Look) -> None:
     node = cluster.node("node1")
     with _only_old_pythons(node):
@@ -160,7 +160,7 @@ def _only_old_pythons(node: Node) -> Iterator[None]:
         node.must(["rm", "-r", "/run/old", bash])
 
 
-@pytest.mark.cluster
+@pytest.mark.thorough
 def test_master_connection_of_the_user_is_not_used(cluster: Cluster, look: Look) -> None:
     head, socket = cluster.head, "/run/mine"
     config = head.read_text("/run/home/root/.ssh/config")
@@ -175,7 +175,7 @@ def test_master_connection_of_the_user_is_not_used(cluster: Cluster, look: Look)
         head.write_text("/run/home/root/.ssh/config", config)
 
 
-@pytest.mark.cluster
+@pytest.mark.thorough
 def test_keep_option_reuses_connections(cluster: Cluster, look: Look, short: Path) -> None:
     """A repeated run need not log in again; without the option each run logs in anew."""
     kept = {"KEEP": "4", "XDG_RUNTIME_DIR": str(short)}
@@ -196,7 +196,7 @@ def test_keep_option_reuses_connections(cluster: Cluster, look: Look, short: Pat
     assert not list(folder.iterdir()), "each connection ends by itself"
 
 
-@pytest.mark.cluster
+@pytest.mark.thorough
 def test_broken_kept_connection_is_replaced(cluster: Cluster, look: Look, short: Path) -> None:
     kept = {"KEEP": "30", "XDG_RUNTIME_DIR": str(short)}
     look("node1", **kept)
@@ -271,7 +271,7 @@ def _left_after(run: str, deadline_s: float) -> list[int]:
     return left
 
 
-@pytest.mark.cluster
+@pytest.mark.thorough
 @pytest.mark.parametrize("keep_s", [0, 20], ids=["anew", "kept"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGSTOP], ids=lambda n: n.name)
 def test_nothing_outlives_the_head_on_any_node(
@@ -283,7 +283,7 @@ def test_nothing_outlives_the_head_on_any_node(
         assert _left_after(run, 5.0) == []
 
 
-@pytest.mark.cluster
+@pytest.mark.thorough
 def test_the_folder_of_a_killed_run_is_removed_by_the_next(
     cluster: Cluster, head_environment: dict[str, str], look: Look
 ) -> None:
@@ -304,7 +304,7 @@ def _control_folders(head: NodeProcess) -> set[Path]:
     return {Path(path).parent for line in lines for path in re.findall(r"ControlPath=([^\0]+)", line)}
 
 
-@pytest.mark.cluster
+@pytest.mark.thorough
 def test_cut_link_ends_the_rank_and_names_the_node(cluster: Cluster, head_environment: dict[str, str]) -> None:
     run = "cut"
     with _training(cluster, head_environment, run) as head, faults.node_down(cluster.node("node2")):

@@ -37,7 +37,7 @@ from tests.suite.effort import gate_first
 
 from .fault import Fault
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.thorough
 
 #: Each subject has its own module of rows.
 SUBJECTS = (unreachable_nodes, ports, host, context, nics, gpus, links, rdma, gpu_software, names, schedulers, servers)
@@ -64,7 +64,6 @@ def nodes(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     yield chosen
 
 
-@pytest.mark.second_try
 @pytest.mark.parametrize("row", gate_first(ORDERED, lambda row: row.name in IN_GATE), ids=lambda row: row.name)
 def test_fault_is_found_on_its_node_in_time_and_alone(
     row: Fault, nodes: Cluster, head_of: Callable[[Cluster], WarmHead], tmp_path: Path

@@ -85,7 +85,7 @@ def look(folder: Path, mutant: str) -> None:
             assert node == ALTERED or (ranks and why["kind"] in ("cancelled", "blocked", "failed")), (question, why)
 
 
-@pytest.mark.smoke
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", gate_first([*MUTANTS, *SEALED], IN_GATE.__contains__))
 def test_mutated_rank_does_not_affect_other_nodes(tmp_path: Path, mutant: str) -> None:

@@ -61,7 +61,7 @@ def test_build_context_holds_only_what_the_build_needs() -> None:
     assert not [name for name in seen if name.startswith((".", "tests/", "docs/", "examples/"))]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_build_steps_produce_a_working_preflight(tmp_path: Path) -> None:
     for name in context():
         (tmp_path / "source" / name).parent.mkdir(parents=True, exist_ok=True)

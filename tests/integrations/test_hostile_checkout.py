@@ -41,7 +41,7 @@ def test_the_traps_work(planted: Trap, tmp_path: Path) -> None:
     assert "encodings/__init__.py" in planted.executed
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("surroundings", SURROUNDINGS)
 def test_the_action(planted: Trap, tmp_path: Path, surroundings: str) -> None:
     (tmp_path / "temporary").mkdir()
@@ -55,7 +55,7 @@ def test_the_action(planted: Trap, tmp_path: Path, surroundings: str) -> None:
     assert (code, runner.output("verdict")) == (1, "no-go"), output
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("surroundings", SURROUNDINGS)
 def test_the_template_for_gitlab(planted: Trap, tmp_path: Path, surroundings: str) -> None:
     job = yaml.safe_load((ROOT / "integrations" / "gitlab" / "preflight.gitlab-ci.yml").read_text())["preflight"]

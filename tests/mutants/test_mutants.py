@@ -12,7 +12,7 @@ from tests.mutants.score import Driver
 from tests.suite.effort import gate_first
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.smoke, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(400)]
 
 #: Mutants that a smoke run does not find, by name and mode, and why. docs/smoke.md explains them.
 SURVIVORS: dict[tuple[str, str], str] = {}

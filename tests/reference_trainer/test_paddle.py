@@ -15,7 +15,7 @@ import pytest
 from preflight.agent import rank_events
 from reference_trainer.collective import steps
 
-pytestmark = pytest.mark.smoke
+pytestmark = pytest.mark.thorough
 
 ROOT = Path(__file__).parents[2]
 #: `make test` installs each of these into its own environment; differences between them are tested with both.

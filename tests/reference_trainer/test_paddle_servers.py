@@ -18,7 +18,7 @@ from reference_trainer.collective import steps
 from reference_trainer.paddle.strategy import LOST
 from tests.ports import free_ports
 
-pytestmark = pytest.mark.smoke
+pytestmark = pytest.mark.thorough
 
 ROOT = Path(__file__).parents[2]
 WITH, WITHOUT = "2.6.2", "3.3.1"

@@ -7,7 +7,7 @@ import pytest
 from tests.reference_trainer.live import live
 from tests.reference_trainer.test_ranks_live import ranks
 
-pytestmark = [pytest.mark.smoke, pytest.mark.slow]
+pytestmark = pytest.mark.thorough
 
 
 @pytest.mark.parametrize(("stuck", "schedule"), [(0, "1f1b"), (1, "gpipe")])

@@ -26,7 +26,7 @@ from tests.reference_trainer.live import (
     live,
 )
 
-pytestmark = [pytest.mark.smoke, pytest.mark.slow]
+pytestmark = pytest.mark.thorough
 
 WORLD_SIZE = 2
 MANY_STEPS = 5000

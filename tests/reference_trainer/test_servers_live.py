@@ -30,7 +30,7 @@ from tests.reference_trainer.live import (
     live,
 )
 
-pytestmark = [pytest.mark.smoke, pytest.mark.slow]
+pytestmark = pytest.mark.thorough
 
 SERVERS, WORKERS = 2, 2
 #: Nodes of servers 0 and 1 and of workers 0 and 1: each process is alone on one.

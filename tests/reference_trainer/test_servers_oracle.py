@@ -22,7 +22,7 @@ from tests.checks.check_builders import job, local_fleet
 from tests.ports import free_ports
 from tests.reference_trainer.live import Trial, live
 
-pytestmark = [pytest.mark.smoke, pytest.mark.slow]
+pytestmark = pytest.mark.thorough
 
 NODES = 4
 RESULTS = (wrong_server_result, updates_lost_doubled_or_stale, server_load_uneven, servers_trained_nothing)

@@ -1,6 +1,7 @@
-"""The number of examples that hypothesis draws: few and fixed ones in the gate, many new ones in `make test-all`.
+"""Two tiers: the gate (`make test`), and everything (`make test-all`, with `--thorough`).
 
-The same option runs the cases of large tables of which the gate runs one of each class.
+The gate runs what is deterministic: tests in this process, and a thin slice of the real thing. A test marked `thorough`
+runs in `make test-all` only. Hypothesis draws few and fixed examples in the gate, many new ones with the option.
 
 A gate that draws new examples fails now and then for a reason that the change at hand did not cause; the thorough
 profile is where new ones are looked for.
@@ -24,7 +25,7 @@ _USUAL = 100
 
 Case = TypeVar("Case")
 #: Marks tests that run only with the option.
-THOROUGH = pytest.mark.skipif(f"not config.getoption({OPTION!r})", reason=f"runs with {OPTION}; the gate runs others")
+THOROUGH = pytest.mark.thorough
 
 settings.register_profile("gate", max_examples=GATE_EXAMPLES, derandomize=True, database=None, deadline=None)
 settings.register_profile(
@@ -37,14 +38,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         OPTION,
         action="store_true",
-        help=f"hypothesis draws {THOROUGH_EXAMPLES} new examples for each test instead of {GATE_EXAMPLES} fixed ones,"
-        " and all cases of tables run instead of one of each class",
+        help=f"run the tests marked thorough as well; hypothesis draws {THOROUGH_EXAMPLES} new examples for each test"
+        f" instead of {GATE_EXAMPLES} fixed ones",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Load the profile before test modules are imported, whose decorators read it."""
+    config.addinivalue_line("markers", f"thorough: runs with {OPTION} only, in `make test-all`")
     settings.load_profile("thorough" if config.getoption(OPTION) else "gate")
+
+
+def leave_out_thorough(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect thorough tests without the option."""
+    if config.getoption(OPTION):
+        return
+    left_out = [item for item in items if item.get_closest_marker("thorough")]
+    if left_out:
+        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=left_out)
 
 
 def examples(usual: int) -> int:
@@ -53,5 +65,5 @@ def examples(usual: int) -> int:
 
 
 def gate_first(cases: Iterable[Case], in_gate: Callable[[Case], bool]) -> list[ParameterSet]:
-    """Parameters for all cases; those outside of the gate are skipped without `--thorough`."""
+    """Parameters for all cases; those outside of the gate are thorough."""
     return [pytest.param(case, marks=() if in_gate(case) else THOROUGH) for case in cases]

@@ -13,22 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.suite import alone
+from tests.suite import alone, unstable
 from tests.suite.load import Slowdown
-from tests.suite.second_try import FILE, MAX_SECOND_TRIES, MISSES, RUNS, History
 from tests.suite.worker_share import groups_of
 
 ROOT = Path(__file__).parents[2]
 CONFTEST = f"""\
 import sys
 sys.path.insert(0, {str(ROOT)!r})
-from tests.suite import alone, second_try, worker_share as sharing
-
-def pytest_configure(config):
-    for plugin in (sharing, alone, second_try):
-        config.pluginmanager.register(plugin)
-    if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(second_try.SecondTries())
+from tests.conftest import pytest_addoption, pytest_collection_modifyitems, pytest_configure
 """
 
 
@@ -36,88 +29,63 @@ def run(folder: Path, tests: str, *options: str) -> tuple[int, str]:
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "test_it.py").write_text(tests)
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    own |= {FILE: str(folder / "runs.json"), "PYTHONPATH": str(ROOT)}
+    own["PYTHONPATH"] = str(ROOT)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--basetemp", str(folder / "base")]
     done = subprocess.run(
         [*command, *options], cwd=folder, env=own, capture_output=True, text=True, timeout=100, check=False
     )
-    return done.returncode, done.stdout + done.stderr
+    return done.returncode, done.stderr + done.stdout
 
 
 ONCE = """\
-import pytest
-tries = []
+import pathlib, pytest
 
-@pytest.mark.second_try
 @pytest.mark.parametrize("row", range({rows}))
 def test_row(row):
-    tries.append(row)
-    assert tries.count(row) == 2, f"row {{row}} was hidden"
+    tried = pathlib.Path(__file__).with_name(f"tried-{{row}}")
+    first = not tried.exists()
+    tried.touch()
+    assert not first, f"row {{row}} met a busy machine"
 
 def test_healthy():
     pass
 """
 
 
-def test_a_missed_fault_is_tried_again_and_both_tries_are_printed(tmp_path: Path) -> None:
-    for options in ((), ("-n", "2", "--dist", "loadgroup")):
-        (tmp_path / "runs.json").unlink(missing_ok=True)
-        code, text = run(tmp_path, ONCE.format(rows=1), *options)
-        assert code == 0 and "2 passed" in text, text
-        assert "1 tried a second time" in text and "test_row[0]" in text and "row 0 was hidden" in text, text
-
-
-def test_too_many_second_tries_fail_the_run(tmp_path: Path) -> None:
-    for options in ((), ("-n", "2", "--dist", "loadgroup")):
-        code, text = run(tmp_path, ONCE.format(rows=MAX_SECOND_TRIES + 1), *options)
-        assert (
-            code == 1 and f"{MAX_SECOND_TRIES + 2} passed" in text and f"at most {MAX_SECOND_TRIES} are noise" in text
-        ), text
-
-
-def test_only_marked_tests_get_a_second_try(tmp_path: Path) -> None:
-    tests = """\
-import pytest
-tries = []
-
-@pytest.mark.second_try
-def test_row():
-    assert False, "missed"
-
-def test_healthy():
-    tries.append(1)
-    assert len(tries) == 2
-"""
-    code, text = run(tmp_path, tests)
-    assert code == 1 and "2 failed" in text, text
-    assert "1 tried a second time" in text
-
-
-def test_a_row_that_misses_twice_in_its_last_runs_fails(tmp_path: Path) -> None:
-    code, text = run(tmp_path, ONCE.format(rows=1))
+@pytest.mark.parametrize("options", [(), ("-n", "2", "--dist", "loadgroup")], ids=["one process", "two workers"])
+def test_a_failure_that_passes_alone_is_listed_and_the_run_passes(tmp_path: Path, options: tuple[str, ...]) -> None:
+    code, text = run(tmp_path, ONCE.format(rows=2), "--rerun-failed", *options)
     assert code == 0, text
-    code, text = run(tmp_path, ONCE.format(rows=1))
-    assert code == 1 and "2 passed" in text, text
-    assert "test_row[0]: missed 2 times in its last 2 runs (xx)" in text, text
+    assert "2 unstable" in text and "test_row[0]" in text and "row 0 met a busy machine" in text, text
+    assert text.splitlines()[-1] == "1 passed, 0 failed, 2 unstable"
 
 
-def test_misses_long_ago_and_of_other_rows_do_not_count(tmp_path: Path) -> None:
-    history = History(tmp_path / "folder" / "runs.json")
-    assert MISSES == 2
-    assert history.add({"row": False, "other": True}) == {}
-    for _ in range(RUNS - 1):
-        assert history.add({"row": True, "other": True}) == {}
-    assert history.add({"row": False, "other": False}) == {}
-    assert history.add({"row": True}) == {}
-    assert history.add({"row": False}) == {"row": "." * (RUNS - 3) + "x.x"}
+@pytest.mark.parametrize("options", [(), ("-n", "2", "--dist", "loadgroup")], ids=["one process", "two workers"])
+def test_a_failure_that_repeats_fails_the_run(tmp_path: Path, options: tuple[str, ...]) -> None:
+    tests = ONCE.format(rows=1) + "\n\ndef test_wrong():\n    assert 1 == 2\n"
+    code, text = run(tmp_path, tests, "--rerun-failed", *options)
+    assert code == 1, text
+    assert text.splitlines()[-1] == "1 passed, 1 failed, 1 unstable"
 
 
-def test_a_damaged_history_is_restarted(tmp_path: Path) -> None:
-    path = tmp_path / "runs.json"
-    for text in ("", "{", "[]"):
-        path.write_text(text)
-        assert History(path).add({"row": False}) == {}
-        assert json.loads(path.read_text()) == {"row": "x"}
+def test_many_failures_are_not_rerun(tmp_path: Path) -> None:
+    code, text = run(tmp_path, ONCE.format(rows=unstable.MOST_RERUN + 1), "--rerun-failed")
+    assert code == 1, text
+    assert text.splitlines()[-1] == f"1 passed, {unstable.MOST_RERUN + 1} failed, 0 unstable"
+
+
+def test_an_error_of_a_fixture_is_rerun_too(tmp_path: Path) -> None:
+    tests = "import pytest\n\n@pytest.fixture\ndef broken():\n    raise OSError\n\ndef test_it(broken):\n    pass\n"
+    code, text = run(tmp_path, tests, "--rerun-failed")
+    assert code == 1, text
+    assert text.splitlines()[-1] == "0 passed, 1 failed, 0 unstable"
+
+
+def test_thorough_tests_run_with_the_option_only(tmp_path: Path) -> None:
+    tests = "import pytest\n\n@pytest.mark.thorough\ndef test_costly():\n    pass\n\ndef test_cheap():\n    pass\n"
+    for option, outcome in (("-v", "1 passed, 1 deselected"), ("--thorough", "2 passed")):
+        code, text = run(tmp_path, tests, option)
+        assert code == 0 and outcome in text, text
 
 
 SHARED = """\
@@ -200,7 +168,7 @@ def test_cheap():
 def test_cpu_time_of_child_processes_is_counted_for_their_file(tmp_path: Path) -> None:
     for options in ((), ("-n", "2", "--dist", "loadgroup")):
         table = tmp_path / "times.json"
-        own = ("-p", "tests.suite.cpu_report", "--cpu-report", "5", "--cpu-report-json", str(table))
+        own = ("--cpu-report", "5", "--cpu-report-json", str(table))
         code, text = run(tmp_path, COSTLY, *own, *options)
         assert code == 0, text
         costs = {name.partition("::")[2]: cpu_s for name, (cpu_s, _) in json.loads(table.read_text()).items()}

@@ -69,4 +69,4 @@ def _turn(item: pytest.Item) -> int:
     """Files that wait for clusters and trainers come first, and small ones that fill gaps last."""
     if item.path.name == _MATRIX:
         return 1
-    return 0 if any(item.get_closest_marker(name) for name in ("slow", "smoke", "cluster")) else 2
+    return 0 if item.get_closest_marker("thorough") else 2

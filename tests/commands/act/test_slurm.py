@@ -12,7 +12,7 @@ from tests.cluster.fixtures import require_virtual_nodes
 from tests.cluster.slurm import Slurm, require_slurm, slurm
 from tests.integrations.test_slurm import COMMAND, put
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.thorough
 #: A requirement that no machine has, and one that every machine has.
 LACKING, MET = ("--expect", "cpus=100000"), ("--expect", "cpus>=1")
 

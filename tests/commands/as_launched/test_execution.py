@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 #: Much longer than anything here takes, even on a busy machine.
 DEADLINE_S = 150
 
-pytestmark = pytest.mark.smoke
+pytestmark = pytest.mark.thorough
 
 
 def _require_no_gpu() -> None:

@@ -34,7 +34,7 @@ def remembered(fleet: Fleet, address: str) -> Past:
     return past
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [*SEEN, *SEALED])
 def test_twelve_stories_of_500_nodes_in_90_nights(seed: int, tmp_path: Path, new_postgres: Callable[[], str]) -> None:

@@ -31,7 +31,7 @@ def test_large_message_fits_the_budget() -> None:
         assert least_s * size / bandwidth.MIN_LARGE_BYTES * calls <= bandwidth.BUDGET_S
 
 
-@pytest.mark.smoke
+@pytest.mark.thorough
 def test_ranks_time_every_collective_at_two_sizes(ranks: Ranks) -> None:
     answers = ranks(3, steps=2, overrides={str(rank): {"local_world_size": 1} for rank in range(3)})
     assert [answer["report"]["transport"]["counted"] for answer in answers] == [True, False, False]
@@ -48,13 +48,13 @@ def test_ranks_time_every_collective_at_two_sizes(ranks: Ranks) -> None:
         assert (sweep["local_ranks"], sweep["cores"] >= 1, sweep["crossing_bytes"]) == (3, True, 0)
 
 
-@pytest.mark.smoke
+@pytest.mark.thorough
 def test_single_rank_measures_nothing(ranks: Ranks) -> None:
     (answer,) = ranks(1, steps=2)
     assert answer["report"]["sweep"]["timed"] == [] and "a single rank" in answer["report"]["sweep"]["skipped"]
 
 
-@pytest.mark.smoke
+@pytest.mark.thorough
 def test_flipped_bit_in_a_large_message_is_found(ranks: Ranks) -> None:
     fault = {
         "rank": 1,
@@ -72,7 +72,7 @@ def test_flipped_bit_in_a_large_message_is_found(ranks: Ranks) -> None:
     assert mismatch["operation"].startswith("all_to_all of ")
 
 
-@pytest.mark.smoke
+@pytest.mark.thorough
 def test_unsupported_collectives_are_reported(ranks: Ranks) -> None:
     fault = {"operation": "all_to_all_single", "kind": "missing", "at_least": 1}
     answers = ranks(2, steps=2, overrides={}, faults=[{**fault, "rank": rank} for rank in range(2)])
@@ -82,7 +82,7 @@ def test_unsupported_collectives_are_reported(ranks: Ranks) -> None:
         assert len(report["sweep"]["timed"]) == 8 and report["steps"] == 2
 
 
-@pytest.mark.smoke
+@pytest.mark.thorough
 def test_backend_with_list_collectives_is_measured(ranks: Ranks) -> None:
     faults = [
         {"operation": name, "kind": "missing", "at_least": 1, "rank": rank}

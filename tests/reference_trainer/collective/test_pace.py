@@ -13,7 +13,7 @@ from reference_trainer.collective import pace
 Ranks = Callable[..., list[dict[str, Any]]]
 
 
-@pytest.mark.smoke
+@pytest.mark.thorough
 def test_ranks_measure_two_windows_with_different_partners(ranks: Ranks) -> None:
     reports = [answer["report"] for answer in ranks(3, steps=2)]
     for report in reports:
@@ -25,7 +25,7 @@ def test_ranks_measure_two_windows_with_different_partners(ranks: Ranks) -> None
     assert all(first != second for first, second in partners)
 
 
-@pytest.mark.smoke
+@pytest.mark.thorough
 def test_until_exact_ends_after_the_known_sums(ranks: Ranks) -> None:
     for answer in ranks(2, steps=2, overrides={str(r): {"until": "exact"} for r in range(2)}):
         report = answer["report"]

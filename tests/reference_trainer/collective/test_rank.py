@@ -11,7 +11,7 @@ import pytest
 from preflight.agent import rank_events
 from reference_trainer.collective import steps
 
-pytestmark = pytest.mark.smoke
+pytestmark = pytest.mark.thorough
 
 Ranks = Callable[..., list[dict[str, Any]]]
 

@@ -10,7 +10,7 @@ import pytest
 from preflight.agent import rank_events
 from reference_trainer.collective import sharded, steps
 
-pytestmark = pytest.mark.smoke
+pytestmark = pytest.mark.thorough
 
 Ranks = Callable[..., list[dict[str, Any]]]
 

@@ -9,7 +9,7 @@ import pytest
 from reference_trainer.common import messages
 from reference_trainer.common.messages import KnownMessage
 
-pytestmark = pytest.mark.smoke
+pytestmark = pytest.mark.thorough
 
 WORLDS = (2, 3, 8, 9, 17)
 

@@ -10,7 +10,7 @@ from reference_trainer.common import oracle
 
 torch = pytest.importorskip("torch")
 
-pytestmark = pytest.mark.smoke
+pytestmark = pytest.mark.thorough
 CPU = "cpu"
 
 

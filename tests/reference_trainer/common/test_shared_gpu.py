@@ -39,8 +39,7 @@ def nccl_version() -> tuple[int, ...]:
     return tuple(torch.cuda.nccl.version())
 
 
-@pytest.mark.gpu
-@pytest.mark.smoke
+@pytest.mark.thorough
 @pytest.mark.parametrize("sharding", [False, True])
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_ranks_on_one_gpu_are_exact_and_report_their_transport(ranks: Ranks, world_size: int, sharding: bool) -> None:

@@ -19,7 +19,7 @@ from reference_trainer.pipeline.schedule import BACKWARD, FORWARD, GPIPE, ONE_F_
 
 torch = pytest.importorskip("torch")
 
-pytestmark = pytest.mark.smoke
+pytestmark = pytest.mark.thorough
 
 
 @pytest.mark.parametrize("flush", [True, False])

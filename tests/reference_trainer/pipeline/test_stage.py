@@ -11,7 +11,7 @@ from preflight.agent import rank_events
 from reference_trainer.pipeline import schedule as schedules
 from reference_trainer.pipeline import stage
 
-pytestmark = pytest.mark.smoke
+pytestmark = pytest.mark.thorough
 
 Ranks = Callable[..., list[dict[str, Any]]]
 

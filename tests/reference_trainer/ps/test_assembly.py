@@ -18,7 +18,7 @@ from reference_trainer.ps.frames import Header
 from tests.ports import free_ports
 from tests.reference_trainer.ps.conftest import Answers
 
-pytestmark = pytest.mark.smoke
+pytestmark = pytest.mark.thorough
 
 PushParts = Callable[..., Answers]
 OTHER_MODEL = {"network": {"hidden": 96}}

@@ -16,7 +16,7 @@ from reference_trainer.ps.store import PIECE
 from tests.reference_trainer.ps.scripted_worker import ScriptedWorker
 from tests.suite.effort import examples
 
-pytestmark = pytest.mark.smoke
+pytestmark = pytest.mark.thorough
 
 #: More than a piece of a push, and not a multiple of one.
 LARGE = {"dense": [["a", [9 * PIECE + 3]]], "tables": []}

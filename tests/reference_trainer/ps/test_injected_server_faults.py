@@ -11,7 +11,7 @@ import pytest
 from preflight.agent import rank_events
 from tests.reference_trainer.ps.conftest import Answers
 
-pytestmark = pytest.mark.smoke
+pytestmark = pytest.mark.thorough
 
 PushParts = Callable[..., Answers]
 MODES = ("sync", "async", "ssp", "geo")

@@ -8,7 +8,7 @@ from reference_trainer.ps.client import Server
 from reference_trainer.ps.layout import ParameterLayout
 from reference_trainer.ps.plan import Parameter, Table, make
 
-pytestmark = pytest.mark.smoke
+pytestmark = pytest.mark.thorough
 
 
 class _Told:

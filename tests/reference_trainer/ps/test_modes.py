@@ -14,7 +14,7 @@ from reference_trainer.ps.fair_lock import LARGE_BYTES
 from tests.reference_trainer.conftest import Ranks
 from tests.reference_trainer.ps.conftest import Answers
 
-pytestmark = pytest.mark.smoke
+pytestmark = pytest.mark.thorough
 
 PushParts = Callable[..., Answers]
 MODES = ("sync", "async", "ssp", "geo")

@@ -20,7 +20,7 @@ from reference_trainer.ps.pull_replies import versions_bytes
 from reference_trainer.ps.store import PIECE, Source, Store, piece_of
 from tests.reference_trainer.ps.scripted_worker import ScriptedWorker, connected
 
-pytestmark = pytest.mark.smoke
+pytestmark = pytest.mark.thorough
 
 #: One shard of several pieces, and three shards.
 ODD, SHARDS = 9 * PIECE + 3, 2_500_001

@@ -10,7 +10,7 @@ import pytest
 
 from tests.reference_trainer.ps.conftest import Answers
 
-pytestmark = pytest.mark.smoke
+pytestmark = pytest.mark.thorough
 
 PushParts = Callable[..., Answers]
 MODEL = {"dense": [["a", [30, 20]], ["b", [40]]], "tables": [["t", 211, 4]]}

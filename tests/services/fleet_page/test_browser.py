@@ -153,7 +153,7 @@ def _axe(axe: Any, browser: Any, url: str, scheme: str, width: int) -> None:
         context.close()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_thousand_nodes_and_ninety_nights(browser: Any, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if not request.config.getoption(OPTION):
         pytest.skip(f"takes a minute: {OPTION} runs it")

@@ -154,7 +154,7 @@ def test_one_torchrun_per_node_is_required_under_srun_only() -> None:
     assert "tasks_per_node" not in values(read("srun torchrun --nnodes=$SLURM_NTASKS --nproc_per_node=1 t.py"))
 
 
-@pytest.mark.smoke
+@pytest.mark.thorough
 def test_the_table_holds_every_option_of_the_installed_torchrun() -> None:
     run = pytest.importorskip("torch.distributed.run")
     for action in run.get_args_parser()._actions:
