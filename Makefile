@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 # Seconds after which the tests stop and report.
-SESSION_S ?= 4500
+SESSION_S ?= 3600
 # So many processes share the tests. More want more memory and cores: each may run a virtual cluster.
 WORKERS ?= 2
 
@@ -16,17 +16,24 @@ export PYTHONDONTWRITEBYTECODE :=
 FUZZ_MINUTES ?= 1
 TARGETS      ?=
 
-.PHONY: help demo test test-all lint format agreement oracle bench fuzz schema tables wheels vscode lock docs site dist release clean
+.PHONY: help demo test test-all test-newest lint format agreement oracle bench fuzz schema tables wheels vscode lock \
+  lock-upgrade pictures docs site dist release clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-# Installed once for each state of the requirements; the stamp is the proof.
+# What is installed, exactly; `make test-newest` sets it to nothing.
+LOCK = --constraint constraints.txt
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+EXTRAS = dev,smoke,ray,kubernetes,history,serve,webhook,lsp
+
+# Installed once for each state of the requirements; the stamp is the proof. torch comes by pip, which may know of a build
+# that uv does not; uv installs the rest in seconds.
 $(VENV)/.installed: pyproject.toml constraints.txt tests/cluster/packages.txt
-	bash tests/cluster/install.sh
+	sh tests/cluster/install.sh tests/cluster/packages.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,smoke,ray,kubernetes,history,serve,webhook,lsp]'
+	$(PIP) $(LOCK) --no-compile torch==2.13.0 uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python $(LOCK) --editable '.[$(EXTRAS)]'
 	touch $@
 
 # The releases of Paddle that the reference trainer runs with, each apart: they want other versions of numpy and protobuf.
@@ -36,6 +43,8 @@ $(VENV)/paddle/%/.installed: $(VENV)/.installed
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(WITH)
 	touch $@
+
+COMPILE = $(BIN)/uv pip compile --quiet --universal --no-emit-index-url --custom-compile-command 'make lock'
 
 # Launchers that only `make test-all` holds plans against, each apart, with the torch of the tests. Their own modules are
 # what runs, so none of their C++ is built: horovod's Python alone is unpacked, and its check for Gloo is answered for it.
@@ -75,28 +84,35 @@ $(VENV)/.helm-installed: $(VENV)/.installed
 demo: $(VENV)/.installed ## an embedded cluster, a good job checked to `go`, a broken one to `no-go`
 	$(BIN)/python examples/demo.py
 
-READY := $(VENV)/.installed $(VENV)/sarif-tools/.installed $(VENV)/paddle/3.3.1/.installed $(VENV)/paddle/2.6.2/.installed
-LAUNCHERS := $(foreach name,deepspeed accelerate horovod,$(VENV)/launchers/$(name)/.installed)
-# A run that takes longer than the session timeout ends with what it found so far instead of being cut off.
-PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --session-timeout $(SESSION_S)
+# What only `make test-all` needs: Debian packages, releases of Paddle, launchers, consumers of reports.
+ALL := $(VENV)/.packages $(VENV)/sarif-tools/.installed $(VENV)/.helm-installed \
+  $(foreach version,3.3.1 2.6.2,$(VENV)/paddle/$(version)/.installed) \
+  $(foreach name,deepspeed accelerate horovod,$(VENV)/launchers/$(name)/.installed)
 
-# The types are checked beside the tests, in what these leave of the processors; their words come after those of pytest.
+$(VENV)/.packages: $(VENV)/.installed tests/cluster/packages-thorough.txt
+	sh tests/cluster/install.sh tests/cluster/packages-thorough.txt
+	touch $@
+
+# A run that takes longer than the session timeout ends with what it found so far instead of being cut off.
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --rerun-failed
+
+# Linters and types run beside the tests, in what these leave of the processors; the tests' count is the last line.
 define gate
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
 	@mkdir -p build
-	@nice $(BIN)/mypy > build/mypy.txt 2>&1 & types=$$!; \
-	echo "$(PYTEST) $(1)"; $(PYTEST) $(1); tests=$$?; \
-	wait $$types; types=$$?; \
-	echo "$(BIN)/mypy"; cat build/mypy.txt; \
-	[ $$tests -eq 0 ] && [ $$types -eq 0 ]
+	@nice $(MAKE) --no-print-directory lint > build/lint.txt 2>&1 & lint=$$!; \
+	$(PYTEST) $(1); tests=$$?; \
+	wait $$lint || { cat build/lint.txt; exit 1; }; \
+	exit $$tests
 endef
 
-test: $(READY) ## the gate: linters, types and all tests, with few examples drawn by hypothesis
-	$(call gate,)
+test: $(VENV)/.installed ## the gate: linters, types, all tests of this process and a thin slice of the real thing
+	$(call gate,--session-timeout $(SESSION_S))
 
-test-all: $(READY) $(LAUNCHERS) $(VENV)/.helm-installed ## the same with many new examples, and what each test file costs; before an issue is closed
+test-all: $(ALL) ## the gate and everything marked thorough, and what each test file costs; before an issue is closed
 	$(call gate,--thorough --timeout 900 --session-timeout 86400 --cpu-report)
+
+test-newest: ## the gate with the newest release of every package, in an environment of its own
+	$(MAKE) VENV=build/newest LOCK= test
 
 lint: $(VENV)/.installed ## ruff and mypy alone
 	$(BIN)/ruff check .
@@ -114,7 +130,7 @@ $(VENV)/.fuzz-installed: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[fuzz]'
 	touch $@
 
-agreement: $(READY) $(LAUNCHERS) ## hold the plans of generated jobs against the real launchers, as a table
+agreement: $(ALL) ## hold the plans of generated jobs against the real launchers, as a table
 	$(BIN)/python -m tests.agreement
 
 oracle: $(VENV)/.installed ## score lint against the recorded verdicts of the frameworks' validators, as a table
@@ -144,12 +160,15 @@ wheels: $(VENV)/.installed ## write the table of what wheels were built for anew
 tables: $(VENV)/.installed ## generate the tables of launcher options anew (fetches the pinned distributions)
 	$(BIN)/python -m tools.tables
 
-lock: $(VENV)/.installed ## resolve what CI and a release install anew, with hashes (asks the package index)
-	echo hatchling | $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
-	  --custom-compile-command 'make lock' --constraint constraints.txt --output-file integrations/requirements.txt pyproject.toml -
-	printf '%s\n' build click hatchling twine | $(BIN)/uv pip compile --quiet --universal --python-version 3.12 --generate-hashes \
-	  --no-emit-index-url --custom-compile-command 'make lock' --constraint constraints.txt \
+lock: $(VENV)/.installed ## pin what tests, CI and a release install, and keep pins that still hold (asks the package index)
+	$(COMPILE) --python-version 3.10 --all-extras --no-annotate $(UPGRADE) --output-file constraints.txt pyproject.toml
+	echo hatchling | $(COMPILE) --python-version 3.10 --generate-hashes --constraint constraints.txt \
+	  --output-file integrations/requirements.txt pyproject.toml -
+	printf '%s\n' build click hatchling twine | $(COMPILE) --python-version 3.12 --generate-hashes --constraint constraints.txt \
 	  --output-file .github/release-requirements.txt -
+
+lock-upgrade: UPGRADE = --upgrade
+lock-upgrade: lock ## the same with the newest release of every package
 
 pictures: $(VENV)/.installed ## take the pictures of the documentation anew (in a Chromium)
 	$(BIN)/python -m tools.pictures

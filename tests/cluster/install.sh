@@ -1,14 +1,17 @@
 #!/bin/sh
-# Install what the virtual cluster needs (packages.txt), if anything is missing.
+# Install the Debian packages of the lists named as arguments (default: packages.txt), if anything is missing.
 #
 # Quick when nothing is. Never fails hard: where it cannot install (not root, no
 # apt-get, no network) it says what is missing, and the tests then skip with the
 # same reason, or fail when CI=true.
 set -u
 here=$(dirname -- "$0")
+[ $# -gt 0 ] || set -- "$here/packages.txt"
+lists=$*
 
 missing() { # the packages of one kind ("needed" or "optional") not installed yet
-    sed -e 's/#.*//' "$here/packages.txt" | while read -r first second; do
+    # shellcheck disable=SC2086  # a list of files
+    sed -e 's/#.*//' $lists | while read -r first second; do
         [ -n "$first" ] || continue
         if [ "$first" = optional ]; then kind=optional name=$second; else kind=needed name=$first; fi
         [ "$kind" = "$1" ] || continue
@@ -18,14 +21,14 @@ missing() { # the packages of one kind ("needed" or "optional") not installed ye
 }
 
 if ! command -v dpkg-query >/dev/null 2>&1; then
-    echo "virtual cluster: not a Debian system; install the counterparts of $here/packages.txt"
+    echo "virtual cluster: not a Debian system; install the counterparts of $lists"
     exit 0
 fi
 needed=$(missing needed | tr '\n' ' ')
 optional=$(missing optional | tr '\n' ' ')
 [ -n "$needed$optional" ] || exit 0
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
-    [ -z "$needed" ] || echo "virtual cluster: missing packages: $needed(run as root: sh $0)"
+    [ -z "$needed" ] || echo "virtual cluster: missing packages: $needed(run as root: sh $0 $lists)"
     [ -z "$optional" ] || echo "virtual cluster: missing optional packages: $optional"
     exit 0
 fi
