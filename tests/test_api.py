@@ -143,6 +143,7 @@ def test_importing_loads_nothing() -> None:
     assert done.stdout.split() == ["preflight"]
 
 
+@pytest.mark.thorough
 def test_the_example_passes_mypy(tmp_path: Path) -> None:
     """Checked as a user's own program would be, against the installed package; a misspelt name or type is noticed."""
     wrong = EXAMPLE + "\n\nfrom preflight import lnt\n\nnumber: int = lint(['run.sh']).verdict\n"

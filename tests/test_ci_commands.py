@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 JOB = """\
 #!/bin/bash
 #SBATCH --nodes=2

@@ -22,6 +22,8 @@ from preflight.cli.main import cli
 from tests.pip_options import EXTRA_INDEX_URL
 from tests.suite.effort import THOROUGH
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = {"preflight", "preflight_checks", "preflight_rules", "reference_trainer"}
 #: The folder of each package in the repository.

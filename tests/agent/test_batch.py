@@ -16,6 +16,8 @@ from preflight.agent.wire import AgentRequest, Context, Done, Failed
 from preflight.runner.session import AgentSession
 from tests.agent.test_agent import EVERYWHERE
 
+pytestmark = pytest.mark.thorough
+
 WithSession = Callable[..., Any]
 
 

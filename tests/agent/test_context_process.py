@@ -18,6 +18,8 @@ from preflight.agent.process import children_of, descendants, stat_of
 from preflight.agent.wire import AgentRequest, Context, Done, Event, Failed
 from preflight.runner.session import AgentSession
 
+pytestmark = pytest.mark.thorough
+
 WithSession = Callable[..., Any]
 HERE = Context(interpreter=sys.executable)
 

@@ -20,6 +20,8 @@ import pytest
 
 from preflight.agent.process import descendants, stat_of
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parents[2]
 HEAD = """
 import sys

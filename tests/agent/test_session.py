@@ -15,6 +15,8 @@ from preflight.model.nodes import HEAD_PAUSED
 from preflight.model.recording import Node
 from preflight.runner.session import SILENCE_S, AgentSession
 
+pytestmark = pytest.mark.thorough
+
 READY = Ready(PROTOCOL, "host7", 1, "3.9.2", "/usr/bin/python3", "boot", "me")
 
 

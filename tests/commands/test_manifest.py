@@ -15,6 +15,8 @@ from preflight._util.usage_error import UsageError
 from preflight.cli.main import cli
 from preflight.commands.manifest import MAX_BYTES, ManifestOptions, gate_job, patched, pieces
 
+pytestmark = pytest.mark.thorough
+
 JOB = """\
 # Nightly.
 apiVersion: batch/v1

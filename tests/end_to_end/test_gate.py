@@ -12,6 +12,8 @@ import pytest
 from tests.end_to_end.head_command import ROOT
 from tests.ports import free_port
 
+pytestmark = pytest.mark.thorough
+
 JOB = """\
 torchrun --nnodes=2 --nproc_per_node=1 --node_rank="$NODE_RANK" --master_addr=localhost --master_port={} train.py{}
 """

@@ -29,6 +29,8 @@ from tests.executors.kubernetes_stub import Stub, api_server
 from tests.executors.trial import no_bundle
 from tests.suite.load import Slowdown
 
+pytestmark = pytest.mark.thorough
+
 pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed: pip install kubernetes")
 
 JOB = """\

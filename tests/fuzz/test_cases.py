@@ -22,6 +22,8 @@ from tests.fuzz.shown import elements, no_commands, no_control_characters
 from tests.fuzz.target import Fault, Target
 from tests.fuzz.targets import TARGETS
 
+pytestmark = pytest.mark.thorough
+
 #: The number of inputs of each target; fewer for expensive targets.
 _MANY, _FEW = 30, 4
 _EXPENSIVE_S = 2.0

@@ -20,6 +20,8 @@ from preflight.sources.formats.tree import MemoryTree
 from tests.hostile.shapes import SHAPES, Shape
 from tests.suite.effort import gate_first
 
+pytestmark = pytest.mark.thorough
+
 SMALL = 150
 #: Four times as much, with half as much again for logarithmic growth.
 MAX_GROWTH = 6.0

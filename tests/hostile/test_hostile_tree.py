@@ -11,6 +11,8 @@ import pytest
 from tests.hostile.tree import plant
 from tests.suite.measured import Measured, measured
 
+pytestmark = pytest.mark.thorough
+
 #: Processor time; wall time depends on the load of the machine.
 MAX_SECONDS = 60.0
 MAX_BYTES = 512 << 20

@@ -15,6 +15,8 @@ import pytest
 from tests.suite.effort import gate_first
 from tests.suite.measured import measured
 
+pytestmark = pytest.mark.thorough
+
 _LAUNCH = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\nsrun torchrun --nnodes=2 train.py\n"
 #: Processor time; waits end by the clock.
 _SECONDS = 25

@@ -19,6 +19,8 @@ from tests.hostile.mutants_sealed import MUTANTS as SEALED
 from tests.suite.effort import THOROUGH
 from tests.suite.load import Slowdown
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parents[2]
 #: Nodes of one run: the first and the last are healthy, each of the others has a mutant.
 NODES = 8

@@ -11,6 +11,8 @@ import pytest
 
 from tests.suite import effort
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("preflight", "checks/preflight_checks", "rules/preflight_rules")
 #: Strings repeated before a character that does not match.

@@ -18,7 +18,7 @@ from preflight.model.requests import FactRecord, Request
 from tests.builders import make_recording
 
 #: By the clock: a gigabyte is unpacked, beside other work.
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(400)]
 
 MEASURE = (
     "import sys; from preflight.cli.main import run; code = run(['judge', sys.argv[1]]); "

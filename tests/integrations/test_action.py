@@ -16,6 +16,8 @@ import yaml
 from tests.integrations.runner import Runner
 from tools.transcripts import steps
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).resolve().parents[2]
 ACTION = ROOT / "action.yml"
 BROKEN = ROOT / "examples" / "torchrun-two-nodes" / "broken"

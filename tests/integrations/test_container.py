@@ -18,6 +18,8 @@ from pathspec import PathSpec
 
 from tests.integrations.hostile import python_that_lends, trap
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "integrations" / "container" / "Containerfile"
 IGNORED = FILE.with_name("Containerfile.dockerignore")
@@ -61,7 +63,6 @@ def test_build_context_holds_only_what_the_build_needs() -> None:
     assert not [name for name in seen if name.startswith((".", "tests/", "docs/", "examples/"))]
 
 
-@pytest.mark.thorough
 def test_build_steps_produce_a_working_preflight(tmp_path: Path) -> None:
     for name in context():
         (tmp_path / "source" / name).parent.mkdir(parents=True, exist_ok=True)

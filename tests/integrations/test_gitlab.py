@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = ROOT / "integrations" / "gitlab" / "preflight.gitlab-ci.yml"
 BROKEN = ROOT / "examples" / "torchrun-two-nodes" / "broken"

@@ -20,6 +20,8 @@ from tests.integrations.hostile import ROOT, Trap, python_that_lends, trap
 from tests.integrations.runner import Runner
 from tests.services.language_server.editor import Editor
 
+pytestmark = pytest.mark.thorough
+
 SURROUNDINGS = ("plain", "python-variables")
 
 
@@ -41,7 +43,6 @@ def test_the_traps_work(planted: Trap, tmp_path: Path) -> None:
     assert "encodings/__init__.py" in planted.executed
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("surroundings", SURROUNDINGS)
 def test_the_action(planted: Trap, tmp_path: Path, surroundings: str) -> None:
     (tmp_path / "temporary").mkdir()
@@ -55,7 +56,6 @@ def test_the_action(planted: Trap, tmp_path: Path, surroundings: str) -> None:
     assert (code, runner.output("verdict")) == (1, "no-go"), output
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("surroundings", SURROUNDINGS)
 def test_the_template_for_gitlab(planted: Trap, tmp_path: Path, surroundings: str) -> None:
     job = yaml.safe_load((ROOT / "integrations" / "gitlab" / "preflight.gitlab-ci.yml").read_text())["preflight"]

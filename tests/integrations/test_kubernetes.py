@@ -16,6 +16,8 @@ from preflight import api
 from preflight.model.findings import VerdictKind
 from tools.manifests import FOLDER, MANIFESTS, ROOT, written
 
+pytestmark = pytest.mark.thorough
+
 JOB = ROOT / "examples" / "kubernetes-job" / "good"
 
 

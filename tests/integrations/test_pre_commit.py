@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).resolve().parents[2]
 BROKEN = ROOT / "examples" / "torchrun-two-nodes" / "broken"
 GOOD = ROOT / "examples" / "torchrun-two-nodes" / "good"
@@ -22,7 +24,6 @@ def git(folder: Path, *words: str) -> str:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
 
 
-@pytest.mark.thorough
 def test_hook_rejects_a_broken_job_and_accepts_a_good_one(tmp_path: Path) -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("not in a git checkout")

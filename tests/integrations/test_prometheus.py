@@ -29,6 +29,8 @@ from tests.commands.history.fleet import Fleet
 from tests.ports import free_port
 from tools.dashboard import FILE, text
 
+pytestmark = pytest.mark.thorough
+
 ALERTS = FILE.with_name("preflight-alerts.yml")
 UNIT_TEST = Path(__file__).with_name("prometheus_alerts_test.yml")
 _LIMIT_S = 90.0

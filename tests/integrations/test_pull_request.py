@@ -18,6 +18,8 @@ import yaml
 from tests.integrations.rest_stub import TOKEN, Stub, rest_stub
 from tests.integrations.runner import Runner
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = "#!/bin/bash\ntorchrun --nnodes=2 --nproc_per_node=1 --node_rank=$R --master_addr=node1 train.py\n"
 FAULTY = GOOD.replace("node1", "localhost")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 FOLDER = Path(__file__).resolve().parents[2] / "integrations"
 SCRIPTS = sorted(path for path in FOLDER.rglob("*") if path.is_file() and path.read_bytes().startswith(b"#!/"))
 

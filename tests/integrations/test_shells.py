@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "integrations" / "completion"
 DEADLINE_S = 30.0

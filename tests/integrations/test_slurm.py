@@ -18,6 +18,8 @@ from tests.cluster.node import Node, wait_until
 from tests.cluster.slurm import Slurm, require_slurm, slurm
 from tests.processes import is_gone
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "integrations" / "slurm"
 PATHS = os.pathsep.join(str(path) for path in (ROOT, ROOT / "checks", ROOT / "rules"))
@@ -118,7 +120,6 @@ return slurm.SUCCESS
 """
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "words", "submitted", "code"),
     [
@@ -139,7 +140,6 @@ def test_submitted_script(plain: Slurm, text: str, words: tuple[str, ...], submi
     assert (("Submitted batch job" in done.stdout), done.returncode) == (submitted, code), done.stderr
 
 
-@pytest.mark.thorough
 def test_nodes_are_checked_before_a_job_is_submitted(plain: Slurm) -> None:
     look = "preflight check job.sbatch --on slurm --trust-job --until node --select NOD,ALC,WLD"
     done = sbatch(plain, GOOD, "sh", "-c", f"{look} && sbatch job.sbatch")
@@ -150,7 +150,6 @@ def test_nodes_are_checked_before_a_job_is_submitted(plain: Slurm) -> None:
 # --- the plugin ---
 
 
-@pytest.mark.thorough
 def test_plugin_warns_the_user_and_accepts_the_job(running: Slurm) -> None:
     submit(running.cluster.head, "tell")
     done = sbatch(running, BROKEN)
@@ -161,7 +160,6 @@ def test_plugin_warns_the_user_and_accepts_the_job(running: Slurm) -> None:
     assert "WLD001" not in sbatch(running, GOOD).stderr
 
 
-@pytest.mark.thorough
 def test_plugin_rejects_jobs_if_configured(running: Slurm) -> None:
     submit(running.cluster.head, "refuse")
     done = sbatch(running, BROKEN)
@@ -169,7 +167,6 @@ def test_plugin_rejects_jobs_if_configured(running: Slurm) -> None:
     assert "Submitted" in sbatch(running, GOOD).stdout
 
 
-@pytest.mark.thorough
 def test_the_plugin_spools_and_starts_nothing(running: Slurm) -> None:
     submit(running.cluster.head, "spool", "/no/such/preflight")
     assert "Submitted" in sbatch(running, BROKEN).stdout
@@ -178,7 +175,6 @@ def test_the_plugin_spools_and_starts_nothing(running: Slurm) -> None:
     spooled.unlink()
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("command", ["/no/such/preflight", "/srv/slow", "/srv/crash"])
 def test_plugin_failure_never_blocks_a_job(running: Slurm, command: str) -> None:
     head = running.cluster.head
@@ -190,7 +186,6 @@ def test_plugin_failure_never_blocks_a_job(running: Slurm, command: str) -> None
     assert time.monotonic() - began < 20
 
 
-@pytest.mark.thorough
 def test_plugin_accepts_jobs_when_the_spool_is_full(running: Slurm) -> None:
     submit(running.cluster.head, "refuse")
     running.cluster.head.path("/run/spool").rename(running.cluster.head.path("/run/away"))
@@ -200,7 +195,6 @@ def test_plugin_accepts_jobs_when_the_spool_is_full(running: Slurm) -> None:
 # --- the prolog, under slurmd ---
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("path", "drain", "state"), [("/usr", "yes", "idle"), ("/no/such", "no", "idle"), ("/no/such", "yes", "drained")]
 )
@@ -240,7 +234,6 @@ def health_check(plain: Slurm, options: str, drain: str = "yes") -> str:
     return log.read_text()
 
 
-@pytest.mark.thorough
 def test_the_health_check_drains_and_resumes(plain: Slurm) -> None:
     try:
         assert "node1: preflight ended with 1" in health_check(plain, "--expect cpus=100000", "no")
@@ -259,7 +252,6 @@ def test_the_health_check_drains_and_resumes(plain: Slurm) -> None:
         plain.idle()
 
 
-@pytest.mark.thorough
 def test_the_health_check_leaves_a_drain_of_an_administrator(plain: Slurm) -> None:
     with plain.drained(plain.cluster.node("node1")):
         health_check(plain, "--expect cpus>=1")
@@ -269,7 +261,6 @@ def test_the_health_check_leaves_a_drain_of_an_administrator(plain: Slurm) -> No
     plain.idle()
 
 
-@pytest.mark.thorough
 def test_the_health_check_changes_nothing_without_the_controller(plain: Slurm) -> None:
     node = plain.cluster.node("node1")
     put(node, "/srv/silent/scontrol", "#!/bin/sh\n[ $1 = show ] && exit 1\ntouch /run/updated\n", 0o755)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).resolve().parents[2]
 SPOOL = ROOT / "integrations" / "slurm" / "spool"
 JOB = """\

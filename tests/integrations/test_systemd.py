@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 FOLDER = Path(__file__).resolve().parents[2] / "integrations" / "systemd"
 SERVICE = FOLDER / "preflight-nightly.service"
 

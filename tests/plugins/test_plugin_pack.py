@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 PACK = Path(__file__).parents[2] / "examples" / "plugin-pack"
 JOB = "#!/bin/bash\nexport HF_HOME=/home/anna/.cache TORCH_HOME=/scratch/t\ntorchrun --standalone train.py\n"
 

@@ -6,6 +6,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.thorough
+
 #: The program with nine watchdog threads without a pause, so that some are inside torch at any time.
 WATCHED = """
 import runpy, threading

@@ -16,6 +16,8 @@ from tests.reporters.consumers import consumer_of, partition
 from tests.reporters.generated import COUNT, report, reports
 from tools.reference import formats
 
+pytestmark = pytest.mark.thorough
+
 REPORTERS: tuple[Reporter, ...] = registry.load(registry.REPORTERS).items
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from preflight.model.measurements import Measurements, NodeProperties, Quantity
 from preflight.reporters.base import Style
 from preflight.reporters.openmetrics import REPORTER
 from tests.builders import judged, make_recording, reached
 from tests.reporters.consumers import samples
 from tests.reporters.full_report import everything
+
+pytestmark = pytest.mark.thorough
 
 
 def read(**configured: object) -> dict[str, float]:

@@ -18,6 +18,8 @@ from preflight.reporters.sarif import REPORTER
 from tests.reporters.full_report import everything
 from tests.reporters.generated import reports
 
+pytestmark = pytest.mark.thorough
+
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
 
 

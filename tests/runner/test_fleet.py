@@ -41,6 +41,7 @@ def refuse() -> None:
     raise ExecutorError("denied", "n1: no", "all of it")
 
 
+@pytest.mark.thorough
 def test_each_node_is_reached_or_has_a_reason() -> None:
     async def main() -> None:
         told: list[NodeRecord] = []
@@ -137,6 +138,7 @@ def test_two_nodes_with_the_same_name_are_an_error() -> None:
         anyio.run(main)
 
 
+@pytest.mark.thorough
 def test_a_briefly_busy_head_keeps_its_agents() -> None:
     async def main() -> None:
         async with open_fleet(LocalExecutor(), [Node("n0", 0), Node("n1", 1)]) as fleet:

@@ -10,6 +10,8 @@ import pytest
 from tools import gallery, picture, transcripts
 from tools.transcripts import PAGES, ROOT, Refused, followed, steps
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_shows_what_its_commands_print(page: str) -> None:

@@ -19,6 +19,8 @@ from preflight.config.names import all_items
 from preflight.plugins import registry
 from tests.reporters.html import browser
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).resolve().parents[2]
 #: Elements whose attribute makes a browser fetch something; `a` does not.
 FETCHES = {

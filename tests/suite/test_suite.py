@@ -17,6 +17,8 @@ from tests.suite import alone, unstable
 from tests.suite.load import Slowdown
 from tests.suite.worker_share import groups_of
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parents[2]
 CONFTEST = f"""\
 import sys

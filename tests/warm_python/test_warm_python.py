@@ -14,6 +14,8 @@ import pytest
 
 from tests.warm_python import warm_python
 
+pytestmark = pytest.mark.thorough
+
 #: Detects the fork by a module that a fresh interpreter has not imported.
 WARM = "import sys; print('torch' in sys.modules)"
 

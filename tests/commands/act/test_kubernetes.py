@@ -18,6 +18,8 @@ from preflight.commands.act.decisions import Decision
 from preflight.commands.act.schedulers import KUBERNETES_CONDITION, KUBERNETES_KEY, Kubernetes
 from tests.commands.act.test_decisions import NAMES, on, report_of
 
+pytestmark = pytest.mark.thorough
+
 STUB = Path(__file__).with_name("kubectl_stub.py")
 
 

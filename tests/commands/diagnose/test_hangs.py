@@ -161,6 +161,7 @@ def test_the_text_shows_each_rank(capfd: pytest.CaptureFixture[str]) -> None:
     assert "CAUSE NAMED" in said
 
 
+@pytest.mark.thorough
 def test_torch_writes_dumps_that_are_explained(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     with socket.socket() as free:

@@ -75,6 +75,7 @@ def test_a_line_without_an_end_is_read_in_bounded_memory(tmp_path: Path) -> None
     assert peak < 16 << 20
 
 
+@pytest.mark.thorough
 def test_a_long_log_is_read_in_bounded_memory_and_its_lines_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "run.log"
     line = b"[rank%d]: step %d connection reset by peer, retrying\n"

@@ -18,6 +18,8 @@ from preflight.plugins import registry
 from preflight.reporters.base import Style
 from tests.builders import DOCS, assert_follows_schema
 
+pytestmark = pytest.mark.thorough
+
 
 def run_command(*arguments: str | Path) -> int:
     return main.run(["doctor", *map(str, arguments)])

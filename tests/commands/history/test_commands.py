@@ -11,8 +11,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from tests.builders import assert_follows_schema
 from tests.services.fleet_page.running import fetched, serving
+
+pytestmark = pytest.mark.thorough
 
 PAGE = Path(__file__).parents[3] / "docs" / "history.md"
 

@@ -27,6 +27,8 @@ from preflight.model.recording import InjectedFault, SmokeOptions
 from tests.builders import judged, make_recording
 from tests.commands.history.fleet import Fleet
 
+pytestmark = pytest.mark.thorough
+
 TEMPERATURE = Quantity("gpu_temperature", "temperature of the warmest GPU", "celsius", least=4.0)
 LINK = Quantity("link_bandwidth", "throughput of a link", "bits_per_second", better="higher", share=0.1)
 

@@ -19,6 +19,8 @@ from tests.builders import assert_follows_schema
 from tests.commands.history.fleet import Fleet, Sample
 from tests.commands.history.planted import missed_and_false, twelve
 
+pytestmark = pytest.mark.thorough
+
 #: Seeds that the limits were chosen with, and seeds that they were not.
 SEEN, SEALED = (2,), (301,)
 
@@ -34,7 +36,6 @@ def remembered(fleet: Fleet, address: str) -> Past:
     return past
 
 
-@pytest.mark.thorough
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [*SEEN, *SEALED])
 def test_twelve_stories_of_500_nodes_in_90_nights(seed: int, tmp_path: Path, new_postgres: Callable[[], str]) -> None:

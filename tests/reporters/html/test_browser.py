@@ -16,6 +16,8 @@ from tests.builders import job, judged, make_recording, make_rule
 from tests.reporters.html.stories import page as page_of
 from tests.reporters.html.stories import story
 
+pytestmark = pytest.mark.thorough
+
 browser_tests = pytest.importorskip("tests.reporters.html.browser", reason="playwright is not installed")
 
 

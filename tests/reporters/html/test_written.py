@@ -229,6 +229,7 @@ def test_there_are_dark_and_print_styles(four: bytes) -> None:
 # --- size ---
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(700)
 def test_the_page_of_a_thousand_nodes_is_quick_and_small() -> None:
     code = """

@@ -27,7 +27,10 @@ from tests.services.admission.objects import UID, broken, good, review
 from tests.services.admission.served import Served, make_certificate, webhook
 from tests.services.connections import ends
 
-pytestmark = pytest.mark.skipif(os.system("command -v openssl >/dev/null") != 0, reason="openssl is not installed")
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(os.system("command -v openssl >/dev/null") != 0, reason="openssl is not installed"),
+]
 
 PATH_TOKEN = "a-path-token-of-these-tests"
 #: Bodies that are no fault of the API server's: deep, long, wide, and full of what terminals and logs obey.

@@ -14,6 +14,8 @@ from tests.services.fleet_page.big_fleet import build
 from tests.services.fleet_page.running import TOKEN, Served, served, small_history
 from tests.suite.effort import OPTION
 
+pytestmark = pytest.mark.thorough
+
 browser_tests = pytest.importorskip("tests.reporters.html.browser", reason="playwright is not installed")
 
 PAGES = {
@@ -153,7 +155,6 @@ def _axe(axe: Any, browser: Any, url: str, scheme: str, width: int) -> None:
         context.close()
 
 
-@pytest.mark.thorough
 def test_a_thousand_nodes_and_ninety_nights(browser: Any, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if not request.config.getoption(OPTION):
         pytest.skip(f"takes a minute: {OPTION} runs it")

@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.services.fleet_page.running import TOKEN, fetched, serving, small_history
+
+pytestmark = pytest.mark.thorough
 
 PROGRAM = str(Path(sys.executable).with_name("preflight"))
 

@@ -21,6 +21,8 @@ from tests.commands.history.fleet import Fleet
 from tests.services.fleet_page.big_fleet import build
 from tests.services.fleet_page.running import TOKEN, Served, served, small_history
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:

@@ -18,7 +18,11 @@ from tests.services.language_server.editor import Editor
 
 ROOT = Path(__file__).parents[3]
 # One server for all of them: its start takes longer than the tests.
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("language-server")]
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.xdist_group("language-server"),
+]
 
 LOCAL_RANK = """\
 import argparse

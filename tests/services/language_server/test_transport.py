@@ -15,6 +15,8 @@ import pytest
 
 from tests.ports import free_port
 
+pytestmark = pytest.mark.thorough
+
 DEADLINE_S = 60.0
 START = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"capabilities": {}, "processId": None}}
 

@@ -24,6 +24,8 @@ from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.discovery import parallel
 from preflight.sources.formats.tree import DirectoryTree
 
+pytestmark = pytest.mark.thorough
+
 LAUNCH = "#!/bin/bash\n#SBATCH --nodes=2\ntorchrun --nnodes=%d --nproc_per_node=8 --master_port=99999 train%d.py\n"
 SCRIPT = "import shared%d\nimport torch.distributed as dist\n\ndist.init_process_group('nccl')\nsave(%d)\n"
 SHARED = "import torch.distributed as dist\n\ndef start():\n    dist.barrier()\n%s"
