@@ -36,36 +36,33 @@ $(VENV)/.installed: pyproject.toml constraints.txt tests/cluster/packages.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python $(LOCK) --editable '.[$(EXTRAS)]'
 	touch $@
 
+UV_PIP = $(BIN)/uv pip install --quiet --python $(@D)/bin/python
+
 # The releases of Paddle that the reference trainer runs with, each apart: they want other versions of numpy and protobuf.
-$(VENV)/paddle/3.3.1/.installed: WITH = paddlepaddle==3.3.1
-$(VENV)/paddle/2.6.2/.installed: WITH = paddlepaddle==2.6.2 'numpy<2' 'protobuf<5' setuptools
-$(VENV)/paddle/%/.installed: $(VENV)/.installed
+$(VENV)/paddle/%/.installed: tests/locks/paddle-%.txt $(VENV)/.installed
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(WITH)
+	$(UV_PIP) --requirement $<
 	touch $@
 
-COMPILE = $(BIN)/uv pip compile --quiet --universal --no-emit-index-url --custom-compile-command 'make lock'
-
-# Launchers that only `make test-all` holds plans against, each apart, with the torch of the tests. Their own modules are
+# Launchers that only `make test-all` compares plans with, each apart, with the torch of the tests. Their own modules are
 # what runs, so none of their C++ is built: horovod's Python alone is unpacked, and its check for Gloo is answered for it.
-TORCH = $(BIN)/python -c 'import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec("torch").origin).parents[1])'
-$(VENV)/launchers/deepspeed/.installed: WITH = deepspeed==0.19.8
-$(VENV)/launchers/accelerate/.installed: WITH = accelerate==1.14.0
-$(VENV)/launchers/%/.installed: $(VENV)/.installed
+SITE_PACKAGES = $$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+$(VENV)/launchers/deepspeed/.installed: WITH = deepspeed
+$(VENV)/launchers/accelerate/.installed: WITH = accelerate
+$(VENV)/launchers/%/.installed: tests/locks/launchers.txt $(VENV)/.installed
 	$(PYTHON) -m venv $(@D)
-	$(TORCH) > "$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch.pth"
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check numpy setuptools wheel py-cpuinfo
-	DS_BUILD_OPS=0 $(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation $(WITH)
+	echo "$(call SITE_PACKAGES,$(VENV))" > "$(call SITE_PACKAGES,$(@D))/torch.pth"
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $< numpy setuptools wheel py-cpuinfo
+	DS_BUILD_OPS=0 $(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --constraint $< $(WITH)
 	touch $@
 
-$(VENV)/launchers/horovod/.installed: $(VENV)/.installed
+$(VENV)/launchers/horovod/.installed: tests/locks/horovod.txt $(VENV)/.installed
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check 'setuptools<70' wheel cloudpickle packaging psutil pyyaml
+	$(UV_PIP) --requirement $<
 	$(@D)/bin/python -m pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --no-build-isolation \
 	  --dest $(@D) horovod==0.28.1
 	tar --extract --gzip --file $(@D)/horovod-0.28.1.tar.gz --strip-components 1 \
-	  --directory "$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
-	  horovod-0.28.1/horovod horovod-0.28.1/horovod.egg-info
+	  --directory "$(call SITE_PACKAGES,$(@D))" horovod-0.28.1/horovod horovod-0.28.1/horovod.egg-info
 	printf '%s\n' '#!$(abspath $(@D))/bin/python' 'from horovod.runner import launch' \
 	  'launch.gloo_built = lambda verbose=False: True' 'if __name__ == "__main__":' '    launch.run_commandline()' > $(@D)/bin/horovodrun
 	chmod +x $(@D)/bin/horovodrun
@@ -73,12 +70,12 @@ $(VENV)/launchers/horovod/.installed: $(VENV)/.installed
 
 # A viewer of SARIF that our logs are opened with, without what it draws charts with.
 $(VENV)/sarif-tools/.installed: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(@D) sarif-tools==3.0.5 jsonpath-ng==1.16.0
+	$(PIP) --no-deps --target $(@D) sarif-tools==3.0.5 jsonpath-ng==1.16.0
 	touch $@
 
-# Helm's own code, which our evaluation of charts is held against: 75 MB that only `make test-all` fetches.
+# Helm's own code, which our evaluation of charts is compared with: 75 MB that only `make test-all` fetches.
 $(VENV)/.helm-installed: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps helm-python-sdk==0.2.2
+	$(PIP) --no-deps helm-python-sdk==0.2.2
 	touch $@
 
 demo: $(VENV)/.installed ## an embedded cluster, a good job checked to `go`, a broken one to `no-go`
@@ -160,10 +157,15 @@ wheels: $(VENV)/.installed ## write the table of what wheels were built for anew
 tables: $(VENV)/.installed ## generate the tables of launcher options anew (fetches the pinned distributions)
 	$(BIN)/python -m tools.tables
 
+COMPILE = $(BIN)/uv pip compile --quiet --universal --no-emit-index-url --custom-compile-command 'make lock'
+
 lock: $(VENV)/.installed ## pin what tests, CI and a release install, and keep pins that still hold (asks the package index)
 	$(COMPILE) --python-version 3.10 --all-extras --no-annotate $(UPGRADE) --output-file constraints.txt pyproject.toml
 	echo hatchling | $(COMPILE) --python-version 3.10 --generate-hashes --constraint constraints.txt \
 	  --output-file integrations/requirements.txt pyproject.toml -
+	for lock in paddle-3.3.1 paddle-2.6.2 horovod launchers; do \
+	  $(COMPILE) --python-version 3.10 --no-annotate $(UPGRADE) --output-file tests/locks/$$lock.txt tests/locks/$$lock.in || exit 1; \
+	done
 	printf '%s\n' build click hatchling twine | $(COMPILE) --python-version 3.12 --generate-hashes --constraint constraints.txt \
 	  --output-file .github/release-requirements.txt -
 

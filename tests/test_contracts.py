@@ -10,12 +10,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from preflight.config.names import all_items
 from preflight.model.findings import Confidence, Severity
 from preflight.plugins import registry
-from preflight.plugins.authoring import HEADINGS, Check, Rule
+from preflight.plugins.authoring import HEADINGS, Check
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = {
@@ -73,26 +71,13 @@ ON_NODES = [
 ]
 
 
-def short(path: Path) -> str:
-    """The path as shown in a test's name."""
-    return str(path.relative_to(ROOT))
-
-
-def identity(item: Rule | Check) -> str:
-    """The id as shown in a test's name."""
-    return item.meta.id
-
-
 # --- packs ---
 
 
-@pytest.mark.parametrize(
-    "group", [registry.RULES, registry.CHECKS, registry.SOURCES, registry.EXECUTORS, registry.REPORTERS]
-)
-def test_everything_that_a_pack_names_can_be_loaded(group: str) -> None:
-    loaded = registry.load(group)
-    assert loaded.broken == ()
-    assert loaded.items
+def test_everything_that_a_pack_names_can_be_loaded() -> None:
+    for group in (registry.RULES, registry.CHECKS, registry.SOURCES, registry.EXECUTORS, registry.REPORTERS):
+        loaded = registry.load(group)
+        assert loaded.broken == () and loaded.items, group
 
 
 def test_ids_and_names_are_unique() -> None:
@@ -108,63 +93,52 @@ def test_every_area_has_a_title() -> None:
     )
 
 
-@pytest.mark.parametrize("item", ITEMS, ids=identity)
-def test_docstrings_have_a_summary_and_six_headings(item: Rule | Check) -> None:
-    doc = inspect.cleandoc(item.meta.doc)
-    first, _, rest = doc.partition("\n\n")
-    assert re.fullmatch(r"\S.*[.]", first, re.DOTALL), "it begins with a sentence"
-    found = re.findall(r"^([A-Z][A-Za-z ]+):(?=\s|$)", rest, re.MULTILINE)
-    assert tuple(found) == HEADINGS
-    pieces = re.split(rf"^(?:{'|'.join(HEADINGS)}):(?=\s|$)", rest, flags=re.MULTILINE)[1:]
-    assert all(piece.strip() for piece in pieces), "each heading has something to say"
+def test_docstrings_have_a_summary_and_six_headings() -> None:
+    for item in ITEMS:
+        first, _, rest = inspect.cleandoc(item.meta.doc).partition("\n\n")
+        assert re.fullmatch(r"\S.*[.]", first, re.DOTALL), f"{item.meta.id}: it begins with a sentence"
+        found = re.findall(r"^([A-Z][A-Za-z ]+):(?=\s|$)", rest, re.MULTILINE)
+        assert tuple(found) == HEADINGS, item.meta.id
+        pieces = re.split(rf"^(?:{'|'.join(HEADINGS)}):(?=\s|$)", rest, flags=re.MULTILINE)[1:]
+        assert all(piece.strip() for piece in pieces), f"{item.meta.id}: each heading has something to say"
 
 
-@pytest.mark.parametrize("item", ITEMS, ids=identity)
-def test_metadata_is_consistent(item: Rule | Check) -> None:
-    meta = item.meta
-    assert meta.evidence
-    for source in meta.evidence:
-        assert re.fullmatch(r"https://\S+|[\w.-]+/[\w.-]+(#\d+)?", source), f"{source} is no issue and no document"
-    if meta.severity is Severity.ERROR:
-        assert meta.confidence is Confidence.HIGH
-    assert re.fullmatch(r"\d+\.\d+", meta.since)
+def test_metadata_is_consistent() -> None:
+    for meta in (item.meta for item in ITEMS):
+        assert meta.evidence, meta.id
+        for source in meta.evidence:
+            assert re.fullmatch(r"https://\S+|[\w.-]+/[\w.-]+(#\d+)?", source), f"{meta.id}: {source}"
+        if meta.severity is Severity.ERROR or meta.profile == "gate":
+            assert meta.confidence is Confidence.HIGH, meta.id
+        assert re.fullmatch(r"\d+\.\d+", meta.since), meta.id
 
 
-CHECKS = [item for item in ITEMS if isinstance(item, Check)]
-
-
-@pytest.mark.parametrize("item", CHECKS, ids=identity)
-def test_a_check_declares_its_probes_and_their_cost(item: Check) -> None:
-    assert item.cost and not item.cost.endswith(".")
-    for probe in item.probes:
-        assert inspect.getdoc(probe), f"{probe} does not say what it observes"
-        assert any(Path(inspect.getfile(probe)).is_relative_to(folder) for folder in SHIPPED), f"{probe} is not shipped"
+def test_a_check_declares_its_probes_and_their_cost() -> None:
+    for item in ITEMS:
+        if not isinstance(item, Check):
+            continue
+        assert item.cost and not item.cost.endswith("."), item.meta.id
+        for probe in item.probes:
+            assert inspect.getdoc(probe), f"{probe} does not say what it observes"
+            assert any(Path(inspect.getfile(probe)).is_relative_to(folder) for folder in SHIPPED), f"{probe}"
 
 
 # --- imports ---
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_nothing_heavy_is_imported_at_the_top_of_a_module(name: str) -> None:
-    for imported in _imported_at_top(MODULES[name]):
-        assert imported not in HEAVY, f"{name} imports {imported}; import it in the function that needs it"
-        if imported in ALLOWED:
-            assert name in ALLOWED[imported], f"{name} imports {imported}"
-    assert not _modules_at_top(MODULES[name]) & LAZY, f"{name} imports a module that is to be imported when needed"
-
-
-@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith(("preflight_rules", "preflight_checks"))])
-def test_rules_and_checks_use_no_outside_state(name: str) -> None:
-    if ".probes" in name:
-        return
-    forbidden = {"time", "socket", "subprocess", "random", "logging", "requests", "urllib", "threading"}
-    assert not _imported_at_top(MODULES[name]) & forbidden
-
-
-def test_the_core_imports_no_rule_or_check() -> None:
+def test_nothing_heavy_is_imported_at_the_top_of_a_module() -> None:
     for name, path in MODULES.items():
-        if name.partition(".")[0] == "preflight":
-            assert not _imported_anywhere(path) & {"preflight_rules", "preflight_checks"}, name
+        for imported in _imported_at_top(path):
+            assert imported not in HEAVY, f"{name} imports {imported}; import it in the function that needs it"
+            assert name in ALLOWED.get(imported, {name}), f"{name} imports {imported}"
+        assert not _modules_at_top(path) & LAZY, f"{name} imports a module that is to be imported when needed"
+
+
+def test_rules_and_checks_use_no_outside_state() -> None:
+    forbidden = {"time", "socket", "subprocess", "random", "logging", "requests", "urllib", "threading"}
+    for name, path in MODULES.items():
+        if name.startswith(("preflight_rules", "preflight_checks")) and ".probes" not in name:
+            assert not _imported_at_top(path) & forbidden, name
 
 
 def _modules_at_top(path: Path) -> set[str]:
@@ -187,10 +161,6 @@ def _imported_at_top(path: Path) -> set[str]:
     return found
 
 
-def _imported_anywhere(path: Path) -> set[str]:
-    return {name for node in ast.walk(ast.parse(path.read_text())) for name in _names(node)}
-
-
 def _names(node: ast.AST) -> set[str]:
     if isinstance(node, ast.Import):
         return {alias.name.partition(".")[0] for alias in node.names}
@@ -202,21 +172,33 @@ def _names(node: ast.AST) -> set[str]:
 # --- what runs on nodes ---
 
 
-@pytest.mark.parametrize("path", ON_NODES, ids=short)
-def test_code_for_nodes_is_python_3_8(path: Path) -> None:
-    tree = ast.parse(path.read_text(), feature_version=(3, 8))
-    if not _postpones_annotations(tree):
-        for node in ast.walk(tree):
-            if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
-                assert not re.search(r"\||\b(list|dict|tuple|set|type)\[", ast.unparse(node.annotation))
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns is not None:
-                assert not re.search(r"\||\b(list|dict|tuple|set|type)\[", ast.unparse(node.returns))
+def test_code_for_nodes_is_python_3_8() -> None:
+    for path in ON_NODES:
+        newer = list(_newer_than_3_8(ast.parse(path.read_text(), feature_version=(3, 8))))
+        assert not newer, f"{path.relative_to(ROOT)}: {newer}"
+
+
+def _newer_than_3_8(tree: ast.Module) -> Iterator[str]:
+    """What the grammar of 3.8 allows, but fails at run time."""
+    new_generic = re.compile(r"\||\b(list|dict|tuple|set|type)\[")
     for node in ast.walk(tree):
-        # These are valid in the grammar of 3.8, but fail at run time.
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            assert node.func.attr not in ("removeprefix", "removesuffix", "is_relative_to", "bit_count")
+        if isinstance(node, ast.arg | ast.AnnAssign):
+            annotation = node.annotation
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            annotation = node.returns
+        else:
+            annotation = None
+        if annotation is not None and not _postpones_annotations(tree) and new_generic.search(ast.unparse(annotation)):
+            yield f"line {annotation.lineno}: {ast.unparse(annotation)}"
+        if isinstance(node, ast.Attribute) and node.attr in (
+            "removeprefix",
+            "removesuffix",
+            "is_relative_to",
+            "bit_count",
+        ):
+            yield f"line {node.lineno}: {node.attr}"
         if isinstance(node, ast.keyword) and node.arg in ("slots", "kw_only", "strict"):
-            raise AssertionError(f"{node.arg}= came after 3.8 (line {node.value.lineno})")
+            yield f"line {node.value.lineno}: {node.arg}="
 
 
 def _postpones_annotations(tree: ast.Module) -> bool:
@@ -226,10 +208,10 @@ def _postpones_annotations(tree: ast.Module) -> bool:
     )
 
 
-@pytest.mark.parametrize("path", ON_NODES, ids=short)
-def test_code_for_nodes_imports_only_the_standard_library(path: Path) -> None:
-    ours = {"preflight", "preflight_checks", "reference_trainer"}
-    assert _imported_at_top(path) <= set(sys.stdlib_module_names) | ours
+def test_code_for_nodes_imports_only_the_standard_library() -> None:
+    allowed = set(sys.stdlib_module_names) | {"preflight", "preflight_checks", "reference_trainer"}
+    for path in ON_NODES:
+        assert _imported_at_top(path) <= allowed, path.relative_to(ROOT)
 
 
 def test_code_for_nodes_imports_without_installed_packages() -> None:

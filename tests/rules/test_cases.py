@@ -60,6 +60,7 @@ def test_case(folder: Path) -> None:
     if folder.name.startswith("fail-"):
         assert len(findings) == 1, [f.message for f in findings] or statuses
         _check(findings[0], expected)
+        assert findings[0].fix is None or RULES[expected["id"]].meta.fix != "none", "a rule declares its fix"
     elif folder.name.startswith("pass-"):
         assert not findings, findings[0].message
         assert Status.PASS in statuses, [o.reason for o in found]
