@@ -180,6 +180,7 @@ def test_code_for_nodes_is_python_3_8() -> None:
 
 def _newer_than_3_8(tree: ast.Module) -> Iterator[str]:
     """What the grammar of 3.8 allows, but fails at run time."""
+    newer = {"removeprefix", "removesuffix", "is_relative_to", "bit_count"}
     new_generic = re.compile(r"\||\b(list|dict|tuple|set|type)\[")
     for node in ast.walk(tree):
         if isinstance(node, ast.arg | ast.AnnAssign):
@@ -190,12 +191,7 @@ def _newer_than_3_8(tree: ast.Module) -> Iterator[str]:
             annotation = None
         if annotation is not None and not _postpones_annotations(tree) and new_generic.search(ast.unparse(annotation)):
             yield f"line {annotation.lineno}: {ast.unparse(annotation)}"
-        if isinstance(node, ast.Attribute) and node.attr in (
-            "removeprefix",
-            "removesuffix",
-            "is_relative_to",
-            "bit_count",
-        ):
+        if isinstance(node, ast.Attribute) and node.attr in newer:
             yield f"line {node.lineno}: {node.attr}"
         if isinstance(node, ast.keyword) and node.arg in ("slots", "kw_only", "strict"):
             yield f"line {node.value.lineno}: {node.arg}="
