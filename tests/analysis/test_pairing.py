@@ -53,6 +53,7 @@ def test_a_sample_gives_each_node_the_same_number_of_partners(count: int) -> Non
     assert {len(others) for others in met.values()} <= {47, 48}
 
 
+@pytest.mark.thorough
 def test_rounds_of_ten_thousand_nodes_are_planned_at_once() -> None:
     began = time.process_time()
     plan = schedule([f"n{i}" for i in range(10_000)])
@@ -66,6 +67,7 @@ def test_disjoint_rounds_are_the_planned_rounds() -> None:
     assert [r.key for item in found for r in item] == [r.key for r in asked]
 
 
+@pytest.mark.thorough
 def test_rounds_of_many_requests_are_computed_quickly() -> None:
     names = [f"n{i}" for i in range(5000)]
     asked = [Request("m:f", a, peers=(b,)) for pairs in rounds(names, 3) for a, b in pairs]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from preflight.executors.base import ExecutorError
 from preflight.executors.bridge import head as head_module
 from preflight.executors.bridge.head import Bridge
 from preflight.executors.bundle import pack
+from tests.waiting import becomes
 
 #: A side without any client library: `start` runs a program here.
 SIDE = """
@@ -180,9 +180,7 @@ def test_stream_abandoned_while_opening_is_closed(with_bridge: WithBridge, tmp_p
         command = ["sh", "-c", f"cat; echo > {marker}"]
         with pytest.raises(ExecutorError, match="within"):
             await bridge.open({"command": command, "wait_s": 0.5}, description="late", deadline_s=0.1)
-        with anyio.fail_after(10):
-            while not marker.exists():
-                await anyio.sleep(0.02)
+        await becomes(marker.exists)
 
     with_bridge(use)
 
@@ -213,11 +211,9 @@ def test_side_cleans_up_even_if_a_stream_hangs(
     async def use(bridge: Bridge) -> None:
         pids.append(await bridge.call("pid", deadline_s=10))
 
-    began = time.monotonic()
     with_bridge(use)
     assert (tmp_path / "left").read_text() == "closed"
     assert stat_of(pids[0]) is None
-    assert time.monotonic() - began < 25
 
 
 def test_unusable_python_is_reported() -> None:

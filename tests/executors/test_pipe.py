@@ -53,6 +53,7 @@ def test_exit_code_is_none_at_the_deadline() -> None:
     assert anyio.run(codes) == [None, None, 3]
 
 
+@pytest.mark.thorough
 def test_closed_channel_does_not_affect_the_next() -> None:
     async def heard() -> bytes:
         # A descendant holds the stream open after the process has ended.

@@ -31,6 +31,7 @@ from preflight.model.requests import Request
 from preflight.model.run_options import RunOptions
 from preflight.runner.fleet import open_fleet
 from tests.executors.trial import no_bundle
+from tests.waiting import becomes
 
 JOB = """\
 #!/usr/bin/env bash
@@ -103,9 +104,7 @@ def test_only_recorded_facts_are_answered() -> None:
             # A listener reports itself and keeps running; requests that differ only in their peers are distinguished.
             heard: list[object] = []
             listening = three.start(AgentRequest(0, "links:listen", {}, 30.0), lambda event: heard.append(event.data))
-            with anyio.fail_after(10):
-                while not heard:
-                    await anyio.sleep(0.02)
+            await becomes(lambda: heard)
             assert heard == [{"listening": {"port": 4242}}] and listening.answer is None
             listening.cancel()
             params = {"port": 1, "listening": {"c": {"port": 4242}}, "unheard": {"d": "it is off"}}
@@ -130,9 +129,7 @@ def test_cancelled_rank_is_replayed_until_it_is_cancelled() -> None:
             session = fleet.sessions["a"]
             params = {"rank": 0, "steps": 9, "run_id": "x", "timeout_s": 3.0}
             running = session.start(AgentRequest(0, "smoke:rank", params, 60.0), lambda event: heard.append(event.data))
-            with anyio.fail_after(10):
-                while not heard:
-                    await anyio.sleep(0.02)
+            await becomes(lambda: heard)
             assert running.answer is None
             running.cancel()
             answer = await running.result()

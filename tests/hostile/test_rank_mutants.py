@@ -7,15 +7,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.hostile.rank_mutants import MUTANTS, SEALED
-from tests.suite.effort import gate_first
-from tests.suite.load import Slowdown
 from tests.warm_python import warm_python
 
 ROOT = Path(__file__).parents[2]
@@ -45,23 +42,19 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reaso
 def smoke(folder: Path, mutant: str) -> tuple[int, dict[str, Any], str]:
     """The exit code, recording and output of a smoke run with this rank."""
     command = [sys.executable, "-m", "tests.hostile.mutants", f"{ALTERED}={mutant}" if mutant else "", "memory"]
-    began = time.monotonic()
-    with Slowdown() as slow:
-        done = subprocess.run(
-            [
-                *(*command, "smoke", "--hosts", "local[0-2]", "--on", "local", "--servers", "1", "--workers", "2"),
-                *("--steps", "3", "--python", warm_python(), "--save", "recording.json"),
-                *("--smoke-deadline", str(SMOKE_DEADLINE_S), "--open-deadline", str(OPEN_DEADLINE_S)),
-                *("--output", "text", "--output", "html:report.html"),
-            ],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            timeout=500,
-            text=True,
-        )
-    most_s = SMOKE_DEADLINE_S + MAX_MORE_S * slow.factor
-    assert time.monotonic() - began < most_s, "it took longer than its deadlines"
+    done = subprocess.run(
+        [
+            *(*command, "smoke", "--hosts", "local[0-2]", "--on", "local", "--servers", "1", "--workers", "2"),
+            *("--steps", "3", "--python", warm_python(), "--save", "recording.json"),
+            *("--smoke-deadline", str(SMOKE_DEADLINE_S), "--open-deadline", str(OPEN_DEADLINE_S)),
+            *("--output", "text", "--output", "html:report.html"),
+        ],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        timeout=500,
+        text=True,
+    )
     printed = done.stdout + done.stderr
     assert (folder / "recording.json").exists(), printed[-4000:]
     return done.returncode, json.loads((folder / "recording.json").read_text()), printed
@@ -87,6 +80,6 @@ def look(folder: Path, mutant: str) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mutant", gate_first([*MUTANTS, *SEALED], IN_GATE.__contains__))
+@pytest.mark.parametrize("mutant", [*MUTANTS, *SEALED])
 def test_mutated_rank_does_not_affect_other_nodes(tmp_path: Path, mutant: str) -> None:
     look(tmp_path, mutant)

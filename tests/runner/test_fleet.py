@@ -151,6 +151,7 @@ def test_a_briefly_busy_head_keeps_its_agents() -> None:
     anyio.run(main)
 
 
+@pytest.mark.thorough
 def test_a_stuck_head_loses_its_agents() -> None:
     spoken: list[bytes] = []
     keeper = KeepaliveThread(late_s=0.0, stuck_s=0.7)

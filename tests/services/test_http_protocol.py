@@ -17,6 +17,8 @@ from preflight.services import http_protocol
 from preflight.services.fleet_page.server import settings
 from tests.services.connections import ends
 
+pytestmark = pytest.mark.thorough
+
 _LIMIT_S = 60.0
 _HEAD_S = 0.5
 

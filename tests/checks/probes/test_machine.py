@@ -113,6 +113,7 @@ def test_activity_of_this_machine() -> None:
     assert seen.load is not None and seen.cores and all(busy.pid for busy in seen.heavy)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("since_s", "paused"), [(1.2 * INTERVAL_S, False), (0.0, True)])
 def test_a_recent_snapshot_is_the_first_of_two(since_s: float, paused: bool) -> None:
     stat_lines()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import stat
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -126,10 +125,9 @@ def test_writes_that_do_not_end_are_ended_and_leave_both_causes_open(
 ) -> None:
     monkeypatch.setattr(probe, "RUN_S", 0.5)
     (perftest / "hangs").write_text("1")
-    began = time.monotonic()
     with listening() as event:
         (rail,) = measured(event, RAIL).rails
-    assert rail.gbps is None and time.monotonic() - began < 8
+    assert rail.gbps is None
     assert "did not end within 0.5 s (slow writes, or a filtered TCP port)" in rail.problem
 
 

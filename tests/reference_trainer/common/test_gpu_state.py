@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 from reference_trainer.common import gpu_state
 from reference_trainer.common.gpu_state import GpuState, GpuWatcher, OtherUse
+from tests.waiting import LIMIT_S, until
 
 
 class FakeNvml:
@@ -66,9 +66,7 @@ def test_samples_are_taken_between_begin_and_end() -> None:
     nvml = FakeNvml(nvmlDeviceGetClockInfo=lambda kind: next(clocks))
     looking = watcher(nvml)
     looking.begin()
-    deadline = time.monotonic() + 5
-    while len(looking._clocks) < 5 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: len(looking._clocks) >= 5)
     looking.read_link()
     looking.end()
     state = looking.state()
@@ -89,7 +87,6 @@ def test_calls_that_a_driver_lacks_leave_fields_unknown() -> None:
     looking = watcher(FakeNvml())
     looking._nvml.values = {}
     looking.begin()
-    time.sleep(0.1)
     looking.end()
     looking.read_link()
     assert looking.state() == GpuState(driver="580.1")
@@ -102,9 +99,7 @@ def test_the_older_name_of_the_reasons_is_used() -> None:
     del nvml.values["nvmlDeviceGetCurrentClocksEventReasons"]
     looking = watcher(nvml)
     looking.begin()
-    deadline = time.monotonic() + 5
-    while not looking._reasons and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: looking._reasons)
     looking.end()
     assert looking.state().reasons == 0x20
 
@@ -140,14 +135,13 @@ def test_without_nvml_everything_is_unknown() -> None:
 def test_a_driver_that_hangs_does_not_hang_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_state, "INIT_S", 0.1)
     release = threading.Event()
-    began = time.monotonic()
 
     def hang(index: int) -> str:
-        release.wait(10)
+        release.wait(LIMIT_S)
         return "0000:00:06.0"
 
     looking = GpuWatcher(0, FakeNvml(), hang)
-    assert time.monotonic() - began < 5 and "did not answer within 0.1 s" in looking.state().problem
+    assert not release.is_set() and "did not answer within 0.1 s" in looking.state().problem
     release.set()
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import socket
-import time
-from collections.abc import Callable
+import threading
 
 from reference_trainer.common.assembly import JsonLines
 from reference_trainer.common.peer_lines import PeerLines
+from tests.waiting import until
 
 
 class Ranks:
@@ -17,24 +17,19 @@ class Ranks:
         self.ends = {rank: socket.socketpair() for rank in (1, 2)}
         self.told: dict[int, list[str]] = {0: [], 1: [], 2: []}
         lines = {rank: JsonLines(ends[0]) for rank, ends in self.ends.items()}
+        before = set(threading.enumerate())
         self.of = {0: PeerLines(0, "a", lines, self.told[0].append)}
+        (self.reader_of_0,) = set(threading.enumerate()) - before
         for rank, ends in self.ends.items():
             self.of[rank] = PeerLines(rank, "bc"[rank - 1], {0: JsonLines(ends[1])}, self.told[rank].append)
 
 
-def wait(done: Callable[[], object]) -> bool:
-    ends = time.monotonic() + 20
-    while not done() and time.monotonic() < ends:
-        time.sleep(0.01)
-    return bool(done())
-
-
 def test_a_rank_whose_process_ends_is_named_to_all_others() -> None:
     ranks = Ranks()
-    assert wait(lambda: len(ranks.of[0]._hosts) == 2)
+    assert until(lambda: len(ranks.of[0]._hosts) == 2)
     ranks.ends[2][1].shutdown(socket.SHUT_RDWR)
     expected = ["rank 2 on c: its process ended"]
-    assert wait(lambda: ranks.told[0] and ranks.told[1])
+    assert until(lambda: ranks.told[0] and ranks.told[1])
     assert ranks.told[0] == ranks.told[1] == expected
     assert ranks.of[0].reason == ranks.of[1].reason == expected[0]
 
@@ -42,7 +37,7 @@ def test_a_rank_whose_process_ends_is_named_to_all_others() -> None:
 def test_the_reason_of_one_rank_reaches_all_others() -> None:
     ranks = Ranks()
     ranks.of[1].fail("rank 1 on b: a fault")
-    assert wait(lambda: ranks.told[0] and ranks.told[2])
+    assert until(lambda: ranks.told[0] and ranks.told[2])
     assert ranks.told == {0: ["rank 1 on b: a fault"], 1: [], 2: ["rank 1 on b: a fault"]}
 
 
@@ -52,7 +47,7 @@ def test_the_end_of_rank_0_is_named() -> None:
     told: list[str] = []
     peer = PeerLines(1, "b", {0: JsonLines(ends[1])}, told.append)
     ends[0].close()
-    assert wait(lambda: told)
+    assert until(lambda: told)
     assert told == ["rank 0: its process ended"] and peer.reason == told[0]
 
 
@@ -65,13 +60,14 @@ def test_reports_and_the_verdict() -> None:
     assert [ranks.of[rank].await_verdict(20) for rank in (1, 2)] == [{"go": True, "why": []}] * 2
     # The end of a rank that has reported is no failure.
     ranks.ends[2][1].shutdown(socket.SHUT_RDWR)
-    time.sleep(0.1)
+    ranks.ends[1][1].shutdown(socket.SHUT_RDWR)
+    until(lambda: not ranks.reader_of_0.is_alive())
     assert ranks.told[0] == []
 
 
 def test_a_rank_that_never_reports_is_not_waited_for_without_end() -> None:
     ranks = Ranks()
     ranks.of[1].finish({"host": "b", "faults": []}, 1)
-    assert wait(lambda: 1 in ranks.of[0]._reports)
+    assert until(lambda: 1 in ranks.of[0]._reports)
     assert sorted(ranks.of[0].finish({}, 0.2)) == [1]
     assert ranks.of[2].await_verdict(0.2) is None

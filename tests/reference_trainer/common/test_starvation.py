@@ -58,6 +58,7 @@ def test_wait_times_of_threads_are_summed(tmp_path: Path) -> None:
     assert starvation.threads_waited_s(str(tmp_path / "no")) is None
 
 
+@pytest.mark.thorough
 def test_a_thread_that_competes_for_one_processor_is_starved_and_a_sleeping_one_is_not() -> None:
     if starvation.waited_s() is None:
         pytest.skip("this kernel counts no waits")

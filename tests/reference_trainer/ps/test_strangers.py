@@ -145,6 +145,7 @@ def storms(connection: socket.socket, over: threading.Event) -> None:
     """Disconnect at once."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [64, 66, 200])
 @pytest.mark.parametrize("act", [dribbles, is_silent, storms])
 def test_worker_with_the_secret_connects_despite_strangers(
@@ -157,6 +158,7 @@ def test_worker_with_the_secret_connects_despite_strangers(
         assert server.greet(10.0) < WITHIN_S
 
 
+@pytest.mark.thorough
 def test_handshake_has_one_deadline(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "_HANDSHAKE_S", 0.8)
     with socket.create_connection(("127.0.0.1", server.port), timeout=5.0) as connection:
@@ -177,6 +179,7 @@ def test_handshake_has_one_deadline(server: Server, monkeypatch: pytest.MonkeyPa
         assert closed and time.monotonic() - began < 2.5
 
 
+@pytest.mark.thorough
 def test_slow_server_handshake_times_out() -> None:
     (port,) = free_ports(1)
     with endpoint.listen(port, "127.0.0.1") as listener:

@@ -17,6 +17,7 @@ from preflight.services.admission.policy import Policy
 from preflight.services.admission.references import Resource
 from preflight.services.admission.workers import Workers
 from tests.services.admission.objects import broken, good
+from tests.waiting import becomes
 
 NAME = "preflight/admission-check"
 
@@ -165,9 +166,7 @@ def test_a_workload_that_takes_long_does_not_hold_up_the_others(monkeypatch: pyt
         running.append(1)
         most[0] = max(most[0], len(running))
         # Alone it would wait until its deadline.
-        while most[0] < 2:
-            await anyio.sleep(0.01)
-        await anyio.sleep(0.02)
+        await becomes(lambda: most[0] >= 2)
         running.pop()
         return Judgement(True)
 
