@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import psutil
+
+from tests.waiting import until
 
 
 def is_gone(pid: int) -> bool:
@@ -18,10 +20,9 @@ def is_gone(pid: int) -> bool:
 
 def all_gone(pids: list[int], deadline_s: float) -> list[int]:
     """Wait for processes to end; return those that have not ended by the deadline."""
-    until = time.monotonic() + deadline_s
-    while (left := [pid for pid in pids if not is_gone(pid)]) and time.monotonic() < until:
-        time.sleep(0.02)
-    return left
+    with suppress(TimeoutError):
+        until(lambda: all(is_gone(pid) for pid in pids), within_s=deadline_s)
+    return [pid for pid in pids if not is_gone(pid)]
 
 
 def pids_where(ours: Callable[[psutil.Process], bool]) -> list[int]:

@@ -19,6 +19,7 @@ from typing import IO
 import pytest
 
 from preflight.agent.process import descendants, stat_of
+from tests.waiting import until
 
 pytestmark = pytest.mark.thorough
 
@@ -83,10 +84,8 @@ def head() -> Iterator[Head]:
     try:
         lines = [process.stdout.readline().split() for _ in range(2)]
         assert [words[0] for words in lines] == ["rank", "rank"], lines
-        until = time.monotonic() + 10
-        while len(below := descendants(process.pid)) < PROCESSES and time.monotonic() < until:
-            time.sleep(0.02)
-        assert len(below) >= PROCESSES, below
+        until(lambda: len(descendants(process.pid)) >= PROCESSES)
+        below = descendants(process.pid)
         agent = next(int(words[2]) for words in lines if words[1] == "a")
         yield Head(process, process.stdout, below, agent)
     finally:

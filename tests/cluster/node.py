@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+
+from tests.waiting import until
 
 from .files import sshd_config
 from .namespace import ClusterError, Namespace
@@ -104,8 +105,7 @@ class Node(Namespace):
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
     """Poll until `condition` holds; after `timeout_s` raise `ClusterError` with `what`."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise ClusterError(f"waited {timeout_s} s for {what}")
-        time.sleep(0.01)
+    try:
+        until(condition, within_s=timeout_s)
+    except TimeoutError:
+        raise ClusterError(f"waited {timeout_s} s for {what}") from None

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -14,6 +13,7 @@ import pytest
 
 from tests.end_to_end.head_command import ROOT
 from tests.ports import free_port
+from tests.waiting import until
 
 pytestmark = pytest.mark.thorough
 
@@ -53,7 +53,4 @@ def test_a_partial_report_is_written(tmp_path: Path, number: signal.Signals, cod
     assert written["exit_code"] == code
     assert written["run"]["stages"][-1]["skipped"] == "it was interrupted"
     assert [record["problem"] for record in written["nodes"]] == ["", ""]
-    deadline = time.monotonic() + GONE_WITHIN_S
-    while any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in below):
-        assert time.monotonic() < deadline, "processes are left behind"
-        time.sleep(0.05)
+    until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in below))

@@ -16,7 +16,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from tests.cluster import Cluster, Node, NodeProcess
 from tests.executors.trial import DEADLINE_S, HOSTILE
 from tests.processes import pids_where
 from tests.suite.load import Slowdown
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 PATHS = ":".join(str(path) for path in (ROOT, ROOT / "checks", ROOT / "rules", ROOT / "tests/agent"))
@@ -118,10 +118,9 @@ class World:
 
     def wait_for_leftovers(self, deadline_s: float, run: str = "") -> dict[int, str]:
         """The processes left after at most `deadline_s`; returns early once there are none."""
-        until = time.monotonic() + deadline_s
-        while (left := self.leftovers(run)) and time.monotonic() < until:
-            time.sleep(0.05)
-        return left
+        with suppress(TimeoutError):
+            until(lambda: not self.leftovers(run), within_s=deadline_s)
+        return self.leftovers(run)
 
 
 def _merged(output: str) -> dict[str, Any]:
@@ -223,10 +222,7 @@ class Conformance:
                 line = head.stdout.readline()
                 assert line and "answer" not in line, line
                 training |= {json.loads(line)["training"]} if "training" in line else set()
-            until = time.monotonic() + 10
-            while len(world.ranks(run)) < 3 * len(world.nodes) and time.monotonic() < until:
-                time.sleep(0.05)
-            assert len(world.ranks(run)) >= 3 * len(world.nodes)
+            until(lambda: len(world.ranks(run)) >= 3 * len(world.nodes))
             yield head
         finally:
             head.kill_session()

@@ -28,6 +28,7 @@ from preflight.runner.fleet import open_fleet
 from tests.executors.kubernetes_stub import Stub, api_server
 from tests.executors.trial import no_bundle
 from tests.suite.load import Slowdown
+from tests.waiting import until
 
 pytestmark = pytest.mark.thorough
 
@@ -133,9 +134,7 @@ def test_every_pod_answers_and_no_process_remains(stub: Stub, tmp_path: Path, pr
     assert [record.node.address for record in records] == [f"train-{i}-x{i}x{i}x" for i in range(4)]
     started = [process for processes in stub.processes.values() for process in processes]
     assert len(started) == 4
-    until = time.monotonic() + 5
-    while any(process.poll() is None for process in started) and time.monotonic() < until:
-        time.sleep(0.02)
+    until(lambda: all(process.poll() is not None for process in started))
     assert [process.poll() for process in started] == [0] * 4
 
 
@@ -347,11 +346,7 @@ def test_killed_head_leaves_no_pod_and_no_process(stub: Stub, tmp_path: Path, nu
             pids = [int(word) for word in line.split()[1:]]
             assert len(pids) == 2 and all(stat_of(pid) for pid in pids)
             head.send_signal(number)
-            until = time.monotonic() + 5.0
-            while (stub.jobs or any(stat_of(pid) for pid in pids)) and time.monotonic() < until:
-                time.sleep(0.05)
-            assert stub.jobs == {}
-            assert [pid for pid in pids if stat_of(pid) is not None] == []
+            until(lambda: not stub.jobs and not any(stat_of(pid) for pid in pids))
         finally:
             head.kill()
 

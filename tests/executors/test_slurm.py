@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from tests.cluster import Cluster
 from tests.cluster.slurm import Slurm, require_slurm, slurm
 from tests.executors.conformance import Conformance, World, names, python_faults
+from tests.waiting import until
 
 pytestmark = pytest.mark.thorough
 
@@ -88,15 +88,12 @@ def outside(cluster: Cluster, *arguments: str) -> World:
     return World(cluster, cluster.head, names(cluster.nodes), ("--on", "slurm", *arguments))
 
 
-def holds_within(seconds: float, condition: object) -> bool:
+def holds_within(seconds: float, condition: Callable[[], object]) -> bool:
     """Whether the condition holds in time."""
-    assert callable(condition)
-    until = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.1)
-    return True
+    try:
+        return bool(until(condition, within_s=seconds))
+    except TimeoutError:
+        return False
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)

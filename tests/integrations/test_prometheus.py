@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import threading
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from preflight.reporters.openmetrics import REPORTER
 from preflight_checks.measurements.link_measurements import LINK_BANDWIDTH, LINK_LATENCY
 from tests.commands.history.fleet import Fleet
 from tests.ports import free_port
+from tests.waiting import until
 from tools.dashboard import FILE, text
 
 pytestmark = pytest.mark.thorough
@@ -158,10 +158,8 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 cwd=folder,
             )
         try:
-            until = time.monotonic() + _LIMIT_S
-            while not _scraped(url):
-                assert process.poll() is None and time.monotonic() < until, (folder / "log").read_text()
-                time.sleep(0.2)
+            until(lambda: process.poll() is not None or _scraped(url))
+            assert process.poll() is None, (folder / "log").read_text()
             yield url
         finally:
             process.terminate()

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from preflight.agent import rank_events
 from reference_trainer.collective import steps
 from reference_trainer.paddle.strategy import LOST
 from tests.ports import free_ports
+from tests.waiting import until
 
 pytestmark = pytest.mark.thorough
 
@@ -140,12 +140,7 @@ def test_wheel_without_servers_is_reported_at_once(runs: list[Run]) -> None:
 
 def _until_joined(run: Run) -> None:
     """Wait until each worker has two connections to its server's port: that of the handshake, and Paddle's own."""
-    ends = time.monotonic() + _LIMIT_S
-    while time.monotonic() < ends:
-        if all(_threads(process.pid) > 8 for process in run.processes[1:]):
-            return
-        time.sleep(0.1)
-    pytest.fail("the workers did not begin to train")
+    until(lambda: all(_threads(process.pid) > 8 for process in run.processes[1:]), within_s=_LIMIT_S)
 
 
 def _threads(pid: int) -> int:

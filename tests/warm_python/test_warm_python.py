@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import until
 from tests.warm_python import warm_python
 
 pytestmark = pytest.mark.thorough
@@ -98,7 +98,4 @@ def test_signals_reach_the_program_which_ends_with_the_stand_in(python: str) -> 
         process.send_signal(signal.SIGTERM)
         assert process.stdout.readline() == "asked\n"
         process.kill()
-        until = time.monotonic() + 30
-        while Path(f"/proc/{pid}").exists() and time.monotonic() < until:
-            time.sleep(0.02)
-        assert not Path(f"/proc/{pid}").exists()
+        until(lambda: not Path(f"/proc/{pid}").exists())

@@ -10,7 +10,6 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.ports import free_port
+from tests.waiting import until
 
 #: Starting means importing everything twice, on a machine that other tests share.
 _START_S = 90.0
@@ -109,11 +109,5 @@ def _read(served: Served) -> None:
 
 
 def _wait_until_ready(served: Served) -> None:
-    until = time.monotonic() + _START_S
-    while time.monotonic() < until:
-        if served.process.poll() is not None:
-            raise AssertionError(f"the webhook ended with {served.process.returncode}: {served.lines}")
-        if served.events("ready"):
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"the webhook is not ready after {_START_S} s: {served.lines}")
+    until(lambda: served.process.poll() is not None or served.events("ready"))
+    assert served.process.poll() is None, f"the webhook ended with {served.process.returncode}: {served.lines}"

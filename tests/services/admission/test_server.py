@@ -26,6 +26,7 @@ from tests.processes import all_gone
 from tests.services.admission.objects import UID, broken, good, review
 from tests.services.admission.served import Served, make_certificate, webhook
 from tests.services.connections import ends
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.thorough,
@@ -120,9 +121,7 @@ def test_health_and_metrics(served: Served) -> None:
 
 def test_every_decision_is_one_line_of_the_log(served: Served) -> None:
     served.admit(review(broken(), name="x\n{}"))
-    until = time.monotonic() + 10
-    while served.events("decision")[-1]["name"] != "x\n{}" and time.monotonic() < until:
-        time.sleep(0.05)
+    until(lambda: served.events("decision")[-1]["name"] == "x\n{}")
     last = served.events("decision")[-1]
     assert last["allowed"] is False and last["rules"] == ["GPU001", "WLD001"]
     assert last["name"] == "x\n{}" and last["namespace"] == "team-a"
@@ -156,9 +155,7 @@ def test_a_new_certificate_is_used_without_a_restart(served: Served, tmp_path: P
     time.sleep(2.5)
     assert ssl.PEM_cert_to_DER_cert(old.decode()) == _presented(served.port)
     served.chain.with_suffix(".key").write_bytes(key.read_bytes())
-    until = time.monotonic() + 20
-    while _presented(served.port) != ssl.PEM_cert_to_DER_cert(chain.read_text()) and time.monotonic() < until:
-        time.sleep(0.2)
+    until(lambda: _presented(served.port) == ssl.PEM_cert_to_DER_cert(chain.read_text()))
     assert served.admit(review(good()))["allowed"] is True
 
 

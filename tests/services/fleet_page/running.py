@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from preflight.services.fleet_page.access import Access
 from preflight.services.fleet_page.application import FleetPage
 from preflight.services.fleet_page.server import settings
 from tests.services.fleet_page.big_fleet import build
+from tests.waiting import until
 
 #: Time limit of a request, also on a busy machine.
 LIMIT_S = 60.0
@@ -108,10 +108,8 @@ def served(address: str, *, token: str = "", deadline_s: float = LIMIT_S) -> Ite
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
-        until = time.monotonic() + LIMIT_S
-        while not server.started:
-            assert thread.is_alive() and time.monotonic() < until, "the server did not start"
-            time.sleep(0.01)
+        until(lambda: server.started or not thread.is_alive())
+        assert thread.is_alive(), "the server did not start"
         yield Served(listener.getsockname()[1])
     finally:
         server.should_exit = True
