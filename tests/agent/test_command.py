@@ -9,6 +9,7 @@ import pytest
 from preflight.agent.command import CommandResult, command, run
 from preflight.agent.wire import ProbeUnavailable
 from tests.processes import all_gone
+from tests.waiting import scaled
 
 
 def error_of(*words: str, deadline_s: float = 5.0) -> ProbeUnavailable:
@@ -55,8 +56,8 @@ def test_missing_denied_and_malformed_commands_are_distinguished(tmp_path: Path)
 
 def test_hanging_tool_is_killed_with_its_descendants(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    error = error_of("sh", "-c", f"sleep 60 & echo $! $$ > {pids}; wait", deadline_s=0.5)
-    assert error.kind == "timeout" and "0.5 s" in error.reason
+    error = error_of("sh", "-c", f"sleep 60 & echo $! $$ > {pids}; wait", deadline_s=scaled(0.5))
+    assert error.kind == "timeout" and f"{scaled(0.5):g} s" in error.reason
     assert all(has_ended(int(pid)) for pid in pids.read_text().split())
 
 

@@ -17,6 +17,7 @@ from preflight.model.progress import Step
 from preflight.model.requests import Request
 from preflight.runner.job_context import ContextChoice
 from preflight.runner.observer import RUN_KEY, Observer
+from tests.waiting import scaled
 
 
 class FakeSession:
@@ -81,11 +82,11 @@ def test_a_node_gets_a_few_requests_at_a_time() -> None:
 
 def test_a_late_answer_does_not_delay_others() -> None:
     observer, steps = observed(
-        {"slow": FakeSession(delay_s=60), "quick": FakeSession()}, asking(["slow", "quick"], 10), deadline_s=0.3
+        {"slow": FakeSession(delay_s=60), "quick": FakeSession()}, asking(["slow", "quick"], 10), deadline_s=scaled(0.3)
     )
     late = [fact for fact in observer.facts if fact.unavailable is not None]
     assert {fact.request.node for fact in late} == {"slow"} and len(late) == 10
-    assert all("within the stage's 0.3 s" in fact.unavailable.reason for fact in late if fact.unavailable)
+    assert all(f"within the stage's {scaled(0.3):g} s" in fact.unavailable.reason for fact in late if fact.unavailable)
     assert len(observer.facts) == 20 and steps[-1].waiting_for == ("slow",)
 
 

@@ -9,6 +9,7 @@ import sys
 import time
 
 from preflight_checks.probes.isolated import Send, run_isolated
+from tests.waiting import scaled
 
 
 def _quick(say: Send) -> None:
@@ -33,7 +34,7 @@ def _is_killed(say: Send) -> None:
 
 
 def test_each_task_reports_separately() -> None:
-    quick, hung, broken, killed = run_isolated([_quick, _hangs, _raises, _is_killed], 0.5)
+    quick, hung, broken, killed = run_isolated([_quick, _hangs, _raises, _is_killed], scaled(1.0))
     assert (quick.problem, quick.values) == ("", {"name": "é" * 40000, "count": 2})
     assert (hung.problem, hung.at, hung.values) == ("timeout", "a call", {"name": "early"})
     assert (broken.problem, broken.at) == ("crashed", "reading") and "no such thing" in broken.detail

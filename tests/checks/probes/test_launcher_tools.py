@@ -9,6 +9,7 @@ import pytest
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes import launcher_tools
 from preflight_checks.probes.launcher_tools import logins, tools
+from tests.waiting import scaled
 
 SSH = """#!/bin/sh
 case "$*" in
@@ -62,7 +63,7 @@ def test_a_tool_beside_the_interpreter_counts_if_requested(
 
 
 def test_logins_one_by_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher_tools, "LOGIN_S", 1.5)
+    monkeypatch.setattr(launcher_tools, "LOGIN_S", scaled(1.5))
     program(path, "ssh", SSH)
     seen = logins({"targets": ["good", "denied", "slow"], "options": ["-o", "A=b"]})
     good, denied, slow = seen.logins

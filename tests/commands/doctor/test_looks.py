@@ -23,6 +23,7 @@ from preflight.model.doctor_items import Capability, DoctorItem, Surroundings
 from preflight.model.recording import Node
 from preflight.plugins import registry
 from preflight_checks import doctor
+from tests.waiting import scaled
 
 
 def program(folder: Path, name: str, body: str) -> Path:
@@ -228,8 +229,8 @@ def test_an_interpreter_without_frameworks_gets_a_remedy(tmp_path: Path) -> None
 
 def test_interpreters_that_hang_or_print_invalid_output_are_unknown(tmp_path: Path) -> None:
     hung, odd = program(tmp_path, "hung", "exec sleep 60"), program(tmp_path, "odd", "echo hello; exit 3")
-    first, second = frameworks(hung, odd, deadline_s=0.5)
-    assert first.capability is Capability.UNKNOWN and "no answer within 0.5 s" in first.observed
+    first, second = frameworks(hung, odd, deadline_s=scaled(0.5))
+    assert first.capability is Capability.UNKNOWN and f"no answer within {scaled(0.5):g} s" in first.observed
     assert second.capability is Capability.NO and "it ended with code 3" in second.observed
 
 
