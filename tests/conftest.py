@@ -34,6 +34,21 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(plugin)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import modules that only `make test-all` runs, unless they are named."""
+    if (
+        config.getoption(effort.OPTION)
+        or not collection_path.name.startswith("test_")
+        or _is_named(collection_path, config)
+    ):
+        return None
+    return effort.is_thorough(collection_path) or None
+
+
+def _is_named(path: Path, config: pytest.Config) -> bool:
+    return any(Path(argument.partition("::")[0]).resolve() == path for argument in config.args)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what only `make test-all` runs."""

@@ -6,6 +6,7 @@ framework. The sealed third of the cases is scored as well, but its misses are n
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from collections.abc import Iterator
@@ -31,11 +32,15 @@ def sample(name: str) -> Iterator[Verdict]:
     return (verdict for verdict in verdicts if int(verdict.case.id, 16) // 3 % every == 0)
 
 
-@pytest.fixture(scope="module")
-def rows(request: pytest.FixtureRequest) -> dict[str, list[Answer]]:
-    """Lint's answer to each case that runs, by framework."""
-    thorough = request.config.getoption(OPTION)
-    return {name: list(answers(recorded(name) if thorough else sample(name))) for name in LIMITS}
+@pytest.fixture
+def rows(name: str, request: pytest.FixtureRequest) -> list[Answer]:
+    """Lint's answer to each case of a framework that runs."""
+    return _rows(name, bool(request.config.getoption(OPTION)))
+
+
+@functools.cache
+def _rows(name: str, thorough: bool) -> list[Answer]:
+    return list(answers(recorded(name) if thorough else sample(name)))
 
 
 def recorded(name: str) -> list[Verdict]:
@@ -61,17 +66,17 @@ def test_every_framework_has_limits() -> None:
 @pytest.mark.parametrize("kind", ["learnt", "sealed"])
 @pytest.mark.parametrize("name", sorted(LIMITS))
 def test_refusals_are_errors_at_their_key(
-    name: str, kind: str, rows: dict[str, list[Answer]], request: pytest.FixtureRequest
+    name: str, kind: str, rows: list[Answer], request: pytest.FixtureRequest
 ) -> None:
-    refused = [row for row in rows[name] if row.verdict.refused and row.verdict.sealed is (kind == "sealed")]
+    refused = [row for row in rows if row.verdict.refused and row.verdict.sealed is (kind == "sealed")]
     assert len(refused) >= 3
     missed = [row for row in refused if not row.found]
     assert len(missed) <= limit(name, kind, request), describe(missed)
 
 
 @pytest.mark.parametrize("name", sorted(LIMITS))
-def test_accepted_cases_have_no_error(name: str, rows: dict[str, list[Answer]], request: pytest.FixtureRequest) -> None:
-    accepted = [row for row in rows[name] if not row.verdict.refused]
+def test_accepted_cases_have_no_error(name: str, rows: list[Answer], request: pytest.FixtureRequest) -> None:
+    accepted = [row for row in rows if not row.verdict.refused]
     assert accepted
     wrong = [row for row in accepted if row.contradictions]
     assert len(wrong) <= limit(name, "wrong", request), describe(wrong)

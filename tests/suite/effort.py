@@ -9,7 +9,9 @@ profile is where new ones are looked for.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
@@ -24,6 +26,7 @@ GATE_EXAMPLES, THOROUGH_EXAMPLES = 25, 500
 _USUAL = 100
 
 Case = TypeVar("Case")
+_WHOLE_MODULE = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.thorough\b", re.MULTILINE)
 #: Marks tests that run only with the option.
 THOROUGH = pytest.mark.thorough
 
@@ -47,6 +50,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Load the profile before test modules are imported, whose decorators read it."""
     config.addinivalue_line("markers", f"thorough: runs with {OPTION} only, in `make test-all`")
     settings.load_profile("thorough" if config.getoption(OPTION) else "gate")
+
+
+def is_thorough(path: Path) -> bool:
+    """Whether a test module is marked as a whole, by its text: it need not be imported then."""
+    return bool(_WHOLE_MODULE.search(path.read_text(encoding="utf-8")))
 
 
 def leave_out_thorough(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 CONFTEST = f"""\
 import sys
 sys.path.insert(0, {str(ROOT)!r})
-from tests.conftest import pytest_addoption, pytest_collection_modifyitems, pytest_configure
+from tests.conftest import pytest_addoption, pytest_collection_modifyitems, pytest_configure, pytest_ignore_collect
 """
 
 

@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.suite.effort import is_thorough
+
 TESTS = Path(__file__).parents[1]
 #: Calls by which a test depends on time or on a server.
 _CALLS = {
@@ -49,6 +51,8 @@ def test_modules_of_the_gate_depend_on_no_clock_and_no_server() -> None:
 
 def calls_in_gate(path: Path) -> Iterator[str]:
     """The calls of `_CALLS` in a module, outside of what is marked `thorough`."""
+    if is_thorough(path):
+        return
     tree = ast.parse(path.read_text(encoding="utf-8"))
     waiting: list[ast.AST] = list(tree.body)
     imported = {
@@ -57,8 +61,6 @@ def calls_in_gate(path: Path) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    if any(isinstance(node, ast.Assign) and "pytestmark" in _marks(node) for node in tree.body):
-        return
     while waiting:
         node = waiting.pop()
         if any("thorough" in ast.unparse(mark).lower() for mark in getattr(node, "decorator_list", ())):
@@ -68,12 +70,6 @@ def calls_in_gate(path: Path) -> Iterator[str]:
             if imported.get(name, name) in _CALLS:
                 yield imported.get(name, name)
         waiting.extend(ast.iter_child_nodes(node))
-
-
-def _marks(node: ast.Assign) -> str:
-    """The text of an assignment that marks the whole module as thorough."""
-    text = ast.unparse(node)
-    return text if text.startswith("pytestmark") and "thorough" in text.lower() else ""
 
 
 def test_the_search_finds_calls_and_leaves_thorough_ones_out(tmp_path: Path) -> None:
