@@ -10,14 +10,13 @@ from __future__ import annotations
 import functools
 import json
 import re
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import preflight.sources.tables
 from preflight._util.budget import spend
 from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.formats.structured import Kind, Member, Node
 from preflight.sources.kubernetes.conditions import holds
+from preflight.sources.tables import FOLDER
 
 _NAMES = {
     "object": "a mapping",
@@ -71,8 +70,7 @@ class Outcome(NamedTuple):
 
 @functools.cache
 def _table() -> dict[str, Any]:
-    path = Path(preflight.sources.tables.__file__).with_name("custom_resources.json")
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads((FOLDER / "custom_resources.json").read_text(encoding="utf-8"))
     return found
 
 

@@ -29,7 +29,7 @@ from preflight.model.job import (
 from preflight.model.job.symbols import Symbol
 from preflight.sources.base import Variable, Word
 from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, concatenate, pieces_of, split_last
-from preflight.sources.tables.row import Generated
+from preflight.sources.tables import Generated
 
 #: A range such as `2:40` with more members than this stays unresolved.
 _MAX_RANGE = 16

@@ -19,7 +19,7 @@ from preflight.sources.launchers.claim_builder import ClaimBuilder, count_of, st
 from preflight.sources.launchers.option_parser import text_of
 from preflight.sources.launchers.paths import paths_of, relative
 from preflight.sources.launchers.wrappers import Wrapper
-from preflight.sources.tables.horovodrun import HOROVODRUN
+from preflight.sources.tables import load_table
 
 _ACTIVATE = lazy_pattern(r"(?:source|\.)\s+(?P<folder>\S+)/bin/activate\b")
 #: Variables claimed for one launch; real scripts export a few dozen.
@@ -153,7 +153,7 @@ def state_context(
             references.extend(mpi.state(own, wrapper.scanned, wrapper.word, line, tree))
             if wrapper.name == "horovodrun":
                 state_unknown(own, wrapper.scanned)
-                state_choices(own, wrapper.scanned, HOROVODRUN)
+                state_choices(own, wrapper.scanned, load_table("horovodrun"))
             builder.claims.extend(own.claims)
         elif wrapper.name == "jsrun":
             own = ClaimBuilder("jsrun", line.scope, line.command.condition)

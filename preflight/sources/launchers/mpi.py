@@ -28,7 +28,7 @@ from preflight.sources.launchers.option_parser import (
 from preflight.sources.launchers.paths import paths_of, relative
 from preflight.sources.launchers.slurm import HARMLESS
 from preflight.sources.launchers.started_program import read_program
-from preflight.sources.tables.horovodrun import HOROVODRUN
+from preflight.sources.tables import load_table
 
 #: Characters of a host list that are repeated in the claim about each host.
 _MAX_LIST_LENGTH = 300
@@ -75,7 +75,7 @@ MPI = Table(
     single_dash=True,
 )
 HOROVOD = generated_table(
-    HOROVODRUN,
+    load_table("horovodrun"),
     renamed={"num_proc": "np", "hosts": "host", "min_num_proc": "min_np", "max_num_proc": "max_np"},
     abbreviations=False,
     single_dash=True,

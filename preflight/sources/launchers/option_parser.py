@@ -14,7 +14,7 @@ from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Known, OneOf, Span, Unresolved, Value, alternatives, lift
 from preflight.model.job.symbols import with_affixes
 from preflight.sources.base import NO_VALUE, Word
-from preflight.sources.tables.row import Generated
+from preflight.sources.tables import Generated
 
 #: Words searched for a program after a word that may be several.
 _MAX_WORDS = 200

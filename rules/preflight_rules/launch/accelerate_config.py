@@ -9,8 +9,7 @@ from preflight.model.findings import Fix, Severity
 from preflight.model.job import Claim, Job, Strength, Unresolved
 from preflight.model.job.value import texts
 from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
-from preflight.sources.tables.accelerate_config import ACCELERATE_CONFIG
-from preflight.sources.tables.accelerate_launch import ACCELERATE_LAUNCH
+from preflight.sources.tables import load_table
 from preflight_rules.helpers import distinct, quoted, where
 from preflight_rules.launch.accelerate import Setup, setups
 from preflight_rules.rendezvous.variables import distance
@@ -18,8 +17,6 @@ from preflight_rules.settings.tables import in_range, pinned
 
 #: Read, converted and dropped before the keys are checked (config_args.py, process_config).
 _CONVERTED = frozenset({"fp16", "dynamo_backend"})
-_KEYS = frozenset(row.dest for row in ACCELERATE_CONFIG.rows) | _CONVERTED
-_OPTIONS = frozenset(row.dest for row in ACCELERATE_LAUNCH.rows)
 #: What Accelerate puts before a key of a section that lacks it (launch.py, `_validate_launch_command`).
 _PREFIXES = {"fsdp_config": "fsdp_", "fp8_config": "fp8_", "dynamo_config": "dynamo_"}
 _MAX_SLIPS = 2
@@ -74,7 +71,7 @@ def accelerate_unknown_key(job: Job) -> Iterator[Verdict]:
     Evidence:
         huggingface/accelerate#1935 (why unknown keys are rejected); the keys of eight versions from 0.15 to 1.15.
     """
-    keys = _keys(job)
+    keys, known = _keys(job), _known_keys()
     version = pinned(job, "accelerate")
     for claim in keys:
         if isinstance(claim.value, Unresolved):
@@ -86,10 +83,10 @@ def accelerate_unknown_key(job: Job) -> Iterator[Verdict]:
             near = _similar_key_of_section(section, key)
             if near:
                 yield _misspelt(claim, key, near, section)
-        elif key in _KEYS and not _is_gone(key, version):
+        elif key in known and not _is_gone(key, version):
             yield passed(claim.span.path)
         else:
-            near = _similar_key(key, _KEYS)
+            near = _similar_key(key, known)
             yield failed(
                 claim.span.path,
                 f"{quoted(claim)} is not a key of Accelerate's configuration: `accelerate launch` rejects the file.",
@@ -101,9 +98,13 @@ def accelerate_unknown_key(job: Job) -> Iterator[Verdict]:
         yield not_applicable(job.name, "no Accelerate configuration")
 
 
+def _known_keys() -> frozenset[str]:
+    return load_table("accelerate_config").names() | _CONVERTED
+
+
 def _is_gone(key: str, version: str) -> bool:
     """Whether the release that the job's files pin no longer has the key, or does not have it yet."""
-    row = ACCELERATE_CONFIG.find(key)
+    row = load_table("accelerate_config").find(key)
     return (
         bool(version) and row is not None and key not in _CONVERTED and in_range(version, row.since, row.until) is False
     )
@@ -129,10 +130,10 @@ def _similar_key_of_section(section: str, key: str) -> str:
     """The known option that a key of a section probably misspells."""
     prefix = _PREFIXES.get(section, "")
     full = key if not prefix or key.startswith(prefix.rstrip("_")) else prefix + key
-    if full in _OPTIONS or (section == "deepspeed_config" and key in _KEYS):
+    options = load_table("accelerate_launch").names()
+    if full in options or (section == "deepspeed_config" and key in _known_keys()):
         return ""
-    found = _similar_key(full, _OPTIONS)
-    return found if found else ""
+    return _similar_key(full, options)
 
 
 def _similar_key(key: str, known: frozenset[str]) -> str:

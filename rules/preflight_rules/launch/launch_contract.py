@@ -11,31 +11,22 @@ from preflight.model.job import Claim, Job, Launch, Strength
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import texts
 from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
-from preflight.sources.tables.accelerate_launch import ACCELERATE_LAUNCH
-from preflight.sources.tables.colossalai_run import COLOSSALAI_RUN
-from preflight.sources.tables.composer import COMPOSER
-from preflight.sources.tables.deepspeed_runner import DEEPSPEED_RUNNER
-from preflight.sources.tables.horovodrun import HOROVODRUN
-from preflight.sources.tables.ray_job_submit import RAY_JOB_SUBMIT
-from preflight.sources.tables.ray_start import RAY_START
-from preflight.sources.tables.row import Generated, Row
-from preflight.sources.tables.torch_launch import TORCH_LAUNCH
-from preflight.sources.tables.torchrun import TORCHRUN
+from preflight.sources.tables import Generated, Row, load_table
 from preflight_rules.helpers import quoted, undecided, why_unresolved
 from preflight_rules.settings.tables import in_range, pinned
 
 #: Launchers that stop at an unknown option, with their tables of options.
-_STRICT: dict[str, tuple[Generated, ...]] = {
-    "torchrun": (TORCHRUN,),
-    "torch.distributed.launch": (TORCHRUN, TORCH_LAUNCH),
-    "deepspeed": (DEEPSPEED_RUNNER,),
-    "accelerate": (ACCELERATE_LAUNCH,),
-    "composer": (COMPOSER,),
-    "colossalai": (COLOSSALAI_RUN,),
-    "ray": (RAY_START, RAY_JOB_SUBMIT),
+_STRICT: dict[str, tuple[str, ...]] = {
+    "torchrun": ("torchrun",),
+    "torch.distributed.launch": ("torchrun", "torch_launch"),
+    "deepspeed": ("deepspeed_runner",),
+    "accelerate": ("accelerate_launch",),
+    "composer": ("composer",),
+    "colossalai": ("colossalai_run",),
+    "ray": ("ray_start", "ray_job_submit"),
 }
 #: Programs before a launch whose own options are judged as a launcher's are.
-_STARTERS: dict[str, tuple[Generated, ...]] = {"horovodrun": (HOROVODRUN,)}
+_STARTERS: dict[str, tuple[str, ...]] = {"horovodrun": ("horovodrun",)}
 #: Bounds of numbers, the lower and the upper one, that a program checks after its parser (horovod 0.28,
 #: runner/common/util/config_parser.py).
 _BOUNDS: dict[str, dict[str, tuple[float, float]]] = {
@@ -127,8 +118,10 @@ def _is_known_release(job: Job, table: Generated) -> bool:
 def _tables(launch: Launch, claim: Claim) -> tuple[str, tuple[Generated, ...]]:
     """The program that reads an option, and its tables."""
     if claim.source in _STARTERS:
-        return claim.source, _STARTERS[claim.source]
-    return launch.launcher, _STRICT.get(launch.launcher, ())
+        program, names = claim.source, _STARTERS[claim.source]
+    else:
+        program, names = launch.launcher, _STRICT.get(launch.launcher, ())
+    return program, tuple(map(load_table, names))
 
 
 def _unknown_option(job: Job, launch: Launch, claim: Claim, program: str, tables: tuple[Generated, ...]) -> Verdict:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Plain
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.sources.tables.training_arguments import TRAINING_ARGUMENTS
+from preflight.sources.tables import Row, load_table
 from preflight_rules.helpers import placed, quoted, why_unresolved
 from preflight_rules.settings.conditions import UnknownValue, holds
 from preflight_rules.settings.given import ANY, AUTO, CALL, Given, given
@@ -324,16 +325,16 @@ def trainer_argument_unknown(job: Job) -> Iterator[Verdict]:
 
 
 def _unknown_argument(place: Given, key: str, claim: Claim, version: str, names: NearestNames) -> Verdict | None:
-    row = _ARGUMENTS.get(key)
-    if row is not None and may_have(TRAINING_ARGUMENTS, row, version):
+    row = _arguments().get(key)
+    if row is not None and may_have(load_table("training_arguments"), row, version):
         return None
     nearest = _RENAMED.get(key) or names.nearest(
         claim,
         "TrainingArguments",
         key,
-        lambda: (name for name, other in _ARGUMENTS.items() if not other.until),
+        lambda: (name for name, other in _arguments().items() if not other.until),
     )
-    newest = TRAINING_ARGUMENTS.newest
+    newest = load_table("training_arguments").newest
     return unknown_name(
         place,
         claim,
@@ -354,8 +355,11 @@ _RENAMED = {
     "per_gpu_eval_batch_size": "per_device_eval_batch_size",
     "warmup_ratio": "warmup_steps",
 }
-#: By field; the negation that the parser adds (`--no_tf32`) is one, too.
-_ARGUMENTS = {
-    **{row.dest: row for row in TRAINING_ARGUMENTS.rows},
-    **{spelling[2:]: row for row in TRAINING_ARGUMENTS.rows for spelling in row.spellings if "-" not in spelling[2:]},
-}
+
+
+@functools.cache
+def _arguments() -> dict[str, Row]:
+    """The rows by field; the negation that the parser adds (`--no_tf32`) is one, too."""
+    rows = load_table("training_arguments").rows
+    negated = {spelling[2:]: row for row in rows for spelling in row.spellings if "-" not in spelling[2:]}
+    return {row.dest: row for row in rows} | negated

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Job
 from preflight.model.job.value import texts
-from preflight.sources.tables.row import Generated, Row
+from preflight.sources.tables import Generated, Row
 from preflight_rules.data_tables import table
 from preflight_rules.settings.kinds import Setting
 

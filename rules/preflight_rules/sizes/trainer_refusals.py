@@ -9,7 +9,7 @@ from preflight.model.job import Claim, Job, Known, Launch, Scope, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import texts
 from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
-from preflight.sources.tables.training_arguments import TRAINING_ARGUMENTS
+from preflight.sources.tables import load_table
 from preflight_rules.helpers import certainly_several, distinct, quoted, subjects, undecided
 from preflight_rules.rendezvous.variables import distance
 from preflight_rules.settings.given import given
@@ -74,9 +74,6 @@ def llamafactory_rank_of_the_node_ignored(job: Job) -> Iterator[Verdict]:
         yield not_applicable(job.name, "the job does not start llamafactory-cli on several nodes")
 
 
-_ARGUMENTS = frozenset(row.dest for row in TRAINING_ARGUMENTS.rows)
-
-
 _MIN_LENGTH = 8
 
 
@@ -134,7 +131,7 @@ def trainer_argument_misspelt(job: Job) -> Iterator[Verdict]:
         if not _is_hugging_face_file(job, claim):
             continue
         applicable = True
-        near = "" if name in _ARGUMENTS else _similar_argument(name)
+        near = "" if name in load_table("training_arguments").names() else _similar_argument(name)
         if near:
             yield failed(
                 claim.span.path,
@@ -161,7 +158,8 @@ def _similar_argument(name: str) -> str:
         return ""
     most = 2 if len(name) >= _LONG else 1
     best: tuple[int, str] | None = None
-    for candidate in sorted(row for row in _ARGUMENTS if abs(len(row) - len(name)) <= most):
+    known = load_table("training_arguments").names()
+    for candidate in sorted(row for row in known if abs(len(row) - len(name)) <= most):
         slips = distance(name, candidate, most)
         if 0 < slips <= most and (best is None or slips < best[0]):
             best = (slips, candidate)

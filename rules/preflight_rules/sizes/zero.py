@@ -9,20 +9,16 @@ from preflight.model.job import Claim, Job, Launch, Scope, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
-from preflight.sources.tables.deepspeed_keys import DEEPSPEED_KEYS
-from preflight.sources.tables.deepspeed_offload_optimizer import DEEPSPEED_OFFLOAD_OPTIMIZER
-from preflight.sources.tables.deepspeed_offload_param import DEEPSPEED_OFFLOAD_PARAM
-from preflight.sources.tables.deepspeed_zero import DEEPSPEED_ZERO
-from preflight.sources.tables.row import Generated
+from preflight.sources.tables import Generated, load_table
 from preflight_rules.helpers import placed, quoted, subjects, undecided
 from preflight_rules.rendezvous.variables import distance
 from preflight_rules.settings.tables import in_range, pinned, settings
 
 #: The table of each section; these readers stop at an unknown key.
-_STRICT: dict[str, Generated] = {
-    "zero_optimization": DEEPSPEED_ZERO,
-    "zero_optimization.offload_optimizer": DEEPSPEED_OFFLOAD_OPTIMIZER,
-    "zero_optimization.offload_param": DEEPSPEED_OFFLOAD_PARAM,
+_STRICT = {
+    "zero_optimization": "deepspeed_zero",
+    "zero_optimization.offload_optimizer": "deepspeed_offload_optimizer",
+    "zero_optimization.offload_param": "deepspeed_offload_param",
 }
 #: Keys of releases older than the tables.
 _OLD = frozenset(
@@ -135,7 +131,7 @@ def deepspeed_key_unknown(job: Job) -> Iterator[Verdict]:
         if (known is None and section and model is None) or (section, key) in _OLD:
             continue
         applicable = True
-        table = known or DEEPSPEED_KEYS
+        table = load_table(known or "deepspeed_keys")
         names = _names(table, section)
         if key in names or (not section and key in _SECTIONS) or key.startswith(("_", "//", "#")):
             yield passed(job.name)
@@ -158,7 +154,8 @@ def deepspeed_key_unknown(job: Job) -> Iterator[Verdict]:
         if section and left_out:
             yield passed(job.name)
             continue
-        sure = section and applies and (near or in_range(version, "", DEEPSPEED_KEYS.newest) if version else near)
+        newest = load_table("deepspeed_keys").newest
+        sure = section and applies and (near or in_range(version, "", newest) if version else near)
         yield failed(
             job.name,
             f"{quoted(claim)} is not a key of {section or 'a DeepSpeed configuration'}"
