@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from preflight._util.hostnames import is_loopback
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job, Known
 from preflight.model.nodes import HEAD_PAUSED
@@ -92,7 +92,7 @@ def _node_text(record: NodeRecord) -> str:
 
 
 #: What the agent, or Python in a probe, reports on a node that cannot start processes or threads.
-_NO_PROCESS = lazy_pattern(r"cannot start a process|can't start new thread|Resource temporarily unavailable")
+_NO_PROCESS = re.compile(r"cannot start a process|can't start new thread|Resource temporarily unavailable")
 #: Kinds of missing facts that are not an answer of the node. The others say that something is not there, not permitted,
 #: or depends on something else.
 _UNANSWERED = ("crashed", "timeout", "cancelled")

@@ -14,12 +14,12 @@ clock, a file, the network or a log. One decorated function with a docstring is 
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import TYPE_CHECKING, TypeAlias
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.spans import MAX_SNIPPET_LENGTH
 from preflight.model.findings import PROFILES, Command, Confidence, Edit, Evidence, Fix, Location, Severity, Status
 from preflight.model.job import Claim, Job, Launch, Note, Span
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from preflight.model.recording import Facts, Fleet
     from preflight.model.requests import Request
 
-_ID = lazy_pattern(r"[A-Z]{3}[0-9]{3}")
-_NAME = lazy_pattern(r"[a-z0-9]+(-[a-z0-9]+)*")
+_ID = re.compile(r"[A-Z]{3}[0-9]{3}")
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 #: A positional parameter of a shell script or function: `$1`, `${2:-x}`.
-_PARAMETER = lazy_pattern(r"\$\{?\d")
+_PARAMETER = re.compile(r"\$\{?\d")
 
 _MATURITIES = ("preview", "stable")
 _FIXES = ("none", "safe", "unsafe")

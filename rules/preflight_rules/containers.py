@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Scope, Unresolved
 from preflight.model.job.claim import job_value
@@ -15,27 +14,25 @@ from preflight.plugins.authoring import Verdict, failed, not_applicable, passed,
 from preflight_rules.helpers import certainly_several, joined, nodes_spanned, placed, quoted
 
 #: Words in an image name for a build with or without accelerator support.
-_ACCELERATED = lazy_pattern(
-    r"cuda|cu\d{2,3}\b|nvidia|nvcr\.io|rocm|(?:^|[-_/:.])gpu(?:$|[-_/:.\d])|cudnn|megatron|nemo"
-)
+_ACCELERATED = re.compile(r"cuda|cu\d{2,3}\b|nvidia|nvcr\.io|rocm|(?:^|[-_/:.])gpu(?:$|[-_/:.\d])|cudnn|megatron|nemo")
 #: Signs of NVIDIA's GPUs alone; an image for AMD's brings its own ROCm, and Apptainer mounts their device files anyway.
-_NVIDIA = lazy_pattern(r"cuda|cu\d{2,3}\b|nvidia|nvcr\.io|cudnn")
-_NO_ACCELERATOR = lazy_pattern(r"(?:^|[-_/:.])(?:cpu|xpu|tpu|neuron\w*)(?:$|[-_/:.\d])")
+_NVIDIA = re.compile(r"cuda|cu\d{2,3}\b|nvidia|nvcr\.io|cudnn")
+_NO_ACCELERATOR = re.compile(r"(?:^|[-_/:.])(?:cpu|xpu|tpu|neuron\w*)(?:$|[-_/:.\d])")
 #: Usual names of training programs.
-_TRAINING = lazy_pattern(
+_TRAINING = re.compile(
     r"(?:^|[\s/])(?:torchrun|deepspeed|horovodrun|colossalai|composer|fleetrun)\b|\baccelerate launch\b"
     r"|torch\.distributed\.(?:run|launch)|paddle\.distributed\.launch"
     r"|\bpython[\d.]*\s(?:.*\s)?\S*(?:train|finetune|fine_tune|pretrain|sft|dpo|grpo)\w*\.py|\S*train\w*\.(?:sh|bash)\b"
 )
-_OTHER_WORK = lazy_pattern(
+_OTHER_WORK = re.compile(
     r"pip3? install|pytest|unittest|--help\b|setup\.py|mypy|ruff|\bdownload|preprocess|tokeniz|export"
 )
 #: Options and words that show that the program needs CUDA.
-_CUDA_WORDS = lazy_pattern(r"\bcuda\b|\bnccl\b|--gpus?[= ]|--num[_-]gpus|--fp16|--bf16|--nproc[_-]per[_-]node")
-_SHELLS = lazy_pattern(r"(?:/\S*/)?(?:ba|z|da|k)?sh(?:\s+-[il]+)?$")
+_CUDA_WORDS = re.compile(r"\bcuda\b|\bnccl\b|--gpus?[= ]|--num[_-]gpus|--fp16|--bf16|--nproc[_-]per[_-]node")
+_SHELLS = re.compile(r"(?:/\S*/)?(?:ba|z|da|k)?sh(?:\s+-[il]+)?$")
 _SMALL_SHM_MIB = 256
 #: Loader workers on a line that is not a launch: their batches use /dev/shm too.
-_WORKERS = lazy_pattern(r"--(?:num[-_]|data[-_]?loader[-_])?(?:data[-_])?workers[ =](\d{1,9})\b")
+_WORKERS = re.compile(r"--(?:num[-_]|data[-_]?loader[-_])?(?:data[-_])?workers[ =](\d{1,9})\b")
 
 
 def _containers(job: Job) -> Iterator[tuple[Claim, Scope, Launch | None]]:

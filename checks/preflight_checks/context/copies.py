@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import InputFile, Job, is_whole_number
 from preflight.model.recording import Facts, Fleet
@@ -26,13 +25,13 @@ _STARTED_FROM_ONE = ("deepspeed", "mpirun", "horovodrun", "pdsh", "fabric", "sru
 #: Kinds of files that start ranks and may contain the name of their node.
 _START_FILES = ("shell", "hostfile", "makefile", "dotenv", "requirements")
 #: Settings that determine the number of samples and steps, and the layout of ranks.
-_SIZES = lazy_pattern(
+_SIZES = re.compile(
     r"batch|accumulat|world.?size|nnodes|num.?nodes|nproc|gpus|num.?machines|num.?processes|parallel|"
     r"stage|seq.*len|max.?steps|train.?steps|epochs?$|num.?workers|trainers|servers|shards?$|slots",
     re.IGNORECASE,
 )
 #: A start script may contain these, and differ between nodes for that reason.
-_PER_NODE_SETTINGS = lazy_pattern(r"(node|machine|local|host)?_?-?(rank|id|index)$|port$", re.IGNORECASE)
+_PER_NODE_SETTINGS = re.compile(r"(node|machine|local|host)?_?-?(rank|id|index)$|port$", re.IGNORECASE)
 _MICRO = (
     "train_micro_batch_size_per_gpu",
     "micro_batch_size",

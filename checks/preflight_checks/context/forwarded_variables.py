@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet
@@ -18,7 +18,7 @@ from preflight_checks.requirements.claims import known_text
 from preflight_checks.requirements.hosts import fold, nodes_share_machine
 
 #: Variables whose absence on other nodes changes how ranks communicate or compute.
-_RELEVANT_VARIABLES = lazy_pattern(
+_RELEVANT_VARIABLES = re.compile(
     r"(NCCL|RCCL|GLOO|UCX|UCC|FI|TP|HOROVOD|TORCH|PYTORCH|CUDA|CUBLAS|OMP|MKL|PADDLE|FLAGS|DMLC|MASTER|WORLD|HF|TRANSFORMERS)_"
     r"|LD_LIBRARY_PATH$|LD_PRELOAD$|PYTHONPATH$|PYTHONHASHSEED$|WORLD_SIZE$|XLA_FLAGS$"
 )

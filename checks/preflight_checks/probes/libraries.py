@@ -8,7 +8,6 @@ import glob
 import os
 import re
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.agent import command
 from preflight.agent.record import ANNOTATED, dataclass
 from preflight.agent.wire import ProbeUnavailable
@@ -23,7 +22,7 @@ if ANNOTATED:
 #: ld.so(8): searched last.
 DEFAULT_FOLDERS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/lib/*-linux-gnu", "/usr/lib/*-linux-gnu")
 LOAD_S = 3.0
-_VERSION_IN_NAME = lazy_pattern(r"\.so\.(\d+\.\d+(?:\.\d+)*)$")
+_VERSION_IN_NAME = re.compile(r"\.so\.(\d+\.\d+(?:\.\d+)*)$")
 
 
 @dataclass(frozen=True)

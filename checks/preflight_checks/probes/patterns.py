@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.agent.record import ANNOTATED
 
 if ANNOTATED:
@@ -12,9 +12,9 @@ if ANNOTATED:
 
 #: A pattern may expand to more; no folder has that many shards.
 MAX_NAMES = 50000
-_BRACES = lazy_pattern(r"\{([^{}]*)\}")
-_RANGE = lazy_pattern(r"^(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?$")
-_LETTERS = lazy_pattern(r"^([A-Za-z])\.\.([A-Za-z])$")
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"^(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?$")
+_LETTERS = re.compile(r"^([A-Za-z])\.\.([A-Za-z])$")
 _MAX_LIST_BYTES = 4 << 20
 
 

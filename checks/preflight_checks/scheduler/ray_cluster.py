@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Cluster, Facts, Fleet
@@ -17,7 +17,7 @@ from preflight_checks.requirements.version_numbers import short_version
 
 #: Claims that show that a job runs on Ray.
 _QUANTITIES = ("ray_role", "ray_bundle", "ray_train_worker_gpus", "ray_submit_address", "ray_num_gpus")
-_PART = lazy_pattern(r"(\S+) ([0-9.]+)")
+_PART = re.compile(r"(\S+) ([0-9.]+)")
 #: Labels of nodes under KubeRay's or Ray's autoscaler, which may add larger nodes.
 _AUTOSCALER_LABELS = ("ray.io/node-group", "ray.io/node-type-name")
 

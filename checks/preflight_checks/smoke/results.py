@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
@@ -20,7 +20,7 @@ from reference_trainer.collective.steps import MAX_LOSS_RATIO, TOLERANCE
 from reference_trainer.common.oracle import Mismatch
 
 #: A rank as text.
-_RANK = lazy_pattern(r"[0-9]{1,10}")
+_RANK = re.compile(r"[0-9]{1,10}")
 #: Steps after which a correct run has learned the built-in task to some degree.
 _LEARNING_STEPS = 5
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
@@ -29,7 +29,7 @@ NO_ROOM = MIB
 TARGET_SHARE, OTHERS_SHARE = 0.02, 0.1
 #: A small file takes a healthy server milliseconds; checkpoints are many of them.
 SLOW_WRITE_S = 2.0
-_NUMBERS = lazy_pattern(r" \([^()]*\)")
+_NUMBERS = re.compile(r" \([^()]*\)")
 
 
 def _plan_usable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
@@ -20,7 +20,7 @@ from preflight_checks.storage.destinations import is_shared
 #: Temporary files of compilers, logs and sockets need more free space than this.
 MIN_FREE_BYTES = 100 * MIB
 #: `meta-llama/Llama-2-7b-hf`, and neither a path nor an address.
-_ON_THE_HUB = lazy_pattern(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")
+_ON_THE_HUB = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")
 _WORDS = {
     "home": "the home directory",
     "triton": "Triton's cache",

@@ -13,7 +13,6 @@ import re
 from typing import Any, NamedTuple
 
 from preflight._util.budget import spend
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.formats.structured import Kind, Member, Node
 from preflight.sources.kubernetes.conditions import holds
 from preflight.sources.tables import FOLDER
@@ -29,7 +28,7 @@ _NAMES = {
 }
 _RANGES = {"int32": 2**31, "int64": 2**63}
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-_PLACEHOLDER = lazy_pattern(r"\$[A-Za-z_{(]|\{\{|<[A-Za-z][^<>]*>|@\w+@|%\w+%|^_*[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+_*$")
+_PLACEHOLDER = re.compile(r"\$[A-Za-z_{(]|\{\{|<[A-Za-z][^<>]*>|@\w+@|%\w+%|^_*[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+_*$")
 _MAX_QUOTED = 12
 #: Refusals of one object that are listed; more of them say nothing new.
 _MAX_REFUSALS = 40

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from preflight._util.budget import truncate
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Known, Plain, Reference, Strength, Unresolved, Value, as_int, lift
 from preflight.sources.base import LaunchLine, Reading, Tree, Word
 from preflight.sources.launchers.claim_builder import ClaimBuilder, as_text
@@ -81,10 +80,10 @@ HOROVOD = generated_table(
     single_dash=True,
 )
 #: Options of only one family of MPI; `_PROGRAMS` has the programs of each.
-_OPEN_MPI = lazy_pattern(
+_OPEN_MPI = re.compile(
     r"--?(?:g?mca|prtemca|pmixmca|x|allow-run-as-root|npernode|pernode|tag-output|report-bindings|oversubscribe)\b"
 )
-_HYDRA = lazy_pattern(r"--?(?:genv|env|genvall|genvlist|ppn|perhost|f|hosts|iface|rmk|bootstrap|print-rank-map)\b")
+_HYDRA = re.compile(r"--?(?:genv|env|genvall|genvlist|ppn|perhost|f|hosts|iface|rmk|bootstrap|print-rank-map)\b")
 _PROGRAMS = {
     "orterun": "openmpi",
     "prterun": "openmpi",

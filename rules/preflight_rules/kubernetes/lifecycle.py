@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Unresolved
 from preflight.model.job.value import numbers, texts
@@ -14,13 +13,13 @@ from preflight_rules.helpers import certainly_several, placed, quoted, undecided
 from preflight_rules.kubernetes.workloads import Workload, workloads
 
 #: Labels of spot and preemptible nodes.
-_SPOT = lazy_pattern(
+_SPOT = re.compile(
     r"cloud\.google\.com/gke-(?:spot|preemptible|provisioning)=(?:true|spot)|eks\.amazonaws\.com/capacityType=SPOT"
     r"|karpenter\.sh/capacity-type=spot|kubernetes\.azure\.com/scalesetpriority=spot|(?:.*/)?(?:lifecycle|capacity)=.*spot"
     r"|(?:.*/)?(?:spot|preemptible)=true",
     re.IGNORECASE,
 )
-_RESUMES = lazy_pattern(r"resume|checkpoint|ckpt|save|restore|load|snapshot|output[_-]dir", re.IGNORECASE)
+_RESUMES = re.compile(r"resume|checkpoint|ckpt|save|restore|load|snapshot|output[_-]dir", re.IGNORECASE)
 _ALLOWED = frozenset(("Never", "OnFailure"))
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Fix, Severity
 from preflight.model.job import Claim, Job, Strength, Unresolved
 from preflight.model.job.value import texts
@@ -223,8 +223,8 @@ def _keys_beside_finding(setup: Setup, file: Claim, refused: list[Claim], *, onl
 
 
 #: `mixed_precision: no` and `gpu_ids: 0` as YAML reads them: false, and a number.
-_FALSE = lazy_pattern(r"[\"']?mixed_precision[\"']?\s*:\s*(?:no|No|NO|off|Off|OFF|false|False|FALSE)")
-_NUMBER = lazy_pattern(r"[\"']?gpu_ids[\"']?\s*:\s*\d+")
+_FALSE = re.compile(r"[\"']?mixed_precision[\"']?\s*:\s*(?:no|No|NO|off|Off|OFF|false|False|FALSE)")
+_NUMBER = re.compile(r"[\"']?gpu_ids[\"']?\s*:\s*\d+")
 
 
 @rule(

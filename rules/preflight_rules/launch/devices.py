@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Severity
 from preflight.model.job import Job
 from preflight.model.job.claim import job_value
@@ -16,9 +15,9 @@ from preflight_rules.launch.gpus import processes
 
 _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 #: A MIG instance by its id, or by GPU and instance numbers.
-_INSTANCE = lazy_pattern(r"MIG-\S+", re.IGNORECASE)
+_INSTANCE = re.compile(r"MIG-\S+", re.IGNORECASE)
 #: Scheduler names of MIG profiles: `3g.40gb`, `nvidia_a100_3g.20gb`, `1g.10gb.me`.
-_PROFILE = lazy_pattern(r"(?:.*[_-])?[1-7]g\.\d+gb.*")
+_PROFILE = re.compile(r"(?:.*[_-])?[1-7]g\.\d+gb.*")
 
 
 @rule(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.job.claim import job_value
@@ -14,7 +13,7 @@ from preflight.plugins.authoring import Verdict, failed, not_applicable, passed,
 from preflight_rules.helpers import placed, quoted, undecided
 
 #: horovod/runner/common/util/hosts.py, parse_hosts_and_slots.
-_HOST = lazy_pattern(r"[\w.-]+:[0-9]+")
+_HOST = re.compile(r"[\w.-]+:[0-9]+")
 
 
 def _horovod_launches(job: Job) -> Iterator[Launch]:

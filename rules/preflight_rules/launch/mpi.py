@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.job.claim import job_value
@@ -14,7 +13,7 @@ from preflight.plugins.authoring import Verdict, failed, not_applicable, passed,
 from preflight_rules.helpers import SCHEDULERS, certainly_several, counted, joined, placed, quoted, undecided
 
 #: Variables of communication libraries, which must be the same on all ranks.
-_LIBRARY_VARIABLES = lazy_pattern(
+_LIBRARY_VARIABLES = re.compile(
     r"env\.(?:NCCL|GLOO|UCX|FI|RCCL|HOROVOD|TORCH_NCCL)_\w+|env\.(?:MASTER_ADDR|MASTER_PORT|LD_LIBRARY_PATH)"
 )
 
@@ -334,7 +333,7 @@ def _exported(job: Job, launch: Launch, passed_on: Claim) -> list[Claim]:
 
 
 #: Interfaces that every host has and that do not reach other hosts.
-_LOCAL = lazy_pattern(r"(?:lo|lo0|docker\d*|virbr\d*|br-[0-9a-f]+|veth\w*|cni\d*|flannel\S*|cali\w*|127\..*)")
+_LOCAL = re.compile(r"(?:lo|lo0|docker\d*|virbr\d*|br-[0-9a-f]+|veth\w*|cni\d*|flannel\S*|cali\w*|127\..*)")
 
 
 @rule(
@@ -456,4 +455,4 @@ def mpirun_as_root(job: Job) -> Iterator[Verdict]:
         yield not_applicable(job.name, "no mpirun is known to run as root")
 
 
-_USER = lazy_pattern(r"\s(?:-u|--user)[\s=]")
+_USER = re.compile(r"\s(?:-u|--user)[\s=]")

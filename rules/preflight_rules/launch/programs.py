@@ -6,7 +6,6 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job, Known, Launch
 from preflight.model.job.value import texts
@@ -17,7 +16,7 @@ from preflight_rules.helpers import distinct, placed, quoted, why_unresolved
 _PYTHON_LAUNCHERS = frozenset(("torchrun", "torch.distributed.launch", "deepspeed", "accelerate", "paddle"))
 #: Launchers whose variables for a rank are known.
 _TORCH_LAUNCHERS = frozenset(("torchrun", "torch.distributed.launch"))
-_OPTION = lazy_pattern(r"--[A-Za-z][\w.-]*")
+_OPTION = re.compile(r"--[A-Za-z][\w.-]*")
 #: Ends of the names of files that Python cannot run.
 _DATA = (".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".txt", ".md", ".csv", ".jsonl", ".parquet")
 

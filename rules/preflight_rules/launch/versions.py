@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Span, Unresolved
 from preflight.model.job.value import texts
@@ -22,7 +21,7 @@ from preflight_rules.helpers import (
     where,
 )
 
-_PACKAGE = lazy_pattern(r"(?P<name>[a-z0-9][a-z0-9-]*)(?P<version>.*)")
+_PACKAGE = re.compile(r"(?P<name>[a-z0-9][a-z0-9-]*)(?P<version>.*)")
 #: Frameworks whose releases change the protocol between ranks or the checkpoint format.
 _PROTOCOL_FRAMEWORKS = frozenset(
     (
@@ -31,11 +30,11 @@ _PROTOCOL_FRAMEWORKS = frozenset(
     )
 )
 #: The official images whose tag begins with the release of the framework in them.
-_IMAGE = lazy_pattern(
+_IMAGE = re.compile(
     r"\b(?P<name>pytorch/pytorch|paddlepaddle/paddle|tensorflow/tensorflow):v?(?P<version>\d+\.\d+(?:\.\d+)?)(?=-|$)"
 )
 _OF_IMAGE = {"pytorch/pytorch": "torch", "paddlepaddle/paddle": "paddlepaddle", "tensorflow/tensorflow": "tensorflow"}
-_IMAGE_CUDA = lazy_pattern(r"(?:nvidia/cuda:|-cuda)(?P<cuda>\d{1,2}\.\d)")
+_IMAGE_CUDA = re.compile(r"(?:nvidia/cuda:|-cuda)(?P<cuda>\d{1,2}\.\d)")
 #: Packages that compile against the installed CUDA toolkit and require the release that torch was built for.
 _COMPILING = frozenset({"deepspeed", "flash-attn", "apex", "transformer-engine", "xformers"})
 _COMPANIONS = ("torchvision", "torchaudio")

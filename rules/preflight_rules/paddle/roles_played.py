@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Fix, Severity
 from preflight.model.job import Claim, Job, Launch, Scope, Unresolved
 from preflight.model.job.claim import job_value
@@ -16,7 +16,7 @@ from preflight_rules.paddle.server_lists import endpoints, place_of
 #: The roles that fleet's role maker accepts in TRAINING_ROLE (paddle/distributed/fleet/base/role_maker.py, 2.6).
 _ROLES = ("TRAINER", "PSERVER", "HETER_TRAINER", "COORDINATOR")
 #: An image of PaddlePaddle's own repository and its release (`paddlepaddle/paddle:3.2.0-gpu-cuda12.6`).
-_OFFICIAL = lazy_pattern(r"paddlepaddle/paddle:v?(\d+(?:\.\d+)+(?:rc\d+|b\d+)?)")
+_OFFICIAL = re.compile(r"paddlepaddle/paddle:v?(\d+(?:\.\d+)+(?:rc\d+|b\d+)?)")
 #: The first release whose wheels have no parameter server (PaddlePaddle/Paddle#73999).
 _FIRST_WITHOUT = "3.1.1"
 

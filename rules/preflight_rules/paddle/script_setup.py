@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job, Launch
 from preflight.model.job.claim import job_value
@@ -246,7 +246,7 @@ def distributed_option_with_one_trainer(job: Job) -> Iterator[Verdict]:
         yield not_applicable(job.name, "no launch with PADDLE_TRAINERS_NUM requests distributed training")
 
 
-_DISTRIBUTED = lazy_pattern(r"--(?:use_|is_)?dist(?:ributed)?(?:=(?:1|true|True))?")
+_DISTRIBUTED = re.compile(r"--(?:use_|is_)?dist(?:ributed)?(?:=(?:1|true|True))?")
 
 
 def _distributed_option(launch: Launch) -> str:
@@ -329,8 +329,8 @@ def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
 
 
 #: Releases whose launcher chooses its mode by the wheel, and options by which a launch chooses it.
-_OLD_LAUNCHER = lazy_pattern(r"2\.[012](?:\.|$)")
-_STATES_MODE = lazy_pattern(
+_OLD_LAUNCHER = re.compile(r"2\.[012](?:\.|$)")
+_STATES_MODE = re.compile(
     r"--(?:servers|server_num|workers|worker_num|ips|nproc_per_node|run_mode|backend|http_port)\b"
 )
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from preflight._util.hostnames import is_loopback
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Known, Launch
 from preflight.model.job.claim import job_value
@@ -15,11 +15,11 @@ from preflight_rules.helpers import host_of, quoted, starting_file, undecided, w
 from preflight_rules.paddle.server_lists import endpoints
 
 #: Names of scripts that each start one node: trainer0.sh, worker-1.sh, node2.sh.
-_NUMBERED = lazy_pattern(r"(?:.*[-_.])?(?:node|worker|trainer|machine|host|rank)[-_]?\d+\.\w+")
+_NUMBERED = re.compile(r"(?:.*[-_.])?(?:node|worker|trainer|machine|host|rank)[-_]?\d+\.\w+")
 #: Commands that wait.
-_WAIT_COMMANDS = lazy_pattern(r"\b(?:sleep|wait|nc|timeout)\b")
+_WAIT_COMMANDS = re.compile(r"\b(?:sleep|wait|nc|timeout)\b")
 #: The end of a background command.
-_BACKGROUND = lazy_pattern(r"(?<![&>])&(?![&>\d])")
+_BACKGROUND = re.compile(r"(?<![&>])&(?![&>\d])")
 
 
 def _role(job: Job, launch: Launch) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job
 from preflight.model.job.value import texts
@@ -14,10 +14,10 @@ from preflight_rules.rendezvous.identities import address_in_force
 
 #: What no host name or address contains, and what it shows.
 _FAULTS = (
-    (lazy_pattern(r"[^@\s]+@[^@\s]+"), "carries a user name, as for ssh"),
-    (lazy_pattern(r"[A-Za-z][A-Za-z0-9+.-]*://\S+"), "is a URL"),
-    (lazy_pattern(r"(?:\S+[,;]\s*)+\S+"), "is a list of hosts"),
-    (lazy_pattern(r"\S+(?:\s+\S+)+"), "holds several words"),
+    (re.compile(r"[^@\s]+@[^@\s]+"), "carries a user name, as for ssh"),
+    (re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+"), "is a URL"),
+    (re.compile(r"(?:\S+[,;]\s*)+\S+"), "is a list of hosts"),
+    (re.compile(r"\S+(?:\s+\S+)+"), "holds several words"),
 )
 
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 
 from preflight._util.hostnames import is_loopback
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch, Relation, Strength, Value, strongest
 from preflight.model.job.claim import job_value
@@ -220,11 +219,11 @@ def _with_value(claim: Claim, host: str) -> str:
 
 
 #: The start of a double-quoted assignment in a script.
-_ASSIGNED = lazy_pattern(r"\s*(?:export\s+)?[A-Za-z_]\w*=\"[^\"]*$")
+_ASSIGNED = re.compile(r"\s*(?:export\s+)?[A-Za-z_]\w*=\"[^\"]*$")
 
 
 #: `bash -c 'cd work; `: single quotes leave expansion to that shell.
-_SINGLE_QUOTED = lazy_pattern(r"\b(?:ba|da|z)?sh\s+(?:-\w+\s+)*-\w*c\s+'[^']*$")
+_SINGLE_QUOTED = re.compile(r"\b(?:ba|da|z)?sh\s+(?:-\w+\s+)*-\w*c\s+'[^']*$")
 
 
 def evaluated_on_each_node(launch: Launch) -> bool | None:

@@ -6,7 +6,6 @@ import fnmatch
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Scope
 from preflight.model.job.value import numbers, texts
@@ -17,8 +16,8 @@ from preflight_rules.rendezvous.interfaces import filters, names
 
 _PREFIX = "env."
 #: Interfaces that usually carry VLANs, named with a number added: bond0.2093.
-_CARRIER = lazy_pattern(r"(?:bond|team)\d+")
-_HCA = lazy_pattern(r"((?:mlx|hfi|bnxt_re|irdma|rdma)\w*?_?)(\d{1,9})(?::\d+)?")
+_CARRIER = re.compile(r"(?:bond|team)\d+")
+_HCA = re.compile(r"((?:mlx|hfi|bnxt_re|irdma|rdma)\w*?_?)(\d{1,9})(?::\d+)?")
 #: From this number of nodes on, reproducing a failure costs more than the log of the first one.
 _MANY_NODES = 8
 

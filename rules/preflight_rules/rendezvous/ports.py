@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Span, as_int, refused_number
 from preflight.model.job.claim import job_value
@@ -27,11 +26,11 @@ from preflight_rules.helpers import (
 
 _MAX_PORT = 65535
 #: Placeholders for a port: `<port>`, `master_port`, `YOUR_PORT`, `xxxx`.
-_PLACEHOLDER = lazy_pattern(r"<.*>|\[.*\]|\{.*\}|\w+_port|port_\w+|[xX]{2,}", re.IGNORECASE)
+_PLACEHOLDER = re.compile(r"<.*>|\[.*\]|\{.*\}|\w+_port|port_\w+|[xX]{2,}", re.IGNORECASE)
 #: `xxx.xxx.xxx.xxx:port`: a placeholder for a whole endpoint.
-_PLACEHOLDER_HOST = lazy_pattern(r"[xX*]{1,4}(?:\.[xX*]{1,4}){3}:|<[^<>]*>:|\bip:", re.IGNORECASE)
+_PLACEHOLDER_HOST = re.compile(r"[xX*]{1,4}(?:\.[xX*]{1,4}){3}:|<[^<>]*>:|\bip:", re.IGNORECASE)
 #: The script keeps the value that it is given.
-_WITH_DEFAULT = lazy_pattern(r"environ\.get|getenv")
+_WITH_DEFAULT = re.compile(r"environ\.get|getenv")
 #: Ports below this can only be bound by root (net.ipv4.ip_unprivileged_port_start, Linux's default).
 _FIRST_UNPRIVILEGED = 1024
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Fix, Severity
 from preflight.model.job import Claim, Job, Launch, Strength
 from preflight.model.job.claim import job_value
@@ -27,7 +26,7 @@ _PREFIX = "env."
 #: Prefixes of variables that belong to a library.
 _LIBRARIES = ("NCCL_", "TORCH_", "GLOO_", "PADDLE_", "CUDA_", "FLAGS_", "TP_SOCKET", "PYTORCH_")
 #: Misspellings of these prefixes.
-_NEAR_LIBRARIES = lazy_pattern(r"N?C?CC?L_|NCLL_|NCC_|NNCL_|CUDA[A-Z]|CUD_|GLO_|TROCH_")
+_NEAR_LIBRARIES = re.compile(r"N?C?CC?L_|NCLL_|NCC_|NNCL_|CUDA[A-Z]|CUD_|GLO_|TROCH_")
 #: Shorter names are too similar to each other to guess a misspelling.
 _MIN_LENGTH = 10
 #: A misspelt name of this length or more may have two typing errors, a shorter one only one.

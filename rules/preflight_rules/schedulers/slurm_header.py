@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Scope
 from preflight.model.job.claim import job_value
@@ -15,7 +14,7 @@ from preflight_rules.helpers import counted, placed, quoted, undecided
 from preflight_rules.schedulers.steps import steps
 
 #: Forms of --time (sbatch manual): minutes[:seconds], hours:minutes:seconds, days-hours[:minutes[:seconds]].
-_TIME = lazy_pattern(r"-?\d+(?::\d+){0,2}|\d+-\d+(?::\d+){0,2}|(?i:infinite|unlimited)|0")
+_TIME = re.compile(r"-?\d+(?::\d+){0,2}|\d+-\d+(?::\d+){0,2}|(?i:infinite|unlimited)|0")
 #: Numbers that are common as hours and unlikely as minutes.
 _HOURS = ("24", "36", "48", "72", "96", "168")
 

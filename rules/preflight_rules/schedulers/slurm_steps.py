@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Known, Scope, Unresolved
 from preflight.model.job.claim import job_value
@@ -14,7 +14,7 @@ from preflight_rules.helpers import certainly_one, certainly_several, placed, qu
 from preflight_rules.schedulers.steps import Step, steps
 
 #: Values of --gpu-bind that give each task one GPU.
-_ONE_EACH = lazy_pattern(r"(?:verbose,)?(?:single:1|per_task:1|closest)$")
+_ONE_EACH = re.compile(r"(?:verbose,)?(?:single:1|per_task:1|closest)$")
 #: Frameworks that use the local rank as device index.
 _BY_LOCAL_RANK = ("--deepspeed", "--deepspeed_config", "--local_rank", "--local-rank")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Scope
 from preflight.model.job.claim import job_value
@@ -15,17 +14,17 @@ from preflight_rules.helpers import certainly_several, nodes_spanned, placed, qu
 from preflight_rules.sizes.parallel_sizes import setups
 
 #: Usual names of partitions whose jobs may be preempted.
-_PREEMPTIBLE = lazy_pattern(
+_PREEMPTIBLE = re.compile(
     r"(?:^|[-_.])(?:preempt(?:ible|able|ed)?|spot|scaveng(?:e|er)?|interruptible|lowprio)(?:$|[-_.])"
 )
 _SPOT_LABELS = (
-    lazy_pattern(r"cloud\.google\.com/gke-(?:spot|preemptible)=true"),
-    lazy_pattern(r"eks\.amazonaws\.com/capacityType=SPOT"),
-    lazy_pattern(r"karpenter\.sh/capacity-type=spot"),
-    lazy_pattern(r"kubernetes\.azure\.com/scalesetpriority=spot"),
+    re.compile(r"cloud\.google\.com/gke-(?:spot|preemptible)=true"),
+    re.compile(r"eks\.amazonaws\.com/capacityType=SPOT"),
+    re.compile(r"karpenter\.sh/capacity-type=spot"),
+    re.compile(r"kubernetes\.azure\.com/scalesetpriority=spot"),
 )
 #: Words of a command line for a checkpoint to resume from.
-_RESUME_WORDS = lazy_pattern(r"resum|restor|load|ckpt|checkpoint|restart|auto_|requeue|snapshot|--save", re.IGNORECASE)
+_RESUME_WORDS = re.compile(r"resum|restor|load|ckpt|checkpoint|restart|auto_|requeue|snapshot|--save", re.IGNORECASE)
 
 
 @rule(

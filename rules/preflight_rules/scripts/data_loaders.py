@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Unresolved
 from preflight.model.job.claim import job_value
@@ -14,7 +13,7 @@ from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicabl
 from preflight_rules.helpers import distinct, quoted, ranks_started, subjects, undecided, where, why_unresolved
 from preflight_rules.scripts.script_facts import runs_program, started_files
 
-_EVALUATION = lazy_pattern(r"val|test|eval|dev|infer|predict", re.IGNORECASE)
+_EVALUATION = re.compile(r"val|test|eval|dev|infer|predict", re.IGNORECASE)
 
 
 @rule(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import NamedTuple
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Job
 from preflight.model.job.value import texts
 from preflight.sources.tables import Generated, Row
@@ -35,9 +35,9 @@ _DISTRIBUTIONS = {
     **dict.fromkeys(("lightning", "lightning_cli", "pytorch-lightning"), ("lightning", "pytorch-lightning")),
     **dict.fromkeys(("lightning_fabric", "lightning-fabric"), ("lightning", "lightning-fabric")),
 }
-_ITEM = lazy_pattern(r"\.item\d{1,4}(?=\.|$)")
-_PATH = lazy_pattern(r"\.[/~][^.]*")
-_PINNED = lazy_pattern(r"([a-z0-9][a-z0-9-]*)==(\d{1,6}(?:\.\d{1,6}){0,3}).*")
+_ITEM = re.compile(r"\.item\d{1,4}(?=\.|$)")
+_PATH = re.compile(r"\.[/~][^.]*")
+_PINNED = re.compile(r"([a-z0-9][a-z0-9-]*)==(\d{1,6}(?:\.\d{1,6}){0,3}).*")
 
 
 class Refusal(NamedTuple):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Known, Launch, Scope, Strength, Unresolved
 from preflight.model.job.claim import job_value
@@ -243,7 +243,7 @@ def activation_checkpointing_twice(job: Job) -> Iterator[Verdict]:
 
 
 #: `fsdp_sharding_strategy: 3`.
-_BARE_NUMBER = lazy_pattern(r"[:=\s][\"']?[1-5][\"']?$")
+_BARE_NUMBER = re.compile(r"[:=\s][\"']?[1-5][\"']?$")
 
 
 #: Settings that version 2 of FSDP passes over.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job
 from preflight.model.job.claim import job_value
@@ -23,7 +23,7 @@ _SUPPORTED_PRECISIONS = {
 _SINCE_2_1 = ("16-true", "bf16-true")
 #: Older spellings of the same (lightning/fabric/connector.py, `_convert_precision_to_unified_args`).
 _OLD = {"16": "16-mixed", "bf16": "bf16-mixed", "32": "32-true", "64": "64-true", "None": "32-true"}
-_VERSION = lazy_pattern(r"(?:lightning|pytorch-lightning)(?:==|>=|~=|>)(\d{1,9})\.(\d{1,9})")
+_VERSION = re.compile(r"(?:lightning|pytorch-lightning)(?:==|>=|~=|>)(\d{1,9})\.(\d{1,9})")
 
 
 @rule(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Scope, Unresolved, is_whole_number
 from preflight.model.job.claim import job_value
@@ -16,11 +16,11 @@ from preflight_rules.sizes.batch import data_parallel_ranks
 from preflight_rules.sizes.batch_sizes import configured, given_to_trainer, uses_hugging_face
 
 #: Usual names of scripts' own options: samples of one rank, and accumulated steps.
-_OF_ONE_RANK = lazy_pattern(
+_OF_ONE_RANK = re.compile(
     r"--(?:per[-_](?:device|gpu|replica|rank|card)[-_](?:train[-_])?batch[-_]?size"
     r"|(?:train[-_]|micro[-_])*batch[-_]?size[-_]per[-_](?:device|gpu|replica|rank|card))"
 )
-_ADDED_UP = lazy_pattern(
+_ADDED_UP = re.compile(
     r"--(?:grad(?:ient)?s?[-_]acc(?:um(?:ulat(?:e|ion))?)?[-_]?(?:steps?|iters?|batches)?"
     r"|accum(?:ulat(?:e|ion))?[-_](?:grad(?:ient)?s?[-_])?(?:steps?|iters?|batches))"
 )
