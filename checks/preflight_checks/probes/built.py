@@ -6,12 +6,9 @@ import importlib.util
 import os
 import re
 import time
+from typing import Any, BinaryIO, Dict, List, Optional, Set
 
-from preflight.agent.record import ANNOTATED
 from preflight_checks.probes.distributions import version_of
-
-if ANNOTATED:
-    from typing import Any, BinaryIO, Dict, List, Optional, Set
 
 #: Distributions by framework; the first that is installed counts.
 NAMES = {

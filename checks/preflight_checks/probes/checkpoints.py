@@ -8,11 +8,8 @@ from __future__ import annotations
 import errno
 import os
 import re
-
-from preflight.agent.record import ANNOTATED, dataclass, field
-
-if ANNOTATED:
-    from typing import Any, Dict, List, Set, Tuple
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Set, Tuple
 
 #: The number of names in one folder that are examined; a checkpoint has a few for each rank.
 MAX_NAMES = 20000

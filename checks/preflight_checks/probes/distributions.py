@@ -8,11 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-
-from preflight.agent.record import ANNOTATED
-
-if ANNOTATED:
-    from typing import Dict, Optional, Sequence, Tuple
+from typing import Dict, Optional, Sequence, Tuple
 
 _FOLDER = re.compile(r"^(?P<name>[^-]+(?:-(?=\D)[^-]+)*?)-(?P<version>\d[^-]*)(?:-.*)?\.(?:dist|egg)-info$")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import time
+from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from preflight.agent import command
-from preflight.agent.record import dataclass, field
 from preflight.agent.wire import ProbeUnavailable
 
 KMSG = "/dev/kmsg"

@@ -7,17 +7,13 @@ import functools
 import glob
 import os
 import re
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from preflight.agent import command
-from preflight.agent.record import ANNOTATED, dataclass
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.elf import Dynamic
-from preflight_checks.probes.isolated import run_isolated
-
-if ANNOTATED:
-    from typing import Any, Callable, Dict, List, Optional, Tuple
-
-    from preflight_checks.probes.isolated import Send
+from preflight_checks.probes.isolated import Send, run_isolated
 
 #: ld.so(8): searched last.
 DEFAULT_FOLDERS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/lib/*-linux-gnu", "/usr/lib/*-linux-gnu")

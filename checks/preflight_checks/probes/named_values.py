@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
+from typing import Any, Dict, Iterator, List, Tuple
 
 from preflight._util.secret_names import is_secret
-from preflight.agent.record import ANNOTATED
-
-if ANNOTATED:
-    import ast
-    from typing import Any, Dict, Iterator, List, Tuple
 
 #: The number of values that are kept of one file.
 MAX_VALUES = 400

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-
-from preflight.agent.record import ANNOTATED
-
-if ANNOTATED:
-    from typing import Iterator, List, Optional
+from typing import Iterator, List, Optional
 
 #: A pattern may expand to more; no folder has that many shards.
 MAX_NAMES = 50000
