@@ -17,7 +17,7 @@ from preflight.reporters.output import replace_file
 INDEX = "README.md"
 #: The table of what checks observe; its name differs from every area's, which has three letters.
 COSTS = "CHECKS.md"
-_HEADING = re.compile(rf"^({'|'.join(HEADINGS)}):[ \t]*", re.MULTILINE)
+_HEADING = re.compile(rf"^({'|'.join((*HEADINGS, 'Evidence'))}):[ \t]*", re.MULTILINE)
 _CODE = re.compile(r"(`+[^`]*`+)")
 _BADGES = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "info"}
 _HEADER = "<!-- Written by `make site` from the docstrings; edit those. -->"

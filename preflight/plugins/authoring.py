@@ -40,7 +40,9 @@ _MATURITIES = ("preview", "stable")
 _FIXES = ("none", "safe", "unsafe")
 
 #: The docstring of every rule and check has these headings, in this order.
-HEADINGS = ("What it checks", "Why it matters", "Example", "Fix", "Known limits", "Evidence")
+HEADINGS = ("What it checks", "Why it matters", "Example", "Fix", "Known limits")
+#: A public issue (`owner/repo#1`), a URL, or a text; or what one of them is or says, and the issue or URL.
+Citation: TypeAlias = str | tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class _Metadata:
     since: str = "0.1"
     stage: str = "preview"
     fix: str = "none"
-    evidence: Sequence[str]
+    evidence: Sequence[Citation]
 
     @property
     def area(self) -> str:
@@ -86,7 +88,8 @@ class Meta(_Metadata):
     """Metadata of a rule or check.
 
     `profile` is the least strict profile in which it runs: `gate` (only what stops a job), `default`, `pedantic`.
-    `stage` is `preview` until its false-alarm rate is known, then `stable`. `doc` is its docstring.
+    `stage` is `preview` until its false-alarm rate is known, then `stable`. `doc` is its docstring with the evidence
+    as its last section.
     """
 
     doc: str
@@ -95,7 +98,18 @@ class Meta(_Metadata):
 def _meta(described: _Metadata, function: Callable[..., object]) -> Meta:
     value = {item.name: getattr(described, item.name) for item in fields(_Metadata)}
     value["needs"], value["evidence"] = tuple(described.needs), tuple(described.evidence)
-    return Meta(**value, doc=function.__doc__ or "")
+    doc = function.__doc__ or ""
+    # Before the closing quotes stands the indentation of the headings.
+    indent = "\n" + doc[len(doc.rstrip()) :].rpartition("\n")[2]
+    citations = f";{indent}    ".join(map(_format_citation, described.evidence))
+    return Meta(**value, doc=f"{doc.rstrip()}\n{indent}Evidence:{indent}    {citations}\n" if doc else "")
+
+
+def _format_citation(citation: Citation) -> str:
+    if isinstance(citation, str):
+        return citation
+    title, where = citation
+    return f"{title}: {where}" if "://" in where else f"{where} ({title})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,10 @@ def _text(claims: tuple[Claim, ...]) -> str:
     "container-started-without-gpus",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("NVIDIA/nvidia-docker#400", "https://docs.docker.com/engine/containers/gpu/"),
+    evidence=(
+        "NVIDIA/nvidia-docker#400",
+        ('Docker documentation, "GPU access"', "https://docs.docker.com/engine/containers/gpu/"),
+    ),
 )
 def container_started_without_gpus(job: Job) -> Iterator[Verdict]:
     """A training container that needs GPUs is started without any.
@@ -74,9 +77,6 @@ def container_started_without_gpus(job: Job) -> Iterator[Verdict]:
     Known limits:
         A host can make the NVIDIA runtime the default of all containers, which nothing in the files shows: hence
         medium confidence. A training command whose image and options name no accelerator is left alone.
-
-    Evidence:
-        NVIDIA/nvidia-docker#400; Docker documentation, "GPU access".
     """
     applicable = False
     for claim, scope, launch in _containers(job):
@@ -139,7 +139,11 @@ def _wants_gpus(job: Job, claim: Claim, scope: Scope, launch: Launch | None) -> 
     "container-shared-memory-default",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("NVIDIA/nccl#290", "NVIDIA/nccl#342", "https://docs.docker.com/reference/cli/docker/container/run/"),
+    evidence=(
+        "NVIDIA/nccl#290",
+        "NVIDIA/nccl#342",
+        ("Docker documentation of `--shm-size`", "https://docs.docker.com/reference/cli/docker/container/run/"),
+    ),
 )
 def container_shared_memory_default(job: Job) -> Iterator[Verdict]:
     """Several ranks or loader workers share a container's default /dev/shm of 64 MiB.
@@ -161,9 +165,6 @@ def container_shared_memory_default(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A default set in the daemon's configuration (default-shm-size) is not seen.
-
-    Evidence:
-        NVIDIA/nccl#290, NVIDIA/nccl#342; Docker documentation of `--shm-size`.
     """
     applicable = False
     for claim, scope, launch in _containers(job):
@@ -250,7 +251,10 @@ def _several_ranks(job: Job, launch: Launch) -> Claim | None:
     "container-network-hides-ranks",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("horovod/horovod#1408", "https://docs.docker.com/engine/network/drivers/bridge/"),
+    evidence=(
+        "horovod/horovod#1408",
+        ('Docker documentation, "Bridge network driver"', "https://docs.docker.com/engine/network/drivers/bridge/"),
+    ),
 )
 def container_network_hides_ranks(job: Job) -> Iterator[Verdict]:
     """A launch over several nodes runs in containers on Docker's bridge network, which other nodes cannot reach.
@@ -271,9 +275,6 @@ def container_network_hides_ranks(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A default network of the daemon other than the bridge is not seen.
-
-    Evidence:
-        horovod/horovod#1408; Docker documentation, "Bridge network driver".
     """
     applicable = False
     for claim, scope, launch in _containers(job):
@@ -324,9 +325,6 @@ def rdma_devices_without_locked_memory(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A daemon that raises the limit for all containers (default-ulimits) is not seen.
-
-    Evidence:
-        NVIDIA/nccl-tests#206, openucx/ucx#8229.
     """
     applicable = False
     for claim, scope, _ in _containers(job):
@@ -378,9 +376,6 @@ def container_without_rdma_devices(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A runtime that passes the devices to every container is not seen.
-
-    Evidence:
-        NVIDIA/nccl#952 and #451, pytorch/pytorch#111424.
     """
     applicable = False
     for claim, scope, launch in _containers(job):

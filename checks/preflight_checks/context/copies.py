@@ -160,8 +160,6 @@ def sizes_differ_between_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator
 
     Known limits: numbers are compared by name; values that a program computes are not. Start scripts may differ in
     ranks and ports.
-
-    Evidence: deepspeedai/DeepSpeed#6914, huggingface/accelerate#2818, Lightning-AI/pytorch-lightning#13498.
     """
     yield from _not_comparable(job, fleet, facts, "sizes")
     observed = _comparable(facts)
@@ -252,8 +250,6 @@ def job_files_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: the working directory has to be known (--directory, or the job with --trust-job). BAT030 reports sizes
     that differ. Start scripts and host files are compared with what was linted on the first node; a shell file that
     differs on a few nodes, or is missing there, is a warning.
-
-    Evidence: deepspeedai/DeepSpeed#1603, deepspeedai/DeepSpeed#4370, NVIDIA/Megatron-LM#35.
     """
     yield from _not_comparable(job, fleet, facts, "the job's files")
     observed = _comparable(facts)
@@ -379,8 +375,6 @@ def code_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: at most 1500 files; hidden folders, installed packages and program output are skipped. A home
     directory is not searched.
-
-    Evidence: deepspeedai/DeepSpeed#4370, NVIDIA/nccl#1328.
     """
     yield from _not_comparable(job, fleet, facts, "code")
     observed = _comparable(facts)

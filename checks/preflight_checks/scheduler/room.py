@@ -146,8 +146,6 @@ def gang_does_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
 
     Known limits: taints, affinities between pods, volumes and quotas are not checked. If a pool is autoscaled (by its
     labels), or nodes are cordoned or not ready, it is a warning.
-
-    Evidence: kubernetes-sigs/kueue#2796, kubeflow/trainer#165, kubeflow/pytorch-operator#186.
     """
     nothing, cluster = _not_judged(job, fleet), _kubernetes(fleet)
     if nothing is not None or cluster is None:
@@ -229,8 +227,6 @@ def gang_starts_in_part(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     Fix: a gang scheduler (`schedulerName`, a PodGroup, a queue of Kueue), or wait for free resources.
 
     Known limits: free resources change by the minute; priorities, taints and quotas are not checked.
-
-    Evidence: kubeflow/trainer#165, kubernetes-sigs/kueue#2796.
     """
     nothing, cluster = _not_judged(job, fleet), _kubernetes(fleet)
     if nothing is not None or cluster is None:

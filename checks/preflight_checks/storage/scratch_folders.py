@@ -65,8 +65,6 @@ def temporary_folder(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: remove leftovers of earlier runs from it, or set TMPDIR to a folder with space.
 
     Known limits: the space that is needed depends on what is compiled and logged.
-
-    Evidence: huggingface/open-r1#488, NVIDIA/pix2pixHD#67, pytorch/pytorch#171411.
     """
     observed, missing = _observed_folders(facts, "temporary")
     yield from missing_facts(facts, scratch, "folders for temporary files") if missing else ()
@@ -164,8 +162,6 @@ def cache_folder(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: `export HOME=...`; `export TRITON_CACHE_DIR=/tmp/triton-$USER-$SLURM_JOB_ID`.
 
     Known limits: whether the job compiles anything is not known.
-
-    Evidence: PrimeIntellect-ai/prime-rl#2305, triton-lang/triton#11512, deepspeedai/DeepSpeed#5323.
     """
     kinds = _kinds(job)
     if not kinds:
@@ -256,8 +252,6 @@ def offline_model(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: `huggingface-cli download owner/name` with HF_HOME on a file system that all nodes share.
 
     Known limits: whether all files of a snapshot are there is not known; DAT011 checks a path given instead of a name.
-
-    Evidence: huggingface/optimum-neuron#535, Stability-AI/stablediffusion#412.
     """
     models = _models(job)
     if not models:

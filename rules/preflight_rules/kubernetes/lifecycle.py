@@ -29,7 +29,12 @@ _ALLOWED = frozenset(("Never", "OnFailure"))
     severity=Severity.ERROR,
     fix="unsafe",
     profile="gate",
-    evidence=("https://kubernetes.io/docs/concepts/workloads/controllers/job/",),
+    evidence=(
+        (
+            'Kubernetes documentation, "Jobs" ("Only a RestartPolicy equal to Never or OnFailure is allowed")',
+            "https://kubernetes.io/docs/concepts/workloads/controllers/job/",
+        ),
+    ),
 )
 def job_restart_policy_rejected(job: Job) -> Iterator[Verdict]:
     """A Job's pods have a restart policy that Kubernetes rejects.
@@ -48,9 +53,6 @@ def job_restart_policy_rejected(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A missing policy may come from an overlay or a template, so it is a warning.
-
-    Evidence:
-        Kubernetes documentation, "Jobs" ("Only a RestartPolicy equal to Never or OnFailure is allowed").
     """
     applicable = False
     for workload in workloads(job):
@@ -92,7 +94,12 @@ def job_restart_policy_rejected(job: Job) -> Iterator[Verdict]:
     "completion-index-without-indexed-mode",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("https://kubernetes.io/docs/tasks/job/indexed-parallel-processing-static/",),
+    evidence=(
+        (
+            'Kubernetes documentation, "Indexed Job for parallel processing with static work assignment"',
+            "https://kubernetes.io/docs/tasks/job/indexed-parallel-processing-static/",
+        ),
+    ),
 )
 def completion_index_without_indexed_mode(job: Job) -> Iterator[Verdict]:
     """A Job's ranks use a completion index that its pods do not have.
@@ -112,9 +119,6 @@ def completion_index_without_indexed_mode(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only launch lines in the manifest are judged.
-
-    Evidence:
-        Kubernetes documentation, "Indexed Job for parallel processing with static work assignment".
     """
     applicable = False
     for workload in workloads(job):
@@ -151,7 +155,12 @@ def _uses_index(job: Job, launch: str) -> Claim | None:
     "single-node-volume-on-several-pods",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("https://kubernetes.io/docs/concepts/storage/persistent-volumes/#access-modes",),
+    evidence=(
+        (
+            'Kubernetes documentation, "Persistent volumes: access modes"',
+            "https://kubernetes.io/docs/concepts/storage/persistent-volumes/#access-modes",
+        ),
+    ),
 )
 def single_node_volume_on_several_pods(job: Job) -> Iterator[Verdict]:
     """Several pods of one job mount a volume that only one node or one pod may mount.
@@ -172,9 +181,6 @@ def single_node_volume_on_several_pods(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Pods that all fit on one node can share a ReadWriteOnce volume.
-
-    Evidence:
-        Kubernetes documentation, "Persistent volumes: access modes".
     """
     applicable = False
     modes = {
@@ -217,8 +223,8 @@ def single_node_volume_on_several_pods(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
-        "https://cloud.google.com/kubernetes-engine/docs/concepts/spot-vms",
-        "https://docs.pytorch.org/docs/stable/elastic/run.html",
+        ('GKE documentation, "Spot VMs"', "https://cloud.google.com/kubernetes-engine/docs/concepts/spot-vms"),
+        ('torchrun documentation ("checkpoint")', "https://docs.pytorch.org/docs/stable/elastic/run.html"),
     ),
 )
 def preemptible_nodes_without_resume(job: Job) -> Iterator[Verdict]:
@@ -241,9 +247,6 @@ def preemptible_nodes_without_resume(job: Job) -> Iterator[Verdict]:
     Known limits:
         A script may save and resume with no argument at all: a warning of medium confidence, a hint where the
         command line is not seen.
-
-    Evidence:
-        GKE documentation, "Spot VMs"; torchrun documentation ("checkpoint").
     """
     applicable = False
     for workload in workloads(job):

@@ -46,7 +46,10 @@ def _keys(job: Job) -> tuple[Claim, ...]:
     severity=Severity.ERROR,
     fix="unsafe",
     profile="gate",
-    evidence=("huggingface/accelerate#1935",),
+    evidence=(
+        ("why unknown keys are rejected", "huggingface/accelerate#1935"),
+        "the keys of eight versions from 0.15 to 1.15",
+    ),
 )
 def accelerate_unknown_key(job: Job) -> Iterator[Verdict]:
     """A configuration of Accelerate holds a key that Accelerate does not know.
@@ -67,9 +70,6 @@ def accelerate_unknown_key(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A key that only a newer or older version has is accepted. In a section the finding is a warning.
-
-    Evidence:
-        huggingface/accelerate#1935 (why unknown keys are rejected); the keys of eight versions from 0.15 to 1.15.
     """
     keys, known = _keys(job), _known_keys()
     version = pinned(job, "accelerate")
@@ -152,7 +152,11 @@ def _similar_key(key: str, known: frozenset[str]) -> str:
     "accelerate-keys-beside-deepspeed-file",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("huggingface/accelerate#941", "CarperAI/trlx#316", "yuvalkirstain/PickScore#2"),
+    evidence=(
+        ("introduced", "huggingface/accelerate#941"),
+        "CarperAI/trlx#316",
+        ("observed", "yuvalkirstain/PickScore#2"),
+    ),
 )
 def accelerate_keys_beside_deepspeed_file(job: Job) -> Iterator[Verdict]:
     """A configuration names a DeepSpeed file and repeats settings that belong in that file.
@@ -175,9 +179,6 @@ def accelerate_keys_beside_deepspeed_file(job: Job) -> Iterator[Verdict]:
     Known limits:
         mixed_precision in a configuration that no launch of the job names is a warning, because `--mixed_precision`
         on the command line lets it pass.
-
-    Evidence:
-        huggingface/accelerate#941 (introduced), CarperAI/trlx#316, yuvalkirstain/PickScore#2 (observed).
     """
     applicable = False
     reported: set[object] = set()
@@ -233,7 +234,7 @@ _NUMBER = re.compile(r"[\"']?gpu_ids[\"']?\s*:\s*\d+")
     severity=Severity.ERROR,
     fix="safe",
     profile="gate",
-    evidence=("huggingface/accelerate#1386", "Ziems/arbor#156"),
+    evidence=("huggingface/accelerate#1386", ("both with the traceback", "Ziems/arbor#156")),
 )
 def accelerate_value_needs_quotation_marks(job: Job) -> Iterator[Verdict]:
     """YAML reads a value of Accelerate's configuration as a type that Accelerate does not expect.
@@ -255,9 +256,6 @@ def accelerate_value_needs_quotation_marks(job: Job) -> Iterator[Verdict]:
         The option on the command line overrides the file's value, and then nothing is reported. In a
         configuration that no launch of the job names it is a warning for that reason. A bare `no` is always a warning:
         versions 0.19 to 0.33 accept it, earlier and later ones stop.
-
-    Evidence:
-        huggingface/accelerate#1386 and Ziems/arbor#156 (both with the traceback).
     """
     applicable = False
     for setup in setups(job):
@@ -295,7 +293,7 @@ def accelerate_value_needs_quotation_marks(job: Job) -> Iterator[Verdict]:
     profile="gate",
     evidence=(
         "https://huggingface.co/docs/accelerate/usage_guides/deepspeed",
-        "https://huggingface.co/docs/transformers/deepspeed",
+        ("Accelerate's and transformers' guides to DeepSpeed", "https://huggingface.co/docs/transformers/deepspeed"),
     ),
 )
 def precision_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
@@ -318,9 +316,6 @@ def precision_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         What a script computes for itself is not seen.
-
-    Evidence:
-        Accelerate's and transformers' guides to DeepSpeed.
     """
     applicable = False
     scopes = [(launch.id, launch.scope, launch) for launch in job.launches]

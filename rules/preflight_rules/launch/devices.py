@@ -26,7 +26,10 @@ _PROFILE = re.compile(r"(?:.*[_-])?[1-7]g\.\d+gb.*")
     severity=Severity.WARNING,
     evidence=(
         "pytorch/pytorch#130181",
-        "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/#cuda-device-enumeration",
+        (
+            "NVIDIA MIG user guide, CUDA device enumeration",
+            "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/#cuda-device-enumeration",
+        ),
     ),
 )
 def several_mig_instances_for_one_process(job: Job) -> Iterator[Verdict]:
@@ -49,9 +52,6 @@ def several_mig_instances_for_one_process(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A script that gives each child process its own instance is reported too.
-
-    Evidence:
-        pytorch/pytorch#130181; NVIDIA MIG user guide, CUDA device enumeration.
     """
     applicable = False
     seen: set[str] = set()

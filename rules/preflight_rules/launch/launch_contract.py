@@ -65,8 +65,8 @@ _MISSPELLING_SIMILARITY = 0.8
     fix="unsafe",
     profile="gate",
     evidence=(
-        "https://docs.python.org/3/library/argparse.html",
-        "https://docs.pytorch.org/docs/stable/elastic/run.html",
+        ("Python documentation, argparse", "https://docs.python.org/3/library/argparse.html"),
+        ("torchrun documentation", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
         "huggingface/accelerate#1489",
     ),
 )
@@ -89,9 +89,6 @@ def launcher_option_unknown(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         The tables are those of the versions that the message names. Options that the caller adds are not known.
-
-    Evidence:
-        Python documentation, argparse; torchrun documentation; huggingface/accelerate#1489.
     """
     applicable = False
     for launch in job.launches:
@@ -172,8 +169,8 @@ _COUNTED = {
     severity=Severity.ERROR,
     profile="gate",
     evidence=(
-        "https://huggingface.co/docs/accelerate/package_reference/cli",
-        "https://docs.pytorch.org/docs/stable/elastic/run.html",
+        ("accelerate documentation (command line)", "https://huggingface.co/docs/accelerate/package_reference/cli"),
+        ("torchrun documentation", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
     ),
 )
 def launcher_option_value_refused(job: Job) -> Iterator[Verdict]:
@@ -194,9 +191,6 @@ def launcher_option_value_refused(job: Job) -> Iterator[Verdict]:
     Known limits:
         The words are those of the launcher versions that `preflight` knows; a newer one may accept more, so a word that
         resembles none of them is a warning unless the job's files pin a known release.
-
-    Evidence:
-        accelerate documentation (command line); torchrun documentation.
     """
     applicable = False
     for launch in job.launches:
@@ -302,7 +296,10 @@ _POSSIBLE = {
     "launcher-option-behind-program",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("https://docs.pytorch.org/docs/stable/elastic/run.html", "hiyouga/LlamaFactory#1683"),
+    evidence=(
+        ("torchrun documentation (usage)", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
+        "hiyouga/LlamaFactory#1683",
+    ),
 )
 def launcher_option_behind_program(job: Job) -> Iterator[Verdict]:
     """A launcher option comes after the program, so the program gets it instead of the launcher.
@@ -323,9 +320,6 @@ def launcher_option_behind_program(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         If the program's own parser cannot be followed, only options that hardly any program has are reported.
-
-    Evidence:
-        torchrun documentation (usage); hiyouga/LlamaFactory#1683.
     """
     applicable = False
     for launch in job.launches:
@@ -388,7 +382,7 @@ _EXCEPTIONS = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
         "ray-project/ray#14350",
         "tensorflow/tensorflow#24887",
         "tensorflow/tensorflow#15274",
-        "https://github.com/grpc/grpc/blob/master/doc/environment_variables.md",
+        ("gRPC, environment variables", "https://github.com/grpc/grpc/blob/master/doc/environment_variables.md"),
     ),
 )
 def proxy_without_exceptions(job: Job) -> Iterator[Verdict]:
@@ -411,9 +405,6 @@ def proxy_without_exceptions(job: Job) -> Iterator[Verdict]:
     Known limits:
         Newer Ray turns proxies off for gRPC, but not for the dashboard and `ray job submit`. Whether `no_proxy` holds
         the right hosts is not judged; torch's TCP store and NCCL use no proxy.
-
-    Evidence:
-        ray-project/ray#14350, tensorflow/tensorflow#24887, tensorflow/tensorflow#15274; gRPC, environment variables.
     """
     applicable = False
     for launch in job.launches:

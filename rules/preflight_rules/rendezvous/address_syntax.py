@@ -26,7 +26,13 @@ _FAULTS = (
     "rendezvous-address-is-no-host",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("huggingface/accelerate#1317", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
+    evidence=(
+        "huggingface/accelerate#1317",
+        (
+            "torchrun documentation (master_addr is a host name or address)",
+            "https://docs.pytorch.org/docs/stable/elastic/run.html",
+        ),
+    ),
 )
 def rendezvous_address_is_no_host(job: Job) -> Iterator[Verdict]:
     """The rendezvous address is written in a way that no host name has.
@@ -46,9 +52,6 @@ def rendezvous_address_is_no_host(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only addresses that are written out are judged.
-
-    Evidence:
-        huggingface/accelerate#1317; torchrun documentation (master_addr is a host name or address).
     """
     applicable = False
     for launch in job.launches:

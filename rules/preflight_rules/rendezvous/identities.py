@@ -65,12 +65,7 @@ def backends(job: Job, launch: Launch) -> frozenset[str]:
     "rendezvous-on-loopback",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=(
-        "pytorch/pytorch#73656",
-        "pytorch/pytorch#76367",
-        "pytorch/pytorch#107021",
-        "pytorch/pytorch#79388",
-    ),
+    evidence=("pytorch/pytorch#73656", "pytorch/pytorch#76367", "pytorch/pytorch#107021", "pytorch/pytorch#79388"),
 )
 def rendezvous_on_loopback(job: Job) -> Iterator[Verdict]:
     """The rendezvous address of several nodes is loopback or unspecified, so each node reaches only itself.
@@ -96,9 +91,6 @@ def rendezvous_on_loopback(job: Job) -> Iterator[Verdict]:
         Only reported where more than one node is certain, and not for node 0 where the lines of the other nodes name
         another address. Nor where one script starts several nodes side by side on its own machine. A host name that
         resolves to loopback on its own node is a matter for `preflight check`.
-
-    Evidence:
-        pytorch/pytorch#73656, #76367, #107021, #79388.
     """
     applicable = False
     for launch in job.launches:
@@ -277,9 +269,6 @@ def rendezvous_address_differs_per_node(job: Job) -> Iterator[Verdict]:
     Known limits:
         The same words directly under srun, without a shell in between, are expanded once by the batch script and are
         correct.
-
-    Evidence:
-        hiyouga/LlamaFactory#7326, pytorch/pytorch#79388.
     """
     applicable = False
     for launch in job.launches:

@@ -41,8 +41,14 @@ _FIRST_UNPRIVILEGED = 1024
     severity=Severity.ERROR,
     profile="gate",
     evidence=(
-        "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.TCPStore",
-        "https://docs.kernel.org/networking/ip-sysctl.html",
+        (
+            "torch.distributed.TCPStore documentation",
+            "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.TCPStore",
+        ),
+        (
+            "Linux ip-sysctl documentation (ip_unprivileged_port_start)",
+            "https://docs.kernel.org/networking/ip-sysctl.html",
+        ),
     ),
 )
 def port_invalid(job: Job) -> Iterator[Verdict]:
@@ -64,9 +70,6 @@ def port_invalid(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Port 0 means "any free one" to a launch on one node and is only wrong with several.
-
-    Evidence:
-        torch.distributed.TCPStore documentation; Linux ip-sysctl documentation (ip_unprivileged_port_start).
     """
     seen = False
     for subject, scope, launch in subjects(job):
@@ -147,9 +150,6 @@ def port_shared_by_concurrent_launches(job: Job) -> Iterator[Verdict]:
         Launches one after the other may share a port. Those with disjoint GPUs look like commands for several
         terminals, which is information; without disjoint GPUs only background starts are compared. Different files
         are not. Port 0 means "any free port" and is never shared.
-
-    Evidence:
-        thu-coai/CDial-GPT#103, meta-llama/llama-cookbook#186, NVIDIA/Megatron-LM#343.
     """
     users = [(launch, *_port_and_devices(job, launch)) for launch in job.launches]
     applicable = False
@@ -222,7 +222,10 @@ _EPHEMERAL = (32768, 60999)
     "port-among-ephemeral-ones",
     severity=Severity.INFO,
     confidence=Confidence.MEDIUM,
-    evidence=("https://docs.kernel.org/networking/ip-sysctl.html", "pytorch/pytorch#126510"),
+    evidence=(
+        ("Linux ip-sysctl documentation (ip_local_port_range)", "https://docs.kernel.org/networking/ip-sysctl.html"),
+        "pytorch/pytorch#126510",
+    ),
 )
 def port_among_ephemeral_ones(job: Job) -> Iterator[Verdict]:
     """A fixed rendezvous port is in the range that Linux uses for outgoing connections.
@@ -242,9 +245,6 @@ def port_among_ephemeral_ones(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A port derived from the job id is not judged. A site's own range is not known.
-
-    Evidence:
-        Linux ip-sysctl documentation (ip_local_port_range); pytorch/pytorch#126510.
     """
     applicable = False
     for subject, scope, launch in subjects(job):

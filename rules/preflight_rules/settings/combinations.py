@@ -66,10 +66,14 @@ def _combinations() -> tuple[_Combination, ...]:
     profile="gate",
     evidence=(
         "https://docs.pytorch.org/docs/stable/data.html",
-        "https://docs.python.org/3/library/multiprocessing.html",
+        (
+            "Documentation of torch.utils.data and of Python's multiprocessing",
+            "https://docs.python.org/3/library/multiprocessing.html",
+        ),
         "deepspeedai/DeepSpeed#6793",
         "huggingface/transformers#1081",
         "PaddlePaddle/PaddleNLP#6938",
+        "each row names its own source",
     ),
 )
 def combination_refused(job: Job) -> Iterator[Verdict]:
@@ -94,10 +98,6 @@ def combination_refused(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A part that stands under a condition makes the finding a warning. What a library does inside is not seen.
-
-    Evidence:
-        Documentation of torch.utils.data and of Python's multiprocessing; deepspeedai/DeepSpeed#6793,
-        huggingface/transformers#1081, PaddlePaddle/PaddleNLP#6938; each row names its own source.
     """
     applicable = False
     seen: set[tuple[str, str, int]] = set()

@@ -56,8 +56,11 @@ _FRAMEWORKS = {
     severity=Severity.ERROR,
     profile="gate",
     evidence=(
-        "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/zero/config.py",
-        "https://docs.pydantic.dev/latest/concepts/conversion_table/",
+        (
+            "DeepSpeed's models (zero/config.py, zero/offload_config.py, precision_config.py)",
+            "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/zero/config.py",
+        ),
+        ("pydantic's conversion table", "https://docs.pydantic.dev/latest/concepts/conversion_table/"),
     ),
 )
 def setting_value_refused(job: Job) -> Iterator[Verdict]:
@@ -81,9 +84,6 @@ def setting_value_refused(job: Job) -> Iterator[Verdict]:
         Types and bounds are those of the release that the table names; what only newer releases reject is a warning
         unless the job's files pin one of them. Where autotuning is enabled, a list holds the values that it tries, and
         they are not judged.
-
-    Evidence:
-        DeepSpeed's models (zero/config.py, zero/offload_config.py, precision_config.py); pydantic's conversion table.
     """
     applicable = False
     seen: set[tuple[str, int, int]] = set()
@@ -178,9 +178,15 @@ def _is_read(place: Given, setting: Setting) -> bool:
     severity=Severity.ERROR,
     profile="gate",
     evidence=(
-        "https://huggingface.co/docs/transformers/main_classes/trainer",
-        "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/config.py",
-        "https://github.com/huggingface/accelerate/blob/v1.10.1/src/accelerate/commands/launch.py",
+        ("The documentation of TrainingArguments", "https://huggingface.co/docs/transformers/main_classes/trainer"),
+        (
+            "runtime/config.py of DeepSpeed",
+            "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/config.py",
+        ),
+        (
+            "commands/launch.py of Accelerate",
+            "https://github.com/huggingface/accelerate/blob/v1.10.1/src/accelerate/commands/launch.py",
+        ),
     ),
 )
 def settings_refused_together(job: Job) -> Iterator[Verdict]:
@@ -202,9 +208,6 @@ def settings_refused_together(job: Job) -> Iterator[Verdict]:
     Known limits:
         What a script sets after it has created the object is not seen. A condition that holds only for some releases is
         a warning unless the job's files pin a release.
-
-    Evidence:
-        The documentation of TrainingArguments; runtime/config.py of DeepSpeed; commands/launch.py of Accelerate.
     """
     applicable = False
     seen: set[tuple[str, int, str]] = set()
@@ -270,7 +273,13 @@ def _range(row: Refusal) -> str:
     "trainer-argument-unknown",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("https://huggingface.co/docs/transformers/main_classes/trainer",),
+    evidence=(
+        (
+            "transformers' documentation of TrainingArguments",
+            "https://huggingface.co/docs/transformers/main_classes/trainer",
+        ),
+        "the fields of TrainingArguments at versions 4.36, 4.57 and 5.24",
+    ),
 )
 def trainer_argument_unknown(job: Job) -> Iterator[Verdict]:
     """Hugging Face's trainer is given an argument that it does not have.
@@ -292,9 +301,6 @@ def trainer_argument_unknown(job: Job) -> Iterator[Verdict]:
     Known limits:
         Without a pinned release, a name that some release has is accepted, and one that resembles none is a warning.
         Classes derived from TrainingArguments have fields of their own, and are not judged.
-
-    Evidence:
-        transformers' documentation of TrainingArguments; its fields at versions 4.36, 4.57 and 5.24.
     """
     applicable = False
     seen: set[tuple[str, int, int]] = set()

@@ -108,7 +108,14 @@ _OFF = frozenset(("0", "n", "no", "false", "off", ""))
     "setting-unknown",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("https://github.com/hiyouga/LLaMA-Factory/blob/v0.9.3/src/llamafactory/hparams/parser.py",),
+    evidence=(
+        (
+            "hparams/parser.py of LLaMA-Factory and its arguments at seven releases from 0.7.1 to 0.9.5",
+            "https://github.com/hiyouga/LLaMA-Factory/blob/v0.9.3/src/llamafactory/hparams/parser.py",
+        ),
+        "TRL's configurations at up to seven releases from 0.12.2 to 1.16.0",
+        "Lightning's arguments at seven releases from 1.5.10 to 2.6.6",
+    ),
 )
 def setting_unknown(job: Job) -> Iterator[Verdict]:
     """A configuration has a key that its framework does not know and stops at.
@@ -133,10 +140,6 @@ def setting_unknown(job: Job) -> Iterator[Verdict]:
         Without a pinned release, a key that some release has passes, and one that is like no other is unknown: a newer
         release may have it. Nothing is judged where a variable lets the parser take other keys (`ALLOW_EXTRA_ARGS`,
         `USE_MCA`), where the file has keys of Megatron's parser, or where a script makes several configurations of TRL.
-
-    Evidence:
-        hparams/parser.py of LLaMA-Factory and its arguments at seven releases from 0.7.1 to 0.9.5; TRL's configurations
-        at up to seven releases from 0.12.2 to 1.16.0; Lightning's arguments at seven releases from 1.5.10 to 2.6.6.
     """
     applicable = False
     seen: set[tuple[str, int, int]] = set()

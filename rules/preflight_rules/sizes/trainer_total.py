@@ -30,7 +30,10 @@ _ADDED_UP = re.compile(
     "HFT002",
     "total-batch-differs-from-its-factors",
     severity=Severity.ERROR,
-    evidence=("hendrycks/apps#9", "https://huggingface.co/docs/transformers/deepspeed"),
+    evidence=(
+        "hendrycks/apps#9",
+        ("transformers' guide to DeepSpeed", "https://huggingface.co/docs/transformers/deepspeed"),
+    ),
 )
 def total_batch_differs_from_its_factors(job: Job) -> Iterator[Verdict]:
     """DeepSpeed's train_batch_size does not equal the trainer's batch x accumulation x ranks.
@@ -53,9 +56,6 @@ def total_batch_differs_from_its_factors(job: Job) -> Iterator[Verdict]:
     Known limits:
         A script's own options are recognised by their names, and then it is a warning. BAT001 and BAT003 judge a
         configuration that also gives the factors.
-
-    Evidence:
-        hendrycks/apps#9; transformers' guide to DeepSpeed.
     """
     applicable = False
     for launch in job.launches:

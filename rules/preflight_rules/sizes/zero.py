@@ -93,8 +93,11 @@ def _nearest(key: str, names: frozenset[str]) -> str:
     severity=Severity.ERROR,
     fix="unsafe",
     evidence=(
-        "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/config_utils.py",
-        "https://www.deepspeed.ai/docs/config-json/",
+        (
+            'DeepSpeed, runtime/config_utils.py (extra="forbid"), zero/config.py',
+            "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/config_utils.py",
+        ),
+        ("DeepSpeed's documentation", "https://www.deepspeed.ai/docs/config-json/"),
     ),
 )
 def deepspeed_key_unknown(job: Job) -> Iterator[Verdict]:
@@ -118,9 +121,6 @@ def deepspeed_key_unknown(job: Job) -> Iterator[Verdict]:
     Known limits:
         A key that only other releases have is reported as a warning, or as an error if it resembles a known key or the
         job's files pin a known release. Releases before 0.8 ignored unknown keys.
-
-    Evidence:
-        DeepSpeed, runtime/config_utils.py (extra="forbid"), zero/config.py; its documentation.
     """
     applicable = False
     version = pinned(job, "deepspeed")
@@ -177,7 +177,10 @@ def deepspeed_key_unknown(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     evidence=(
         "https://www.deepspeed.ai/docs/config-json/#parameter-offloading",
-        "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/zero/offload_config.py",
+        (
+            'DeepSpeed documentation and offload_config.py ("Valid only with stage 3")',
+            "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/zero/offload_config.py",
+        ),
     ),
 )
 def offload_without_its_stage(job: Job) -> Iterator[Verdict]:
@@ -197,9 +200,6 @@ def offload_without_its_stage(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         It is not known which of the two was intended.
-
-    Evidence:
-        DeepSpeed documentation and offload_config.py ("Valid only with stage 3").
     """
     applicable = False
     seen: set[tuple[str, int]] = set()
@@ -245,7 +245,10 @@ def _deepspeed_claims(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...
     "zero-stage-beside-pipeline",
     severity=Severity.ERROR,
     evidence=(
-        "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/pipe/engine.py",
+        (
+            'DeepSpeed, runtime/pipe/engine.py ("ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism")',
+            "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/pipe/engine.py",
+        ),
         "https://www.deepspeed.ai/docs/config-json/",
     ),
 )
@@ -268,9 +271,6 @@ def zero_stage_beside_pipeline(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Megatron-DeepSpeed with `--no-pipeline-parallel` is not reported. Other frameworks have their own pipelines.
-
-    Evidence:
-        DeepSpeed, runtime/pipe/engine.py ("ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism").
     """
     applicable = False
     seen: set[tuple[str, int]] = set()
@@ -316,7 +316,12 @@ def _has_no_pipeline(launch: Launch | None) -> bool:
     "DSP004",
     "deepspeed-key-renamed",
     severity=Severity.WARNING,
-    evidence=("https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/zero/config.py",),
+    evidence=(
+        (
+            "DeepSpeed, runtime/zero/config.py (deprecated fields) and config_utils.py",
+            "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/zero/config.py",
+        ),
+    ),
 )
 def deepspeed_key_renamed(job: Job) -> Iterator[Verdict]:
     """A DeepSpeed configuration uses a key that has a new name.
@@ -336,9 +341,6 @@ def deepspeed_key_renamed(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only keys that DeepSpeed itself marks as deprecated.
-
-    Evidence:
-        DeepSpeed, runtime/zero/config.py (deprecated fields) and config_utils.py.
     """
     applicable = False
     keys = {(claim.span.path, text) for claim in job.about("deepspeed_key") for text in texts(claim.value)}
@@ -372,8 +374,11 @@ def deepspeed_key_renamed(job: Job) -> Iterator[Verdict]:
     "nvme-offload-without-path",
     severity=Severity.WARNING,
     evidence=(
-        "https://www.deepspeed.ai/docs/config-json/#optimizer-offloading",
-        "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/zero/stage3.py",
+        ("DeepSpeed documentation, offloading", "https://www.deepspeed.ai/docs/config-json/#optimizer-offloading"),
+        (
+            "runtime/zero/stage3.py (_configure_tensor_swapping)",
+            "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/zero/stage3.py",
+        ),
     ),
 )
 def nvme_offload_without_path(job: Job) -> Iterator[Verdict]:
@@ -394,9 +399,6 @@ def nvme_offload_without_path(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Below stage 3 the optimizer is always offloaded to host memory, and nothing is reported.
-
-    Evidence:
-        DeepSpeed documentation, offloading; runtime/zero/stage3.py (_configure_tensor_swapping).
     """
     applicable = False
     keys = {(claim.span.path, text) for claim in job.about("deepspeed_key") for text in texts(claim.value)}
