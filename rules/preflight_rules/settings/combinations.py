@@ -14,7 +14,7 @@ from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight_rules.data_tables import table
 from preflight_rules.helpers import nodes_spanned, placed, quoted, ranks_started, subjects, why_unresolved
-from preflight_rules.settings.tables import pinned, release
+from preflight_rules.settings.tables import cut, pinned, release
 
 _FEATURE = "script_feature"
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
@@ -220,8 +220,11 @@ def _package(job: Job, name: str, sign: str, wanted: str) -> _Met | None:
     version = pinned(job, "paddle" if name == "paddlepaddle" else name)
     if not version:
         raise _Undecided(f"the release of {name} is not pinned")
-    width = wanted.count(".") + 1 if sign in ("<=", "==") else 4
-    if not _OPERATORS[sign](release(version)[:width], release(wanted)):
+    if sign in ("<=", "=="):
+        is_met = _OPERATORS[sign](cut(version, wanted), release(wanted).release)
+    else:
+        is_met = _OPERATORS[sign](release(version), release(wanted))
+    if not is_met:
         return None
     names = (name, f"{name}-gpu")
     found = [

@@ -186,7 +186,7 @@ def _judged(place: Given, known: Names, key: str, claim: Claim, version: str, na
         return None
     last = newest(place.framework)
     # The table is of one release: others, older ones as well, have other options.
-    own = not version or release(version)[:2] != release(last)[:2]
+    own = not version or release(version).release[:2] != release(last).release[:2]
     if known.extended and setting is None and own:
         reason = f"{quoted(claim)} is not an option of {known.title} that is known; the program may add it"
         return unknown(place.subject, reason, at=claim)
