@@ -44,9 +44,6 @@ def own(job):
 
     Known limits:
         None.
-
-    Evidence:
-        None.
     """
     for claim in job.about("nodes"):
         yield failed("x", f"{claim.alternatives[0]} nodes", at=claim, remedy="-")

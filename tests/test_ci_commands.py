@@ -49,7 +49,7 @@ def tree(tmp_path: Path) -> Path:
         ["lint", "--statistics"],
         ["lint", "--list-files"],
         ["lint", "--diff", "--unsafe-fixes"],
-        *(["lint", "--output", name] for name in ("json", "sarif", "gitlab", "junit", "ctrf", "html", "openmetrics")),
+        *(["lint", "--output", name] for name in ("json", "sarif", "gitlab", "junit", "html", "openmetrics")),
         ["lint", "--output", "github-summary"],
         ["lint", "--events", "-"],
         ["lint", "::error::missing"],

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from preflight._util.hostnames import is_loopback
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job, Known
 from preflight.model.nodes import HEAD_PAUSED
@@ -61,8 +61,6 @@ def node_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: bring the node back, allow the login, or remove it from the host list and lower the number of nodes.
 
     Known limits: a node may answer here and still be cordoned by the scheduler.
-
-    Evidence: deepspeedai/DeepSpeed#1603, deepspeedai/DeepSpeed#1481.
     """
     hosts = job.about("hosts")[:1]
     for record in fleet.records:
@@ -92,7 +90,7 @@ def _node_text(record: NodeRecord) -> str:
 
 
 #: What the agent, or Python in a probe, reports on a node that cannot start processes or threads.
-_NO_PROCESS = lazy_pattern(r"cannot start a process|can't start new thread|Resource temporarily unavailable")
+_NO_PROCESS = re.compile(r"cannot start a process|can't start new thread|Resource temporarily unavailable")
 #: Kinds of missing facts that are not an answer of the node. The others say that something is not there, not permitted,
 #: or depends on something else.
 _UNANSWERED = ("crashed", "timeout", "cancelled")
@@ -123,8 +121,6 @@ def node_not_examined(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     Fix: raise the limit that the message names, or end what runs there.
 
     Known limits: requests in the job context and of later stages are not counted.
-
-    Evidence: MIC-DKFZ/nnUNet#1343, vladmandic/sdnext#2642.
     """
     asked: dict[str, int] = {}
     silent: dict[str, list[Unavailable]] = {}
@@ -183,7 +179,12 @@ def node_not_examined(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     probes=(),
     cost="nothing beyond reaching the node",
     severity=Severity.ERROR,
-    evidence=("https://docs.pytorch.org/docs/stable/elastic/run.html",),
+    evidence=(
+        (
+            "the documentation of torchrun: a launch waits for the number of nodes that it is given",
+            "https://docs.pytorch.org/docs/stable/elastic/run.html",
+        ),
+    ),
 )
 def node_count_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The number of examined nodes is the number that the job runs on.
@@ -199,8 +200,6 @@ def node_count_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     Fix: name all nodes of the job in rank order, or correct the number in the script.
 
     Known limits: launches that request different numbers, and elastic ranges, are not judged.
-
-    Evidence: the documentation of torchrun: a launch waits for the number of nodes that it is given.
     """
     if not fleet.records:
         yield unknown(job.name, "there are no nodes to count")
@@ -251,7 +250,12 @@ def _ranks(first: int, end: int) -> str:
     probes=(),
     cost="nothing beyond finding the nodes",
     severity=Severity.ERROR,
-    evidence=("https://slurm.schedmd.com/resource_limits.html",),
+    evidence=(
+        (
+            "Slurm's documentation of limits: a request beyond them waits in the queue without an error",
+            "https://slurm.schedmd.com/resource_limits.html",
+        ),
+    ),
 )
 def no_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The scheduler, cluster or launcher provides a list of nodes.
@@ -265,8 +269,6 @@ def no_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: follow the reason; or name nodes that can be reached, with --hosts and --on ssh.
 
     Known limits: the reason is the scheduler's; other checks tell whether the request can ever be met.
-
-    Evidence: Slurm's documentation of limits: a request beyond them waits in the queue without an error.
     """
     if fleet.origin is None:
         yield not_applicable(job.name, "the nodes do not come from a scheduler or cluster")
@@ -283,7 +285,12 @@ def no_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     probes=(),
     cost="nothing beyond finding the nodes",
     severity=Severity.WARNING,
-    evidence=("https://slurm.schedmd.com/srun.html",),
+    evidence=(
+        (
+            "srun's documentation of --nodelist: within an allocation it can only choose among its nodes",
+            "https://slurm.schedmd.com/srun.html",
+        ),
+    ),
 )
 def named_node_absent(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every node that the job's own files name belongs to the allocation or cluster.
@@ -298,8 +305,6 @@ def named_node_absent(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     Fix: write the list from the allocation (`scontrol show hostnames`), or request the nodes by name.
 
     Known limits: addresses are not compared with names, and a list that is used only elsewhere counts, too.
-
-    Evidence: srun's documentation of --nodelist: within an allocation it can only choose among its nodes.
     """
     origin = fleet.origin
     if origin is None or origin.source != "executor" or nodes_share_machine(fleet) or not fleet.records:

@@ -82,7 +82,7 @@ def plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     cost="writes 4 MiB to the scratch folder",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("https://wiki.example.org/training/storage",),
+    evidence=(("Acme's wiki, page on storage", "https://wiki.example.org/training/storage"),),
 )
 def scratch_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The scratch folder of every node takes data at 1 MiB/s at least.
@@ -101,9 +101,6 @@ def scratch_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits:
         One short try; a busy disk looks slow, too.
-
-    Evidence:
-        Acme's wiki, page on storage.
     """
     if not fleet.reached:
         yield not_applicable("scratch", "no node was reached")

@@ -9,18 +9,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import secrets
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 
 from preflight._util import regular_file
-from preflight._util.lazy_regex import lazy_pattern
 
 #: All entries together; the oldest are deleted first.
 MAX_BYTES = 256 * 1024 * 1024
 MAX_ENTRY_BYTES = 64 * 1024 * 1024
-_KEY = lazy_pattern(r"[0-9a-f]{64}")
+_KEY = re.compile(r"[0-9a-f]{64}")
 
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path | None:

@@ -10,12 +10,10 @@ import ipaddress
 import re
 from collections.abc import Iterable
 
-from preflight._util.lazy_regex import lazy_pattern
-
 #: RFC 1035: a whole name has at most 253 characters, one label at most 63.
 MAX_NAME_LENGTH = 253
 #: RFC 952 does not allow underscores, but container and cloud host names have them and resolvers accept them.
-_LABEL = lazy_pattern(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?", re.ASCII)
+_LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?", re.ASCII)
 
 
 def is_hostname(text: str) -> bool:
@@ -44,7 +42,7 @@ def folded(names: Iterable[str]) -> str:
 
 
 #: The text before the last number of a name, that number, and the text after it.
-_NUMBERED = lazy_pattern(r"(.*?)([0-9]+)([^0-9]*)", re.ASCII)
+_NUMBERED = re.compile(r"(.*?)([0-9]+)([^0-9]*)", re.ASCII)
 
 
 def _fold_consecutive(names: Iterable[str]) -> list[str]:
@@ -82,7 +80,7 @@ def is_address(text: str) -> bool:
 #: The names that every machine has for itself, besides those below `.localhost` (RFC 6761).
 _LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"})
 #: The short and numeric spellings of IPv4 that resolvers accept: `127.1`, `0x7f000001`, `2130706433`.
-_SHORT_IPV4 = lazy_pattern(r"(?:0x)?[0-9a-f]+(?:\.(?:0x)?[0-9a-f]+){0,3}", re.ASCII)
+_SHORT_IPV4 = re.compile(r"(?:0x)?[0-9a-f]+(?:\.(?:0x)?[0-9a-f]+){0,3}", re.ASCII)
 
 
 def is_loopback(text: str) -> bool:
@@ -137,7 +135,7 @@ def split_endpoint(text: str) -> tuple[str, int | None] | None:
 
 #: A range of more hosts than this is a mistake, or an attempt to fill the memory.
 _MAX_HOSTS = 100_000
-_RANGE = lazy_pattern(r"\[(\d{1,6}(?:-\d{1,6})?(?:,\d{1,6}(?:-\d{1,6})?)*)\]")
+_RANGE = re.compile(r"\[(\d{1,6}(?:-\d{1,6})?(?:,\d{1,6}(?:-\d{1,6})?)*)\]")
 
 
 def is_host_range(text: str) -> bool:

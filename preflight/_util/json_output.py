@@ -6,15 +6,14 @@ import enum
 import functools
 import io
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from preflight._util.lazy_regex import lazy_pattern
-
 #: Characters that a terminal may obey or hide: C1 controls, zero-width and bidirectional marks, line separators.
 #: JSON itself escapes those below U+0020. None of them can stand outside a string of a JSON document.
-_TERMINAL_CONTROLS = lazy_pattern("[\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]")
+_TERMINAL_CONTROLS = re.compile("[\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]")
 
 
 def to_bytes(value: Any, *, indent: int | None, bulk: Sequence[str] = ()) -> bytes:

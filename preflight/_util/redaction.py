@@ -11,8 +11,8 @@ The module is sent to nodes: Python 3.8 and the standard library.
 from __future__ import annotations
 
 import functools
+import re
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.secret_names import is_plain, is_secret, looks_random
 from preflight._util.secret_spans import merge_spans, spans_of_secrets
 
@@ -61,7 +61,7 @@ def _repeated_secrets(text: str, spans: list[tuple[int, int]]) -> Iterator[tuple
 _MAX_REPEATED = 50
 #: A shorter value is a word such as `on` or `none`, which occurs everywhere.
 MIN_LENGTH = 6
-_PIECE = lazy_pattern(r"(?:\\{1,3}[rnt]|[\s\"'])+")
+_PIECE = re.compile(r"(?:\\{1,3}[rnt]|[\s\"'])+")
 
 
 def secret_pieces(value: str) -> Iterator[str]:
@@ -85,7 +85,7 @@ def secrets_in(text: str) -> frozenset[str]:
 
 
 #: The value of a key such as `tiktoken` or `google-auth` in a table of packages.
-_VERSION = lazy_pattern(r"v?\d{1,6}(?:\.\d{1,8}){1,4}(?:[.+-]?(?:a|b|rc|post|dev|cu|git|nv|rocm)[\w.]{0,30})?\Z")
+_VERSION = re.compile(r"v?\d{1,6}(?:\.\d{1,8}){1,4}(?:[.+-]?(?:a|b|rc|post|dev|cu|git|nv|rocm)[\w.]{0,30})?\Z")
 
 
 def redact_tree(value: Any) -> Any:

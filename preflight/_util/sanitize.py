@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 
 from preflight._util.hostnames import folded, is_hostname
-from preflight._util.lazy_regex import lazy_pattern
 
 #: Control, format (also bidirectional overrides), surrogate, private use, line and paragraph separators.
 _SHOWN_AS_ESCAPES = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
@@ -33,8 +33,8 @@ def clean(text: str, *, keep_newlines: bool = False) -> str:
 
 #: Commands that CI runners obey. GitHub: lines that begin with `::` after any blanks, and `##[` anywhere; Azure and
 #: TeamCity: `##vso[` and `##teamcity[` anywhere. GitLab's section markers need control characters.
-LINE_START_COMMAND = lazy_pattern(r"(?m)^([^\S\n]*):(?=:)")
-INLINE_COMMAND = lazy_pattern(r"(?i)(?<=#)#(?=(?:vso|teamcity)?\[)")
+LINE_START_COMMAND = re.compile(r"(?m)^([^\S\n]*):(?=:)")
+INLINE_COMMAND = re.compile(r"(?i)(?<=#)#(?=(?:vso|teamcity)?\[)")
 
 
 def neutralize_commands(text: str) -> str:

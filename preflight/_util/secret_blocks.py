@@ -9,7 +9,8 @@ The module is sent to nodes: Python 3.8 and the standard library.
 
 from __future__ import annotations
 
-from preflight._util.lazy_regex import lazy_pattern
+import re
+
 from preflight._util.secret_names import is_plain, is_secret, looks_random
 
 TYPE_CHECKING = False
@@ -18,19 +19,19 @@ if TYPE_CHECKING:
     from re import Match
 
 #: One line: its indentation with the dashes of items, a key, and what follows the colon.
-_LINE = lazy_pattern(
+_LINE = re.compile(
     r"(?P<indent>[ \t]{0,200}(?:-[ \t]{1,20}){0,10})"
     r"(?:(?P<key>\"(?:[^\"\\\n]|\\.){1,200}\"|'[^'\n]{1,200}'|[A-Za-z_.][\w.-]{0,200})"
     r"[ \t]{0,20}:(?=\s|$)[ \t]{0,200})?"
     r"(?P<tags>(?:[!&][^\s]{0,200}[ \t]{1,20}){0,3})(?P<rest>[^\n]{0,4000})"
 )
-_COMPLEX_KEY = lazy_pattern(r"[ \t]{0,200}\?[ \t]{1,20}[\"']?(?P<key>[\w.-]{1,200})[\"']?[ \t]{0,200}$")
-_COMPLEX_VALUE = lazy_pattern(r"[ \t]{0,200}:[ \t]{1,20}[\"']?(?P<rest>[^\s\"']{1,4000})")
+_COMPLEX_KEY = re.compile(r"[ \t]{0,200}\?[ \t]{1,20}[\"']?(?P<key>[\w.-]{1,200})[\"']?[ \t]{0,200}$")
+_COMPLEX_VALUE = re.compile(r"[ \t]{0,200}:[ \t]{1,20}[\"']?(?P<rest>[^\s\"']{1,4000})")
 #: A tag, an anchor or the sign of a folded text if the value is on the following lines.
-_BELOW = lazy_pattern(r"(?:[!&]\S{0,200})?[ \t]{0,20}(?:[|>][-+0-9]{0,3})?[ \t]{0,20}(?:#.{0,400})?$")
+_BELOW = re.compile(r"(?:[!&]\S{0,200})?[ \t]{0,20}(?:[|>][-+0-9]{0,3})?[ \t]{0,20}(?:#.{0,400})?$")
 #: Names of tables that may hold secrets or token counts: each value is judged by itself.
 _TABLES = ("tokens", "keys")
-_ESCAPE = lazy_pattern(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2}))")
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2}))")
 
 
 def in_blocks(text: str) -> Iterator[tuple[int, int]]:

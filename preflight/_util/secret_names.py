@@ -8,9 +8,7 @@ from __future__ import annotations
 import functools
 import re
 
-from preflight._util.lazy_regex import lazy_pattern
-
-_WORD = lazy_pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 #: A name with one of these words is that of a secret, unless a word of `_DESCRIBING_WORDS` ends it.
 _STRONG = frozenset(
     (
@@ -155,7 +153,7 @@ _PLAIN = frozenset(
 )
 #: A node sends this instead of a secret, so that nodes can be compared: the beginning of a keyed hash.
 KEYED_HASH = "hmac-sha256:"
-_KEYED_HASH = lazy_pattern(re.escape(KEYED_HASH) + r"[0-9a-f]{16}\Z")
+_KEYED_HASH = re.compile(re.escape(KEYED_HASH) + r"[0-9a-f]{16}\Z")
 
 
 @functools.lru_cache(maxsize=16384)
@@ -252,4 +250,4 @@ def looks_random(value: str) -> bool:
     )
 
 
-_NOT_PASSWORDS = lazy_pattern(r"[\s/(){}<>]|^\w+\.\w+\.\w+$|^v?\d+\.\d+|^[a-z]+(?:[-_][a-z]+)*[-_]?\d{1,3}$")
+_NOT_PASSWORDS = re.compile(r"[\s/(){}<>]|^\w+\.\w+\.\w+$|^v?\d+\.\d+|^[a-z]+(?:[-_][a-z]+)*[-_]?\d{1,3}$")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import re
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.secret_blocks import in_blocks
 from preflight._util.secret_names import is_plain, is_secret, looks_random
 
@@ -23,16 +22,16 @@ _WEAK = frozenset(
     ("auth", "pass", "pat", "sig", "key", "cookie", "pw", "signature", "token", "pwd", "sas", "pem", "sk")
 )
 #: First names of expressions in code: `token=args.token` holds no secret itself.
-_EXPRESSION = lazy_pattern(
+_EXPRESSION = re.compile(
     r"(?:args?|self|cls|os|cfg|config|conf|opts?|options|settings|env|environ|hparams|flags|params?|kwargs|getpass|sys"
     r"|tokenizer|model|ctx|context|this|request|secrets|vars?|data|local|module|inputs?)(?:\.[A-Za-z_]\w*|\[)",
     re.IGNORECASE,
 )
 #: Names of secrets that people choose, which may be words; keys and tokens are generated.
-_PASSWORD_WORDS = lazy_pattern(r"(?i)pass|pw|secret|cred|auth|cookie|psk")
-_NAME = lazy_pattern(r"(?<![\w-])(?P<name>-{0,2}[A-Za-z_][\w.-]{0,200})")
+_PASSWORD_WORDS = re.compile(r"(?i)pass|pw|secret|cred|auth|cookie|psk")
+_NAME = re.compile(r"(?<![\w-])(?P<name>-{0,2}[A-Za-z_][\w.-]{0,200})")
 #: The text between a name and its value. `comma` and `gap` are for options, and for quoted names in a call.
-_SIGN = lazy_pattern(
+_SIGN = re.compile(
     r"(?P<close>\\{0,6}[\"'`]?\]?\)?)"
     r"(?:(?P<annotation>[ \t]*:[ \t]*(?:typing\.)?(?:Optional\[|Final\[|ClassVar\[)?"
     r"(?:str|bytes|SecretStr|Any|Text|Final)\]?"
@@ -44,33 +43,33 @@ _SIGN = lazy_pattern(
     r"|(?P<gap>[ \t]*\\\r?\n[ \t]*|[ \t]+(?:\\\r?\n[ \t]*)?(?!\r?\n))"
     r"|(?P<line>[ \t]*\r?\n[ \t]*))"
 )
-_VALUE = lazy_pattern(
+_VALUE = re.compile(
     r"(?:\$(?=['\"])|[rbfuRBFU]{1,2}(?=['\"]))?"
     r"(?:(?P<quote>\\{0,6}[\"'])(?P<quoted>[^\n]{0,4000}?)(?:(?P=quote)|(?=\n)|\Z)"
     r"|\$\{\w{1,100}:?[-=](?P<fallback>[^}\n]{1,1000})\}"
     r"|(?P<bare>(?:[^\s\"'`;&|()\[\]{}<>,]|,(?=[^\s\"'\]}),])|\\[ \"'&;|()])+))"
 )
 #: A shell word made of several pieces: `"a"b`, `''x`, `'a'\\''b'`.
-_PIECES = lazy_pattern(r"(?:\\.|\"[^\"\n]{0,4000}\"|'[^'\n]{0,4000}'|[^\s\"'`;&|()<>{}\[\],\\]){2,}")
-_TO_THE_END = lazy_pattern(r"[\"']?(?P<bare>[^\"'\n\r]{1,2000})")
-_IN_ADDRESS = lazy_pattern(
+_PIECES = re.compile(r"(?:\\.|\"[^\"\n]{0,4000}\"|'[^'\n]{0,4000}'|[^\s\"'`;&|()<>{}\[\],\\]){2,}")
+_TO_THE_END = re.compile(r"[\"']?(?P<bare>[^\"'\n\r]{1,2000})")
+_IN_ADDRESS = re.compile(
     r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]{0,30}://"
     r"(?P<value>[^\s/@:\"'<>]{0,200}:(?!\d{1,5}/)[^\s\"'<>`]{1,500})@(?=[\w.\[$%{<-])"
 )
-_USER_IS_TOKEN = lazy_pattern(r"https?://(?P<value>[^\s/@:\"'<>${]{8,300}):?@(?=[\w.\[{<-])")
+_USER_IS_TOKEN = re.compile(r"https?://(?P<value>[^\s/@:\"'<>${]{8,300}):?@(?=[\w.\[{<-])")
 #: An image preceded by its registry's account: `user:password@registry.example.com/image`.
-_IN_IMAGE = lazy_pattern(
+_IN_IMAGE = re.compile(
     r"(?<![\w/@.-])(?P<value>[\w.+-]{1,64}:(?!//)[^\s\"'<>]{1,200})@(?=[\w-]{1,63}(?:\.[\w-]{1,63}){0,6}\.[a-zA-Z]{2,20}"
     r"(?:[:/\s\"'#]|$))"
 )
-_PEM = lazy_pattern(
+_PEM = re.compile(
     r"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY[A-Z ]{0,10}-----(?P<value>(?:[^-]|-(?!----)){1,20000})"
     r"(?:-----END [A-Z0-9 ]{0,40}-----)?"
 )
-_PEM_END = lazy_pattern(
+_PEM_END = re.compile(
     r"(?P<value>(?:[A-Za-z0-9+/=]{8,100}(?:\\{1,3}[rn]|\s){1,10}){1,400})-----END [A-Z0-9 ]{0,30}PRIVATE KEY"
 )
-_SCHEME = lazy_pattern(
+_SCHEME = re.compile(
     r"(?i)\b(?:(?:bearer|apikey)[ \t]+(?P<value>[\w.~+/=:-]{6,3000})"
     r"|(?:basic)[ \t]+(?P<value2>[A-Za-z0-9+/]{8,2000}={0,2}(?![\w-])|[\w-]{0,100}\d[\w-]{3,100})"
     r"|authorization\\{0,6}[\"']?[ \t]*[:=,][ \t]*\\{0,6}[\"']?"
@@ -398,7 +397,7 @@ _PAIRS = (
     ),
 )
 #: A secret named in a sentence; a word that consists only of letters is part of the sentence.
-_IN_SENTENCE = lazy_pattern(
+_IN_SENTENCE = re.compile(
     r"(?i)\b(?:token|password|passwd|passphrase|api[ _-]?key|access[ _-]?key|secret[ _-]?key)"
     r"(?:[ \t]+(?:passed|provided|supplied|given|used|entered|received|found|in use"
     r"|(?:for|from|of)[ \t]+[\w.@'-]{1,80}))?"
@@ -406,21 +405,19 @@ _IN_SENTENCE = lazy_pattern(
     r"[\"'`]?(?P<value>[\w.+/=~-]{8,300})"
 )
 #: Calls whose arguments are an account and its secret.
-_CALLS = lazy_pattern(r"(?<!\w)(?P<name>[A-Za-z_]\w{0,60})\((?=[^()\n]{0,300}[\"'])")
+_CALLS = re.compile(r"(?<!\w)(?P<name>[A-Za-z_]\w{0,60})\((?=[^()\n]{0,300}[\"'])")
 _CALL = frozenset(("login", "authenticate", "minio", "basicauth", "session", "experiment", "connect", "auth"))
-_LITERAL = lazy_pattern(r"(?<![\w=])(?:[\"'])(?P<value>[^\"'\n]{8,300})[\"'](?=[ \t]*[,)])")
+_LITERAL = re.compile(r"(?<![\w=])(?:[\"'])(?P<value>[^\"'\n]{8,300})[\"'](?=[ \t]*[,)])")
 #: The contents of a Kubernetes Secret, in which every value is one.
-_SECRET_DATA = lazy_pattern(
+_SECRET_DATA = re.compile(
     r"(?m)^(?P<indent>[ \t]{0,60})(?P<key>(?:string)?[dD]ata):[ \t]*\r?\n"
     r"(?P<body>(?:(?P=indent)[ \t]+\S.{0,4000}(?:\n|\Z)){1,1000})"
 )
-_SECRET_LINE = lazy_pattern(
-    r"(?m)^[ \t]*(?:[\"']?[\w.-]{1,200}[\"']?:[ \t]*)?[\"']?(?P<value>[^\s\"'][^\n\"']{0,4000})"
-)
-_SECRET_JSON = lazy_pattern(r"\"(?:stringData|data)\"\s{0,20}:\s{0,20}\{(?P<body>[^{}]{1,20000})\}")
-_SECRET_ITEM = lazy_pattern(r":\s{0,20}\"(?P<value>[^\"\n]{1,4000})\"")
-_DOCUMENT = lazy_pattern(r"(?m)^[ \t]{0,60}---[ \t]*\r?$")
-_IS_SECRET = lazy_pattern(r"[\"']?\bkind[\"']?[ \t]*:[ \t]*[\"']?Secret\b")
+_SECRET_LINE = re.compile(r"(?m)^[ \t]*(?:[\"']?[\w.-]{1,200}[\"']?:[ \t]*)?[\"']?(?P<value>[^\s\"'][^\n\"']{0,4000})")
+_SECRET_JSON = re.compile(r"\"(?:stringData|data)\"\s{0,20}:\s{0,20}\{(?P<body>[^{}]{1,20000})\}")
+_SECRET_ITEM = re.compile(r":\s{0,20}\"(?P<value>[^\"\n]{1,4000})\"")
+_DOCUMENT = re.compile(r"(?m)^[ \t]{0,60}---[ \t]*\r?$")
+_IS_SECRET = re.compile(r"[\"']?\bkind[\"']?[ \t]*:[ \t]*[\"']?Secret\b")
 
 
 def _in_manifests(text: str) -> Iterator[tuple[int, int]]:

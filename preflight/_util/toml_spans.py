@@ -9,27 +9,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.spans import Places as Lines
 
 #: The path to a value: keys of tables and indexes in arrays.
 KeyPath: TypeAlias = tuple[str | int, ...]
 
-_BLANK = lazy_pattern(r"[ \t\r\n]*(?:#[^\n]*(?:\n[ \t\r\n]*|\Z))*")
-_SPACE = lazy_pattern(r"[ \t]*")
-_BARE_KEY = lazy_pattern(r"[A-Za-z0-9_-]+")
-_STRING = lazy_pattern(
+_BLANK = re.compile(r"[ \t\r\n]*(?:#[^\n]*(?:\n[ \t\r\n]*|\Z))*")
+_SPACE = re.compile(r"[ \t]*")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_STRING = re.compile(
     r'"""(?:[^"\\]|\\.|"(?!""))*"{3,5}' r"|'''.*?'{3,5}" r'|"(?:[^"\\\n]|\\.)*"' r"|'[^'\n]*'", re.DOTALL
 )
-_PLAIN = lazy_pattern(r"[^,\]}#\n]*")
+_PLAIN = re.compile(r"[^,\]}#\n]*")
 #: A key or table name of more than 32 parts: reading it takes time and memory with the square of its parts, and no real
 #: document has one.
-_DEEP_KEY = lazy_pattern(
+_DEEP_KEY = re.compile(
     r"""(?:^|[{,\[])[ \t]*((?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
     r"""(?:[ \t]*\.[ \t]*(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')){32})""",
     re.MULTILINE,
 )
-_LINE_OF_ERROR = lazy_pattern(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+_LINE_OF_ERROR = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
 class TomlError(Exception):

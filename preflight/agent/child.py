@@ -14,7 +14,6 @@ import threading
 import time
 
 from preflight.agent import process
-from preflight.agent.record import names_of
 from preflight.agent.wire import (
     AgentRequest,
     Done,
@@ -173,9 +172,8 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    names = names_of(type(value))
-    if names is not None:
-        return {name: plain(getattr(value, name)) for name in names}
+    if hasattr(type(value), "__dataclass_fields__"):
+        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -184,8 +182,6 @@ def plain(value: Any) -> Any:
         return sorted(plain(item) for item in value)
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    if hasattr(type(value), "__dataclass_fields__"):
-        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
     raise TypeError("a probe returned %r, which has no JSON form" % type(value).__name__)
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import select
 import signal
+import subprocess
 import time
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from preflight.agent import process
-from preflight.agent.record import ANNOTATED, dataclass
 from preflight.agent.wire import ProbeUnavailable
-
-if ANNOTATED:
-    import subprocess
-    from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 #: Directories of administrators' tools, which a login without a terminal often leaves out of PATH.
 SYSTEM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin")

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-
-from preflight.agent.record import ANNOTATED, dataclass
-
-if ANNOTATED:
-    from typing import Dict, List, Optional, Tuple
+from dataclasses import dataclass
+from typing import Dict, List, Optional, Tuple
 
 PROC = "/proc"
 #: A node may have tens of thousands of processes; at most this many are read.

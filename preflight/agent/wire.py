@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import dataclass, field
 
 from preflight.agent.bounds import ANSWER_BYTES, check_numbers, parse
-from preflight.agent.record import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

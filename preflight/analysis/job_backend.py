@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim, Job, Known, Scope, as_int
 
 #: Branches that a rank takes by the devices it finds, or by an option about them.
-_BY_DEVICE = lazy_pattern(r"(?i)cuda|gpu|cpu|device|accelerator|platform|backend|nccl|gloo|except")
+_BY_DEVICE = re.compile(r"(?i)cuda|gpu|cpu|device|accelerator|platform|backend|nccl|gloo|except")
 
 
 def stated_backends(job: Job, scopes: Sequence[Scope]) -> tuple[frozenset[str], tuple[Claim, ...]]:

@@ -6,9 +6,9 @@ not fit at all.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim, Job, Known, Launch, Scope
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import is_whole_number, numbers, texts
@@ -31,15 +31,15 @@ _LIGHTER = (
 )
 
 #: Programs that use a model without training it.
-_NO_TRAINING = lazy_pattern(r"generat|eval|infer|serv|export|convert|detox|sampl|predict|test|zeroshot|bench")
+_NO_TRAINING = re.compile(r"generat|eval|infer|serv|export|convert|detox|sampl|predict|test|zeroshot|bench")
 
 
 GIB = 1024**3
 #: `Llama-2-70b-hf`, `qwen2.5-0.5B`, `pythia-410m`; `8x7B` is a mixture of experts.
-_SIZE = lazy_pattern(r"(?<![A-Za-z0-9.])(?:(\d{1,2})x)?(\d{1,4}(?:\.\d{1,3})?)([bBmM])(?![A-Za-z0-9])")
+_SIZE = re.compile(r"(?<![A-Za-z0-9.])(?:(\d{1,2})x)?(\d{1,4}(?:\.\d{1,3})?)([bBmM])(?![A-Za-z0-9])")
 
 #: `[0]*3`, `[1]`, `[0,1]*12`: a part of the list of layers with experts.
-_REPEATED = lazy_pattern(r"\[([01](?:,[01]){0,200})\](?:\*(\d{1,4}))?")
+_REPEATED = re.compile(r"\[([01](?:,[01]){0,200})\](?:\*(\d{1,4}))?")
 _NO_QUOTES = {ord(mark): None for mark in "()'\" "}
 
 

@@ -168,7 +168,7 @@ def _as_json(item: Rule | Check) -> dict[str, object]:
         "fix": meta.fix,
         "applies_to": meta.applies_to,
         "needs": list(meta.needs),
-        "evidence": list(meta.evidence),
+        "evidence": [item if isinstance(item, str) else item[1] for item in meta.evidence],
         **(
             {
                 "probes": [probe_name(probe) for probe in item.probes],

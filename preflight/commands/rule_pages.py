@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Severity
 from preflight.model.requests import probe_name
 from preflight.model.stages import STAGES
@@ -18,8 +17,8 @@ from preflight.reporters.output import replace_file
 INDEX = "README.md"
 #: The table of what checks observe; its name differs from every area's, which has three letters.
 COSTS = "CHECKS.md"
-_HEADING = lazy_pattern(rf"^({'|'.join(HEADINGS)}):[ \t]*", re.MULTILINE)
-_CODE = lazy_pattern(r"(`+[^`]*`+)")
+_HEADING = re.compile(rf"^({'|'.join((*HEADINGS, 'Evidence'))}):[ \t]*", re.MULTILINE)
+_CODE = re.compile(r"(`+[^`]*`+)")
 _BADGES = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "info"}
 _HEADER = "<!-- Written by `make site` from the docstrings; edit those. -->"
 

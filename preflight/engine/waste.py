@@ -7,11 +7,11 @@ given.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Finding, Severity
 from preflight.model.job import Claim, Job, Known, Launch, Scope, Strength
 
@@ -25,8 +25,8 @@ _TORCH = (*_ELASTIC, "deepspeed", "llamafactory-cli", "composer", "fabric")
 
 #: In `--rdzv_conf`: how long a node waits for the others.
 _CONF = {
-    "static": lazy_pattern(r"(?:^|,)\s*timeout=(\d{1,9})(?!\d)"),
-    "": lazy_pattern(r"(?:^|,)\s*join_timeout=(\d{1,9})(?!\d)"),
+    "static": re.compile(r"(?:^|,)\s*timeout=(\d{1,9})(?!\d)"),
+    "": re.compile(r"(?:^|,)\s*join_timeout=(\d{1,9})(?!\d)"),
 }
 
 

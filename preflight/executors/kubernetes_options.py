@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.executors.base import Option
 from preflight.model.job import is_whole_number
 
 #: The longest lifetime of our own pods, in case they are not deleted.
 LIFETIME_S = 900
 #: Names of pods, jobs and namespaces.
-NAME = lazy_pattern(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
+NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
 
 
 def _name_problem(value: str) -> str:

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from preflight._util.hostnames import is_hostname
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.agent import bootstrap
 from preflight.executors import nodefiles
 from preflight.executors.base import Bundle, ExecutorError, GatheredNodes, NodeRequest, Option
@@ -30,16 +29,16 @@ _VERSION_S = 10.0
 _HYDRA_BYTES_PER_S = 4 << 20
 _LAUNCHERS = ("mpirun", "mpiexec", "prterun", "mpiexec.hydra")
 #: Variables of a launch that this process is part of, or that would insert bytes into the channel.
-_FOREIGN_VARIABLES = lazy_pattern(
+_FOREIGN_VARIABLES = re.compile(
     r"OMPI_(?:COMM_|UNIVERSE|APP_CTX|FIRST_RANK|FILE_LOCATION|ARGV|COMMAND|NUM_)"
     r"|OMPI_MCA_(?:orte_(?:tag_output|timestamp_output|xml_output|output_filename|ess_|hnp_)|ess|pmix|rmaps_)"
     r"|PRTE_MCA_(?:prte_(?:tag|timestamp|xml|output)|ess|rmaps)|PRTE_|PMIX_(?!MCA)|PMI_|PMI2_|MPI_LOCAL|HYDI_"
     r"|HYDRA_(?:HOST_FILE|PREPEND|PPN)|MPIEXEC_(?:PREFIX|TIMEOUT)|I_MPI_(?:HYDRA_HOST_FILE|PREPEND|PERHOST)"
 )
-_ADVICE_LINE = lazy_pattern(r"^-{20,}$")
+_ADVICE_LINE = re.compile(r"^-{20,}$")
 #: Open MPI's warnings about its own helper, which end nothing ("setpgid(64,64) failed in parent with errno=Permission
 #: denied(13)", when the child was faster).
-_WARNING = lazy_pattern(r"plm:\w+: Warning:")
+_WARNING = re.compile(r"plm:\w+: Warning:")
 #: Pattern, kind of failure, meaning and remedy. These are tried before ssh's own messages,
 _HELPER_MEANINGS: tuple[tuple[str, str, str, str], ...] = (
     (

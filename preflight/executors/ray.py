@@ -15,7 +15,6 @@ from typing import Any
 import anyio
 
 from preflight._util.hostnames import is_hostname
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.agent import bootstrap
 from preflight.executors.base import Bundle, ExecutorError, GatheredNodes, NodeRequest, Option
 from preflight.executors.bridge.head import Bridge, BridgedChannel
@@ -25,7 +24,7 @@ from preflight.model.recording import Cluster, ClusterNode, Node
 
 #: Useless lines on a driver's standard error.
 _QUIET = {"RAY_DEDUP_LOGS": "1", "PYTHONWARNINGS": "ignore", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-_ADDRESS = lazy_pattern(r"auto|(?:ray://)?[A-Za-z0-9\[][A-Za-z0-9.\[\]:_-]{0,254}", re.ASCII)
+_ADDRESS = re.compile(r"auto|(?:ray://)?[A-Za-z0-9\[][A-Za-z0-9.\[\]:_-]{0,254}", re.ASCII)
 
 
 def _address_problem(value: str) -> str:

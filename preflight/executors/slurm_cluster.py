@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.executors.base import ExecutorError
 from preflight.executors.slurm_jobs import REQUEST_S, NodeState, parse_fields
 from preflight.executors.tool import run_tool
@@ -15,7 +14,7 @@ from preflight.model.recording import Cluster, ClusterNode, Partition
 #: Fields of sinfo(1): node, state, CPUs, MiB, generic resources, features, reason; one line for each node.
 _FORMAT = "%N|%T|%c|%m|%G|%f|%E"
 #: Words in the state of a node that accepts no new work. A following `~` or `#` means that it sleeps or boots.
-_CLOSED_STATES = lazy_pattern(r"drain|down|fail|inval|unknown|future|maint|perfctrs|blocked", re.IGNORECASE)
+_CLOSED_STATES = re.compile(r"drain|down|fail|inval|unknown|future|maint|perfctrs|blocked", re.IGNORECASE)
 #: Nodes of partitions that the job does not name are not needed.
 _MAX_NODES = 20_000
 

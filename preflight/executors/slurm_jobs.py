@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import anyio
 
 from preflight._util.hostlists import expand_hosts
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.executors.base import ExecutorError, NodeRequest
 from preflight.executors.pipe import PipeChannel, make_nonce
 from preflight.executors.tool import run_tool
@@ -28,13 +27,13 @@ REQUEST_S = 4.0
 #: Options of the job's header that name nodes come from the job, and need trust.
 _NODE_OPTIONS = ("--nodelist", "--exclude")
 #: A value in the syntax of sbatch(1): no blank, no control character, nothing that a shell would interpret.
-_VALUE = lazy_pattern(r"[A-Za-z0-9_.,:;=+*/\[\]()&|!@%-]{0,400}", re.ASCII)
-_FIELD = lazy_pattern(r"(?:^|\s)([A-Z][A-Za-z:/]*)=")
-_MARKED_REASON = lazy_pattern(r"(.*) \[[^\s@\[\]]+@[^\s\[\]]+\]")
-_PENDING = lazy_pattern(r"Pending job allocation (\d+)")
-_GRANTED = lazy_pattern(r"Granted job allocation (\d+)")
+_VALUE = re.compile(r"[A-Za-z0-9_.,:;=+*/\[\]()&|!@%-]{0,400}", re.ASCII)
+_FIELD = re.compile(r"(?:^|\s)([A-Z][A-Za-z:/]*)=")
+_MARKED_REASON = re.compile(r"(.*) \[[^\s@\[\]]+@[^\s\[\]]+\]")
+_PENDING = re.compile(r"Pending job allocation (\d+)")
+_GRANTED = re.compile(r"Granted job allocation (\d+)")
 #: The messages of salloc if the request is valid but no nodes are free.
-_BUSY = lazy_pattern(
+_BUSY = re.compile(
     r"connection timed out|requested nodes are busy|immediate execution impossible|nodes required for job are down,"
     r"|resources|partition .* not available now|partition in (?:down|inactive) state",
     re.IGNORECASE,

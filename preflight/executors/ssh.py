@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from preflight._util.hostnames import is_hostname
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.agent import bootstrap
 from preflight.executors import nodefiles
 from preflight.executors.base import Bundle, ExecutorError, GatheredNodes, NodeRequest, Option
@@ -25,7 +24,7 @@ from preflight.model.recording import Node
 
 #: ssh's own exit code for its own failures; everything else is the remote command's.
 SSH_FAILED = 255
-_USER = lazy_pattern(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\$?", re.ASCII)
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\$?", re.ASCII)
 #: How long connections may be kept for a later run, in seconds.
 _MAX_KEEP_S = 3600
 
@@ -233,7 +232,7 @@ def is_target(text: str) -> bool:
 
 
 #: What a process says that cannot start another one: fork(2) and pthread_create(3) return EAGAIN.
-_NO_PROCESS = lazy_pattern(
+_NO_PROCESS = re.compile(
     r"resource temporarily unavailable|cannot fork|can't start new thread|fork: retry", re.IGNORECASE
 )
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
-from preflight._util.lazy_regex import lazy_pattern
-
-_NAME = lazy_pattern(r"[a-z][a-z0-9_]{0,99}")
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)

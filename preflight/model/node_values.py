@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.spans import Span, span_of
 from preflight._util.suggest import nearest
 from preflight.model.job import Claim, Job, Known
@@ -36,8 +35,8 @@ NUMBERS = ("gpus", "gpu-memory", "cpus", "memory", "rdma", "rdma-rate")
 #: The value of a property of something that a node does not have.
 NONE = "none"
 
-_REQUIREMENT = lazy_pattern(r"\s*([A-Za-z][\w-]{0,40})\s*(>=|==|=)\s*(\S.{0,200}?)\s*", re.ASCII)
-_NUMBER = lazy_pattern(r"\d{1,9}(?:\.\d{1,6})?", re.ASCII)
+_REQUIREMENT = re.compile(r"\s*([A-Za-z][\w-]{0,40})\s*(>=|==|=)\s*(\S.{0,200}?)\s*", re.ASCII)
+_NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,6})?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

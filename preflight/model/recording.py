@@ -85,7 +85,7 @@ class Recording:
     interrupted: int = 0
     smoke_options: SmokeOptions = field(default_factory=SmokeOptions)
     left_out: tuple[LeftOut, ...] = ()
-    schema_version: Literal[1, 2, 3, 4] = SCHEMA_VERSION
+    schema_version: Literal[4] = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
         if self.interrupted not in (0, 130, 143):

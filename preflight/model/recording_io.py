@@ -3,7 +3,7 @@ answers of all nodes.
 
 Ten thousand nodes get the same requests for the same claims, and mostly give the same answers. So claims, parameters
 and values are tables with a line for each row, and the facts of one question are columns over its rows. A file may be
-compressed with gzip; earlier formats can be read as well.
+compressed with gzip.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from preflight.agent.bounds import check_numbers, check_size, is_deep, parse
 from preflight.model.fact_columns import Answers, LazyJson, Series, by_question
 from preflight.model.job import Claim
 from preflight.model.recording import SCHEMA_VERSION, EventRecord, Recording
-from preflight.model.recording_migrations import read_first, read_second, row_of, with_current_keys, with_current_probes
 from preflight.model.recording_schema import REST, SHARED, document
 from preflight.model.requests import Request
 
@@ -144,16 +143,10 @@ def load(data: bytes, *, to_judge: bool = False) -> Recording:
         if data[:2] == _GZIP_MAGIC:
             data = _unpacked(data)
         _check_bounds(data)
-        data = with_current_probes(data)
         version = _version_of(data)
-        if isinstance(version, int) and not 1 <= version <= SCHEMA_VERSION:
-            raise ValueError(f"schema_version is {version}; this version of preflight reads 1 to {SCHEMA_VERSION}")
-        if version != SCHEMA_VERSION:
-            data = with_current_keys(data)
-        if version in (3, SCHEMA_VERSION):
-            found = _read(data, to_judge=to_judge)
-        else:
-            found = read_second(data) if version == 2 else read_first(data)
+        if isinstance(version, int) and version != SCHEMA_VERSION:
+            raise ValueError(f"schema_version is {version}; this version of preflight reads {SCHEMA_VERSION}")
+        found = _read(data, to_judge=to_judge)
         if _SUSPECT.search(data) is not None:
             _check_numbers(found)
         return found
@@ -273,8 +266,8 @@ def _series(whole: Any, params: Sequence[Any], values: Sequence[Any]) -> Iterato
             if len(column) != len(found.nodes) and (column or name not in _MAY_BE_EMPTY):
                 raise ValueError(f"{place}.{name}: it has {len(column)} entries for {len(found.nodes)} nodes")
         for row in found.unavailable:
-            row_of(found.nodes, row, "nodes", f"{place}.unavailable")
-        because = tuple(row_of(claims, row, "claims", f"{place}.because") for row in found.because)
+            _row_of(found.nodes, row, "nodes", f"{place}.unavailable")
+        because = tuple(_row_of(claims, row, "claims", f"{place}.because") for row in found.because)
         yield Series(
             asked=Request(node="", because=because, **{name: getattr(found, name) for name in SHARED}),
             provenance=found.provenance,
@@ -291,8 +284,15 @@ def _series(whole: Any, params: Sequence[Any], values: Sequence[Any]) -> Iterato
 def _rows(table: Sequence[Any], rows: Sequence[int | None], name: str, place: str) -> list[Any]:
     present_rows = [row for row in rows if row is not None]
     for row in (min(present_rows), max(present_rows)) if present_rows else ():
-        row_of(table, row, name, f"{place}.{name}")
+        _row_of(table, row, name, f"{place}.{name}")
     return [None if row is None else table[row] for row in rows]
+
+
+def _row_of(table: Sequence[Any], row: int, name: str, place: str) -> Any:
+    """That row of a table of the document, for the reference at `place`. Raises ValueError if it does not exist."""
+    if not 0 <= row < len(table):
+        raise ValueError(f"{place}: there is no row {row} in {name}, which has {len(table)}")
+    return table[row]
 
 
 def schema() -> dict[str, Any]:

@@ -42,7 +42,7 @@ def document() -> Any:
         Recording,
         REST,
         Recording=(
-            ("schema_version", Literal[3, SCHEMA_VERSION], SCHEMA_VERSION),
+            ("schema_version", Literal[SCHEMA_VERSION], SCHEMA_VERSION),
             ("claims", tuple[Claim, ...], ()),
             ("params", tuple[dict[str, Any], ...], ()),
             ("values", tuple[Any, ...], ()),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.spans import span_of
 from preflight._util.suggest import nearest
 from preflight._util.usage_error import UsageError
@@ -20,7 +20,7 @@ KINDS = {
     "kill": ("rank", "worker", "server"),
     "stop": ("rank", "worker", "server"),
 }
-_TARGET = lazy_pattern(r"(rank|worker|server)(\d{1,6})(?:@(\d{1,6}))?")
+_TARGET = re.compile(r"(rank|worker|server)(\d{1,6})(?:@(\d{1,6}))?")
 #: The path in claims that come from the command line.
 COMMAND_LINE = "command line"
 

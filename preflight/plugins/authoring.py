@@ -14,12 +14,12 @@ clock, a file, the network or a log. One decorated function with a docstring is 
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import TYPE_CHECKING, TypeAlias
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.spans import MAX_SNIPPET_LENGTH
 from preflight.model.findings import PROFILES, Command, Confidence, Edit, Evidence, Fix, Location, Severity, Status
 from preflight.model.job import Claim, Job, Launch, Note, Span
@@ -30,17 +30,19 @@ if TYPE_CHECKING:
     from preflight.model.recording import Facts, Fleet
     from preflight.model.requests import Request
 
-_ID = lazy_pattern(r"[A-Z]{3}[0-9]{3}")
-_NAME = lazy_pattern(r"[a-z0-9]+(-[a-z0-9]+)*")
+_ID = re.compile(r"[A-Z]{3}[0-9]{3}")
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 #: A positional parameter of a shell script or function: `$1`, `${2:-x}`.
-_PARAMETER = lazy_pattern(r"\$\{?\d")
+_PARAMETER = re.compile(r"\$\{?\d")
 
 _MATURITIES = ("preview", "stable")
 _FIXES = ("none", "safe", "unsafe")
 
 #: The docstring of every rule and check has these headings, in this order.
-HEADINGS = ("What it checks", "Why it matters", "Example", "Fix", "Known limits", "Evidence")
+HEADINGS = ("What it checks", "Why it matters", "Example", "Fix", "Known limits")
+#: A public issue (`owner/repo#1`), a URL, or a text; or what one of them is or says, and the issue or URL.
+Citation: TypeAlias = str | tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class _Metadata:
     since: str = "0.1"
     stage: str = "preview"
     fix: str = "none"
-    evidence: Sequence[str]
+    evidence: Sequence[Citation]
 
     @property
     def area(self) -> str:
@@ -86,7 +88,8 @@ class Meta(_Metadata):
     """Metadata of a rule or check.
 
     `profile` is the least strict profile in which it runs: `gate` (only what stops a job), `default`, `pedantic`.
-    `stage` is `preview` until its false-alarm rate is known, then `stable`. `doc` is its docstring.
+    `stage` is `preview` until its false-alarm rate is known, then `stable`. `doc` is its docstring with the evidence
+    as its last section.
     """
 
     doc: str
@@ -95,7 +98,18 @@ class Meta(_Metadata):
 def _meta(described: _Metadata, function: Callable[..., object]) -> Meta:
     value = {item.name: getattr(described, item.name) for item in fields(_Metadata)}
     value["needs"], value["evidence"] = tuple(described.needs), tuple(described.evidence)
-    return Meta(**value, doc=function.__doc__ or "")
+    doc = function.__doc__ or ""
+    # Before the closing quotes stands the indentation of the headings.
+    indent = "\n" + doc[len(doc.rstrip()) :].rpartition("\n")[2]
+    citations = f";{indent}    ".join(map(_format_citation, described.evidence))
+    return Meta(**value, doc=f"{doc.rstrip()}\n{indent}Evidence:{indent}    {citations}\n" if doc else "")
+
+
+def _format_citation(citation: Citation) -> str:
+    if isinstance(citation, str):
+        return citation
+    title, where = citation
+    return f"{title}: {where}" if "://" in where else f"{where} ({title})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ FORMATS = {
     "github-summary": "preflight.reporters.github_summary:REPORTER",
     "gitlab": "preflight.reporters.gitlab:REPORTER",
     "openmetrics": "preflight.reporters.openmetrics:REPORTER",
-    "ctrf": "preflight.reporters.ctrf:REPORTER",
     "passing-hosts": "preflight.reporters.host_lists:PASSING",
     "failing-hosts": "preflight.reporters.host_lists:FAILING",
     "unknown-hosts": "preflight.reporters.host_lists:UNKNOWN",

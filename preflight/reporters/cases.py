@@ -1,6 +1,6 @@
-"""A report as test cases, shared by the formats for test results (JUnit, CTRF).
+"""A report as test cases, for JUnit.
 
-Readers of such formats know passed, failed and skipped, and fail a build if a case failed. So a case fails exactly if
+Readers of JUnit know passed, failed and skipped, and fail a build if a case failed. So a case fails exactly if
 the exit code is not 0: a finding below `--fail-on` or a suppressed one is a skipped case with the reason, and a
 required check that could not be decided is an error.
 """

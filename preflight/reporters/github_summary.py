@@ -5,9 +5,9 @@ GitHub accepts 1 MiB per step and drops a longer summary entirely, so what does 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.sanitize import clean, fold_nodes
 from preflight.engine.report import Report
 from preflight.model.findings import Finding, Outcome, Severity
@@ -19,7 +19,7 @@ _MAX_BYTES = 400_000
 _MAX_CELL_LENGTH = 2000
 _SIGNS = {Severity.ERROR: "❌ error", Severity.WARNING: "⚠️ warning", Severity.INFO: "ℹ️ info"}
 #: ASCII characters that Markdown or HTML may interpret.
-_MARKUP = lazy_pattern(r"([\\`*_{}\[\]()#+\-.!|~$^:/@=\"'])")
+_MARKUP = re.compile(r"([\\`*_{}\[\]()#+\-.!|~$^:/@=\"'])")
 
 
 class GithubSummaryReporter:

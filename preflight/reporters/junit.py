@@ -6,17 +6,17 @@ and what other tools read: no additional attributes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from xml.etree import ElementTree
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.engine.report import Report
 from preflight.reporters.base import Style
 from preflight.reporters.cases import RUN, Case, began, cases_of, durations_of, suites_of
 
 _ELEMENTS = {"failed": "failure", "error": "error", "skipped": "skipped"}
 #: Characters that XML forbids and `clean` keeps: code points that are not assigned.
-_ILLEGAL = lazy_pattern("[\ufffe\uffff]")
+_ILLEGAL = re.compile("[\ufffe\uffff]")
 
 
 class JunitReporter:

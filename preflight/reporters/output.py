@@ -37,7 +37,7 @@ _ALSO_CALLED = {
 }
 
 #: Formats in which `\\\\u0023` is `#`.
-_JSON = ("json", "sarif", "gitlab", "ctrf")
+_JSON = ("json", "sarif", "gitlab")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from preflight._util.hostlists import max_host_count, split_outside_brackets
 from preflight._util.hostnames import is_hostname, is_loopback, split_endpoint
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.redaction import HIDDEN
 from preflight._util.usage_error import UsageError
 from preflight.agent.wire import Context
@@ -26,7 +25,7 @@ _EXCLUDED_VARIABLES = ("PATH", "HOME", "SHELL", "USER", "LOGNAME", "PYTHONSTARTU
 #: Twice the largest clusters; a longer list is a mistake, or an attempt to fill the memory.
 MAX_NODES = 32_768
 
-_USER = lazy_pattern(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
 #: Addresses of the job's processes; the lists name their nodes in the order of ranks.
 _ENDPOINTS = ("ps_worker_endpoints", "ps_server_endpoints")

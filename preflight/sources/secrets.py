@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.redaction import HIDDEN, hide_secrets, remember, secret_pieces, secrets_in
 from preflight._util.secret_names import is_plain, is_secret, looks_random
 from preflight.sources.base import SourceFile
@@ -31,16 +31,16 @@ _YAML = (".yaml", ".yml", ".tpl", ".tmpl", ".j2")
 #: Files whose secrets need not be beside their names.
 _STRUCTURED = (".py", ".toml", *_JSON, *_YAML)
 _MAX_DEPTH = 60
-_IDENTIFIER = lazy_pattern(r"[A-Za-z_][\w.-]{0,100}")
+_IDENTIFIER = re.compile(r"[A-Za-z_][\w.-]{0,100}")
 #: A key of several words: `"api key" = "..."`, `secret key: ...`.
-_SPACED_KEY = lazy_pattern(r"(?m)([A-Za-z]\w{0,40}(?: \w{1,40}){1,3})[\"']?[ \t]{0,8}[:=]")
+_SPACED_KEY = re.compile(r"(?m)([A-Za-z]\w{0,40}(?: \w{1,40}){1,3})[\"']?[ \t]{0,8}[:=]")
 _NAMES_OF_PAIRS = (("name", "value"), ("key", "value"), ("Name", "Value"), ("Key", "Value"), ("name", "default"))
 #: Keys below that of a secret whose value is the secret; others give its location.
 _VALUES = frozenset(("value", "content", "contents", "data", "text", "default", "raw", "plain", "plaintext", "secret"))
 #: Keys of objects and lists that name secrets stored elsewhere.
 _REFERENCES = frozenset(("secrets", "imagepullsecrets", "secretref", "secretkeyref", "envfrom", "tokens"))
 #: A literal of Python on one line.
-_QUOTED = lazy_pattern(r"[\"']([^\"'\n]{6,4000})[\"']")
+_QUOTED = re.compile(r"[\"']([^\"'\n]{6,4000})[\"']")
 _LOOKUPS = frozenset(("get", "getenv", "pop", "environ", "getpass", "input", "load", "decode", "encode", "read_text"))
 
 

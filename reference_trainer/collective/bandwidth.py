@@ -14,9 +14,9 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from dataclasses import dataclass, field
 from typing import Any, List, Optional, Tuple
 
-from preflight.agent.record import dataclass, field
 from reference_trainer.collective.group import Collectives
 from reference_trainer.common import messages, starvation
 from reference_trainer.common.messages import KnownMessage

@@ -12,9 +12,8 @@ expected values of all elements, and yet neighbouring threads and blocks work on
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Tuple
-
-from preflight.agent.record import dataclass, field
 
 #: The prime period, the length of each sum, and the largest magnitude of an operand.
 PERIOD, DEPTH, LARGEST = 61, 4096, 63

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import statistics
 import time
+from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional
 
-from preflight.agent.record import dataclass, field
 from reference_trainer.collective.exact_compute import BF16, FP16, FP32, TF32, ExactCompute, check
 from reference_trainer.common.gpu_state import GpuState, GpuWatcher, OtherUse, pci_address
 from reference_trainer.common.progress import Progress

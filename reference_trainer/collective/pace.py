@@ -9,9 +9,9 @@ processor does meanwhile.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from typing import Any, Callable, List, Optional
 
-from preflight.agent.record import dataclass, field
 from reference_trainer.collective import steps as training
 from reference_trainer.collective.bandwidth import Sweep
 from reference_trainer.common import starvation

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Dict, List, Optional
 
-from preflight.agent.record import dataclass, field
 from reference_trainer.collective import bandwidth, gpu_speed, pace, sharded
 from reference_trainer.collective import steps as training
 from reference_trainer.common.oracle import Mismatch

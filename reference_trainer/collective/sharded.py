@@ -7,9 +7,9 @@ then DDP is used, and reported.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Sequence
 
-from preflight.agent.record import dataclass
 from reference_trainer.collective import steps
 from reference_trainer.common import messages
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import time
+from dataclasses import dataclass, field
 from typing import Any, Callable, List, Optional, Tuple
-
-from preflight.agent.record import dataclass, field
 
 INPUTS, HIDDEN, CLASSES, BATCH = 784, 256, 10, 64
 #: Ten steps at this rate bring the loss of the built-in task below half of its start and keep the weights of one

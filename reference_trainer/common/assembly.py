@@ -13,10 +13,10 @@ import json
 import selectors
 import socket
 import time
+from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Sequence
 
 from preflight.agent import bounds, rank_events
-from preflight.agent.record import dataclass, field
 from preflight.agent.wire import ProbeUnavailable
 from reference_trainer.common import endpoint
 from reference_trainer.common.progress import Progress

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import dataclass, field
 from typing import Dict, List, Optional, Tuple
-
-from preflight.agent.record import dataclass, field
 
 INTERFACES = "/proc/self/net/dev"
 INFINIBAND = "/sys/class/infiniband"

@@ -10,9 +10,8 @@ import errno
 import os
 import socket
 import time
+from dataclasses import dataclass
 from typing import Callable, Optional, Tuple
-
-from preflight.agent.record import dataclass
 
 #: Time limit of one attempt to connect; a SYN that is lost is sent again after one second (RFC 6298).
 ATTEMPT_S = 2.5

@@ -9,9 +9,8 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
+from dataclasses import dataclass, field
 from typing import Any, Callable, List, Optional
-
-from preflight.agent.record import dataclass, field
 
 #: Time between two samples.
 SAMPLE_S = 0.02

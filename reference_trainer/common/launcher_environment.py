@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import socket
+from dataclasses import dataclass
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
-from preflight.agent.record import dataclass
 from reference_trainer.common import horovod_rendezvous
 
 

@@ -11,9 +11,8 @@ import ctypes
 import os
 import re
 import tempfile
+from dataclasses import dataclass, field
 from typing import Dict, List, MutableMapping, Optional, Tuple
-
-from preflight.agent.record import dataclass, field
 
 _VERSION = re.compile(r"NCCL version (\d[\w.]*)")
 _USING = re.compile(r"NET/(\w+) : Using (\[0\].*)")

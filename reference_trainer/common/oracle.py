@@ -12,9 +12,9 @@ and a pattern of signs and numbers that differs from step to step the value of a
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from preflight.agent.record import dataclass, field
 from reference_trainer.common import arrays
 
 #: Ranks that share the digits of one element: 4^8 quanta leave 8 of 24 bits for steps and batches.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass, field
 from typing import Optional
 
-from preflight.agent.record import dataclass, field
 from reference_trainer.common import counters, nccl_log
 from reference_trainer.common.counters import CardCounters
 from reference_trainer.common.nccl_log import Capture, NcclConnections

@@ -13,9 +13,9 @@ that a backward pass that did not use the weights of its forward pass shows whic
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, List, Optional, Sequence
 
-from preflight.agent.record import dataclass
 from reference_trainer.common import arrays, oracle
 from reference_trainer.pipeline.schedule import FORWARD, SCHEDULES, Slot, versions
 

@@ -7,9 +7,8 @@ there are stages from it to the end (PipeDream, arXiv 1806.03377; with a flush a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Callable, Dict, List, Optional
-
-from preflight.agent.record import dataclass
 
 FORWARD, BACKWARD = "forward", "backward"
 GPIPE, ONE_F_ONE_B = "gpipe", "1f1b"

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import statistics
 import time
+from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from preflight.agent.record import dataclass, field
 from reference_trainer.collective import pace
 from reference_trainer.common import starvation
 from reference_trainer.common.progress import Progress

@@ -6,10 +6,10 @@ import errno
 import socket
 import threading
 import time
+from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional
 
 from preflight.agent import rank_events
-from preflight.agent.record import dataclass, field
 from preflight.agent.wire import ProbeUnavailable
 from reference_trainer.common import endpoint
 from reference_trainer.common.endpoint import DialResult

@@ -8,9 +8,9 @@ differ by worker, step and element, so that a wrong weight shows which push is m
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
-from preflight.agent.record import replace
 from reference_trainer.common import oracle
 from reference_trainer.common.oracle import LEARNING_RATE, START_QUANTA, STEPS_SALT, Mismatch
 from reference_trainer.ps.plan import Plan, Shard, Table

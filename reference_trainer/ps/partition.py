@@ -7,9 +7,8 @@ once. All functions give the same result for the same input in every process: Py
 from __future__ import annotations
 
 import zlib
+from dataclasses import dataclass
 from typing import Dict, Iterable, List, Optional, Sequence, Tuple
-
-from preflight.agent.record import dataclass
 
 FLOAT_BYTES = 4
 #: The largest piece that is sent and locked as a whole. On loopback every transport is fastest with 1 to 16 MiB, and

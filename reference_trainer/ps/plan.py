@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from preflight.agent.record import dataclass
 from reference_trainer.ps import partition
 from reference_trainer.ps.partition import FLOAT_BYTES, SLICE_BYTES, Block
 

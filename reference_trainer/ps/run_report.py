@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Dict, List, Optional
 
-from preflight.agent.record import dataclass, field
 from reference_trainer.common.oracle import Mismatch
 
 #: The difference from one process if the order that the servers recorded is impossible.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from typing import Any, Callable, Dict, List, Optional, Set
 
-from preflight.agent.record import replace
 from reference_trainer.common import oracle
 from reference_trainer.common.oracle import LEARNING_RATE, Mismatch
 from reference_trainer.ps import clocks, settings, store, tasks

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, Dict, List, Sequence, Tuple
 
-from preflight.agent.record import dataclass, field
 from preflight.agent.wire import ProbeUnavailable
 from reference_trainer.common import oracle
 from reference_trainer.ps import clocks, tasks

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import array
 import threading
+from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from preflight.agent.record import dataclass
 from reference_trainer.ps.memory import HostTensor
 from reference_trainer.ps.plan import Plan, Shard
 

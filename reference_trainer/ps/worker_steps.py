@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
-from preflight.agent.record import dataclass, field
 from reference_trainer.common.oracle import LEARNING_RATE, Mismatch
 from reference_trainer.ps import clocks, exact, frames, settings
 from reference_trainer.ps.client import Client, Rows

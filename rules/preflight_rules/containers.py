@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Scope, Unresolved
 from preflight.model.job.claim import job_value
@@ -15,27 +14,25 @@ from preflight.plugins.authoring import Verdict, failed, not_applicable, passed,
 from preflight_rules.helpers import certainly_several, joined, nodes_spanned, placed, quoted
 
 #: Words in an image name for a build with or without accelerator support.
-_ACCELERATED = lazy_pattern(
-    r"cuda|cu\d{2,3}\b|nvidia|nvcr\.io|rocm|(?:^|[-_/:.])gpu(?:$|[-_/:.\d])|cudnn|megatron|nemo"
-)
+_ACCELERATED = re.compile(r"cuda|cu\d{2,3}\b|nvidia|nvcr\.io|rocm|(?:^|[-_/:.])gpu(?:$|[-_/:.\d])|cudnn|megatron|nemo")
 #: Signs of NVIDIA's GPUs alone; an image for AMD's brings its own ROCm, and Apptainer mounts their device files anyway.
-_NVIDIA = lazy_pattern(r"cuda|cu\d{2,3}\b|nvidia|nvcr\.io|cudnn")
-_NO_ACCELERATOR = lazy_pattern(r"(?:^|[-_/:.])(?:cpu|xpu|tpu|neuron\w*)(?:$|[-_/:.\d])")
+_NVIDIA = re.compile(r"cuda|cu\d{2,3}\b|nvidia|nvcr\.io|cudnn")
+_NO_ACCELERATOR = re.compile(r"(?:^|[-_/:.])(?:cpu|xpu|tpu|neuron\w*)(?:$|[-_/:.\d])")
 #: Usual names of training programs.
-_TRAINING = lazy_pattern(
+_TRAINING = re.compile(
     r"(?:^|[\s/])(?:torchrun|deepspeed|horovodrun|colossalai|composer|fleetrun)\b|\baccelerate launch\b"
     r"|torch\.distributed\.(?:run|launch)|paddle\.distributed\.launch"
     r"|\bpython[\d.]*\s(?:.*\s)?\S*(?:train|finetune|fine_tune|pretrain|sft|dpo|grpo)\w*\.py|\S*train\w*\.(?:sh|bash)\b"
 )
-_OTHER_WORK = lazy_pattern(
+_OTHER_WORK = re.compile(
     r"pip3? install|pytest|unittest|--help\b|setup\.py|mypy|ruff|\bdownload|preprocess|tokeniz|export"
 )
 #: Options and words that show that the program needs CUDA.
-_CUDA_WORDS = lazy_pattern(r"\bcuda\b|\bnccl\b|--gpus?[= ]|--num[_-]gpus|--fp16|--bf16|--nproc[_-]per[_-]node")
-_SHELLS = lazy_pattern(r"(?:/\S*/)?(?:ba|z|da|k)?sh(?:\s+-[il]+)?$")
+_CUDA_WORDS = re.compile(r"\bcuda\b|\bnccl\b|--gpus?[= ]|--num[_-]gpus|--fp16|--bf16|--nproc[_-]per[_-]node")
+_SHELLS = re.compile(r"(?:/\S*/)?(?:ba|z|da|k)?sh(?:\s+-[il]+)?$")
 _SMALL_SHM_MIB = 256
 #: Loader workers on a line that is not a launch: their batches use /dev/shm too.
-_WORKERS = lazy_pattern(r"--(?:num[-_]|data[-_]?loader[-_])?(?:data[-_])?workers[ =](\d{1,9})\b")
+_WORKERS = re.compile(r"--(?:num[-_]|data[-_]?loader[-_])?(?:data[-_])?workers[ =](\d{1,9})\b")
 
 
 def _containers(job: Job) -> Iterator[tuple[Claim, Scope, Launch | None]]:
@@ -54,7 +51,10 @@ def _text(claims: tuple[Claim, ...]) -> str:
     "container-started-without-gpus",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("NVIDIA/nvidia-docker#400", "https://docs.docker.com/engine/containers/gpu/"),
+    evidence=(
+        "NVIDIA/nvidia-docker#400",
+        ('Docker documentation, "GPU access"', "https://docs.docker.com/engine/containers/gpu/"),
+    ),
 )
 def container_started_without_gpus(job: Job) -> Iterator[Verdict]:
     """A training container that needs GPUs is started without any.
@@ -77,9 +77,6 @@ def container_started_without_gpus(job: Job) -> Iterator[Verdict]:
     Known limits:
         A host can make the NVIDIA runtime the default of all containers, which nothing in the files shows: hence
         medium confidence. A training command whose image and options name no accelerator is left alone.
-
-    Evidence:
-        NVIDIA/nvidia-docker#400; Docker documentation, "GPU access".
     """
     applicable = False
     for claim, scope, launch in _containers(job):
@@ -142,7 +139,11 @@ def _wants_gpus(job: Job, claim: Claim, scope: Scope, launch: Launch | None) -> 
     "container-shared-memory-default",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("NVIDIA/nccl#290", "NVIDIA/nccl#342", "https://docs.docker.com/reference/cli/docker/container/run/"),
+    evidence=(
+        "NVIDIA/nccl#290",
+        "NVIDIA/nccl#342",
+        ("Docker documentation of `--shm-size`", "https://docs.docker.com/reference/cli/docker/container/run/"),
+    ),
 )
 def container_shared_memory_default(job: Job) -> Iterator[Verdict]:
     """Several ranks or loader workers share a container's default /dev/shm of 64 MiB.
@@ -164,9 +165,6 @@ def container_shared_memory_default(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A default set in the daemon's configuration (default-shm-size) is not seen.
-
-    Evidence:
-        NVIDIA/nccl#290, NVIDIA/nccl#342; Docker documentation of `--shm-size`.
     """
     applicable = False
     for claim, scope, launch in _containers(job):
@@ -253,7 +251,10 @@ def _several_ranks(job: Job, launch: Launch) -> Claim | None:
     "container-network-hides-ranks",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("horovod/horovod#1408", "https://docs.docker.com/engine/network/drivers/bridge/"),
+    evidence=(
+        "horovod/horovod#1408",
+        ('Docker documentation, "Bridge network driver"', "https://docs.docker.com/engine/network/drivers/bridge/"),
+    ),
 )
 def container_network_hides_ranks(job: Job) -> Iterator[Verdict]:
     """A launch over several nodes runs in containers on Docker's bridge network, which other nodes cannot reach.
@@ -274,9 +275,6 @@ def container_network_hides_ranks(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A default network of the daemon other than the bridge is not seen.
-
-    Evidence:
-        horovod/horovod#1408; Docker documentation, "Bridge network driver".
     """
     applicable = False
     for claim, scope, launch in _containers(job):
@@ -327,9 +325,6 @@ def rdma_devices_without_locked_memory(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A daemon that raises the limit for all containers (default-ulimits) is not seen.
-
-    Evidence:
-        NVIDIA/nccl-tests#206, openucx/ucx#8229.
     """
     applicable = False
     for claim, scope, _ in _containers(job):
@@ -381,9 +376,6 @@ def container_without_rdma_devices(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A runtime that passes the devices to every container is not seen.
-
-    Evidence:
-        NVIDIA/nccl#952 and #451, pytorch/pytorch#111424.
     """
     applicable = False
     for claim, scope, launch in _containers(job):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import (
     WHOLE_JOB,
     Claim,
@@ -44,7 +43,7 @@ SCHEDULERS = {
 #: Launchers that start processes on the other nodes themselves.
 REACHING_LAUNCHERS = frozenset({"srun", "mpirun", "mpiexec", "deepspeed", "horovodrun", "colossalai", "torchx"})
 #: A word in place of a number that is not known yet.
-_PLACEHOLDER = lazy_pattern(r"<.*|\{.*\}|\[.*\]|[A-Z][A-Z0-9_]*|[a-z]+(?:_[a-z]+)+|x+|\?+|\.\.\.")
+_PLACEHOLDER = re.compile(r"<.*|\{.*\}|\[.*\]|[A-Z][A-Z0-9_]*|[a-z]+(?:_[a-z]+)+|x+|\?+|\.\.\.")
 
 
 def is_placeholder(word: str) -> bool:

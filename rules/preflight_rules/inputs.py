@@ -17,7 +17,10 @@ _UNREADABLE = frozenset({NoteKind.UNREADABLE, NoteKind.TOO_LARGE, NoteKind.MISSI
     "input-unreadable",
     severity=Severity.WARNING,
     profile="gate",
-    evidence=("https://docs.python.org/3/library/io.html#text-i-o", "deepspeedai/DeepSpeed#1481"),
+    evidence=(
+        "https://docs.python.org/3/library/io.html#text-i-o",
+        ("the launcher could not read the hostfile and silently ran locally", "deepspeedai/DeepSpeed#1481"),
+    ),
 )
 def input_unreadable(job: Job) -> Iterator[Verdict]:
     """A file of the job cannot be read.
@@ -40,9 +43,6 @@ def input_unreadable(job: Job) -> Iterator[Verdict]:
         A missing file that another file refers to may be created at run time: it is listed under coverage and does not
         change the verdict. An existing file that cannot be read is a warning; a selected one is unknown and makes the
         verdict incomplete.
-
-    Evidence:
-        deepspeedai/DeepSpeed#1481: the launcher could not read the hostfile and silently ran locally.
     """
     applicable = False
     for note in job.notes:
@@ -71,7 +71,11 @@ def input_unreadable(job: Job) -> Iterator[Verdict]:
     "input-malformed",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("https://www.deepspeed.ai/docs/config-json/", "hiyouga/LlamaFactory#1116", "NeuSpeech/EEG-To-Text#2"),
+    evidence=(
+        ("DeepSpeed configuration reference", "https://www.deepspeed.ai/docs/config-json/"),
+        ("a value of the wrong type stops the run", "hiyouga/LlamaFactory#1116"),
+        ("carriage returns break the launch line", "NeuSpeech/EEG-To-Text#2"),
+    ),
 )
 def input_malformed(job: Job) -> Iterator[Verdict]:
     """A file of the job breaks the grammar that its reader expects.
@@ -98,10 +102,6 @@ def input_malformed(job: Job) -> Iterator[Verdict]:
         because preflight's own grammar may be out of date; a script that a launch starts gets a warning
         where its indentation is wrong in every version of Python. Windows line ends are only reported where a
         launch line has one and no comment after it; a checkout that git converted is judged as it is on disk.
-
-    Evidence:
-        NeuSpeech/EEG-To-Text#2 (carriage returns break the launch line);
-        DeepSpeed configuration reference; hiyouga/LlamaFactory#1116 (a value of the wrong type stops the run).
     """
     broken: set[str] = set()
     for note in job.notes:

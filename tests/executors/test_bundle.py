@@ -46,7 +46,6 @@ def test_bundle_holds_only_node_modules() -> None:
     some = (
         "preflight",
         "preflight._util",
-        "preflight._util.lazy_regex",
         "preflight._util.redaction",
         "preflight._util.secret_blocks",
         "preflight._util.secret_names",

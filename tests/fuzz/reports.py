@@ -29,7 +29,7 @@ _STYLES = (
     Style(height=12, verbosity=-1),
     Style(statistics=True),
 )
-_JSON = ("json", "sarif", "gitlab", "ctrf")
+_JSON = ("json", "sarif", "gitlab")
 SPLIT = b"\x1f"
 _MARKUP = ("html_inline", "html_block", "image", "link_open", "fence", "code_block")
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 import re
 from collections import Counter
 from collections.abc import Iterable
 
-import preflight.sources.tables
 from preflight.model.job.quantities import QUANTITIES
-from preflight.sources.tables.row import Generated
+from preflight.sources.tables import FOLDER, load_table
 
 _MAX_WORDS = 600
 _WORD = re.compile(rb"[A-Za-z_$#@%{}\[\]()<>./:=*&|\"'-][\w$#@%{}()<>./:=*&|-]{1,30}")
@@ -44,12 +41,10 @@ ODD = (
 def options() -> tuple[str, ...]:
     """Every option of every launcher, and every key of every configuration, that a table of ours names."""
     found: dict[str, None] = {}
-    for module in pkgutil.iter_modules(preflight.sources.tables.__path__):
-        loaded = importlib.import_module(f"preflight.sources.tables.{module.name}")
-        for table in vars(loaded).values():
-            if isinstance(table, Generated):
-                for row in table.rows:
-                    found.update(dict.fromkeys((*row.spellings[:2], row.dest, *map(str, row.choices[:4]))))
+    for path in sorted(FOLDER.glob("*.json")):
+        if path.stem != "custom_resources":
+            for row in load_table(path.stem).rows:
+                found.update(dict.fromkeys((*row.spellings[:2], row.dest, *map(str, row.choices[:4]))))
     return tuple(found)
 
 

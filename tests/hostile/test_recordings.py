@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from preflight.model.recording import SCHEMA_VERSION
 from preflight.model.recording_io import save
 from preflight.model.requests import FactRecord, Request
 from tests.builders import make_recording
@@ -25,7 +26,7 @@ MEASURE = (
     "print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]); sys.exit(code)"
 )
 RECORDING = replace(make_recording(), facts=(FactRecord(Request("x:y", "node1"), {"a": 1}),))
-HEAD = b'{\n"schema_version": 3,'
+HEAD = b'{\n"schema_version": %d,' % SCHEMA_VERSION
 
 
 def rows(value: str) -> bytes:

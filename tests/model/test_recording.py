@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from preflight import api
-from preflight._util.json_output import plain
 from preflight._util.usage_error import UsageError
 from preflight.engine.report import to_json
 from preflight.model import facts as typing_facts
@@ -111,60 +109,6 @@ def test_a_recording_may_be_compressed() -> None:
     packed = save(recording, compressed=True)
     assert load(packed) == recording
     assert save(recording, compressed=True) == packed and len(packed) < len(save(recording))
-
-
-def first_form(recording: Recording) -> dict[str, Any]:
-    """The first format, without tables."""
-    document: dict[str, Any] = plain(recording)
-    return {**document, "schema_version": 1}
-
-
-def second_form(recording: Recording) -> dict[str, Any]:
-    """The second format, with one object per fact."""
-    document: dict[str, Any] = plain(replace(recording, facts=()))
-    tables: dict[str, list[Any]] = {"claims": [], "asked": [], "values": []}
-
-    def row(table: str, value: Any) -> int:
-        tables[table].append(value)
-        return len(tables[table]) - 1
-
-    facts = []
-    for record in recording.facts:
-        request = plain(record.request)
-        own = {name: request.pop(name) for name in ("node", "peers")}
-        request["because"] = [row("claims", claim) for claim in request["because"]]
-        one = {"asked": row("asked", {**request, "provenance": record.provenance}), **own}
-        if record.unavailable is not None:
-            one["unavailable"] = plain(record.unavailable)
-        else:
-            one["value"] = row("values", record.value)
-        facts.append({**one, "started_s": record.started_s, "finished_s": record.finished_s})
-    return {**document, **tables, "facts": facts, "schema_version": 2}
-
-
-@pytest.mark.parametrize("form", [first_form, second_form])
-@given(VALUES, JSON)
-@settings(deadline=None)
-def test_earlier_formats_are_read(form: Callable[[Recording], dict[str, Any]], value: Any, fact: Any) -> None:
-    recording = full_recording(value, fact)
-    assert load(json.dumps(form(recording), indent=1).encode()) == recording
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        (lambda d: d["facts"][1].update(asked=2), "facts[1].asked: there is no row 2 in asked, which has"),
-        (lambda d: d["facts"][0].update(value=-1), "facts[0].value: there is no row -1 in values"),
-        (lambda d: d["asked"][0].update(because=[9]), "asked[0].because: there is no row 9 in claims"),
-        (lambda d: d["facts"][0].pop("node"), "facts[0].node: Field required"),
-    ],
-    ids=["no-request", "no-value", "no-claim", "missing"],
-)
-def test_an_error_in_an_earlier_format_is_reported_with_its_location(change: Any, expected: str) -> None:
-    document = second_form(full_recording())
-    change(document)
-    with pytest.raises(ValueError, match=re.escape(expected)):
-        load(json.dumps(document).encode())
 
 
 def test_shared_data_of_facts_is_stored_once() -> None:
@@ -263,6 +207,7 @@ def broken(change: Any) -> bytes:
         (b"\xff\xfe\x00", "line 1"),
         (b'{"jobs": ' + b"[" * 100_000, "levels deep"),
         (broken(lambda d: d.update(schema_version=5)), "schema_version is 5; this version of preflight reads"),
+        (broken(lambda d: d.update(schema_version=3)), "schema_version is 3; this version of preflight reads"),
         (broken(lambda d: d["facts"][0].pop("nodes")), "facts[0].nodes: Field required"),
         (broken(lambda d: d["jobs"][0]["claims"][1].update(strength="big")), "jobs[0].claims[1].strength"),
         (broken(lambda d: d["configuration"].update(fail_on="never")), "'never' is not a valid severity"),
@@ -287,6 +232,7 @@ def broken(change: Any) -> bytes:
         "binary",
         "deep",
         "newer",
+        "older",
         "missing",
         "wrong-type",
         "severity",

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import io
 import itertools
@@ -15,7 +14,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
@@ -30,8 +28,6 @@ from preflight.engine.report import ExitCode, Report
 from preflight.model.findings import Severity, Status
 from tests.builders import assert_follows_schema
 from tests.reporters.sarif_models import log_of
-
-SCHEMAS = Path(__file__).parent / "schemas"
 
 
 def read_text(data: bytes, report: Report) -> None:
@@ -121,20 +117,6 @@ def _hold_junit(element: ElementTree.Element) -> None:
     for child in element:
         assert child.tag in children, (element.tag, child.tag)
         _hold_junit(child)
-
-
-def read_ctrf(data: bytes, report: Report) -> dict[str, Any]:
-    """The document follows the schema of CTRF, and its summary counts its tests."""
-    document: dict[str, Any] = json.loads(data)
-    _schema("ctrf-0.0").validate(document)
-    summary, tests = document["results"]["summary"], document["results"]["tests"]
-    counts = Counter(test["status"] for test in tests)
-    states = ("passed", "failed", "skipped", "pending", "other")
-    assert {state: summary[state] for state in states} == {state: counts[state] for state in states}
-    assert summary["tests"] == len(tests) and summary["stop"] >= summary["start"]
-    assert bool(summary["failed"] or summary["other"]) == (report.exit_code != ExitCode.GO)
-    assert_no_control_chars(data)
-    return document
 
 
 # --- code hosts ---
@@ -350,7 +332,6 @@ CONSUMERS: dict[str, Callable[[bytes, Report], object]] = {
     "github-summary": read_github_summary,
     "gitlab": read_gitlab,
     "openmetrics": read_openmetrics,
-    "ctrf": read_ctrf,
     "html": read_html,
     "passing-hosts": read_hosts,
     "failing-hosts": read_hosts,
@@ -382,10 +363,3 @@ def partition(data: Iterator[bytes], report: Report) -> None:
     names = [name for one in data for name in one.decode().split()]
     assert sorted(names) == sorted(record.node.name for record in report.nodes)
     assert hosts_of(report).passing == tuple(names[: len(hosts_of(report).passing)])
-
-
-@functools.cache
-def _schema(name: str) -> jsonschema.Draft7Validator:
-    return jsonschema.Draft7Validator(
-        json.loads((SCHEMAS / f"{name}.schema.json").read_text()), format_checker=jsonschema.FormatChecker()
-    )

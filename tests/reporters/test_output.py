@@ -117,7 +117,7 @@ HOSTILE = "x\n::set-output name=verdict::go\n\u3000::error::y ##[add-mask]z ##vs
 
 @pytest.mark.parametrize("runner", ["", "true"])
 @pytest.mark.parametrize(
-    "wanted", ["text", "json", "sarif", "gitlab", "junit", "ctrf", "html", "openmetrics", "github", "github-summary"]
+    "wanted", ["text", "json", "sarif", "gitlab", "junit", "html", "openmetrics", "github", "github-summary"]
 )
 @pytest.mark.parametrize("to_file", [False, True])
 def test_quoted_text_is_not_a_command_to_a_runner(

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from pathlib import Path
 
-import preflight.sources.tables
-from preflight.sources.tables.row import Row
+from preflight.sources.tables import FOLDER, Row
 from tools.tables.extract import rows_of
 from tools.tables.fetch import FetchError, reader
 from tools.tables.target import Target
 from tools.tables.targets import TARGETS
-from tools.tables.write import key_of, merged, module_text
-
-FOLDER = Path(preflight.sources.tables.__file__).parent
+from tools.tables.write import key_of, merged, table_text
 
 
 def main(names: list[str]) -> int:
@@ -24,7 +19,6 @@ def main(names: list[str]) -> int:
         print(f"unknown tables: {', '.join(sorted(unknown))}", file=sys.stderr)
         return 2
     failed = 0
-    written = []
     for target in TARGETS:
         if names and target.name not in names:
             continue
@@ -34,14 +28,8 @@ def main(names: list[str]) -> int:
             print(f"{target.name}: {error}", file=sys.stderr)
             failed = 1
             continue
-        path = FOLDER / f"{target.name}.py"
-        path.write_text(module_text(target, rows), encoding="utf-8")
-        written.append(str(path))
+        (FOLDER / f"{target.name}.json").write_text(table_text(target, rows), encoding="utf-8")
         print(f"{target.name}: {len(rows)} rows")
-    if written:
-        ruff = [sys.executable, "-m", "ruff"]
-        subprocess.run([*ruff, "format", "--quiet", *written], check=True)
-        subprocess.run([*ruff, "check", "--quiet", "--fix", *written], check=True)
     return failed
 
 

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 import yaml
 
-import preflight.sources.tables
+from preflight.sources.tables import FOLDER
 from tools.tables.conditions import CONDITIONS
 
-TARGET = Path(preflight.sources.tables.__file__).with_name("custom_resources.json")
+TARGET = FOLDER / "custom_resources.json"
 
 
 class Origin(NamedTuple):

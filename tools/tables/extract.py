@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from preflight.sources.tables.row import Row
+from preflight.sources.tables import Row
 from tools.tables.target import Declaration, Part
 
 _FLAG_ACTIONS = frozenset(

@@ -52,7 +52,7 @@ class Target:
     """One table.
 
     Args:
-        name: of the module and, in capitals, of the table.
+        name: of the table and its file.
         program: the name of the described program.
         distribution: as on the package index.
         versions: oldest first.

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import InputFile, Job, is_whole_number
 from preflight.model.recording import Facts, Fleet
@@ -26,13 +25,13 @@ _STARTED_FROM_ONE = ("deepspeed", "mpirun", "horovodrun", "pdsh", "fabric", "sru
 #: Kinds of files that start ranks and may contain the name of their node.
 _START_FILES = ("shell", "hostfile", "makefile", "dotenv", "requirements")
 #: Settings that determine the number of samples and steps, and the layout of ranks.
-_SIZES = lazy_pattern(
+_SIZES = re.compile(
     r"batch|accumulat|world.?size|nnodes|num.?nodes|nproc|gpus|num.?machines|num.?processes|parallel|"
     r"stage|seq.*len|max.?steps|train.?steps|epochs?$|num.?workers|trainers|servers|shards?$|slots",
     re.IGNORECASE,
 )
 #: A start script may contain these, and differ between nodes for that reason.
-_PER_NODE_SETTINGS = lazy_pattern(r"(node|machine|local|host)?_?-?(rank|id|index)$|port$", re.IGNORECASE)
+_PER_NODE_SETTINGS = re.compile(r"(node|machine|local|host)?_?-?(rank|id|index)$|port$", re.IGNORECASE)
 _MICRO = (
     "train_micro_batch_size_per_gpu",
     "micro_batch_size",
@@ -161,8 +160,6 @@ def sizes_differ_between_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator
 
     Known limits: numbers are compared by name; values that a program computes are not. Start scripts may differ in
     ranks and ports.
-
-    Evidence: deepspeedai/DeepSpeed#6914, huggingface/accelerate#2818, Lightning-AI/pytorch-lightning#13498.
     """
     yield from _not_comparable(job, fleet, facts, "sizes")
     observed = _comparable(facts)
@@ -253,8 +250,6 @@ def job_files_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: the working directory has to be known (--directory, or the job with --trust-job). BAT030 reports sizes
     that differ. Start scripts and host files are compared with what was linted on the first node; a shell file that
     differs on a few nodes, or is missing there, is a warning.
-
-    Evidence: deepspeedai/DeepSpeed#1603, deepspeedai/DeepSpeed#4370, NVIDIA/Megatron-LM#35.
     """
     yield from _not_comparable(job, fleet, facts, "the job's files")
     observed = _comparable(facts)
@@ -380,8 +375,6 @@ def code_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: at most 1500 files; hidden folders, installed packages and program output are skipped. A home
     directory is not searched.
-
-    Evidence: deepspeedai/DeepSpeed#4370, NVIDIA/nccl#1328.
     """
     yield from _not_comparable(job, fleet, facts, "code")
     observed = _comparable(facts)

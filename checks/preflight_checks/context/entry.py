@@ -73,8 +73,6 @@ def ranks_cannot_start(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     Known limits: nothing is tried if the ranks' interpreter is unknown (no --python, no --trust-job). A container is
     not entered: the verdict is then incomplete, or with --python the host is examined, which is stated.
     What fails on every node alike after setup lines or in a container may still work when the scheduler starts it.
-
-    Evidence: deepspeedai/DeepSpeed#1603, deepspeedai/DeepSpeed#4370.
     """
     if not job.launches:
         yield not_applicable("the ranks' interpreter", "the job starts no ranks")

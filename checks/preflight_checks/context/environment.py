@@ -127,8 +127,6 @@ def communication_variables_differ(job: Job, fleet: Fleet, facts: Facts) -> Iter
 
     Known limits: variables that a program sets itself are not seen. Values that look secret are compared by hash and
     not shown. Variables that the job's files set are the same everywhere and are skipped.
-
-    Evidence: NVIDIA/nccl#626, NVIDIA/nccl#1136, NVIDIA/nccl#1328, snowflakedb/ArcticTraining#316.
     """
     if len(fleet.nodes) < 2 or not job.launches:
         yield not_applicable("variables", "the job has one node, or no launch")
@@ -209,8 +207,11 @@ def _finding(
     cost=_COST,
     severity=Severity.ERROR,
     evidence=(
-        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-hostid",
-        "https://github.com/pytorch/pytorch/blob/main/torch/distributed/run.py",
+        (
+            "NCCL's documentation of NCCL_HOSTID",
+            "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-hostid",
+        ),
+        ("torchrun's handling of --node-rank", "https://github.com/pytorch/pytorch/blob/main/torch/distributed/run.py"),
     ),
 )
 def node_identities_collide(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -227,8 +228,6 @@ def node_identities_collide(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
     Fix: remove the variable from the image, or set it on each node.
 
     Known limits: a variable that the job's files set, or that a flag overrides, is skipped.
-
-    Evidence: NCCL's documentation of NCCL_HOSTID; torchrun's handling of --node-rank.
     """
     if len(fleet.nodes) < 2 or not job.launches or nodes_share_machine(fleet):
         yield not_applicable("identities", "the job has one node, no launch, or runs on one machine")

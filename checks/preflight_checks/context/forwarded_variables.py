@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet
@@ -18,7 +18,7 @@ from preflight_checks.requirements.claims import known_text
 from preflight_checks.requirements.hosts import fold, nodes_share_machine
 
 #: Variables whose absence on other nodes changes how ranks communicate or compute.
-_RELEVANT_VARIABLES = lazy_pattern(
+_RELEVANT_VARIABLES = re.compile(
     r"(NCCL|RCCL|GLOO|UCX|UCC|FI|TP|HOROVOD|TORCH|PYTORCH|CUDA|CUBLAS|OMP|MKL|PADDLE|FLAGS|DMLC|MASTER|WORLD|HF|TRANSFORMERS)_"
     r"|LD_LIBRARY_PATH$|LD_PRELOAD$|PYTHONPATH$|PYTHONHASHSEED$|WORLD_SIZE$|XLA_FLAGS$"
 )
@@ -56,8 +56,6 @@ def variables_not_handed_on(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
 
     Known limits: variables that the program sets itself are not seen. If the files give mpirun its hosts, MPI003
     reports this without any node.
-
-    Evidence: snowflakedb/ArcticTraining#316, NVIDIA/nccl#626, NVIDIA/nccl#260.
     """
     applying = [link for link in applying_links(job, fleet) if link.exports is not None]
     first, _ = first_node(job, fleet, facts)
@@ -130,7 +128,7 @@ def _not_forwarded_finding(by: str, nodes: tuple[str, ...], names: list[str], cl
     cost="queries the node for its user name and id; milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("https://www.open-mpi.org/faq/?category=rsh", "deepspeedai/DeepSpeed#1603"),
+    evidence=(("Open MPI FAQ on rsh", "https://www.open-mpi.org/faq/?category=rsh"), "deepspeedai/DeepSpeed#1603"),
 )
 def accounts_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The job's user is the same account with the same id on every node.
@@ -145,8 +143,6 @@ def accounts_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: give the account the same id everywhere, or name the user in ~/.ssh/config.
 
     Known limits: a container may map ids.
-
-    Evidence: Open MPI FAQ on rsh; deepspeedai/DeepSpeed#1603.
     """
     if len(fleet.nodes) < 2 or not job.launches or nodes_share_machine(fleet):
         yield not_applicable("accounts", "the job has one node, or starts no ranks")

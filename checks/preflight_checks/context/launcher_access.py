@@ -86,8 +86,6 @@ def launcher_cannot_log_in(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
 
     Known limits: a warning where the job may be started from another machine, such as the one that preflight runs on,
     where logins are known to work. With more than 64 other nodes, an even sample is tried.
-
-    Evidence: deepspeedai/DeepSpeed#1603, deepspeedai/DeepSpeed#1481, deepspeedai/DeepSpeed#4370.
     """
     applying = [link for link in applying_links(job, fleet) if link.logs_in]
     first, certain = first_node(job, fleet, facts)
@@ -191,7 +189,11 @@ def _plan_tools(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     probes=(tools,),
     cost="looks for a few programs on PATH, and runs `pdsh -V`, `ssh -V` or `mpirun --version`, at most 3 seconds",
     severity=Severity.ERROR,
-    evidence=("deepspeedai/DeepSpeed#1481", "deepspeedai/DeepSpeed#4370", "https://www.open-mpi.org/faq/?category=rsh"),
+    evidence=(
+        "deepspeedai/DeepSpeed#1481",
+        "deepspeedai/DeepSpeed#4370",
+        ("Open MPI FAQ on rsh and PATH", "https://www.open-mpi.org/faq/?category=rsh"),
+    ),
 )
 def launcher_tool_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The programs that start the ranks exist on the nodes that need them, and run.
@@ -208,8 +210,6 @@ def launcher_tool_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
     Known limits: tools that a module or a container provides are seen only in the ranks' context. It is only a warning
     if a tool is missing on all nodes, because setup lines may provide it, or on the first node if the job may be
     started from another machine.
-
-    Evidence: deepspeedai/DeepSpeed#1481, deepspeedai/DeepSpeed#4370; Open MPI FAQ on rsh and PATH.
     """
     wanted = list(_wanted_tools(job, fleet, facts))
     if not wanted:

@@ -76,8 +76,6 @@ def roles_of_nodes_do_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[
 
     Known limits: values that the job's files set are covered by lint (PPS), lists that differ between nodes by ENV020.
     One process per node is assumed if its own environment sets a role.
-
-    Evidence: PaddlePaddle/Paddle#4281, PaddlePaddle/Paddle#3659, PaddlePaddle/Paddle#9426.
     """
     if not _applies(job, fleet, "TRAINING_ROLE"):
         yield not_applicable("roles", "the job has one node, no parameter servers, or sets the roles itself")
@@ -232,8 +230,6 @@ def tf_configs_do_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
     Fix: write TF_CONFIG from one list of hosts.
 
     Known limits: values that the job's files set are covered by lint (TFP).
-
-    Evidence: tensorflow/tensorflow#46169, tensorflow/tensorflow#46827, tensorflow/models#11143.
     """
     if not _applies(job, fleet, "TF_CONFIG"):
         yield not_applicable("TF_CONFIG", "the job has one node, does not use TensorFlow, or sets TF_CONFIG itself")

@@ -49,8 +49,6 @@ def framework_comes_slowly(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
 
     Known limits: cached files load fast now and slowly after a restart. A busy node is slow, too, so this is only a
     warning.
-
-    Evidence: openvinotoolkit/stable-diffusion-webui#88, horovod/horovod#824.
     """
     if not job.launches:
         yield not_applicable("start of the framework", "the job starts no ranks")
@@ -126,8 +124,6 @@ def framework_imports_slowly(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     Fix: put the environment on the nodes' own disks, or in a container image.
 
     Known limits: takes seconds of CPU time on each node, so it runs only in the `pedantic` profile.
-
-    Evidence: openvinotoolkit/stable-diffusion-webui#88, horovod/horovod#824.
     """
     if not job.launches:
         yield not_applicable("import of the framework", "the job starts no ranks")

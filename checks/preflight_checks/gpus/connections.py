@@ -21,7 +21,10 @@ from preflight_checks.probes.gpus import gpus
     cost=COST,
     without_root=LOST_WITHOUT_ROOT,
     severity=Severity.WARNING,
-    evidence=("https://github.com/imbue-ai/cluster-health", "AMD-AGI/Primus"),
+    evidence=(
+        ("checks of imbue-ai/cluster-health and AMD-AGI/Primus", "https://github.com/imbue-ai/cluster-health"),
+        "AMD-AGI/Primus",
+    ),
 )
 def gpu_pcie_narrow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every GPU has the PCIe lanes, and the fastest generation, that the others of its model have.
@@ -37,8 +40,6 @@ def gpu_pcie_narrow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: the current speed (generation) is not judged, because an idle link slows down to save power. If all
     GPUs of a model are equally narrow, the machines are built that way, and it is only noted.
-
-    Evidence: checks of imbue-ai/cluster-health and AMD-AGI/Primus.
     """
     yield from judge_devices(job, facts, "PCIe links", ("pcie_width",), _find_narrow_pcie)
 
@@ -92,7 +93,10 @@ def _find_narrow_pcie(devices: list[NodeGpu]) -> Iterable[Fault]:
     cost=COST,
     without_root=LOST_WITHOUT_ROOT,
     severity=Severity.ERROR,
-    evidence=("https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html", "leptonai/gpud"),
+    evidence=(
+        ("Xid 74 in NVIDIA's catalogue", "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"),
+        "leptonai/gpud",
+    ),
 )
 def gpu_nvlink_down(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every GPU has the NVLinks up that the others of its model have.
@@ -109,8 +113,6 @@ def gpu_nvlink_down(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: links that are down on all GPUs of a model (cards without bridges) are assumed to be built that way.
     A card without links among others with links is a warning, because it may lack a bridge.
-
-    Evidence: Xid 74 in NVIDIA's catalogue; leptonai/gpud.
     """
     yield from judge_devices(job, facts, "NVLinks", ("nvlinks",), _find_down_nvlinks)
 

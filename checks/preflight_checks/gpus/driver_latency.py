@@ -27,7 +27,13 @@ SLOW_S = 5.0
     probes=(gpus, management_tool),
     cost="queries NVML, and runs `nvidia-smi -L` or `rocm-smi -i` once; six seconds at most",
     severity=Severity.WARNING,
-    evidence=("AMD-AGI/Primus", "https://github.com/imbue-ai/cluster-health"),
+    evidence=(
+        "AMD-AGI/Primus",
+        (
+            "the latency checks of AMD-AGI/Primus and imbue-ai/cluster-health",
+            "https://github.com/imbue-ai/cluster-health",
+        ),
+    ),
 )
 def gpu_driver_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The driver and the vendor's tool respond at once, for every GPU.
@@ -43,8 +49,6 @@ def gpu_driver_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: without persistence mode the first query wakes the cards and may take seconds. A node without
     the tool is judged by NVML alone.
-
-    Evidence: the latency checks of AMD-AGI/Primus and imbue-ai/cluster-health.
     """
     claims = gpu_claims(job)
     if not claims:

@@ -27,8 +27,12 @@ HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x8, 0x20, 0x40, 0x80
     without_root=LOST_WITHOUT_ROOT,
     severity=Severity.ERROR,
     evidence=(
-        "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html",
+        (
+            "NVIDIA's notes on memory error management and on debugging GPUs",
+            "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html",
+        ),
         "https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html",
+        "Meta's Llama 3 report counts memory among the main causes of interruption",
     ),
 )
 def gpu_memory_uncorrectable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -43,9 +47,6 @@ def gpu_memory_uncorrectable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     Fix: drain the node; reset the GPU when it is idle, and have it replaced if errors return or a repair failed.
 
     Known limits: consumer cards have no ECC; errors before the last reset or reload of the driver are not counted.
-
-    Evidence: NVIDIA's notes on memory error management and on debugging GPUs; Meta's Llama 3 report counts memory
-    among the main causes of interruption.
     """
     yield from judge_devices(job, facts, "GPU memory", ("ecc_uncorrected", "rows_remap_failed"), _find_memory_faults)
 
@@ -86,7 +87,10 @@ def _find_memory_faults(devices: list[NodeGpu]) -> Iterable[Fault]:
     severity=Severity.WARNING,
     evidence=(
         "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html",
-        "https://docs.nvidia.com/deploy/dynamic-page-retirement/index.html",
+        (
+            "NVIDIA's notes on memory error management (A100 and later) and on page retirement (before)",
+            "https://docs.nvidia.com/deploy/dynamic-page-retirement/index.html",
+        ),
     ),
 )
 def gpu_repair_pending(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -101,8 +105,6 @@ def gpu_repair_pending(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     Fix: reset the GPU (or reboot the node) before the job starts; nothing needs to be replaced yet.
 
     Known limits: the next reset repairs the memory, for whatever reason it happens.
-
-    Evidence: NVIDIA's notes on memory error management (A100 and later) and on page retirement (before).
     """
     fields = ("rows_remap_pending", "pages_retirement_pending", "pages_retired")
     yield from judge_devices(job, facts, "memory repairs", fields, _find_pending_repairs)
@@ -154,7 +156,10 @@ def _find_pending_repairs(devices: list[NodeGpu]) -> Iterable[Fault]:
     severity=Severity.ERROR,
     evidence=(
         "mlfoundations/open_clip#703",
-        "https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html",
+        (
+            "NVML's description of the reasons",
+            "https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html",
+        ),
     ),
 )
 def gpu_throttled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -171,8 +176,6 @@ def gpu_throttled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: the GPUs are idle, so faults that appear only under load are not seen. A software power cap is normal
     for a busy card and not reported. The general slowdown bit and a slowdown by the driver are warnings.
-
-    Evidence: mlfoundations/open_clip#703; NVML's description of the reasons.
     """
     yield from judge_devices(job, facts, "GPU clocks", ("clock_reasons", "temperature_c"), _find_throttled)
 
@@ -250,7 +253,12 @@ RECOVERY_ACTIONS = {
     cost=COST,
     without_root=LOST_WITHOUT_ROOT,
     severity=Severity.ERROR,
-    evidence=("https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html",),
+    evidence=(
+        (
+            'Xid 154, "GPU recovery action changed", in NVIDIA\'s catalogue',
+            "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html",
+        ),
+    ),
 )
 def gpu_wants_recovery(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No GPU driver requests a reset or a reboot.
@@ -264,8 +272,6 @@ def gpu_wants_recovery(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     Fix: drain the node, and perform the action.
 
     Known limits: drivers before 565 do not report it.
-
-    Evidence: Xid 154, "GPU recovery action changed", in NVIDIA's catalogue.
     """
     yield from judge_devices(job, facts, "recovery actions", ("recovery_action",), _find_requested_recovery)
 

@@ -36,7 +36,13 @@ EXCLUSIVE_THREAD, PROHIBITED, EXCLUSIVE_PROCESS = 1, 2, 3
     cost=COST,
     without_root=LOST_WITHOUT_ROOT,
     severity=Severity.ERROR,
-    evidence=("https://docs.nvidia.com/datacenter/tesla/mig-user-guide/index.html", "NVIDIA/nccl#431"),
+    evidence=(
+        (
+            "NVIDIA's MIG user guide (application considerations)",
+            "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/index.html",
+        ),
+        "NVIDIA/nccl#431",
+    ),
 )
 def gpu_mig_enabled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No GPU is partitioned into MIG instances if the job expects whole GPUs.
@@ -52,8 +58,6 @@ def gpu_mig_enabled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: `nvidia-smi -mig 0` (and a reset) on the node, or ask the scheduler for whole GPUs.
 
     Known limits: a job that names its instances (CUDA_VISIBLE_DEVICES=MIG-...) is not judged.
-
-    Evidence: NVIDIA's MIG user guide (application considerations); NVIDIA/nccl#431.
     """
     named = any((known_text(job, "env.CUDA_VISIBLE_DEVICES", scope) or "").startswith("MIG") for scope in scopes(job))
     wanted = expected_gpus(job)
@@ -96,7 +100,11 @@ def gpu_mig_enabled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     cost=COST,
     without_root=LOST_WITHOUT_ROOT,
     severity=Severity.ERROR,
-    evidence=("https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html", "pytorch/pytorch#4293"),
+    evidence=(
+        "https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html",
+        "pytorch/pytorch#4293",
+        "nvmlComputeMode_t in NVIDIA's documentation",
+    ),
 )
 def gpu_compute_mode(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every GPU accepts as many compute processes as the job starts on it.
@@ -112,8 +120,6 @@ def gpu_compute_mode(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: `nvidia-smi -c 0` on the node, or one rank for each GPU.
 
     Known limits: helper processes with their own context are not known from the files.
-
-    Evidence: nvmlComputeMode_t in NVIDIA's documentation; pytorch/pytorch#4293.
     """
     ranks = largest(job, "processes_per_node")
 
@@ -171,8 +177,6 @@ def gpu_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: monitoring daemons and small contexts are ignored. In a container that does not see the host's
     processes, the owner of the memory is unknown, so it is a warning there. On a node with spare GPUs, busy ones count
     only if too few are left.
-
-    Evidence: pytorch/pytorch#4293, apache/mxnet#4242, microsoft/pai#3372, PaddlePaddle/PaddleScience#1195.
     """
     wanted = expected_gpus(job)
     values = facts.observed(gpus)
@@ -256,7 +260,14 @@ def _process_text(process: GpuProcess) -> str:
     cost=COST,
     without_root=LOST_WITHOUT_ROOT,
     severity=Severity.WARNING,
-    evidence=("https://github.com/imbue-ai/cluster-health", "Azure/azurehpc-health-checks", "facebookresearch/gcm"),
+    evidence=(
+        (
+            "checks of imbue-ai/cluster-health, Azure's node health checks and facebookresearch/gcm",
+            "https://github.com/imbue-ai/cluster-health",
+        ),
+        "Azure/azurehpc-health-checks",
+        "facebookresearch/gcm",
+    ),
 )
 def gpu_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """All GPUs of a model have the same settings.
@@ -271,8 +282,6 @@ def gpu_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     Fix: configure the odd card like the others.
 
     Known limits: without a majority nothing is reported. Persistence mode and firmware are only noted.
-
-    Evidence: checks of imbue-ai/cluster-health, Azure's node health checks and facebookresearch/gcm.
     """
 
     def find_odd(devices: list[NodeGpu]) -> Iterable[Fault]:

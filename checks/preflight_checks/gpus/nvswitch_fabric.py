@@ -33,7 +33,10 @@ _COMPLETED = 3
         "dstackai/dstack#2348",
         "nanoporetech/dorado#1214",
         "hiyouga/LLaMA-Factory#8968",
-        "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html",
+        (
+            "NVIDIA's Fabric Manager user guide",
+            "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html",
+        ),
     ),
 )
 def gpu_fabric_not_ready(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -50,9 +53,6 @@ def gpu_fabric_not_ready(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
 
     Known limits: in a container that sees no host processes, and on virtual machines whose switches are managed
     outside, only NVML's state is judged.
-
-    Evidence: pytorch/pytorch#35710, dstackai/dstack#2348, nanoporetech/dorado#1214, hiyouga/LLaMA-Factory#8968;
-    NVIDIA's Fabric Manager user guide.
     """
     claims = gpu_claims(job)
     if not claims:

@@ -82,8 +82,6 @@ def gpu_count(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: a scheduler may show the agent different devices from the job; MIG instances count as their GPU. A GPU
     or driver that does not answer in time is `unknown`, not missing: GPU024 names it. AMD's GPUs are counted as the
     kernel lists them.
-
-    Evidence: NVIDIA/aicr#1858, pytorch/pytorch#28257, deepspeedai/DeepSpeed#1481.
     """
     needed = gpu_claims(job)
     if not needed:
@@ -175,8 +173,6 @@ def gpu_model(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: ask the scheduler for one type of node.
 
     Known limits: clocks and connections of GPUs are not compared.
-
-    Evidence: NVIDIA/aicr#1858.
     """
     if not gpu_claims(job):
         yield not_applicable("GPU models", "nothing in the job requests GPUs")
@@ -235,6 +231,7 @@ _PEER = {
         "NVIDIA/nccl#606",
         "NVIDIA/nccl#667",
         "https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html",
+        "nvmlDeviceGetP2PStatus in NVIDIA's documentation",
     ),
 )
 def gpu_peers_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -251,8 +248,6 @@ def gpu_peers_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: a different order of the cards shows as a different topology, so that is only noted. Access itself is
     not tested. A single node, or nodes without a majority, cannot be compared.
-
-    Evidence: NVIDIA/nccl#606, NVIDIA/nccl#667; nvmlDeviceGetP2PStatus in NVIDIA's documentation.
     """
     if not gpu_claims(job):
         yield not_applicable("peer access", "nothing in the job requests GPUs")

@@ -40,9 +40,13 @@ def _meanings() -> dict[int, str]:
     without_root="the kernel's messages, if the user may read neither the journal nor /dev/kmsg",
     severity=Severity.ERROR,
     evidence=(
-        "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html",
+        ("NVIDIA's Xid catalogue", "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"),
         "Azure/azurehpc-health-checks",
-        "https://www.datacenterdynamics.com/en/news/meta-report-details-hundreds-of-gpu-and-hbm3-related-interruptions-to-llama-3-training-run/",
+        (
+            "Meta's Llama 3 report",
+            "https://www.datacenterdynamics.com/en/news/meta-report-details-hundreds-of-gpu-and-hbm3-related-interruptions-to-llama-3-training-run/",
+        ),
+        "a sample log of Azure's node health checks (Xid 119)",
     ),
 )
 def gpu_xid_logged(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -61,8 +65,6 @@ def gpu_xid_logged(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: the log ends at the last boot and, read from /dev/kmsg, at its size; whether a GPU was reset since
     is not known. Unlisted codes are noted only.
-
-    Evidence: NVIDIA's Xid catalogue; a sample log of Azure's node health checks (Xid 119); Meta's Llama 3 report.
     """
     claims = gpu_claims(job)
     if not claims:

@@ -50,8 +50,6 @@ def clock_spread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: start chronyd (or ntpd) on the node.
 
     Known limits: differences of milliseconds, which matter to traces, are not detected.
-
-    Evidence: awslabs/awsome-distributed-ai#180, pytorch/pytorch#56538.
     """
     if len(fleet.nodes) < 2:
         yield not_applicable("clocks", "the job has one node")
@@ -120,7 +118,10 @@ def _uncertainty(record: NodeRecord) -> float:
     without_root="nothing, but containers often may not query the kernel",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("https://man7.org/linux/man-pages/man2/adjtimex.2.html", "awslabs/awsome-distributed-ai#180"),
+    evidence=(
+        ("adjtimex(2)", "https://man7.org/linux/man-pages/man2/adjtimex.2.html"),
+        "awslabs/awsome-distributed-ai#180",
+    ),
 )
 def clock_not_kept(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The clock of every node is synchronized, if those of the others are.
@@ -136,8 +137,6 @@ def clock_not_kept(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: if no node is synchronized, this is only information: some clouds synchronize the clock in the
     hypervisor.
-
-    Evidence: adjtimex(2); awslabs/awsome-distributed-ai#180.
     """
     if len(fleet.nodes) < 2:
         yield not_applicable("time daemons", "the job has one node")

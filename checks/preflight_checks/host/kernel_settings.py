@@ -58,7 +58,13 @@ MODULE_EFFECTS = {
     cost="reads the files below /proc/sys and the parameters of modules below /sys; some milliseconds",
     severity=Severity.INFO,
     confidence=Confidence.MEDIUM,
-    evidence=("https://docs.kernel.org/admin-guide/sysctl/", "https://docs.kernel.org/networking/ip-sysctl.html"),
+    evidence=(
+        "https://docs.kernel.org/admin-guide/sysctl/",
+        (
+            "the kernel's documentation of /proc/sys, and of its network settings",
+            "https://docs.kernel.org/networking/ip-sysctl.html",
+        ),
+    ),
 )
 def kernel_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The kernel settings that affect jobs are the same on all nodes.
@@ -75,8 +81,6 @@ def kernel_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
     module parameters belong in /etc/modprobe.d or on the kernel command line.
 
     Known limits: information only, because it may be intended. Containers have their own network settings.
-
-    Evidence: the kernel's documentation of /proc/sys, and of its network settings.
     """
     yield from missing_facts(facts, kernel_settings, "kernel settings")
     observed = facts.observed(kernel_settings)

@@ -88,8 +88,6 @@ def processes_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
     Known limits: an intended second run of the same user looks the same. preflight never ends processes. PRT011
     reports ports in use.
-
-    Evidence: pytorch/pytorch#4293, microsoft/pai#3372, PaddlePaddle/PaddleScience#1195, apache/mxnet#4242.
     """
     if not job.launches:
         yield not_applicable("processes", "the job starts nothing")
@@ -149,7 +147,7 @@ def _leftover_finding(kind: str, name: str, processes: list[tuple[str, Process]]
     without_root=_WITHOUT_ROOT,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("pytorch/pytorch#4293", "https://www.kernel.org/doc/html/latest/filesystems/proc.html"),
+    evidence=("pytorch/pytorch#4293", ("proc(5)", "https://www.kernel.org/doc/html/latest/filesystems/proc.html")),
 )
 def processes_stuck(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No process of an earlier run is stuck in the kernel or stopped.
@@ -164,8 +162,6 @@ def processes_stuck(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: reboot the node, or take it out of the job; continue or end stopped processes.
 
     Known limits: processes of other users are distinguished only as root.
-
-    Evidence: pytorch/pytorch#4293; proc(5).
     """
     if not job.launches:
         yield not_applicable("processes", "the job starts nothing")
@@ -221,8 +217,6 @@ def shared_memory_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
     Fix: remove them.
 
     Known limits: without root, unused files of other users cannot be distinguished from used ones, and are ignored.
-
-    Evidence: NVIDIA/nccl#290.
     """
     if not job.launches:
         yield not_applicable("shared memory", "the job starts nothing")
@@ -294,8 +288,6 @@ def extension_lock_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     Fix: remove the lock file.
 
     Known limits: another node outside the job may be building on a shared home directory.
-
-    Evidence: pytorch/pytorch#189245, PASSIONLab/OpenEquivariance#207, sgl-project/sglang#35989.
     """
     if not job.launches or not _compiles(job):
         yield not_applicable("extension locks", "nothing in the job's files compiles extensions")
@@ -348,8 +340,6 @@ def node_shared_with_others(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
     Fix: request the node alone, or wait.
 
     Known limits: information only, because sharing may be intended.
-
-    Evidence: pytorch/pytorch#4293, microsoft/pai#3372.
     """
     if not job.launches:
         yield not_applicable("other users", "the job starts nothing")

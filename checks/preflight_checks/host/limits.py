@@ -63,8 +63,6 @@ def shm_too_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: `--shm-size` or `--ipc=host` for Docker; a memory-backed emptyDir at /dev/shm in Kubernetes.
 
     Known limits: the size that is needed depends on the batch; free space is that of this moment.
-
-    Evidence: NVIDIA/nccl#342, NVIDIA/nccl#290, NVIDIA/nccl#525.
     """
     users, claims = _shm_users(job)
     if not users:
@@ -144,8 +142,6 @@ def memlock_limited(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: LimitMEMLOCK=infinity for the daemon that starts ranks; `--ulimit memlock=-1` for containers.
 
     Known limits: only checked if the job uses NCCL without disabling InfiniBand, or UCX with RDMA.
-
-    Evidence: NVIDIA/nccl-tests#206, openucx/ucx#8229, openucx/ucx#8684.
     """
     claims = _rdma_claims(job)
     observed = facts.observed(limits)
@@ -206,8 +202,6 @@ def open_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: raise the limit for the daemon that starts ranks, or `ulimit -n 65536` in the job script.
 
     Known limits: an estimate; below the number of ranks it is an error, otherwise a warning.
-
-    Evidence: NVIDIA/nccl#550, goodfire-ai/spd#957.
     """
     world, claims = world_of(job, fleet)
     if world < 2:

@@ -35,7 +35,10 @@ _plan = combined(plan_machines, on_every_node(activity))
     without_root="if /proc hides other users' processes, only load and pressure show them",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("intelligent-machine-learning/dlrover#678", "https://docs.kernel.org/accounting/psi.html"),
+    evidence=(
+        "intelligent-machine-learning/dlrover#678",
+        ("the kernel's documentation of pressure stall information", "https://docs.kernel.org/accounting/psi.html"),
+    ),
 )
 def node_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No node is busy with other work while the rest are idle.
@@ -52,8 +55,6 @@ def node_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: the sample lasts half a second; tasks that run once a minute are not seen. In a process namespace
     only load and pressure show foreign work.
-
-    Evidence: intelligent-machine-learning/dlrover#678; the kernel's documentation of pressure stall information.
     """
     observed = facts.observed(activity)
     yield from missing_facts(facts, activity, "activity")

@@ -26,7 +26,10 @@ SLOW_S = 1.0
     cost="queries the free space of every network file system, each in a separate process; at most 2.5 s",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("https://github.com/NVIDIA/nvidia-resiliency-ext", "https://github.com/leptonai/gpud"),
+    evidence=(
+        ("the storage checks of nvidia-resiliency-ext and of gpud", "https://github.com/NVIDIA/nvidia-resiliency-ext"),
+        "https://github.com/leptonai/gpud",
+    ),
 )
 def network_mount_hangs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every network file system that a node has mounted responds.
@@ -43,8 +46,6 @@ def network_mount_hangs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
     Known limits: file systems that mount on access (autofs) are skipped. DAT011 and CKP011 check the paths of the job
     itself.
-
-    Evidence: the storage checks of nvidia-resiliency-ext and of gpud.
     """
     observed = facts.observed(network_mounts)
     yield from missing_facts(facts, network_mounts, "network file systems")
@@ -92,7 +93,7 @@ def network_mount_hangs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     cost="reads /etc/systemd/logind.conf",
     severity=Severity.INFO,
     confidence=Confidence.MEDIUM,
-    evidence=("https://www.freedesktop.org/software/systemd/man/latest/logind.conf.html",),
+    evidence=(("logind.conf(5)", "https://www.freedesktop.org/software/systemd/man/latest/logind.conf.html"),),
 )
 def session_ends_processes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Logging out does not end ranks that were started in the session.
@@ -107,8 +108,6 @@ def session_ends_processes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
     Fix: `loginctl enable-linger USER`, `systemd-run --user --scope`, or a scheduler.
 
     Known limits: drop-ins outside /etc are not read. Ranks that a scheduler starts are not affected.
-
-    Evidence: logind.conf(5).
     """
     observed = facts.observed(machine)
     yield from missing_facts(facts, machine, "sessions")

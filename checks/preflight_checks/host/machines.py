@@ -37,7 +37,7 @@ _COST = "reads some files below /proc, /sys and /etc; milliseconds"
     cost=_COST,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("PaddlePaddle/Paddle#17558", "https://github.com/AMD-AGI/Primus"),
+    evidence=("PaddlePaddle/Paddle#17558", ("the node checks of Primus", "https://github.com/AMD-AGI/Primus")),
 )
 def system_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """All nodes run the same operating system on the same kind of processor.
@@ -54,8 +54,6 @@ def system_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: install the image of the others on the node, or exclude it.
 
     Known limits: this is the agent's view: in containers, ranks use the C library of the image.
-
-    Evidence: PaddlePaddle/Paddle#17558; the node checks of Primus.
     """
     observed = facts.observed(machine)
     yield from missing_facts(facts, machine, "systems")
@@ -119,7 +117,7 @@ def _differs(quantity: str, split: Split[str], command: str, severity: Severity 
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
-        "https://docs.kernel.org/admin-guide/pm/cpufreq.html",
+        ("the kernel's guide to CPU frequency scaling", "https://docs.kernel.org/admin-guide/pm/cpufreq.html"),
         "scylladb/scylladb#1895",
         "sozu-proxy/sozu#500",
         "nanocurrency/nano-node#2844",
@@ -140,9 +138,6 @@ def slow_processor_setting(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
 
     Known limits: with intel_pstate and amd_pstate the powersave governor is the normal one. Virtual machines rarely
     show their governors.
-
-    Evidence: the kernel's guide to CPU frequency scaling; scylladb/scylladb#1895, sozu-proxy/sozu#500,
-    nanocurrency/nano-node#2844.
     """
     observed = facts.observed(machine)
     yield from missing_facts(facts, machine, "processor settings")

@@ -68,7 +68,11 @@ def _needs(job: Job, nodes: int) -> Iterator[_Need]:
     cost="reads /proc/meminfo, and the control groups in the job context; milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("deepspeedai/DeepSpeed#4239", "deepspeedai/DeepSpeedExamples#498", "https://arxiv.org/abs/2101.06840"),
+    evidence=(
+        "deepspeedai/DeepSpeed#4239",
+        "deepspeedai/DeepSpeedExamples#498",
+        ("Ren et al., arXiv 2101.06840", "https://arxiv.org/abs/2101.06840"),
+    ),
 )
 def host_memory_short(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Each node has the memory that the job needs, and some of it is free.
@@ -84,8 +88,6 @@ def host_memory_short(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     Fix: use nodes with more memory, more nodes or a higher limit, or end other processes that use the memory.
 
     Known limits: this is a lower bound; page cache counts as free. Only models with their size in the name are known.
-
-    Evidence: deepspeedai/DeepSpeed#4239, deepspeedai/DeepSpeedExamples#498; Ren et al., arXiv 2101.06840.
     """
     observed = facts.observed(machine)
     yield from missing_facts(facts, machine, "memory")
@@ -134,7 +136,10 @@ def host_memory_short(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     cost="reads /proc/meminfo and the memory nodes in /sys; milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("https://github.com/facebookresearch/gcm", "https://docs.kernel.org/admin-guide/mm/numaperf.html"),
+    evidence=(
+        ("the DIMM check of facebookresearch/gcm", "https://github.com/facebookresearch/gcm"),
+        ("the kernel's guide to NUMA memory performance", "https://docs.kernel.org/admin-guide/mm/numaperf.html"),
+    ),
 )
 def host_memory_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No node has less memory than most, or less of it on one of its own memory nodes.
@@ -150,8 +155,6 @@ def host_memory_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     Fix: have the module replaced; `dmidecode -t memory`, `numactl --hardware`.
 
     Known limits: nodes of different kinds that are meant to work together are reported, too.
-
-    Evidence: the DIMM check of facebookresearch/gcm; the kernel's guide to NUMA memory performance.
     """
     observed = facts.observed(machine)
     yield from missing_facts(facts, machine, "memory")

@@ -61,8 +61,6 @@ def node_will_go_away(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
 
     Known limits: without Slurm and `--allow metadata`, only the node's own signs are checked. The cloud's service is
     queried only if the firmware identifies the cloud.
-
-    Evidence: facebookresearch/gcm#139, GoogleCloudPlatform/cluster-toolkit#2987.
     """
     observed = facts.observed(signs)
     yield from missing_facts(facts, signs, "signs of a shutdown")

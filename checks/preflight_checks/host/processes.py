@@ -51,8 +51,6 @@ def processes_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     container; OMP_NUM_THREADS where libraries start a thread for each core.
 
     Known limits: the number of library threads is an estimate. For root only control groups apply.
-
-    Evidence: MIC-DKFZ/nnUNet#1343, OpenMathLib/OpenBLAS#1668, vladmandic/sdnext#2642.
     """
     observed = facts.observed(limits)
     yield from missing_facts(facts, limits, "processes")
@@ -115,7 +113,7 @@ def _remaining(value: Limits) -> tuple[int, int, str, str] | None:
     cost="reads limits in the job context; milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("https://man7.org/linux/man-pages/man2/getrlimit.2.html", "OpenMathLib/OpenBLAS#1668"),
+    evidence=(("getrlimit(2)", "https://man7.org/linux/man-pages/man2/getrlimit.2.html"), "OpenMathLib/OpenBLAS#1668"),
 )
 def process_size(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No limit on address space or file size blocks a rank.
@@ -130,8 +128,6 @@ def process_size(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: `ulimit -v unlimited -f unlimited` in the job script, or LimitAS and LimitFSIZE of the daemon.
 
     Known limits: without GPUs an address-space limit is not judged, because it may be intended.
-
-    Evidence: getrlimit(2); OpenMathLib/OpenBLAS#1668.
     """
     observed = facts.observed(limits)
     yield from missing_facts(facts, limits, "process size")
@@ -171,8 +167,8 @@ _SHORT_JOB_S = 24 * 3600
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
-        "https://man7.org/linux/man-pages/man2/getrlimit.2.html",
-        "https://man7.org/linux/man-pages/man7/sched.7.html",
+        ("getrlimit(2), RLIMIT_CPU", "https://man7.org/linux/man-pages/man2/getrlimit.2.html"),
+        ("sched(7), SCHED_IDLE and niceness", "https://man7.org/linux/man-pages/man7/sched.7.html"),
     ),
 )
 def time_and_priority(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -189,8 +185,6 @@ def time_and_priority(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     Fix: remove the limit or the priority from the daemon that starts ranks (sshd, slurmd), limits.conf or the profile.
 
     Known limits: a niceness that all nodes share is assumed to be intended.
-
-    Evidence: getrlimit(2), RLIMIT_CPU; sched(7), SCHED_IDLE and niceness.
     """
     observed = facts.observed(limits)
     yield from missing_facts(facts, limits, "time and priority")

@@ -72,8 +72,6 @@ def too_few_cores(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: the CPU load of a rank is not known. The mask is that of a process started like the ranks; binding by
     the launcher is not seen.
-
-    Evidence: NVIDIA/enroot#175, facebookresearch/vissl#254, onyx-dot-app/onyx#12351.
     """
     observed = facts.observed(limits)
     yield from missing_facts(facts, limits, "usable cores")
@@ -144,7 +142,10 @@ def _too_few_finding(
     cost="reads the affinity mask and the control groups in the job context; milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("https://slurm.schedmd.com/cpu_management.html", "NVIDIA/enroot#175"),
+    evidence=(
+        ("Slurm's guide to CPU management", "https://slurm.schedmd.com/cpu_management.html"),
+        "NVIDIA/enroot#175",
+    ),
 )
 def cores_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No node lets its ranks use fewer cores than most nodes do.
@@ -158,8 +159,6 @@ def cores_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: find the control group or mask that restricts them, or exclude the node.
 
     Known limits: nodes of different kinds that are meant to work together are reported, too.
-
-    Evidence: Slurm's guide to CPU management; NVIDIA/enroot#175.
     """
     observed = facts.observed(limits)
     yield from missing_facts(facts, limits, "usable cores")

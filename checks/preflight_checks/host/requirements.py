@@ -113,7 +113,10 @@ def _is_examination(job: Job, fleet: Fleet) -> bool:
     probes=(machine, gpus, rdma),
     cost="reads some files below /proc, /sys and /etc; asks NVML",
     severity=Severity.ERROR,
-    evidence=("https://github.com/mej/nhc",),
+    evidence=(
+        "https://github.com/mej/nhc",
+        "LBNL Node Health Check, whose configurations state the same values for each node",
+    ),
 )
 def node_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every node has what the user requires of all nodes.
@@ -130,8 +133,6 @@ def node_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: only the properties that `preflight nodes --help` lists. Sizes of memory that differ by less than 5 %
     count as equal.
-
-    Evidence: LBNL Node Health Check, whose configurations state the same values for each node.
     """
     if not (job.about("node_requirement") or job.about("golden_node")):
         yield not_applicable("nodes", "nothing is required of the nodes themselves")

@@ -120,7 +120,12 @@ def disputed_pairs(facts: Facts) -> set[frozenset[str]]:
     without_root="a second machine that answers for an address is seen only by the nodes it answered first",
     when="link",
     severity=Severity.ERROR,
-    evidence=("https://www.rfc-editor.org/rfc/rfc5227",),
+    evidence=(
+        (
+            "RFC 5227 (the effects of an address that two hosts share, and how to detect one)",
+            "https://www.rfc-editor.org/rfc/rfc5227",
+        ),
+    ),
 )
 def address_answered_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No other machine answers for the address of a node.
@@ -137,8 +142,6 @@ def address_answered_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
 
     Known limits: requests are sent for IPv4 only; a hardware address that answers for several nodes is assumed to be a
     router's.
-
-    Evidence: RFC 5227 (the effects of an address that two hosts share, and how to detect one).
     """
     if len(fleet.nodes) < 2:
         yield not_applicable("hardware addresses", "the job has one node")
@@ -191,7 +194,10 @@ def _finding(item: ArpConflict, facts: Facts) -> Verdict:
     cost="the same neighbour tables as LNK007",
     when="link",
     severity=Severity.ERROR,
-    evidence=("https://www.rfc-editor.org/rfc/rfc5227", "https://kb.vmware.com/s/article/219"),
+    evidence=(
+        ("RFC 5227", "https://www.rfc-editor.org/rfc/rfc5227"),
+        ("VMware's note on duplicate hardware addresses", "https://kb.vmware.com/s/article/219"),
+    ),
 )
 def hardware_address_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No two nodes have one hardware address on the network of the job.
@@ -208,8 +214,6 @@ def hardware_address_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
 
     Known limits: a node that cannot be reached because of this is not among those compared. Containers of one machine
     may share an address on purpose (ipvlan).
-
-    Evidence: RFC 5227; VMware's note on duplicate hardware addresses.
     """
     if len(fleet.nodes) < 2 or nodes_share_machine(fleet):
         yield not_applicable("hardware addresses", "all nodes are one machine")

@@ -70,7 +70,7 @@ def _outward(facts: Facts) -> dict[str, set[str]]:
     cost="reads /sys/class/net once more after the links were tried; milliseconds",
     when="link",
     severity=Severity.ERROR,
-    evidence=("NVIDIA/nccl#1957", "https://docs.kernel.org/networking/statistics.html"),
+    evidence=("NVIDIA/nccl#1957", ("Linux interface statistics", "https://docs.kernel.org/networking/statistics.html")),
 )
 def carrier_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The interface in use keeps its carrier between the first and the last look of the run.
@@ -87,8 +87,6 @@ def carrier_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: a loss before or after these seconds is not seen; NIC010 compares the counters since the driver was
     loaded.
-
-    Evidence: NVIDIA/nccl#1957; Linux interface statistics.
     """
     if not is_multi_node(fleet):
         yield not_applicable("carriers", "all nodes are one machine")

@@ -36,7 +36,10 @@ from preflight_checks.requirements.hosts import fold
     when="link",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("NVIDIA/nccl#489", "https://www.rfc-editor.org/rfc/rfc8085"),
+    evidence=(
+        "NVIDIA/nccl#489",
+        ("RFC 8085 (how many datagrams may be sent without harm)", "https://www.rfc-editor.org/rfc/rfc8085"),
+    ),
 )
 def link_loses_packets(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Packets are not lost between two nodes.
@@ -53,8 +56,6 @@ def link_loses_packets(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
 
     Known limits: loss below one packet in 250 is not detected. A host that limits datagrams per second looks the same.
     If a firewall blocks UDP, only TCP's own count is used.
-
-    Evidence: NVIDIA/nccl#489; RFC 8085 (how many datagrams may be sent without harm).
     """
     early = nothing_measured(job, fleet, facts, "packet loss")
     if early is not None:
@@ -114,7 +115,11 @@ def _lossy(shape: Shape[JudgedDirection]) -> Verdict:
     cost=COST,
     when="link",
     severity=Severity.ERROR,
-    evidence=("NVIDIA/nccl#1524", "NVIDIA/nccl#1957", "https://www.rfc-editor.org/rfc/rfc8899"),
+    evidence=(
+        "NVIDIA/nccl#1524",
+        "NVIDIA/nccl#1957",
+        ("RFC 8899 (probing a path's size with datagrams)", "https://www.rfc-editor.org/rfc/rfc8899"),
+    ),
 )
 def full_frames_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """A frame as large as the sending interface allows arrives at the other node.
@@ -131,8 +136,6 @@ def full_frames_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: an error for jobs that use NCCL, which may use RDMA, else a warning; unknown if a firewall blocks
     UDP. LNK002 reports stalls of TCP.
-
-    Evidence: NVIDIA/nccl#1524, NVIDIA/nccl#1957; RFC 8899 (probing a path's size with datagrams).
     """
     early = nothing_measured(job, fleet, facts, "full frames")
     if early is not None:

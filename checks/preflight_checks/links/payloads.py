@@ -43,8 +43,6 @@ def large_payload_stalls(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
     Fix: give hosts and switch ports one MTU, or lower the hosts' to the smallest on the path.
 
     Known limits: TCP only; a path of RDMA traffic may have another MTU. Under 200 kbit/s is reported as slow.
-
-    Evidence: NVIDIA/nccl#1524, NVIDIA/nccl#1957, NVIDIA/nccl-tests#236.
     """
     if len(fleet.nodes) < 2:
         yield not_applicable("links", "the job has one node")

@@ -109,9 +109,9 @@ class Rail:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
-        "https://github.com/linux-rdma/perftest",
-        "https://github.com/Azure/azurehpc-health-checks",
-        "NVIDIA/nccl#2409",
+        ("perftest", "https://github.com/linux-rdma/perftest"),
+        ("Azure's acceptance tests expect 90 to 97 % of the rate", "https://github.com/Azure/azurehpc-health-checks"),
+        ("392 of 400 Gbit/s by perftest", "NVIDIA/nccl#2409"),
     ),
     probes=(rdma_speed, listen, rdma),
     when="link",
@@ -133,9 +133,6 @@ def rdma_writes_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: between memories of hosts, each pair of ports by itself; traffic of other jobs lowers the figure.
     Without perftest nothing is known. A port is blamed alone only if its partners' ports are fast with others.
-
-    Evidence: perftest; Azure's acceptance tests expect 90 to 97 % of the rate; NVIDIA/nccl#2409 (392 of
-    400 Gbit/s by perftest).
     """
     if applies(job, fleet) is None:
         yield not_applicable("RDMA writes", "the job uses no RDMA, or one machine")

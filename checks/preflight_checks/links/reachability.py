@@ -56,8 +56,6 @@ def port_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: above 64 nodes a sample of pairs is tried, and from every node the rendezvous ports. Connections are
     made by this user outside the container; UDP and RDMA are not tried.
-
-    Evidence: NVIDIA/nccl#388, NVIDIA/nccl#1956, huggingface/trl#4737, horovod/horovod#1408.
     """
     if len(fleet.nodes) < 2:
         yield not_applicable("links", "the job has one node")

@@ -43,8 +43,6 @@ def return_path_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
     Known limits: only TCP on ports that the kernel picks. Connections succeed, so this is only a hint; NIC002 and
     NIC007 judge the routes themselves.
-
-    Evidence: NVIDIA/nccl#1105, marin-community/marin#7018.
     """
     if len(fleet.nodes) < 2:
         yield not_applicable("ways back", "the job has one node")

@@ -52,7 +52,11 @@ FABRIC_SHARE, ALIKE_SHARE = 1 / 3, 0.4
     cost=COST,
     when="link",
     severity=Severity.ERROR,
-    evidence=("awslabs/awsome-distributed-ai#664", "NVIDIA/nccl#489", "bytedance/byteps#68"),
+    evidence=(
+        "awslabs/awsome-distributed-ai#664",
+        "NVIDIA/nccl#489",
+        ("one TCP stream does not fill a fast card", "bytedance/byteps#68"),
+    ),
 )
 def link_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No link is far slower than those of the rest of the fleet, or than its network cards.
@@ -71,9 +75,6 @@ def link_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: one process moves about 10 Gbit/s, so links are compared with at most that and the slower card's
     speed. RDMA is not measured. It is an error only below a twentieth of the fleet, twice; if waiting for a processor
     explains it, the result is inconclusive.
-
-    Evidence: awslabs/awsome-distributed-ai#664, NVIDIA/nccl#489; bytedance/byteps#68 (one TCP stream does not fill a
-    fast card).
     """
     early = nothing_measured(job, fleet, facts, "bandwidth")
     if early is not None:
@@ -148,7 +149,10 @@ def _slow_evidence(cell: Cell[JudgedDirection], expected: str, found: LinkFaults
     when="link",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("awslabs/awsome-distributed-ai#664", "https://arxiv.org/abs/2407.21783"),
+    evidence=(
+        "awslabs/awsome-distributed-ai#664",
+        ("arXiv 2407.21783 (latency across buildings decides the layout)", "https://arxiv.org/abs/2407.21783"),
+    ),
 )
 def link_late(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The latency of small messages is as low and as steady as in the rest of the fleet.
@@ -165,8 +169,6 @@ def link_late(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: follow the path with `tracepath`, and choose nodes of one network.
 
     Known limits: nodes in several locations by design are late, too. Delays of a busy node are inconclusive.
-
-    Evidence: awslabs/awsome-distributed-ai#664; arXiv 2407.21783 (latency across buildings decides the layout).
     """
     early = nothing_measured(job, fleet, facts, "round trips")
     if early is not None:
@@ -251,8 +253,6 @@ def fabric_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: TCP from one process; RDMA is measured by RDM009. Virtual cards report no speed and are unknown. Busy
     nodes are left out.
-
-    Evidence: NVIDIA/nccl#489, awslabs/awsome-distributed-ai#664.
     """
     subject_text = "bandwidth of the fabric"
     early = nothing_measured(job, fleet, facts, subject_text)

@@ -39,7 +39,7 @@ _plan = on_every_node(kernel_network, when=multi_node, because=lambda job: _rank
     "ephemeral-ports-few",
     plan=_plan,
     severity=Severity.ERROR,
-    evidence=("https://github.com/AMD-AGI/Primus", "ai4d-iasc/trixie#77"),
+    evidence=(("Primus guide (large clusters)", "https://github.com/AMD-AGI/Primus"), "ai4d-iasc/trixie#77"),
     probes=(kernel_network,),
     cost=_COST,
 )
@@ -57,8 +57,6 @@ def ephemeral_ports_few(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
     Known limits: an estimate, and a warning; below two ports for each rank it is an error. Firewall rules are not
     known here; the link checks try real ports.
-
-    Evidence: Primus guide (large clusters); ai4d-iasc/trixie#77.
     """
     yield from multi_node_facts(fleet, facts, kernel_network, "local ports")
     ranks, claims = _ranks(job)
@@ -97,7 +95,10 @@ _RANGE = "sysctl net.ipv4.ip_local_port_range net.ipv4.ip_local_reserved_ports"
     "fixed-port-given-out-by-kernel",
     plan=combined(_plan, when=lambda job, fleet: any(endpoint.port for endpoint in endpoints(job))),
     severity=Severity.INFO,
-    evidence=("pytorch/pytorch#126510", "https://docs.kernel.org/networking/ip-sysctl.html"),
+    evidence=(
+        "pytorch/pytorch#126510",
+        ("Linux, ip-sysctl (ip_local_reserved_ports)", "https://docs.kernel.org/networking/ip-sysctl.html"),
+    ),
     probes=(kernel_network,),
     cost=_COST,
 )
@@ -113,8 +114,6 @@ def fixed_port_taken_by_kernel(job: Job, fleet: Fleet, facts: Facts) -> Iterator
     Fix: a port below the range, or `sysctl -w net.ipv4.ip_local_reserved_ports=45000`.
 
     Known limits: collisions are rare, so this is only information.
-
-    Evidence: pytorch/pytorch#126510; Linux, ip-sysctl (ip_local_reserved_ports).
     """
     fixed = {endpoint.port: endpoint for endpoint in endpoints(job) if endpoint.port}
     if not fixed:
@@ -150,7 +149,10 @@ def fixed_port_taken_by_kernel(job: Job, fleet: Fleet, facts: Facts) -> Iterator
     "connection-tracking-full",
     plan=_plan,
     severity=Severity.ERROR,
-    evidence=("https://docs.kernel.org/networking/nf_conntrack-sysctl.html", "kubernetes/kubernetes#71261"),
+    evidence=(
+        ("Linux, nf_conntrack-sysctl", "https://docs.kernel.org/networking/nf_conntrack-sysctl.html"),
+        "kubernetes/kubernetes#71261",
+    ),
     probes=(kernel_network,),
     cost=_COST,
 )
@@ -168,8 +170,6 @@ def connection_tracking_full(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     Fix: `sysctl -w net.netfilter.nf_conntrack_max=1048576`, or find what opens so many connections.
 
     Known limits: the count is that of this moment; from nine tenths on it is a warning.
-
-    Evidence: Linux, nf_conntrack-sysctl; kubernetes/kubernetes#71261.
     """
     yield from multi_node_facts(fleet, facts, kernel_network, "connection tracking")
     seen = facts.observed(kernel_network)
@@ -216,7 +216,7 @@ def _tracked(fact: KernelNetwork) -> float | None:
     plan=_plan,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("https://man7.org/linux/man-pages/man7/arp.7.html", "kubernetes/kops#4533"),
+    evidence=(("arp(7)", "https://man7.org/linux/man-pages/man7/arp.7.html"), "kubernetes/kops#4533"),
     probes=(kernel_network,),
     cost=_COST,
 )
@@ -233,8 +233,6 @@ def neighbour_table_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
     Fix: `sysctl -w net.ipv4.neigh.default.gc_thresh3=16384` (and gc_thresh2, gc_thresh1 below it).
 
     Known limits: nodes behind a router need no entry each; other hosts of the network need some, too.
-
-    Evidence: arp(7); kubernetes/kops#4533.
     """
     yield from multi_node_facts(fleet, facts, kernel_network, "neighbours")
     seen = {n: f.most_neighbours for n, f in facts.observed(kernel_network).items() if f.most_neighbours is not None}
@@ -291,8 +289,6 @@ def listen_backlog_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
     Fix: `sysctl -w net.core.somaxconn=4096`.
 
     Known limits: a store that accepts quickly needs less.
-
-    Evidence: pytorch/pytorch#76913, pytorch/pytorch#107878, pytorch/pytorch#128739.
     """
     yield from multi_node_facts(fleet, facts, kernel_network, "listen backlog")
     master = fleet.master.name if fleet.master else ""

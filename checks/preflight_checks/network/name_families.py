@@ -38,8 +38,6 @@ def master_of_another_family(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     Fix: an A record, or a line in /etc/hosts, for the host; or IPv6 on all nodes.
 
     Known limits: if a name has both families, programs try one after the other.
-
-    Evidence: NVIDIA/nccl#210, pytorch/pytorch#73656.
     """
     stores = named_endpoints(job, fleet)
     if not stores:

@@ -74,8 +74,6 @@ def hostname_loopback(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     GLOO_SOCKET_IFNAME with the interface to use.
 
     Known limits: looked up outside a container; a container with its own /etc/hosts may differ.
-
-    Evidence: PaddlePaddle/Paddle#37951, meta-pytorch/data#1142, aws-samples/aws-do-eks#69.
     """
     names, claims = backends(job)
     if not _uses_own_name(job, fleet):
@@ -187,8 +185,6 @@ def master_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: an address that no node has may be a virtual or public one that is forwarded; this is a warning,
     and the connection test decides.
-
-    Evidence: pytorch/pytorch#73656, pytorch/pytorch#76367, pytorch/pytorch#79388.
     """
     stores = named_endpoints(job, fleet)
     if not stores:

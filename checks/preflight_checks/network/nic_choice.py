@@ -51,7 +51,7 @@ def _nodes_with_own_filter(job: Job, facts: Facts) -> set[str]:
     "nccl-default-interface-unsuitable",
     plan=combined(_plan, when=_chooses_by_default),
     severity=Severity.ERROR,
-    evidence=("uccl-project/uccl#1034", "NVIDIA/nccl#913", "NVIDIA/nccl#1053"),
+    evidence=("uccl-project/uccl#1034", "NVIDIA/nccl#913", "NVIDIA/nccl#1053", "NCCL, ncclFindInterfaces"),
     probes=(interfaces,),
     cost="queries the kernel for its interfaces; milliseconds",
 )
@@ -70,8 +70,6 @@ def default_interface(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
 
     Known limits: NCCL's choice also depends on the order in which the kernel lists interfaces; NCCL before 2.28 takes
     an interface without a carrier, later versions do not.
-
-    Evidence: uccl-project/uccl#1034, NVIDIA/nccl#913, NVIDIA/nccl#1053; NCCL, ncclFindInterfaces.
     """
     if not _chooses_by_default(job, fleet):
         yield not_applicable("NCCL's own choice", "one machine, no NCCL, or a filter chooses the interface")
@@ -149,8 +147,6 @@ def address_on_several_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     Fix: choose the interface of the network between the nodes; give each node an address of its own.
 
     Known limits: only the interface in use is compared, if it is known.
-
-    Evidence: uccl-project/uccl#1034, NVIDIA/nccl#913.
     """
     if not (yield from multi_node_facts(fleet, facts, interfaces, "addresses")):
         return
@@ -205,8 +201,6 @@ def interface_in_another_network(job: Job, fleet: Fleet, facts: Facts) -> Iterat
 
     Known limits: nodes of routed fabrics are in different networks by design; without a clear majority nothing is
     reported, and the routes decide (NIC007).
-
-    Evidence: horovod/horovod#1969, horovod/horovod#2421, marin-community/marin#7018.
     """
     if not (yield from multi_node_facts(fleet, facts, interfaces, "networks")):
         return
@@ -282,8 +276,6 @@ def no_route_to_peer(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: a route is not a connection; the link stage tries those. Rails of one fabric may route through each
     other, so another interface is at most a warning.
-
-    Evidence: horovod/horovod#1969, horovod/horovod#994, NVIDIA/nccl#1105.
     """
     if not (yield from multi_node_facts(fleet, facts, routes, "routes between nodes")):
         return

@@ -55,7 +55,7 @@ def _known(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[Verdi
     plan=_plan,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("NVIDIA/nccl#1957", "https://github.com/facebookresearch/gcm"),
+    evidence=("NVIDIA/nccl#1957", ("gcm, ethlink", "https://github.com/facebookresearch/gcm")),
     probes=(interfaces, nic_states),
     cost="reads /sys/class/net and queries the kernel for its interfaces; milliseconds",
 )
@@ -72,8 +72,6 @@ def interface_speed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: virtual machines' drivers often report no speed, or a meaningless one; the link stage measures the
     real rate.
-
-    Evidence: NVIDIA/nccl#1957; gcm, ethlink.
     """
     yield from _known(job, fleet, facts, "speed")
     found = states_in_use(job, facts) if is_multi_node(fleet) else {}
@@ -121,7 +119,10 @@ def _speed_text(mbps: int) -> str:
     "bond-degraded",
     plan=_plan,
     severity=Severity.WARNING,
-    evidence=("https://docs.kernel.org/networking/bonding.html", "https://github.com/facebookresearch/gcm"),
+    evidence=(
+        ("Linux bonding documentation", "https://docs.kernel.org/networking/bonding.html"),
+        ("gcm", "https://github.com/facebookresearch/gcm"),
+    ),
     probes=(interfaces, nic_states),
     cost="reads /sys/class/net and queries the kernel for its interfaces; milliseconds",
 )
@@ -138,8 +139,6 @@ def bond_degraded(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: check cable and switch port of the member; use one bonding mode everywhere.
 
     Known limits: in an active-backup bond a dead member costs nothing until the other one fails.
-
-    Evidence: Linux bonding documentation; gcm.
     """
     yield from _known(job, fleet, facts, "bonds")
     found = states_in_use(job, facts) if is_multi_node(fleet) else {}
@@ -182,7 +181,7 @@ def bond_degraded(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     plan=_plan,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("NVIDIA/nccl#1957", "https://docs.kernel.org/networking/statistics.html"),
+    evidence=("NVIDIA/nccl#1957", ("Linux interface statistics", "https://docs.kernel.org/networking/statistics.html")),
     probes=(interfaces, nic_states),
     cost="reads /sys/class/net and queries the kernel for its interfaces; milliseconds",
 )
@@ -201,8 +200,6 @@ def interface_errors(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: counters have no date, so an old incident counts like a new one. Dropped packets are not judged,
     because a full socket buffer counts as well.
-
-    Evidence: NVIDIA/nccl#1957; Linux interface statistics.
     """
     yield from _known(job, fleet, facts, "errors")
     found = states_in_use(job, facts) if is_multi_node(fleet) else {}
@@ -265,7 +262,10 @@ def _outliers_above(values: Mapping[str, float], is_far: Callable[[float, float]
     plan=_plan,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("https://github.com/AMD-AGI/Primus", "https://github.com/imbue-ai/cluster-health"),
+    evidence=(
+        ("Primus node-smoke (NIC firmware among its fingerprints)", "https://github.com/AMD-AGI/Primus"),
+        ("imbue cluster-health", "https://github.com/imbue-ai/cluster-health"),
+    ),
     probes=(interfaces, nic_states),
     cost="reads /sys/class/net and queries each driver for its version (ethtool); milliseconds",
 )
@@ -283,8 +283,6 @@ def nic_driver(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: without a clear majority nothing is reported: mixed hardware may be intended. Bonds and bridges have
     no firmware of their own.
-
-    Evidence: Primus node-smoke (NIC firmware among its fingerprints); imbue cluster-health.
     """
     yield from _known(job, fleet, facts, "drivers")
     found = states_in_use(job, facts) if is_multi_node(fleet) else {}
@@ -320,7 +318,10 @@ def nic_driver(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     plan=_plan,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("NVIDIA/nccl#1782", "https://docs.kernel.org/networking/ip-sysctl.html"),
+    evidence=(
+        "NVIDIA/nccl#1782",
+        ("Linux, ip-sysctl (arp_ignore, arp_announce, rp_filter)", "https://docs.kernel.org/networking/ip-sysctl.html"),
+    ),
     probes=(interfaces, nic_states),
     cost="reads /sys/class/net and /proc/sys/net, and queries the kernel for its routing rules; milliseconds",
 )
@@ -340,8 +341,6 @@ def two_interfaces_in_one_network(job: Job, fleet: Fleet, facts: Facts) -> Itera
 
     Known limits: clouds that attach several cards to one subnet set such rules themselves; any existing rule is
     assumed to be right.
-
-    Evidence: NVIDIA/nccl#1782; Linux, ip-sysctl (arp_ignore, arp_announce, rp_filter).
     """
     yield from _known(job, fleet, facts, "interfaces of one network")
     found = states_in_use(job, facts) if is_multi_node(fleet) else {}

@@ -69,8 +69,6 @@ def interface_filter(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: of variables outside the job's files, only those of NCCL and Gloo are judged, as ranks find them in
     their environment or in /etc/nccl.conf.
-
-    Evidence: NVIDIA/nccl#286, marin-community/marin#6940, aws/deep-learning-containers#6469.
     """
     for variable in FILTER_VARIABLES:
         if filter_unresolved(job, variable):
@@ -150,8 +148,6 @@ def interface_route(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: choose the interface of the master address's network, or give the master's address on the chosen network.
 
     Known limits: with several rails on one fabric a difference is intended.
-
-    Evidence: marin-community/marin#7018, NVIDIA/nccl#1105.
     """
     if len(fleet.nodes) < 2 or not has_filter(job):
         yield not_applicable("route to rank 0", "the job sets no interface filter, or has only one node")
@@ -214,8 +210,6 @@ def interface_mtu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: set one MTU on all nodes and switch ports.
 
     Known limits: TCP between two hosts negotiates the smaller MTU, so a difference alone can be harmless.
-
-    Evidence: NVIDIA/nccl#1524, NVIDIA/nccl#1957.
     """
     if len(fleet.nodes) < 2:
         yield not_applicable("MTU", "the job has one node")

@@ -80,8 +80,6 @@ def name_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: names that no node resolves are assumed to be ssh aliases and skipped, unless an endpoint uses them.
     Above 64 names each node looks up 16 of them, above 1024 only 4. Names that occur only in the node list are a
     warning: not every launcher uses them.
-
-    Evidence: PaddlePaddle/Paddle#37951, pytorch/pytorch#150532, tensorflow/tensorflow#12745.
     """
     if not (yield from multi_node_facts(fleet, facts, resolve_many, "names of the nodes")):
         return
@@ -163,8 +161,6 @@ def two_names_of_one_machine(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
 
     Known limits: pods and containers on one machine count as different nodes. The same host name on different machines
     is a warning, the same machine id (a cloned image) is information.
-
-    Evidence: deepspeedai/DeepSpeed#1481, Lightning-AI/pytorch-lightning#8139.
     """
     if not (yield from multi_node_facts(fleet, facts, identity, "machines")):
         return
@@ -254,7 +250,7 @@ def _plan_published(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     plan=_plan_published,
     when="link",
     severity=Severity.ERROR,
-    evidence=("pytorch/pytorch#150532", "pytorch/pytorch#73656", "pytorch/elastic#113"),
+    evidence=("pytorch/pytorch#150532", "pytorch/pytorch#73656", "pytorch/elastic#113", "torch, dynamic_rendezvous.py"),
     probes=(identity, resolve),
     cost="resolves one name on every node; at most 3 s",
 )
@@ -272,8 +268,6 @@ def published_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: `--local-addr` with an address of the node, or names that resolve everywhere.
 
     Known limits: after a restart with other nodes another name may come first.
-
-    Evidence: pytorch/pytorch#150532, pytorch/pytorch#73656, pytorch/elastic#113; torch, dynamic_rendezvous.py.
     """
     if not _uses_c10d(job, fleet):
         yield not_applicable("the published name", "no c10d rendezvous between machines")
@@ -324,7 +318,10 @@ def published_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     plan=_plan_names,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("pytorch/pytorch#85300", "https://man7.org/linux/man-pages/man5/resolv.conf.5.html"),
+    evidence=(
+        "pytorch/pytorch#85300",
+        ("resolv.conf(5), timeout and attempts", "https://man7.org/linux/man-pages/man5/resolv.conf.5.html"),
+    ),
     probes=(resolve_many, identity),
     cost="the look-ups of NAM003 and NAM004, timed",
 )
@@ -341,8 +338,6 @@ def slow_lookups(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: take the dead server out of /etc/resolv.conf, or put the names into /etc/hosts.
 
     Known limits: a very busy node looks the same; check again.
-
-    Evidence: pytorch/pytorch#85300; resolv.conf(5), timeout and attempts.
     """
     if not (yield from multi_node_facts(fleet, facts, resolve_many, "look-ups")):
         return

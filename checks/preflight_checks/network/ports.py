@@ -70,8 +70,6 @@ def port_in_use(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: a port may be taken between this check and the launch; the process is shown only if /proc reveals it.
     If several nodes are one machine, only ports that the job's files name are tried.
-
-    Evidence: pytorch/pytorch#126510, pytorch/pytorch#85604, NVIDIA/Megatron-LM#343.
     """
     bindings = list(_bound_endpoints(job, fleet))
     silent = unreached(fleet)

@@ -72,7 +72,7 @@ _MAX_EXCLUDED = 64
         "tensorflow/tensorflow#24887",
         "tensorflow/tensorflow#50626",
         "ray-project/ray#14350",
-        "https://github.com/grpc/grpc/blob/master/doc/environment_variables.md",
+        ("gRPC, environment variables", "https://github.com/grpc/grpc/blob/master/doc/environment_variables.md"),
     ),
     probes=(proxies, interfaces),
     cost="reads a few variables in the job context; milliseconds",
@@ -92,9 +92,6 @@ def proxy_captures_peers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
 
     Known limits: readers of no_proxy differ (a leading dot, address ranges, `*`): a node counts as excluded if any of
     them excludes it. torch's store, NCCL and Gloo use no proxy.
-
-    Evidence: tensorflow/tensorflow#24887, tensorflow/tensorflow#50626, ray-project/ray#14350; gRPC, environment
-    variables.
     """
     reader = _proxy_reader(job)
     if reader is None or not is_multi_node(fleet):

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import glob
 import os
-
-from preflight.agent.record import ANNOTATED, dataclass
-
-if ANNOTATED:
-    from typing import Dict, List, Optional
+from dataclasses import dataclass
+from typing import Dict, List, Optional
 
 KFD = "/sys/class/kfd/kfd/topology/nodes"
 MODULE = "/sys/module/amdgpu"

@@ -6,13 +6,9 @@ import importlib.util
 import os
 import re
 import time
+from typing import Any, BinaryIO, Dict, List, Optional, Set
 
-from preflight._util.lazy_regex import lazy_pattern
-from preflight.agent.record import ANNOTATED
 from preflight_checks.probes.distributions import version_of
-
-if ANNOTATED:
-    from typing import Any, BinaryIO, Dict, List, Optional, Set
 
 #: Distributions by framework; the first that is installed counts.
 NAMES = {
@@ -28,10 +24,10 @@ _FILES = {
 #: The list of architectures is a constant of this library (torch/csrc/cuda/Module.cpp: CUDA_ARCH_FLAGS).
 _TORCH_LIBRARY = "lib/libtorch_python.so"
 _ARCHITECTURE = rb"(?:(?:sm|compute)_\d+[a-z]?|gfx[0-9a-f]+(?::[a-z+:-]+)?)"
-_ARCHITECTURES = lazy_pattern(rb"\0 ?(%s(?:[ ;]%s)*) ?(?=\0)" % (_ARCHITECTURE, _ARCHITECTURE))
+_ARCHITECTURES = re.compile(rb"\0 ?(%s(?:[ ;]%s)*) ?(?=\0)" % (_ARCHITECTURE, _ARCHITECTURE))
 SEARCH_S = 3.0
 _PIECE_BYTES, _OVERLAP_BYTES = 4 << 20, 4096
-_PIN = lazy_pattern(r"nvidia-(cudnn|nccl)-cu\d+ *\(?==? *([0-9][^;, )]*)")
+_PIN = re.compile(r"nvidia-(cudnn|nccl)-cu\d+ *\(?==? *([0-9][^;, )]*)")
 
 
 def package(name: str) -> str:

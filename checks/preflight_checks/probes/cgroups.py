@@ -7,11 +7,8 @@ container only the mounted part of the hierarchy is visible.
 from __future__ import annotations
 
 import os
-
-from preflight.agent.record import ANNOTATED, dataclass
-
-if ANNOTATED:
-    from typing import Dict, Iterator, List, Optional, Tuple
+from dataclasses import dataclass
+from typing import Dict, Iterator, List, Optional, Tuple
 
 #: A memory limit of version 1 from this value on means none: the kernel shows the largest possible number of pages.
 _UNLIMITED_BYTES = 1 << 60

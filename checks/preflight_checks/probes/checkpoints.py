@@ -7,25 +7,22 @@ from __future__ import annotations
 
 import errno
 import os
-
-from preflight._util.lazy_regex import lazy_pattern
-from preflight.agent.record import ANNOTATED, dataclass, field
-
-if ANNOTATED:
-    from typing import Any, Dict, List, Set, Tuple
+import re
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Set, Tuple
 
 #: The number of names in one folder that are examined; a checkpoint has a few for each rank.
 MAX_NAMES = 20000
 #: DeepSpeed (deepspeed/runtime/engine.py, _get_zero_ckpt_name and _get_ckpt_name): one file of optimizer states for
 #: each data-parallel rank, one of the model for each model-parallel rank.
-_ZERO = lazy_pattern(r"^(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt$")
-_MODEL = lazy_pattern(r"^mp_rank_(\d+)_model_states\.pt$")
+_ZERO = re.compile(r"^(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt$")
+_MODEL = re.compile(r"^mp_rank_(\d+)_model_states\.pt$")
 #: Megatron-LM (megatron/training/checkpointing.py, get_checkpoint_name): a folder for each tensor-parallel rank, with
 #: the pipeline stage appended if there are several.
-_MEGATRON = lazy_pattern(r"^mp_rank_(\d{2,})(?:_(\d{3,}))?$")
+_MEGATRON = re.compile(r"^mp_rank_(\d{2,})(?:_(\d{3,}))?$")
 #: torch.distributed.checkpoint (filesystem.py): files by the rank that wrote them, and one index.
-_DCP = lazy_pattern(r"^__(\d+)_\d+\.distcp$")
-_RANDOM = lazy_pattern(r"^rng_state_(\d+)\.pth$")
+_DCP = re.compile(r"^__(\d+)_\d+\.distcp$")
+_RANDOM = re.compile(r"^rng_state_(\d+)\.pth$")
 
 
 @dataclass(frozen=True)

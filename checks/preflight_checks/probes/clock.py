@@ -7,15 +7,13 @@ import os
 import re
 import struct
 import time
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Tuple
 
 from preflight.agent.cheap import cheap
 from preflight.agent.command import run
 from preflight.agent.procfs import RECENT_S, command_in, stat_lines
-from preflight.agent.record import ANNOTATED, dataclass
 from preflight.agent.wire import ProbeUnavailable
-
-if ANNOTATED:
-    from typing import Any, Dict, List, Optional, Tuple
 
 #: Daemons that adjust the clock, by the kernel's name for their process (cut after 15 characters).
 DAEMONS = ("chronyd", "ntpd", "systemd-timesyn", "ptp4l", "phc2sys", "ntpd-rs-daemon", "openntpd", "timemaster")

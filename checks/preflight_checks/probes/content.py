@@ -5,11 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-
-from preflight.agent.record import ANNOTATED, dataclass
-
-if ANNOTATED:
-    from typing import Dict, Iterable, List, Tuple
+from dataclasses import dataclass
+from typing import Dict, Iterable, List, Tuple
 
 #: The number of files that are read; the selection depends on their names alone, so that every node reads the same.
 MAX_FILES = 8

@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from dataclasses import dataclass, field
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
-from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight_checks.probes.installed import commit_of
 from preflight_checks.probes.named_values import named_values
-
-if ANNOTATED:
-    from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 #: Hand-written files of a job are smaller.
 MAX_FILE_BYTES = 4 * 1024 * 1024

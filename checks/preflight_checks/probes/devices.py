@@ -6,13 +6,11 @@ import glob
 import os
 import re
 import stat
+from dataclasses import dataclass, field
+from typing import Any, Dict, List
 
 from preflight.agent import command
-from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight.agent.wire import ProbeUnavailable
-
-if ANNOTATED:
-    from typing import Any, Dict, List
 
 DEV = "/dev"
 CONTAINERD = "/etc/containerd/config.toml"

@@ -8,14 +8,9 @@ from __future__ import annotations
 import os
 import re
 import sys
+from typing import Dict, Optional, Sequence, Tuple
 
-from preflight._util.lazy_regex import lazy_pattern
-from preflight.agent.record import ANNOTATED
-
-if ANNOTATED:
-    from typing import Dict, Optional, Sequence, Tuple
-
-_FOLDER = lazy_pattern(r"^(?P<name>[^-]+(?:-(?=\D)[^-]+)*?)-(?P<version>\d[^-]*)(?:-.*)?\.(?:dist|egg)-info$")
+_FOLDER = re.compile(r"^(?P<name>[^-]+(?:-(?=\D)[^-]+)*?)-(?P<version>\d[^-]*)(?:-.*)?\.(?:dist|egg)-info$")
 
 
 def parse_folder(entry: str) -> Optional[Tuple[str, str]]:

@@ -8,11 +8,8 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-
-from preflight.agent.record import ANNOTATED, dataclass, field
-
-if ANNOTATED:
-    from typing import Dict, List, Optional, Tuple
+from dataclasses import dataclass, field
+from typing import Dict, List, Optional, Tuple
 
 # elf(5): program header types and tags of the dynamic section.
 _LOAD, _DYNAMIC = 1, 2

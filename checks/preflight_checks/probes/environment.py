@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar
 
 from preflight._util.redaction import scrub
 from preflight._util.secret_names import KEYED_HASH, is_secret
 from preflight.agent.cheap import cheap
-from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight.agent.wire import ProbeUnavailable
 
-if ANNOTATED:
-    from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 #: The variables that are read; `*` is only allowed at the end. Values of other variables never leave a node.
 COLLECTED = (

@@ -5,13 +5,11 @@ from __future__ import annotations
 import glob
 import os
 import re
+from dataclasses import dataclass
+from typing import Any, Dict, Optional
 
 from preflight.agent import command
-from preflight.agent.record import ANNOTATED, dataclass
 from preflight.agent.wire import ProbeUnavailable
-
-if ANNOTATED:
-    from typing import Any, Dict, Optional
 
 SWITCHES = "/proc/driver/nvidia-nvswitch/devices"
 PCI = "/sys/bus/pci/devices"

@@ -5,13 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Tuple
 
-from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight_checks.probes.mounts import mount_of, mounted
 from preflight_checks.probes.quotas import Quota, Target, quotas_of, targets_of
-
-if ANNOTATED:
-    from typing import Any, Dict, List, Optional, Tuple
 
 
 @dataclass(frozen=True)

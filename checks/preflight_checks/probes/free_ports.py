@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass, field
+from typing import Any, Dict, List
 
 from preflight.agent.cheap import cheap
-from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.kernel_network import KernelNetwork, kernel_network, reserved
 from preflight_checks.probes.ports import bind
-
-if ANNOTATED:
-    from typing import Any, Dict, List
 
 #: Below are the ports of well-known services; above, only the ephemeral range is likely to be in use.
 FIRST, LAST = 10000, 65535

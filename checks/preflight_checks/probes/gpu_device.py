@@ -10,13 +10,9 @@ import functools
 import os
 import pwd
 import time
+from typing import Any, Callable, Dict, List, Optional
 
-from preflight.agent.record import ANNOTATED
-
-if ANNOTATED:
-    from typing import Any, Callable, Dict, List, Optional
-
-    from preflight_checks.probes.isolated import Send
+from preflight_checks.probes.isolated import Send
 
 PROC = "/proc"
 #: nvml.h: NVML_NVLINK_MAX_LINKS, nvmlNvLinkErrorCounter_t, NVML_CLOCK_SM, NVML_TEMPERATURE_THRESHOLD_SLOWDOWN.

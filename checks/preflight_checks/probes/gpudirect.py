@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-
-from preflight.agent.record import ANNOTATED, dataclass
-
-if ANNOTATED:
-    from typing import Any, Dict
+from dataclasses import dataclass
+from typing import Any, Dict
 
 #: Where NCCL looks for the peer-memory module (src/transport/net_ib/gdr.cc).
 PEER_MEMORY = (

@@ -10,16 +10,12 @@ import functools
 import glob
 import os
 import re
+from dataclasses import dataclass, field, fields
+from typing import Any, Dict, List, Optional
 
-from preflight.agent.record import ANNOTATED, dataclass, field, names_of
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes import amd, gpu_device, libraries
-from preflight_checks.probes.isolated import TaskResult, run_isolated
-
-if ANNOTATED:
-    from typing import Any, Dict, List, Optional
-
-    from preflight_checks.probes.isolated import Send
+from preflight_checks.probes.isolated import Send, TaskResult, run_isolated
 
 #: Initialising NVML and counting takes milliseconds; a driver that wakes the devices first takes seconds.
 SYSTEM_S = 3.0
@@ -205,7 +201,7 @@ def _gpu(index: int, answers: TaskResult) -> Gpu:
     """The device, as far as its process got."""
     values = dict(answers.values)
     unread = values.pop("unread", {})
-    known = set(names_of(Gpu)) - {"index", "processes", "unread", "took_s"}
+    known = {item.name for item in fields(Gpu)} - {"index", "processes", "unread", "took_s"}
     listed = values.get("processes")
     processes = [GpuProcess(**item) for item in listed] if listed is not None else None
     if answers.problem == "timeout":

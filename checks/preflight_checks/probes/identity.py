@@ -6,12 +6,10 @@ import os
 import socket
 import threading
 import time
+from dataclasses import dataclass
+from typing import Any, Dict
 
 from preflight.agent.cheap import cheap
-from preflight.agent.record import ANNOTATED, dataclass
-
-if ANNOTATED:
-    from typing import Any, Dict
 
 MACHINE_ID = "/etc/machine-id"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"

@@ -5,13 +5,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from dataclasses import dataclass, field
 from importlib import machinery
+from typing import Any, Dict, List
 
 from preflight.agent.cheap import cheap
-from preflight.agent.record import ANNOTATED, dataclass, field
-
-if ANNOTATED:
-    from typing import Any, Dict, List
 
 #: The number of names that are looked for.
 MAX_NAMES = 200

@@ -12,15 +12,13 @@ import json
 import os
 import re
 import sys
+from dataclasses import dataclass, field
 from importlib import machinery
+from typing import Any, Dict, List, Optional
 
 from preflight._util.redaction import scrub
 from preflight.agent.cheap import cheap
-from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight_checks.probes.distributions import parse_folder
-
-if ANNOTATED:
-    from typing import Any, Dict, List, Optional
 
 #: The number of distributions that are listed; no environment of a job has more.
 MAX_PACKAGES = 4000

@@ -12,14 +12,12 @@ import json
 import os
 import socket
 import struct
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Tuple
 
 from preflight.agent.cheap import cheap
-from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.names import lookup
-
-if ANNOTATED:
-    from typing import Any, Dict, List, Optional, Tuple
 
 UP, LOOPBACK, RUNNING = 0x1, 0x8, 0x40
 _SIOCGIFMTU = 0x8921

@@ -11,16 +11,14 @@ import select
 import signal
 import sys
 import time
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List
 
 from preflight.agent import process
-from preflight.agent.record import ANNOTATED, dataclass, field
 
-if ANNOTATED:
-    from typing import Any, Callable, Dict, List
-
-    #: Reports results so far; the key `at` names the current operation.
-    Send = Callable[[Dict[str, Any]], None]
-    Task = Callable[[Send], None]
+#: Reports results so far; the key `at` names the current operation.
+Send = Callable[[Dict[str, Any]], None]
+Task = Callable[[Send], None]
 
 _MAX_BYTES = 1 << 20
 

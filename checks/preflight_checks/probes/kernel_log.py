@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import time
+from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.agent import command
-from preflight.agent.record import dataclass, field
 from preflight.agent.wire import ProbeUnavailable
 
 KMSG = "/dev/kmsg"
 TOOL_S = 3.0
 _MAX_RECORD_BYTES = 8192
-_XID = lazy_pattern(r"NVRM: (?:GPU \d+ )?Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?")
-_SXID = lazy_pattern(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?")
-_STAMP = lazy_pattern(r"^(\d+\.\d+) ")
+_XID = re.compile(r"NVRM: (?:GPU \d+ )?Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?")
+_SXID = re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?")
+_STAMP = re.compile(r"^(\d+\.\d+) ")
 _HINT = "not seeing messages from other users"
 #: The text that journalctl searches for; both kinds of message contain it.
 PATTERN = "Xid \\("

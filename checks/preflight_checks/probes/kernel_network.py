@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional
 
 from preflight.agent.cheap import cheap
-from preflight.agent.record import ANNOTATED, dataclass
 from preflight.agent.wire import ProbeUnavailable
-
-if ANNOTATED:
-    from typing import Any, Dict, List, Optional
 
 SYSCTL = "/proc/sys/net"
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Tuple
 
 from preflight._util.redaction import scrub
 from preflight.agent.cheap import cheap
-from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight.agent.wire import ProbeUnavailable
-
-if ANNOTATED:
-    from typing import Any, Dict, List, Optional, Tuple
 
 ROOT = "/proc/sys"
 MODULES = "/sys/module"

@@ -7,13 +7,11 @@ import shutil
 import sys
 import threading
 import time
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional
 
 from preflight.agent.command import run
-from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight.agent.wire import ProbeUnavailable
-
-if ANNOTATED:
-    from typing import Any, Dict, List, Optional
 
 #: A tool that takes longer to print its version is reported as late, which is an observation.
 VERSION_WITHIN_S = 3.0

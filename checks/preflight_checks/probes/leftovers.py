@@ -6,14 +6,12 @@ import glob
 import os
 import re
 import time
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from preflight._util.redaction import scrub
 from preflight.agent.cheap import cheap
 from preflight.agent.procfs import PROC, RECENT_S, content, parse_stat, pids, stat_lines, text
-from preflight.agent.record import ANNOTATED, dataclass, field
-
-if ANNOTATED:
-    from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 SHM = "/dev/shm"
 MAX_LISTED = 64

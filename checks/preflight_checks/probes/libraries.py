@@ -7,23 +7,18 @@ import functools
 import glob
 import os
 import re
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.agent import command
-from preflight.agent.record import ANNOTATED, dataclass
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.elf import Dynamic
-from preflight_checks.probes.isolated import run_isolated
-
-if ANNOTATED:
-    from typing import Any, Callable, Dict, List, Optional, Tuple
-
-    from preflight_checks.probes.isolated import Send
+from preflight_checks.probes.isolated import Send, run_isolated
 
 #: ld.so(8): searched last.
 DEFAULT_FOLDERS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/lib/*-linux-gnu", "/usr/lib/*-linux-gnu")
 LOAD_S = 3.0
-_VERSION_IN_NAME = lazy_pattern(r"\.so\.(\d+\.\d+(?:\.\d+)*)$")
+_VERSION_IN_NAME = re.compile(r"\.so\.(\d+\.\d+(?:\.\d+)*)$")
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import resource
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional
 
 from preflight.agent.cheap import cheap
-from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight_checks.probes.cgroups import Cgroups, cgroups
-
-if ANNOTATED:
-    from typing import Any, Dict, List, Optional
 
 SHM = "/dev/shm"
 PROC = "/proc"

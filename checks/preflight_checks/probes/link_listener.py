@@ -15,8 +15,9 @@ import socket
 import struct
 import threading
 import time
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight_checks.probes.link_wire import (
     COMMAND,
     DATAGRAM,
@@ -37,9 +38,6 @@ from preflight_checks.probes.link_wire import (
     words_of,
 )
 from preflight_checks.probes.ports import OTHER_RUN, bound, holders_of
-
-if ANNOTATED:
-    from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 #: A connection that is silent for this long is dropped, and one without a complete greeting by then.
 IDLE_S, GREETING_S = 12.0, 3.0

@@ -13,8 +13,9 @@ import socket
 import statistics
 import threading
 import time
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Tuple
 
-from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.link_listener import (
     OVERFLOW_BYTES,
@@ -42,9 +43,6 @@ from preflight_checks.probes.link_wire import (
     tcp_info,
     waited_s,
 )
-
-if ANNOTATED:
-    from typing import Any, Dict, List, Optional, Tuple
 
 CONNECT_S = 1.5
 #: A ping is a small message and its acknowledgement; limits on their number and time, and a minimum number.

@@ -13,12 +13,10 @@ import os
 import socket
 import struct
 import time
+from dataclasses import dataclass
+from typing import Any, Dict, Optional
 
 from preflight.agent import bounds
-from preflight.agent.record import ANNOTATED, dataclass
-
-if ANNOTATED:
-    from typing import Any, Dict, Optional
 
 MAGIC = b"preflight-link 2 "
 TOKEN_BYTES = 16

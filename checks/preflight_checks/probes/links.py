@@ -15,8 +15,9 @@ import select
 import socket
 import threading
 import time
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Tuple
 
-from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight_checks.probes.link_wire import (
     DATAGRAM,
     FRAME,
@@ -30,9 +31,6 @@ from preflight_checks.probes.link_wire import (
     unacknowledged,
 )
 from preflight_checks.probes.names import Lookup, lookup
-
-if ANNOTATED:
-    from typing import Any, Dict, List, Optional, Tuple
 
 CONNECT_S = 2.0
 #: A busy node answers late; the kernel has accepted the connection by then.

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List
 
 from preflight.agent.cheap import cheap
-from preflight.agent.record import ANNOTATED, dataclass
-from preflight_checks.probes.isolated import run_isolated
+from preflight_checks.probes.isolated import Send, run_isolated
 from preflight_checks.probes.mounts import SHARED, Mount, mounted
-
-if ANNOTATED:
-    from typing import Any, Callable, Dict, List
-
-    from preflight_checks.probes.isolated import Send
 
 #: A healthy server answers within milliseconds; this is for a busy one.
 ANSWER_S = 2.5

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional
 
 from preflight.agent.cheap import cheap
-from preflight.agent.record import ANNOTATED, dataclass, field
-
-if ANNOTATED:
-    from typing import Any, Dict, List, Optional
 
 PROC = "/proc"
 SYS = "/sys"

@@ -6,14 +6,12 @@ import json
 import os
 import re
 import time
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Tuple
 
 from preflight.agent.cheap import cheap
 from preflight.agent.command import run
-from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight.agent.wire import ProbeUnavailable
-
-if ANNOTATED:
-    from typing import Any, Dict, List, Optional, Tuple
 
 RUN = "/run"
 ETC = "/etc"

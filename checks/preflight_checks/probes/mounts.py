@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from preflight.agent.record import ANNOTATED, dataclass
-from preflight_checks.probes.cgroups import unescaped
+from dataclasses import dataclass
+from typing import List, Optional
 
-if ANNOTATED:
-    from typing import List, Optional
+from preflight_checks.probes.cgroups import unescaped
 
 TABLE = "/proc/self/mounts"
 #: File systems that several machines share: a file written on one node appears on the others.

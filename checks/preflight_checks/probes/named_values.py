@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
+from typing import Any, Dict, Iterator, List, Tuple
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.secret_names import is_secret
-from preflight.agent.record import ANNOTATED
-
-if ANNOTATED:
-    import ast
-    from typing import Any, Dict, Iterator, List, Tuple
 
 #: The number of values that are kept of one file.
 MAX_VALUES = 400
 _MAX_NAME_LENGTH = 100
-_YAML = lazy_pattern(r"^(?P<indent> *)(?:- +)?(?P<name>[\w./-]{1,100}) *:(?: +(?P<value>[^#\n]*?))?\s*(?:#.*)?$")
-_OPTION = lazy_pattern(
-    r"(?<![\w-])(?P<name>--[A-Za-z][\w-]{0,80})(?:=|[ \t]+)(?P<value>-?[\d.]+(?:[eE]-?\d+)?)(?![\w.])"
-)
-_ASSIGNED = lazy_pattern(
+_YAML = re.compile(r"^(?P<indent> *)(?:- +)?(?P<name>[\w./-]{1,100}) *:(?: +(?P<value>[^#\n]*?))?\s*(?:#.*)?$")
+_OPTION = re.compile(r"(?<![\w-])(?P<name>--[A-Za-z][\w-]{0,80})(?:=|[ \t]+)(?P<value>-?[\d.]+(?:[eE]-?\d+)?)(?![\w.])")
+_ASSIGNED = re.compile(
     r"(?:^|[\s;(])(?P<name>[A-Za-z_]\w{0,80})=[\"']?(?P<value>-?[\d.]+(?:[eE]-?\d+)?)[\"']?(?=[\s;)]|$)", re.M
 )
-_HOST = lazy_pattern(r"^\s*(?P<name>[\w.-]{1,253})[ \t]+.*?slots?\s*=\s*(?P<value>\d+)", re.M)
-_NUMBER = lazy_pattern(r"-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
+_HOST = re.compile(r"^\s*(?P<name>[\w.-]{1,253})[ \t]+.*?slots?\s*=\s*(?P<value>\d+)", re.M)
+_NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 
 
 def named_values(path: str, text: str) -> Dict[str, str]:

@@ -6,12 +6,10 @@ import socket
 import threading
 import time
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Dict, List, Optional
 
 from preflight.agent.cheap import cheap
-from preflight.agent.record import ANNOTATED, dataclass, field, replace
-
-if ANNOTATED:
-    from typing import Any, Dict, List, Optional
 
 #: A dead name server costs 12 s per lookup with default resolver options (measured); a check must not wait that long.
 LOOKUP_S = 3.0

@@ -11,13 +11,11 @@ import select
 import socket
 import struct
 import time
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Tuple
 
-from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.interfaces import interfaces
-
-if ANNOTATED:
-    from typing import Any, Dict, List, Optional, Tuple
 
 _SIOCGIFHWADDR = 0x8927
 _ETH_P_ARP, _ETH_P_IP, _REQUEST, _REPLY = 0x0806, 0x0800, 1, 2

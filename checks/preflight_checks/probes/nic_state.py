@@ -11,13 +11,11 @@ import fcntl
 import os
 import socket
 import struct
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Tuple
 
 from preflight.agent.cheap import cheap
-from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight.agent.wire import ProbeUnavailable
-
-if ANNOTATED:
-    from typing import Any, Dict, List, Optional, Tuple
 
 NET = "/sys/class/net"
 CONF = "/proc/sys/net/ipv4/conf"

@@ -6,14 +6,12 @@ Importing torch takes seconds and may start a GPU; the metadata of the distribut
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass, field
+from typing import Any, Dict, Optional
 
 from preflight.agent.cheap import cheap
-from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight_checks.probes import built, distributions
 from preflight_checks.probes.distributions import first_of
-
-if ANNOTATED:
-    from typing import Any, Dict, Optional
 
 #: Distributions whose version must agree between ranks, by the name they are reported under.
 DISTRIBUTIONS = {

@@ -8,14 +8,12 @@ import hashlib
 import os
 import stat
 import time
+from dataclasses import dataclass, field, replace
+from typing import Any, Dict, Iterable, Iterator, List, Tuple
 
-from preflight.agent.record import ANNOTATED, dataclass, field, replace
 from preflight_checks.probes.content import Sample, sampled
 from preflight_checks.probes.mounts import SHARED, mount_of, mounted
 from preflight_checks.probes.patterns import expanded, has_braces, indexed, is_list, listed
-
-if ANNOTATED:
-    from typing import Any, Dict, Iterable, Iterator, List, Tuple
 
 #: The number of files that are listed by name and size; more are counted and only enter the digest.
 MAX_LISTED = 2000

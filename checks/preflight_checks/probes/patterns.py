@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-
-from preflight._util.lazy_regex import lazy_pattern
-from preflight.agent.record import ANNOTATED
-
-if ANNOTATED:
-    from typing import Iterator, List, Optional
+import re
+from typing import Iterator, List, Optional
 
 #: A pattern may expand to more; no folder has that many shards.
 MAX_NAMES = 50000
-_BRACES = lazy_pattern(r"\{([^{}]*)\}")
-_RANGE = lazy_pattern(r"^(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?$")
-_LETTERS = lazy_pattern(r"^([A-Za-z])\.\.([A-Za-z])$")
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"^(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?$")
+_LETTERS = re.compile(r"^([A-Za-z])\.\.([A-Za-z])$")
 _MAX_LIST_BYTES = 4 << 20
 
 

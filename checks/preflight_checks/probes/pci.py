@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import os
 import struct
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Set
 
-from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight.agent.wire import ProbeUnavailable
-
-if ANNOTATED:
-    from typing import Any, Dict, List, Optional, Set
 
 DEVICES = "/sys/bus/pci/devices"
 CPUINFO = "/proc/cpuinfo"

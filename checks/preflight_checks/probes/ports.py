@@ -6,11 +6,8 @@ import errno
 import os
 import socket
 import struct
-
-from preflight.agent.record import ANNOTATED, dataclass, field
-
-if ANNOTATED:
-    from typing import Any, Dict, Iterator, List, Set, Tuple
+from dataclasses import dataclass, field
+from typing import Any, Dict, Iterator, List, Set, Tuple
 
 _LISTEN = 0x0A
 #: The command of a holder that is an agent of preflight, and how its last argument begins.

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-
-from preflight.agent.record import ANNOTATED, dataclass, field
-
-if ANNOTATED:
-    from typing import Any, Dict, List
+from dataclasses import dataclass, field
+from typing import Any, Dict, List
 
 PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 EXCEPTIONS = ("no_proxy", "NO_PROXY", "no_grpc_proxy")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
+from typing import List, Optional, Tuple
 
 from preflight.agent.command import run
-from preflight.agent.record import ANNOTATED, dataclass
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.mounts import Mount
-
-if ANNOTATED:
-    from typing import List, Optional, Tuple
 
 _TOOL_S = 1.5
 #: The file systems that `quota` supports; for others it prints nothing, and running it would only take time.

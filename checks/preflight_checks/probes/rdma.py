@@ -9,12 +9,10 @@ from __future__ import annotations
 import os
 import threading
 import time
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional
 
-from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight.agent.wire import ProbeUnavailable
-
-if ANNOTATED:
-    from typing import Any, Dict, List, Optional
 
 INFINIBAND = "/sys/class/infiniband"
 #: A healthy device is read in milliseconds, its table of GIDs included.

@@ -5,11 +5,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-
-from preflight.agent.record import ANNOTATED, dataclass, field
-
-if ANNOTATED:
-    from typing import Any, Dict, List
+from dataclasses import dataclass, field
+from typing import Any, Dict, List
 
 NODES = "/dev/infiniband"
 VERBS = "libibverbs.so.1"

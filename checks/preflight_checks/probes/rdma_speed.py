@@ -10,15 +10,13 @@ import re
 import socket
 import threading
 import time
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from preflight.agent import command as tool
-from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.link_wire import command, exchange_hello, family_of
 from preflight_checks.probes.ports import listens
-
-if ANNOTATED:
-    from typing import Any, Callable, Dict, List, Optional, Tuple
 
 BANDWIDTH, LATENCY = "ib_write_bw", "ib_write_lat"
 #: A gigabyte of writes: 20 ms at 400 Gbit/s, and 8 s at 1 Gbit/s, where the deadline ends it. One queue pair with

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+from dataclasses import dataclass
+from typing import Any, Dict, List
 
-from preflight.agent.record import ANNOTATED, dataclass
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.interfaces import Route, route
-
-if ANNOTATED:
-    from typing import Any, Dict, List
 
 #: The number of addresses in one request; each takes two system calls.
 MAX_ADDRESSES = 64

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Tuple
 
-from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight_checks.probes.folders import FolderState, folder_state
-
-if ANNOTATED:
-    from typing import Any, Dict, List, Optional, Tuple
 
 #: Where each library looks, in its order: variables, with the suffix that it appends to their value, then a default.
 #: Sources: Python's tempfile; triton/knobs.py (3.4); torch/utils/cpp_extension.py and torch/_inductor/runtime/

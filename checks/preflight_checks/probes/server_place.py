@@ -6,15 +6,13 @@ import ipaddress
 import os
 import socket
 import threading
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional
 
-from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.cgroups import cgroups
 from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.names import Lookup, lookup
-
-if ANNOTATED:
-    from typing import Any, Dict, List, Optional
 
 MEMINFO = "/proc/meminfo"
 PORT_RANGE = "/proc/sys/net/ipv4/ip_local_port_range"

@@ -12,16 +12,14 @@ import os
 import re
 import shutil
 import sys
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional
 
 from preflight.agent import command
-from preflight.agent.record import ANNOTATED, dataclass, field
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes import built, elf, libraries
 from preflight_checks.probes.distributions import version_of
 from preflight_checks.probes.libraries import DriverLibrary, LibraryLookup
-
-if ANNOTATED:
-    from typing import Any, Dict, List, Optional
 
 #: Libraries that list a framework's CUDA dependencies, in search order.
 _USERS = {

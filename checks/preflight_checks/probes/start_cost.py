@@ -6,12 +6,10 @@ import importlib
 import importlib.util
 import os
 import time
+from dataclasses import dataclass
+from typing import Any, Dict, Iterator, List, Optional
 
-from preflight.agent.record import ANNOTATED, dataclass
 from preflight.agent.wire import ProbeUnavailable
-
-if ANNOTATED:
-    from typing import Any, Dict, Iterator, List, Optional
 
 #: Limits on the number of modules, the bytes of the largest libraries, and the time.
 MAX_FILES, MAX_BYTES, WITHIN_S = 120, 8 * 1024 * 1024, 2.5

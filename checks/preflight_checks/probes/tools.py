@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from preflight.agent import command
-from preflight.agent.record import ANNOTATED, dataclass
-from preflight.agent.wire import ProbeUnavailable
+from dataclasses import dataclass
+from typing import Any, Dict, Optional
 
-if ANNOTATED:
-    from typing import Any, Dict, Optional
+from preflight.agent import command
+from preflight.agent.wire import ProbeUnavailable
 
 #: The cheapest query of each tool; the second is used if the first does not exist.
 TOOLS = (("nvidia-smi", "-L"), ("rocm-smi", "-i"), ("/opt/rocm/bin/rocm-smi", "-i"))

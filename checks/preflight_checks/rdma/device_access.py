@@ -49,8 +49,6 @@ def rdma_closed_to_ranks(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
     Fix: pass the devices to the container, add the job's user to the group of the nodes, install libibverbs1.
 
     Known limits: creating a queue pair is not tested.
-
-    Evidence: NVIDIA/nccl#2428, aws-samples/aws-do-eks#63, areal-project/AReaL#639.
     """
     wanted = applies(job, fleet)
     if wanted is None:

@@ -76,8 +76,6 @@ def rdma_device_absent(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     Fix: name devices that every node has, use a prefix (`mlx5`), or repair the node that lost one.
 
     Known limits: only values in the job's files are judged; RDM006 covers devices that the container lacks.
-
-    Evidence: NVIDIA/nccl#719, NVIDIA/nccl#1277, NVIDIA/nccl#2428, areal-project/AReaL#639.
     """
     wanted = applies(job, fleet)
     if wanted is None:
@@ -157,7 +155,12 @@ def _none_found(wanted: Demand, nodes: list[str]) -> Iterator[Verdict]:
     "rdma-port-down",
     plan=plan_rdma,
     severity=Severity.ERROR,
-    evidence=("NVIDIA/nccl#719", "NVIDIA/nccl#2428", "https://github.com/facebookresearch/gcm"),
+    evidence=(
+        "NVIDIA/nccl#719",
+        "NVIDIA/nccl#2428",
+        ("gcm, ibstat", "https://github.com/facebookresearch/gcm"),
+        "Primus node-smoke (7 of 8 cards)",
+    ),
     probes=(rdma,),
     cost=COST,
 )
@@ -174,8 +177,6 @@ def rdma_port_down(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: check cable, transceiver and switch port of that card; InfiniBand also needs a subnet manager (INIT).
 
     Known limits: a port that is down on most nodes is assumed to be unused, unless the job names it.
-
-    Evidence: NVIDIA/nccl#719, NVIDIA/nccl#2428; gcm, ibstat; Primus node-smoke (7 of 8 cards).
     """
     yield from blind(job, fleet, facts, "RDMA ports")
     ports = ports_by_node(job, facts) if applies(job, fleet) is not None else {}

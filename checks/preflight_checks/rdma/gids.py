@@ -147,8 +147,6 @@ def gid_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: whether the address can be reached is not tested. Some switches carry link-local or version 1 within
     one segment: if the table holds nothing better and all nodes agree, it is a warning.
-
-    Evidence: NVIDIA/nccl#426, NVIDIA/nccl#769, NVIDIA/nccl#1131, pytorch/pytorch#81628, openucx/ucx#7785.
     """
     yield from blind(job, fleet, facts, "GIDs")
     found = chosen_gids(job, facts) if applies(job, fleet) is not None else {}

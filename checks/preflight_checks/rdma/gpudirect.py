@@ -36,7 +36,7 @@ def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     "gpudirect-rdma-missing",
     plan=_plan,
     severity=Severity.ERROR,
-    evidence=("NVIDIA/nccl#1676", "NVIDIA/nccl#897", "NVIDIA/nccl#1537", "NVIDIA/nccl#1939"),
+    evidence=("NVIDIA/nccl#1676", "NVIDIA/nccl#897", "NVIDIA/nccl#1537", "NVIDIA/nccl#1939", "NCCL, net_ib/gdr.cc"),
     probes=(gpudirect, rdma),
     cost="looks for three files of /sys and reads the driver's version; milliseconds",
 )
@@ -56,8 +56,6 @@ def gpudirect_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
 
     Known limits: whether the card's driver accepts dma-bufs, and whether NCCL uses them between this GPU and this
     card (NCCL_NET_GDR_LEVEL), is not tested. AMD's driver has its own method and is not judged.
-
-    Evidence: NVIDIA/nccl#1676, NVIDIA/nccl#897, NVIDIA/nccl#1537, NVIDIA/nccl#1939; NCCL, net_ib/gdr.cc.
     """
     if applies(job, fleet) is None:
         yield not_applicable("GPUDirect RDMA", "the job uses no RDMA, or one machine")
@@ -109,7 +107,13 @@ _plan_pci = on_every_node(pci, when=lambda job, fleet: "nccl" in backends(job)[0
     plan=_plan_pci,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("NVIDIA/nccl#2079", "NVIDIA/nccl#606", "NVIDIA/nccl#304", "NVIDIA/nccl#257"),
+    evidence=(
+        "NVIDIA/nccl#2079",
+        "NVIDIA/nccl#606",
+        "NVIDIA/nccl#304",
+        "NVIDIA/nccl#257",
+        "NCCL user guide, troubleshooting",
+    ),
     probes=(pci,),
     cost="reads the configuration space of the bridges above GPUs and RDMA cards; milliseconds",
     without_root="the ACS bits: the extended configuration space of a bridge is readable only by root",
@@ -128,8 +132,6 @@ def acs_redirects(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: virtual machines have virtual bridges and need ACS, so they are not judged. Without root the bits
     cannot be read.
-
-    Evidence: NVIDIA/nccl#2079, NVIDIA/nccl#606, NVIDIA/nccl#304, NVIDIA/nccl#257; NCCL user guide, troubleshooting.
     """
     yield from _pci_blind(job, facts, "ACS")
     seen = {node: fact for node, fact in facts.observed(pci).items() if _has_peers(fact)}
@@ -163,7 +165,7 @@ def acs_redirects(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     plan=_plan_pci,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("NVIDIA/nccl#667", "NVIDIA/nccl#304"),
+    evidence=("NVIDIA/nccl#667", "NVIDIA/nccl#304", "NCCL user guide, troubleshooting"),
     probes=(pci,),
     cost="reads the IOMMU type of GPUs and RDMA cards from /sys; milliseconds",
 )
@@ -180,8 +182,6 @@ def iommu_translates(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: `iommu=pt` among the kernel's options, or the IOMMU off in the firmware.
 
     Known limits: virtual machines need it and are not judged; the hypervisor's settings are not visible.
-
-    Evidence: NVIDIA/nccl#667, NVIDIA/nccl#304; NCCL user guide, troubleshooting.
     """
     yield from _pci_blind(job, facts, "IOMMU")
     seen = {node: fact for node, fact in facts.observed(pci).items() if _has_peers(fact)}

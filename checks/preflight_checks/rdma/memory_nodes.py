@@ -33,7 +33,7 @@ def _plan_distance(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     confidence=Confidence.MEDIUM,
     evidence=(
         "NVIDIA/nccl#820",
-        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
+        ("NCCL's documentation of NCCL_IB_HCA", "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"),
     ),
     probes=(pci, rdma),
     cost="reads the memory node of each GPU and card below /sys; milliseconds",
@@ -54,8 +54,6 @@ def hca_far(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: virtual machines often name no memory node; then it is unknown. Cards behind other switches of the
     same socket count as near. A node without a card on that socket is not judged: the job cannot change it.
-
-    Evidence: NVIDIA/nccl#820; NCCL's documentation of NCCL_IB_HCA.
     """
     if applies(job, fleet) is None:
         yield not_applicable("distance of RDMA cards", "the job uses no RDMA, or one machine")

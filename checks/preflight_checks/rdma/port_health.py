@@ -24,7 +24,10 @@ MIN_ERRORS = {"link_downed": 5, "symbol_error": 1000, "local_link_integrity_erro
     "rdma-rate-differs",
     plan=plan_rdma,
     severity=Severity.WARNING,
-    evidence=("https://github.com/AMD-AGI/Primus", "https://github.com/Azure/azurehpc-health-checks"),
+    evidence=(
+        "https://github.com/AMD-AGI/Primus",
+        ("Primus node-smoke, Azure node health checks (ib link)", "https://github.com/Azure/azurehpc-health-checks"),
+    ),
     probes=(rdma,),
     cost=COST,
 )
@@ -41,8 +44,6 @@ def rate_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: reseat or replace the cable; set the port type of the card as on the other nodes.
 
     Known limits: without a clear majority nothing is reported: mixed hardware may be intended.
-
-    Evidence: Primus node-smoke, Azure node health checks (ib link).
     """
     yield from blind(job, fleet, facts, "RDMA rates")
     ports = ports_by_node(job, facts) if applies(job, fleet) is not None else {}
@@ -98,7 +99,10 @@ def _device(ports: list[str]) -> str:
     plan=plan_rdma,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("https://github.com/Azure/azurehpc-health-checks", "https://github.com/facebookresearch/gcm"),
+    evidence=(
+        ("Azure node health checks (ib link flapping)", "https://github.com/Azure/azurehpc-health-checks"),
+        ("gcm, ib counters", "https://github.com/facebookresearch/gcm"),
+    ),
     probes=(rdma,),
     cost=COST,
 )
@@ -117,8 +121,6 @@ def link_errors(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: counters have no date and start again with the driver; fewer than three ports are not compared.
     Priority flow control and congestion notification are not examined, because each driver keeps these counters
     elsewhere.
-
-    Evidence: Azure node health checks (ib link flapping); gcm, ib counters.
     """
     yield from blind(job, fleet, facts, "RDMA link errors")
     ports = ports_by_node(job, facts) if applies(job, fleet) is not None else {}
@@ -155,7 +157,10 @@ def _counter(item: Port, counter: str) -> str:
     plan=plan_rdma,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("https://github.com/AMD-AGI/Primus", "https://github.com/imbue-ai/cluster-health"),
+    evidence=(
+        ("Primus node-smoke (NIC firmware)", "https://github.com/AMD-AGI/Primus"),
+        ("imbue cluster-health (flint)", "https://github.com/imbue-ai/cluster-health"),
+    ),
     probes=(rdma,),
     cost=COST,
 )
@@ -172,8 +177,6 @@ def firmware_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: flash the card of the reported node, and reset it.
 
     Known limits: without a clear majority nothing is reported.
-
-    Evidence: Primus node-smoke (NIC firmware); imbue cluster-health (flint).
     """
     yield from blind(job, fleet, facts, "RDMA firmware")
     ports = ports_by_node(job, facts) if applies(job, fleet) is not None else {}

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable
 
 from preflight._util.hostnames import folded, is_loopback
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.recording import Fleet, Node
 from preflight.plugins.memo import memoize
 
@@ -18,7 +17,7 @@ _ADDRESSES = 1 << 16
 _LISTED, _MAX_RANGE_LENGTH = 4, 80
 #: Making a range of more names takes a tenth of a second.
 _MAX_FOLDED = 1000
-_NUMBERED = lazy_pattern(r"[A-Za-z][A-Za-z0-9-]*[0-9]", re.ASCII)
+_NUMBERED = re.compile(r"[A-Za-z][A-Za-z0-9-]*[0-9]", re.ASCII)
 
 
 def named(fleet: Fleet, host: str) -> Node | None:

@@ -29,7 +29,10 @@ MIB = 2**20
     probes=(),
     cost=COST,
     severity=Severity.ERROR,
-    evidence=("https://slurm.schedmd.com/sinfo.html", "https://slurm.schedmd.com/scontrol.html"),
+    evidence=(
+        ("sinfo's documentation of the states of nodes", "https://slurm.schedmd.com/sinfo.html"),
+        "https://slurm.schedmd.com/scontrol.html",
+    ),
 )
 def node_out_of_service(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No node of the job is drained or down in Slurm.
@@ -44,8 +47,6 @@ def node_out_of_service(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     Fix: exclude the node, or return it to service (`scontrol update nodename=N state=resume`) once it is fixed.
 
     Known limits: in a running allocation a drained node is a warning; NOD001 reports one that is down.
-
-    Evidence: sinfo's documentation of the states of nodes.
     """
     cluster = slurm_of(fleet)
     if cluster is None or not cluster.nodes:
@@ -82,7 +83,10 @@ def _named(job: Job, fleet: Fleet) -> Iterator[str]:
     probes=(),
     cost=COST,
     severity=Severity.ERROR,
-    evidence=("https://slurm.schedmd.com/sbatch.html", "https://slurm.schedmd.com/gres.html"),
+    evidence=(
+        ("sbatch's documentation of --nodes, --gres and --constraint", "https://slurm.schedmd.com/sbatch.html"),
+        "https://slurm.schedmd.com/gres.html",
+    ),
 )
 def too_few_fitting_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The partition has as many suitable nodes as the job needs at once.
@@ -99,8 +103,6 @@ def too_few_fitting_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
 
     Known limits: reservations, licenses, the topology and features joined by operators are ignored. Busy nodes count
     as suitable.
-
-    Evidence: sbatch's documentation of --nodes, --gres and --constraint.
     """
     cluster, requested = slurm_of(fleet), requested_options(job)
     count = min_nodes(requested)
@@ -192,7 +194,7 @@ def _amount(name: str, amount: float) -> str:
     probes=(),
     cost=COST,
     severity=Severity.ERROR,
-    evidence=("https://slurm.schedmd.com/sbatch.html",),
+    evidence=(("sbatch's documentation of --test-only", "https://slurm.schedmd.com/sbatch.html"),),
 )
 def scheduler_refuses(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Slurm would accept the job.
@@ -206,8 +208,6 @@ def scheduler_refuses(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     Fix: follow the message; other findings may be more specific.
 
     Known limits: Slurm also accepts requests that it can never meet: a partition that is down, a time beyond its limit.
-
-    Evidence: sbatch's documentation of --test-only.
     """
     cluster = slurm_of(fleet)
     if cluster is None or not cluster.partitions:

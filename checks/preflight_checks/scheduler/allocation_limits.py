@@ -33,7 +33,13 @@ from preflight_checks.scheduler.slurm_request import (
     probes=(),
     cost=COST,
     severity=Severity.ERROR,
-    evidence=("https://slurm.schedmd.com/sbatch.html", "https://slurm.schedmd.com/scontrol.html"),
+    evidence=(
+        "https://slurm.schedmd.com/sbatch.html",
+        (
+            "sbatch's documentation of --partition, scontrol's of the state of partitions",
+            "https://slurm.schedmd.com/scontrol.html",
+        ),
+    ),
 )
 def partition_unavailable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The partition that the job names exists and starts jobs.
@@ -48,8 +54,6 @@ def partition_unavailable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
     Fix: name a partition that `sinfo` lists as up.
 
     Known limits: one of several partitions must be up; hidden partitions are not visible to every user.
-
-    Evidence: sbatch's documentation of --partition, scontrol's of the state of partitions.
     """
     cluster, requested = slurm_of(fleet), requested_options(job)
     if cluster is None or not cluster.partitions:
@@ -90,7 +94,13 @@ def partition_unavailable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
     probes=(),
     cost=COST,
     severity=Severity.ERROR,
-    evidence=("https://slurm.schedmd.com/slurm.conf.html", "https://slurm.schedmd.com/resource_limits.html"),
+    evidence=(
+        (
+            "slurm.conf's documentation of MaxTime, MaxNodes and EnforcePartLimits",
+            "https://slurm.schedmd.com/slurm.conf.html",
+        ),
+        "https://slurm.schedmd.com/resource_limits.html",
+    ),
 )
 def beyond_partition_limits(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The header's request is within the limits of its partition.
@@ -106,8 +116,6 @@ def beyond_partition_limits(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
 
     Known limits: a quality of service may lift these limits, so with `--qos` this is a warning. Limits of accounts and
     users are not checked.
-
-    Evidence: slurm.conf's documentation of MaxTime, MaxNodes and EnforcePartLimits.
     """
     cluster, requested = slurm_of(fleet), requested_options(job)
     partitions = partitions_of(cluster, requested) if cluster is not None else ()
@@ -170,7 +178,9 @@ def _max_nodes(requested: dict[str, RequestedOption], count: int) -> int:
     probes=(),
     cost=COST,
     severity=Severity.ERROR,
-    evidence=("https://slurm.schedmd.com/slurm.conf.html",),
+    evidence=(
+        ("slurm.conf's documentation of AllowAccounts and AllowQos", "https://slurm.schedmd.com/slurm.conf.html"),
+    ),
 )
 def account_not_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The account and quality of service that the job names may use its partition.
@@ -185,8 +195,6 @@ def account_not_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
     Known limits: without an account in the header, the user's default account is not looked up. Children of an
     allowed account are allowed too, so accounts are a warning.
-
-    Evidence: slurm.conf's documentation of AllowAccounts and AllowQos.
     """
     cluster, requested = slurm_of(fleet), requested_options(job)
     partitions = partitions_of(cluster, requested) if cluster is not None else ()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Cluster, Facts, Fleet
@@ -17,7 +17,7 @@ from preflight_checks.requirements.version_numbers import short_version
 
 #: Claims that show that a job runs on Ray.
 _QUANTITIES = ("ray_role", "ray_bundle", "ray_train_worker_gpus", "ray_submit_address", "ray_num_gpus")
-_PART = lazy_pattern(r"(\S+) ([0-9.]+)")
+_PART = re.compile(r"(\S+) ([0-9.]+)")
 #: Labels of nodes under KubeRay's or Ray's autoscaler, which may add larger nodes.
 _AUTOSCALER_LABELS = ("ray.io/node-group", "ray.io/node-type-name")
 
@@ -54,8 +54,6 @@ def ray_nodes_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: one image or environment for all nodes.
 
     Known limits: over Ray itself only Python is compared: a running cluster has already rejected other versions of Ray.
-
-    Evidence: Unakar/Logic-RL#30, ray-project/ray#47792, gpustack/gpustack#5509.
     """
     claims = _ray_claims(job)
     if fleet.executor == "ray" and len(fleet.reached) > 1:
@@ -100,7 +98,13 @@ def _differing(quantity: str, versions: Mapping[str, str], claims: tuple[Claim, 
     probes=(),
     cost="nothing on the nodes; one list of the cluster's nodes",
     severity=Severity.ERROR,
-    evidence=("ray-project/ray#47792", "https://docs.ray.io/en/latest/ray-core/scheduling/placement-group.html"),
+    evidence=(
+        "ray-project/ray#47792",
+        (
+            "Ray documentation, placement groups",
+            "https://docs.ray.io/en/latest/ray-core/scheduling/placement-group.html",
+        ),
+    ),
 )
 def bundle_fits_no_node(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Each bundle of the job fits on some node of the Ray cluster.
@@ -117,8 +121,6 @@ def bundle_fits_no_node(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
     Known limits: whether all bundles fit together is not judged. On a cluster that may grow (KubeRay, Ray's autoscaler,
     by the labels of its nodes) it is a warning.
-
-    Evidence: ray-project/ray#47792; Ray documentation, placement groups.
     """
     cluster = fleet.cluster if fleet.cluster is not None and fleet.cluster.kind == "ray" else None
     if cluster is None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Scope
 from preflight.model.recording import Cluster, ClusterNode, Facts, Fleet
@@ -15,7 +15,7 @@ from preflight_checks.planning import no_requests
 from preflight_checks.requirements.hosts import fold
 
 #: Device plugins' names for whole accelerators, as in the manifests.
-_GPU = lazy_pattern(r"(?:nvidia|amd|aliyun)\.com/gpu|nvidia\.com/mig-[\w.-]+|habana\.ai/gaudi|huawei\.com/Ascend\w+")
+_GPU = re.compile(r"(?:nvidia|amd|aliyun)\.com/gpu|nvidia\.com/mig-[\w.-]+|habana\.ai/gaudi|huawei\.com/Ascend\w+")
 #: Labels of nodes in autoscaled pools, where more nodes may be added.
 _AUTOSCALER_LABELS = (
     *("karpenter.sh/nodepool", "karpenter.sh/provisioner-name", "cloud.google.com/gke-nodepool"),
@@ -146,8 +146,6 @@ def gang_does_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
 
     Known limits: taints, affinities between pods, volumes and quotas are not checked. If a pool is autoscaled (by its
     labels), or nodes are cordoned or not ready, it is a warning.
-
-    Evidence: kubernetes-sigs/kueue#2796, kubeflow/trainer#165, kubeflow/pytorch-operator#186.
     """
     nothing, cluster = _not_judged(job, fleet), _kubernetes(fleet)
     if nothing is not None or cluster is None:
@@ -229,8 +227,6 @@ def gang_starts_in_part(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     Fix: a gang scheduler (`schedulerName`, a PodGroup, a queue of Kueue), or wait for free resources.
 
     Known limits: free resources change by the minute; priorities, taints and quotas are not checked.
-
-    Evidence: kubeflow/trainer#165, kubernetes-sigs/kueue#2796.
     """
     nothing, cluster = _not_judged(job, fleet), _kubernetes(fleet)
     if nothing is not None or cluster is None:

@@ -41,8 +41,6 @@ def server_memory_too_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
 
     Known limits: sizes that the script does not state and trainers on a server's node are not counted. Exceeding the
     total memory is an error, exceeding the free memory a warning.
-
-    Evidence: PaddlePaddle/Paddle#10398, PaddlePaddle/Paddle#30524.
     """
     for item in known_layout(job, fleet, facts, "memory of servers"):
         if isinstance(item, Verdict):
@@ -115,8 +113,6 @@ def server_cores_too_few(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
     Fix: fewer processes on the node, or more cores.
 
     Known limits: one core for each process is the minimum; servers use as many as there are trainers.
-
-    Evidence: PaddlePaddle/Paddle#10398, PaddlePaddle/Paddle#30524.
     """
     for item in known_layout(job, fleet, facts, "cores of servers"):
         if isinstance(item, Verdict):
@@ -168,8 +164,6 @@ def server_network_too_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
 
     Known limits: rows of tables are not counted, because their number depends on the data; virtual cards report no
     speed, and it is then unknown.
-
-    Evidence: tensorflow/tensorflow#3762.
     """
     for item in known_layout(job, fleet, facts, "network of servers"):
         if isinstance(item, Verdict):

@@ -26,7 +26,10 @@ FIRST_WITHOUT = Version("3.1.1")
     probes=(packages,),
     cost="reads the metadata of installed packages in the ranks' interpreter",
     severity=Severity.ERROR,
-    evidence=("PaddlePaddle/Paddle#73999", "PaddlePaddle/Paddle#77412"),
+    evidence=(
+        ("the build options were dropped", "PaddlePaddle/Paddle#73999"),
+        ("the sources too", "PaddlePaddle/Paddle#77412"),
+    ),
 )
 def paddle_without_parameter_server(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The Paddle of a parameter-server job is a release whose wheels include the parameter server.
@@ -43,8 +46,6 @@ def paddle_without_parameter_server(job: Job, fleet: Fleet, facts: Facts) -> Ite
     server.
 
     Known limits: your own build with the parameter server passes only if its version has a local part (3.2.0+ps).
-
-    Evidence: PaddlePaddle/Paddle#73999 (the build options were dropped), PaddlePaddle/Paddle#77412 (the sources too).
     """
     if not is_ps(job):
         yield not_applicable("paddle's parameter server", "the job has no parameter servers")

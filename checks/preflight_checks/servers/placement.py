@@ -81,8 +81,6 @@ def servers_on_few_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
     Fix: give the servers addresses on different nodes, one or equally many on each.
 
     Known limits: if the files name one host for all servers, PPS007 reports it without any node.
-
-    Evidence: tensorflow/tensorflow#3762, PaddlePaddle/Paddle#10398.
     """
     for item in known_layout(job, fleet, facts, "places of servers"):
         if isinstance(item, Verdict):
@@ -160,8 +158,6 @@ def servers_beside_some_trainers(job: Job, fleet: Fleet, facts: Facts) -> Iterat
     Fix: put servers on separate nodes, or one on every node.
 
     Known limits: information only; with spare cores it costs little.
-
-    Evidence: tensorflow/tensorflow#3762, PaddlePaddle/Paddle#30524.
     """
     for item in known_layout(job, fleet, facts, "neighbours of servers"):
         if isinstance(item, Verdict):
@@ -191,7 +187,10 @@ def servers_beside_some_trainers(job: Job, fleet: Fleet, facts: Facts) -> Iterat
     cost=COST,
     severity=Severity.INFO,
     confidence=Confidence.HIGH,
-    evidence=("https://docs.kernel.org/networking/ip-sysctl.html#ip-variables", "PaddlePaddle/Paddle#16138"),
+    evidence=(
+        ("the kernel's ip-sysctl documentation", "https://docs.kernel.org/networking/ip-sysctl.html#ip-variables"),
+        "PaddlePaddle/Paddle#16138",
+    ),
 )
 def server_port_ephemeral(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Servers and trainers listen on ports that the kernel gives to no other connection.
@@ -207,8 +206,6 @@ def server_port_ephemeral(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
     Fix: choose ports below the range, or reserve them with net.ipv4.ip_local_reserved_ports.
 
     Known limits: how likely it is depends on what else runs on the node.
-
-    Evidence: the kernel's ip-sysctl documentation; PaddlePaddle/Paddle#16138.
     """
     for item in known_layout(job, fleet, facts, "ports of servers"):
         if isinstance(item, Verdict):

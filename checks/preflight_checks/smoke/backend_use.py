@@ -25,7 +25,11 @@ from reference_trainer.collective.rank import rank as run_rank
     cost="a short training run: every rank imports torch and takes a few steps",
     when="smoke",
     severity=Severity.ERROR,
-    evidence=("NVIDIA/nccl#861", "meta-llama/codellama#125", "tatsu-lab/stanford_alpaca#258"),
+    evidence=(
+        "NVIDIA/nccl#861",
+        "meta-llama/codellama#125",
+        ("ProcessGroupNCCL is only supported with GPUs", "tatsu-lab/stanford_alpaca#258"),
+    ),
 )
 def backend_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every rank can use the backend that the job asks for, and all ranks use the same.
@@ -43,9 +47,6 @@ def backend_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: `--smoke-backend gloo` runs over Gloo nevertheless, and the report says so. Other backends (mpi, ucc)
     are not tested.
-
-    Evidence: NVIDIA/nccl#861, meta-llama/codellama#125, tatsu-lab/stanford_alpaca#258 (ProcessGroupNCCL is only
-    supported with GPUs).
     """
     run = run_of(job, facts)
     early = missing_run(job, fleet, run)

@@ -54,7 +54,10 @@ class CollectiveSpeed:
     when="smoke",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("NVIDIA/nccl#489", "https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md"),
+    evidence=(
+        ("all-reduce far below what the network carries", "NVIDIA/nccl#489"),
+        ("the formula is that of nccl-tests", "https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md"),
+    ),
 )
 def collectives_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Collectives reach the bandwidth of the links between the nodes.
@@ -73,8 +76,6 @@ def collectives_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: a short test of one message size; with more ranks than cores, or on busy nodes, it is inconclusive.
     Without a measurement between nodes, and for groups too large for the message, the numbers are only reported.
-
-    Evidence: NVIDIA/nccl#489 (all-reduce far below what the network carries); the formula is that of nccl-tests.
     """
     run = run_of(job, facts)
     early = incomplete(job, fleet, run)

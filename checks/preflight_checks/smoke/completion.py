@@ -30,7 +30,11 @@ from reference_trainer.collective.rank import rank as run_rank
     cost="a short training run: every rank imports torch and takes a few steps",
     when="smoke",
     severity=Severity.ERROR,
-    evidence=("pytorch/pytorch#76287", "goodfire-ai/spd#552", "NVIDIA/nccl#257"),
+    evidence=(
+        "pytorch/pytorch#76287",
+        ("the rest runs on for hours after one rank died", "goodfire-ai/spd#552"),
+        ("all ranks hang in one all-reduce", "NVIDIA/nccl#257"),
+    ),
 )
 @may_fail_by_injection("kill", "stop")
 def rank_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -53,9 +57,6 @@ def rank_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
     Known limits: the model is small; memory and bandwidth of the real job are not tested. Not every group of nodes is
     tried, so a fault may involve more nodes than the smallest hanging group, or fewer.
-
-    Evidence: pytorch/pytorch#76287 and goodfire-ai/spd#552 (the rest runs on for hours after one rank died),
-    NVIDIA/nccl#257 (all ranks hang in one all-reduce).
     """
     run = run_of(job, facts)
     early = missing_run(job, fleet, run)
@@ -168,8 +169,6 @@ def master_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     name that resolves to an address the others can reach, or choose an interface.
 
     Known limits: none known.
-
-    Evidence: pytorch/pytorch#85604, pytorch/pytorch#73656, thu-coai/CDial-GPT#103.
     """
     run = run_of(job, facts)
     early = missing_run(job, fleet, run)

@@ -56,8 +56,11 @@ class Fabric:
     confidence=Confidence.MEDIUM,
     evidence=(
         "NVIDIA/nccl#489",
-        "https://github.com/Azure/azurehpc-health-checks",
-        "https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md",
+        (
+            "Azure's acceptance tests expect three quarters of NVLink in a node",
+            "https://github.com/Azure/azurehpc-health-checks",
+        ),
+        ("the formula is that of nccl-tests", "https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md"),
     ),
 )
 def collectives_below_fabric(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -76,9 +79,6 @@ def collectives_below_fabric(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
 
     Known limits: one short message. GPUs joined without NVSwitch, groups too large for the message, and virtual cards
     that report no speed are not judged.
-
-    Evidence: NVIDIA/nccl#489; Azure's acceptance tests expect three quarters of NVLink in a node; the formula is that
-    of nccl-tests.
     """
     run = run_of(job, facts)
     early = incomplete(job, fleet, run)

@@ -83,9 +83,15 @@ class Shortfall:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
-        "https://arxiv.org/abs/2407.21783",
-        "https://github.com/stas00/ml-engineering/blob/master/compute/accelerator/README.md",
-        "https://github.com/Azure/azurehpc-health-checks",
+        (
+            "arXiv 2407.21783 (section 3.3.4: clocks and power decide the throughput of thousands of GPUs)",
+            "https://arxiv.org/abs/2407.21783",
+        ),
+        (
+            "Stas Bekman's table of achieved products",
+            "https://github.com/stas00/ml-engineering/blob/master/compute/accelerator/README.md",
+        ),
+        ("Azure's acceptance tests, which hold floors by model", "https://github.com/Azure/azurehpc-health-checks"),
     ),
 )
 def gpu_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -104,9 +110,6 @@ def gpu_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: a test of a second, and floors far below the peak: ten per cent less is found by comparison with other
     ranks (SMK005). An unlisted card, and one that others used meanwhile, is unknown.
-
-    Evidence: arXiv 2407.21783 (section 3.3.4: clocks and power decide the throughput of thousands of GPUs); Stas
-    Bekman's table of achieved products; Azure's acceptance tests, which hold floors by model.
     """
     yield from _judge(job, fleet, facts, "GPU speed", (*PRODUCTS, MEMORY), _own_floor)
 
@@ -120,7 +123,13 @@ def gpu_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     when="smoke",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("https://github.com/Azure/azurehpc-health-checks", "NVIDIA/nccl#606"),
+    evidence=(
+        (
+            "Azure's acceptance tests hold floors of both copies by model",
+            "https://github.com/Azure/azurehpc-health-checks",
+        ),
+        ("copies slowed by ACS", "NVIDIA/nccl#606"),
+    ),
 )
 def gpu_copies_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Copies between each GPU, its host and the next GPU are about as fast as the links between them.
@@ -138,8 +147,6 @@ def gpu_copies_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: without NVML's view of the link the card's own connector is the measure, and a lower figure is
     unknown. Copies between GPUs without NVLink depend on the board and are only reported.
-
-    Evidence: Azure's acceptance tests hold floors of both copies by model; NVIDIA/nccl#606 (copies slowed by ACS).
     """
     yield from _judge(job, fleet, facts, "GPU copies", (TO_DEVICE, TO_HOST, TO_PEER), _copy_floor)
 
@@ -402,7 +409,10 @@ def _ranges(devices: Sequence[RankGpu], kinds: Sequence[str]) -> str:
     cost=_COST,
     when="smoke",
     severity=Severity.ERROR,
-    evidence=("https://arxiv.org/abs/2407.21783", "https://arxiv.org/abs/2102.11245"),
+    evidence=(
+        ("arXiv 2407.21783 (silent data corruption in training, section 3.3.4)", "https://arxiv.org/abs/2407.21783"),
+        ("arXiv 2102.11245 (corruption by processors that pass their own tests)", "https://arxiv.org/abs/2102.11245"),
+    ),
 )
 def gpu_wrong(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Products of matrices on each GPU have the exactly known bits, each time.
@@ -418,9 +428,6 @@ def gpu_wrong(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: take the node out of the job, and run the maker's diagnosis (`dcgmi diag -r 4`) on the card before it returns.
 
     Known limits: a second of one pattern. Faults that need heat, hours or another instruction may not show.
-
-    Evidence: arXiv 2407.21783 (silent data corruption in training, section 3.3.4); arXiv 2102.11245 (corruption by
-    processors that pass their own tests).
     """
     early = incomplete(job, fleet, run_of(job, facts))
     if early is not None:

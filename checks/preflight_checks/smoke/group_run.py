@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.analysis.culprit import Culprit, decision_time, find_culprit
 from preflight.analysis.rank_state import Member, build_views, members_of
 from preflight.model.findings import Evidence
@@ -16,8 +15,8 @@ from preflight.model.recording import EventRecord, FactRecord, Facts
 _LAST_LINES = 6
 _FRAMES = 8
 #: A frame, and the header of a thread, in a dump of Python's faulthandler (most recent call first).
-_FRAME = lazy_pattern(r'File "([^"]*)", line (\d+) in (\S+)')
-_THREAD = lazy_pattern(r"^(?:Current thread|Thread) 0x.*$", re.MULTILINE)
+_FRAME = re.compile(r'File "([^"]*)", line (\d+) in (\S+)')
+_THREAD = re.compile(r"^(?:Current thread|Thread) 0x.*$", re.MULTILINE)
 #: The functions that members run, as named in a stack.
 _ENTRIES = ("rank", "server", "worker")
 

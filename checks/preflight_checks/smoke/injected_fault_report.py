@@ -70,7 +70,12 @@ def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     cost="nothing besides the smoke run itself",
     when="smoke",
     severity=Severity.ERROR,
-    evidence=("https://arxiv.org/abs/2407.21783",),
+    evidence=(
+        (
+            "arXiv 2407.21783 (section 3.3.4): most interruptions of a large training run are a single process or node",
+            "https://arxiv.org/abs/2407.21783",
+        ),
+    ),
 )
 def injected_fault_not_named(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """An injected fault is found and attributed to its target in time.
@@ -88,8 +93,6 @@ def injected_fault_not_named(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
 
     Known limits: a run with an injected fault is not a verdict about the nodes. Delays are visible only if others wait
     for the slow process, which asynchronous modes do not do.
-
-    Evidence: arXiv 2407.21783 (section 3.3.4): most interruptions of a large training run are a single process or node.
     """
     fault = fleet.smoke_options.injected_fault
     if fault is None:

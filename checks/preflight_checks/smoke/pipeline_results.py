@@ -38,7 +38,10 @@ def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     cost=_COST,
     when="smoke",
     severity=Severity.ERROR,
-    evidence=("https://arxiv.org/abs/1806.03377", "https://arxiv.org/abs/2104.04473"),
+    evidence=(
+        ("PipeDream, arXiv 1806.03377 (weight stashing)", "https://arxiv.org/abs/1806.03377"),
+        ("Narayanan et al., arXiv 2104.04473 (schedules)", "https://arxiv.org/abs/2104.04473"),
+    ),
 )
 def wrong_pipeline_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every stage of a pipeline receives, computes and sends exactly the expected values.
@@ -56,8 +59,6 @@ def wrong_pipeline_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
     Fix: inspect the link between the two named nodes; if a stage's own results are wrong, test its memory and GPU.
 
     Known limits: a small linear model; eight microbatches at most. It does not run with Paddle.
-
-    Evidence: PipeDream, arXiv 1806.03377 (weight stashing); Narayanan et al., arXiv 2104.04473 (schedules).
     """
     found = _staged(job, fleet, facts)
     if isinstance(found, Verdict):
@@ -101,7 +102,10 @@ def wrong_pipeline_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
     when="smoke",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("https://arxiv.org/abs/1811.06965", "https://arxiv.org/abs/2104.04473"),
+    evidence=(
+        ("GPipe, arXiv 1811.06965 (balanced stages)", "https://arxiv.org/abs/1811.06965"),
+        ("Narayanan et al., arXiv 2104.04473, section 2.2 (the formula)", "https://arxiv.org/abs/2104.04473"),
+    ),
 )
 def pipeline_stage_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No stage of a pipeline takes far longer than the others for the same work.
@@ -119,8 +123,6 @@ def pipeline_stage_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
     Known limits: all stages have equal work here; an uneven split of the job's own layers is not detected. If ranks
     wait for a processor that others use, it is inconclusive. A bubble above the formula is only reported.
-
-    Evidence: GPipe, arXiv 1811.06965 (balanced stages); Narayanan et al., arXiv 2104.04473, section 2.2 (the formula).
     """
     found = _staged(job, fleet, facts)
     if isinstance(found, Verdict):

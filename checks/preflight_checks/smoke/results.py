@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
@@ -20,7 +20,7 @@ from reference_trainer.collective.steps import MAX_LOSS_RATIO, TOLERANCE
 from reference_trainer.common.oracle import Mismatch
 
 #: A rank as text.
-_RANK = lazy_pattern(r"[0-9]{1,10}")
+_RANK = re.compile(r"[0-9]{1,10}")
 #: Steps after which a correct run has learned the built-in task to some degree.
 _LEARNING_STEPS = 5
 
@@ -33,7 +33,14 @@ _LEARNING_STEPS = 5
     cost="a short training run: every rank imports torch and takes a few steps",
     when="smoke",
     severity=Severity.ERROR,
-    evidence=("https://arxiv.org/abs/2407.21783", "NVIDIA/nccl-tests"),
+    evidence=(
+        (
+            "silent data corruption during training in arXiv 2407.21783 (section 3.3.4)",
+            "https://arxiv.org/abs/2407.21783",
+        ),
+        "NVIDIA/nccl-tests",
+        "NVIDIA/nccl-tests checks results for the same reason",
+    ),
 )
 @may_fail_by_injection("loss", "double", "flip")
 def wrong_collective_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -51,9 +58,6 @@ def wrong_collective_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
     Fix: remove the named node from the job and test its memory, GPU and network card.
 
     Known limits: faults that appear only under heat or in large transfers may not show here.
-
-    Evidence: silent data corruption during training in arXiv 2407.21783 (section 3.3.4); NVIDIA/nccl-tests
-    checks results for the same reason.
     """
     run = run_of(job, facts)
     early = incomplete(job, fleet, run)
@@ -110,7 +114,12 @@ def _mismatch_evidence(node: str, mismatch: Mismatch) -> Evidence:
     cost="a short training run: every rank imports torch and takes a few steps",
     when="smoke",
     severity=Severity.ERROR,
-    evidence=("https://pytorch.org/docs/stable/notes/ddp.html",),
+    evidence=(
+        (
+            "the DDP design note (every rank keeps equal weights by construction)",
+            "https://pytorch.org/docs/stable/notes/ddp.html",
+        ),
+    ),
 )
 @may_fail_by_injection("loss", "double", "flip")
 def ranks_disagree(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -128,8 +137,6 @@ def ranks_disagree(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: a small model of two layers; the comparison with one process is left out above ten steps and
     above 64 ranks.
-
-    Evidence: the DDP design note (every rank keeps equal weights by construction).
     """
     run = run_of(job, facts)
     early = incomplete(job, fleet, run)

@@ -45,7 +45,7 @@ _REMEDIES = {
     cost=COST,
     when="smoke",
     severity=Severity.ERROR,
-    evidence=("PaddlePaddle/Paddle#17798", "PaddlePaddle/Paddle#10153"),
+    evidence=(("a server's node was down, and the job hung", "PaddlePaddle/Paddle#17798"), "PaddlePaddle/Paddle#10153"),
 )
 @may_fail_by_injection("kill", "stop")
 def server_or_worker_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -65,8 +65,6 @@ def server_or_worker_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Ite
 
     Known limits: the model is small; memory and bandwidth of the real job are not tested. The servers are preflight's
     own, written with torch, or Paddle's if the job's Python has paddle and no torch.
-
-    Evidence: PaddlePaddle/Paddle#17798 (a server's node was down, and the job hung), PaddlePaddle/Paddle#10153.
     """
     run = server_run_of(job, facts)
     early = missing_server_run(job, fleet, facts, run)
@@ -116,7 +114,10 @@ def _named(run: ServerRun, culprit: Culprit, expected: str, remedy: str) -> Verd
     cost=COST,
     when="smoke",
     severity=Severity.ERROR,
-    evidence=("PaddlePaddle/Paddle#13057", "PaddlePaddle/Paddle#9893"),
+    evidence=(
+        "PaddlePaddle/Paddle#13057",
+        ("connections that fail, each reported separately", "PaddlePaddle/Paddle#9893"),
+    ),
 )
 def server_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every server can listen at its endpoint, and every worker opens every server's port there.
@@ -133,8 +134,6 @@ def server_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     Fix: open the port between the nodes; give the servers addresses that the workers can reach; end what holds a port.
 
     Known limits: connections within one node prove nothing about the network and do not count.
-
-    Evidence: PaddlePaddle/Paddle#13057, PaddlePaddle/Paddle#9893 (connections that fail, each reported separately).
     """
     run = server_run_of(job, facts)
     early = missing_server_run(job, fleet, facts, run)
@@ -167,7 +166,11 @@ def server_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     cost=COST,
     when="smoke",
     severity=Severity.ERROR,
-    evidence=("PaddlePaddle/Paddle#7422", "PaddlePaddle/Paddle#16138", "PaddlePaddle/Paddle#15038"),
+    evidence=(
+        ("another number of trainers", "PaddlePaddle/Paddle#7422"),
+        "PaddlePaddle/Paddle#16138",
+        ("endpoints that are not the process's own", "PaddlePaddle/Paddle#15038"),
+    ),
 )
 def process_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Servers and workers have consistent settings for themselves and each other.
@@ -184,9 +187,6 @@ def process_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
     Fix: give every process the same list and numbers, and a unique index.
 
     Known limits: how the job's own program uses these values is not seen.
-
-    Evidence: PaddlePaddle/Paddle#7422 (another number of trainers), PaddlePaddle/Paddle#16138 and
-    PaddlePaddle/Paddle#15038 (endpoints that are not the process's own).
     """
     run = server_run_of(job, facts)
     early = missing_server_run(job, fleet, facts, run)

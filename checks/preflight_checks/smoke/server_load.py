@@ -82,8 +82,6 @@ def server_load_uneven(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
 
     Known limits: the model is a small one of our own; the placement of the job's own parameters is judged from its
     files.
-
-    Evidence: tensorflow/tensorflow#3762, PaddlePaddle/Paddle#10398.
     """
     run = server_run_of(job, facts)
     early = blocked(job, fleet, facts, run)

@@ -31,7 +31,12 @@ def plan_with_backup(job: Job, fleet: Fleet, facts: Facts) -> list[Request]:
     cost=COST,
     when="smoke",
     severity=Severity.INFO,
-    evidence=("https://github.com/dmlc/ps-lite/blob/master/src/van.cc",),
+    evidence=(
+        (
+            "ps-lite's van.cc gives the place of a dead node to one that comes later",
+            "https://github.com/dmlc/ps-lite/blob/master/src/van.cc",
+        ),
+    ),
 )
 @may_fail_by_injection("kill", "stop")
 def worker_replaced(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -52,8 +57,6 @@ def worker_replaced(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: the servers are the reference trainer's, so this shows whether the cluster allows a replacement (room
     for one more process, no scheduler that kills the rest), not whether the job's framework does. If servers wait for
     every worker, none can be replaced. Paddle's own servers cannot replace a worker.
-
-    Evidence: ps-lite's van.cc gives the place of a dead node to one that comes later.
     """
     subject = "backup worker"
     if not fleet.smoke_options.backup:

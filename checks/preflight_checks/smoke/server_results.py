@@ -41,7 +41,12 @@ TOLERANCE = 1e-6
     cost=COST,
     when="smoke",
     severity=Severity.ERROR,
-    evidence=("https://arxiv.org/abs/2407.21783",),
+    evidence=(
+        (
+            "silent data corruption during training in arXiv 2407.21783 (section 3.3.4)",
+            "https://arxiv.org/abs/2407.21783",
+        ),
+    ),
 )
 @may_fail_by_injection("loss", "double", "flip")
 def wrong_server_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -59,8 +64,6 @@ def wrong_server_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     Fix: remove the named node from the job and test its memory and network card.
 
     Known limits: faults that appear only under heat or in large transfers may not show here.
-
-    Evidence: silent data corruption during training in arXiv 2407.21783 (section 3.3.4).
     """
     run = server_run_of(job, facts)
     early = blocked(job, fleet, facts, run)
@@ -147,7 +150,7 @@ def _odd_workers(digests: dict[str, tuple[str, str]]) -> tuple[str, str, str, st
     cost=COST,
     when="smoke",
     severity=Severity.ERROR,
-    evidence=(_STALE_SYNCHRONOUS,),
+    evidence=(("bounded staleness as in Ho et al., NIPS 2013", _STALE_SYNCHRONOUS),),
 )
 @may_fail_by_injection("loss", "double", "flip")
 def updates_lost_doubled_or_stale(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -164,8 +167,6 @@ def updates_lost_doubled_or_stale(job: Job, fleet: Fleet, facts: Facts) -> Itera
     Fix: inspect the path between the two, and the memory of the named node.
 
     Known limits: asynchronous modes have no bound; the histogram is reported anyway.
-
-    Evidence: bounded staleness as in Ho et al., NIPS 2013.
     """
     run = server_run_of(job, facts)
     early = blocked(job, fleet, facts, run)
@@ -237,7 +238,12 @@ def _staleness(run: ServerRun) -> str:
     cost=COST,
     when="smoke",
     severity=Severity.ERROR,
-    evidence=("https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/base/executor.py",),
+    evidence=(
+        (
+            "executor.py of Paddle 2.6.2: only train_from_dataset pulls dense parameters in asynchronous mode",
+            "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/base/executor.py",
+        ),
+    ),
 )
 @may_fail_by_injection("loss", "double", "flip")
 def servers_trained_nothing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -255,8 +261,6 @@ def servers_trained_nothing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
     Fix: compare library versions and hardware of the named node with the others.
 
     Known limits: a small model with one table; the comparison with one process is left out above 1280 pushes.
-
-    Evidence: executor.py of Paddle 2.6.2: only train_from_dataset pulls dense parameters in asynchronous mode.
     """
     run = server_run_of(job, facts)
     early = blocked(job, fleet, facts, run)

@@ -66,7 +66,7 @@ def step_time(run: ServerRun, shape: JobShape) -> StepTime | None:
     when="smoke",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("bytedance/byteps#52", "apache/mxnet#10017"),
+    evidence=("bytedance/byteps#52", ("servers' bandwidth limits the whole job", "apache/mxnet#10017")),
 )
 @may_fail_by_injection("delay", "loss")
 def servers_slower_than_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -86,8 +86,6 @@ def servers_slower_than_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[
     Known limits: rows of tables are not counted, because a batch's number of rows is not known. Without measured links,
     with more processes than cores on a node, or with all of them on one machine, the time is reported and not judged.
     The arithmetic of the job is not run.
-
-    Evidence: bytedance/byteps#52, apache/mxnet#10017 (servers' bandwidth limits the whole job).
     """
     run = server_run_of(job, facts)
     early = blocked(job, fleet, facts, run)

@@ -80,7 +80,11 @@ def paces_of(reports: Iterable[tuple[str, RankReport]]) -> Paces:
     when="smoke",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("intelligent-machine-learning/dlrover#678", "intelligent-machine-learning/dlrover#735"),
+    evidence=(
+        "intelligent-machine-learning/dlrover#678",
+        ("two rounds with changed partners", "intelligent-machine-learning/dlrover#735"),
+        "NVIDIA's resiliency extension (score compared with the best rank)",
+    ),
 )
 @may_fail_by_injection("delay")
 def straggler(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -101,9 +105,6 @@ def straggler(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: a short test of one size; three ranks or more. If most ranks wait for a processor, exchanges are
     inconclusive.
-
-    Evidence: intelligent-machine-learning/dlrover#678, intelligent-machine-learning/dlrover#735 (two rounds with
-    changed partners); NVIDIA's resiliency extension (score compared with the best rank).
     """
     run = run_of(job, facts)
     early = incomplete(job, fleet, run)

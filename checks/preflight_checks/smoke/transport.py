@@ -68,7 +68,7 @@ def _carriers(transport: Transport, verb: str, index: int, part: float) -> Carri
     cost=_COST,
     when="smoke",
     severity=Severity.WARNING,
-    evidence=("NVIDIA/nccl#952", "NVIDIA/nccl-tests#166"),
+    evidence=("NVIDIA/nccl#952", ("no device found, NET/Socket instead", "NVIDIA/nccl-tests#166")),
 )
 def sockets_instead_of_rdma(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Ranks use RDMA if every node has working RDMA devices that the job may use.
@@ -85,8 +85,6 @@ def sockets_instead_of_rdma(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
     NCCL_NET.
 
     Known limits: only for NCCL; a smoke run without GPUs cannot show it. Use of GPU Direct is reported, not judged.
-
-    Evidence: NVIDIA/nccl#952, NVIDIA/nccl-tests#166 (no device found, NET/Socket instead).
     """
     run = run_of(job, facts)
     early = incomplete(job, fleet, run)
@@ -218,7 +216,7 @@ class _Expected:
     when="smoke",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("pytorch/gloo#367", "pytorch/gloo#70"),
+    evidence=("pytorch/gloo#367", ("the service network instead of the fast one", "pytorch/gloo#70")),
 )
 def traffic_on_another_network(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ranks' data goes over the chosen network card, and not over a slow one next to a fast one.
@@ -236,8 +234,6 @@ def traffic_on_another_network(job: Job, fleet: Fleet, facts: Facts) -> Iterator
 
     Known limits: counters are those of the node, so other traffic of the same half second counts as well; a container
     with its own network sees only its own interfaces.
-
-    Evidence: pytorch/gloo#367, pytorch/gloo#70 (the service network instead of the fast one).
     """
     run = run_of(job, facts)
     early = incomplete(job, fleet, run)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Severity, Status
 from preflight.model.job import Job, Scope
 from preflight.model.recording import Facts, Fleet
@@ -19,7 +18,7 @@ from preflight_checks.requirements.claims import known_int, scopes
 from preflight_checks.storage.shards import too_few_data_files
 
 #: Sizes that determine the work of one rank in a step.
-_OF_A_STEP = lazy_pattern(r"batch|accumulat|seq.*len", re.IGNORECASE)
+_OF_A_STEP = re.compile(r"batch|accumulat|seq.*len", re.IGNORECASE)
 _QUANTITIES = ("micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 

@@ -62,8 +62,6 @@ def toolkit_mismatch(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: operators of other libraries, and calls of torch.utils.cpp_extension in the script, are not known
     from the files. DS_SKIP_CUDA_CHECK=1 is respected.
-
-    Evidence: deepspeedai/DeepSpeed#3223, deepspeedai/DeepSpeed#2902, deepspeedai/DeepSpeed#3436.
     """
     needed = compiled_at_start(job)
     if not needed:
@@ -160,8 +158,6 @@ def horovod_lacks_feature(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
     HOROVOD_GPU_OPERATIONS=NCCL.
 
     Known limits: the framework that the script uses Horovod with is not distinguished.
-
-    Evidence: horovod/horovod#2389, horovod/horovod#314, horovod/horovod#1831.
     """
     claims = _horovod_claims(job)
     if not claims:

@@ -49,7 +49,10 @@ _REMEDY = {
     severity=Severity.ERROR,
     evidence=(
         "nebius/soperator#2684",
-        "https://docs.nvidia.com/deploy/cuda-compatibility/index.html",
+        (
+            "NVIDIA's guides to CUDA compatibility and to its container toolkit",
+            "https://docs.nvidia.com/deploy/cuda-compatibility/index.html",
+        ),
         "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html",
     ),
 )
@@ -67,8 +70,6 @@ def gpu_driver_library(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     Fix: give the container the `compute` capability, or install the driver's libraries.
 
     Known limits: the library is loaded, but the GPU is not used. A newer library is forward compatibility, see VER001.
-
-    Evidence: nebius/soperator#2684; NVIDIA's guides to CUDA compatibility and to its container toolkit.
     """
     observed, verdicts = observed_software(job, facts, "the CUDA driver's library")
     yield from verdicts
@@ -169,9 +170,6 @@ def container_loses_gpus(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
     Fix: `nvidia-ctk system create-dev-char-symlinks --create-all`, or give containers their GPUs by CDI.
 
     Known limits: only docker and containerd are queried; inside a container nothing can be seen.
-
-    Evidence: NVIDIA/nvidia-container-toolkit#48, NVIDIA/nvidia-container-toolkit#251,
-    NVIDIA/nvidia-container-toolkit#1227, NVIDIA/gpu-operator#485.
     """
     claims = _container_claims(job)
     if not claims or not gpu_claims(job):

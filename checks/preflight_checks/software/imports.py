@@ -66,7 +66,7 @@ def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     probes=(importable,),
     cost="looks for the script's imports on the ranks' search path, some milliseconds; nothing is imported",
     severity=Severity.ERROR,
-    evidence=("hiyouga/LlamaFactory#3381", "deepspeedai/DeepSpeed#3489"),
+    evidence=("hiyouga/LlamaFactory#3381", ("imports that fail on the other nodes", "deepspeedai/DeepSpeed#3489")),
 )
 def imported_framework_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ranks' interpreter finds every framework that the job's script imports.
@@ -85,8 +85,6 @@ def imported_framework_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator
     Known limits: only frameworks that are known by name; what imported modules import is not followed. If the job
     installs packages, changes the search path, or has setup lines that were not run (`--prelude`), a missing one is
     `unknown`. A package that is found may still fail to import.
-
-    Evidence: hiyouga/LlamaFactory#3381, deepspeedai/DeepSpeed#3489 (imports that fail on the other nodes).
     """
     wanted = _imports(job) if job.launches else {}
     if not wanted:

@@ -49,8 +49,6 @@ def library_paths_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
 
     Known limits: folders of /etc/ld.so.conf are not seen; a different order, and folders missing on the node, are
     reported.
-
-    Evidence: NVIDIA/nccl#286, PaddlePaddle/Paddle#23922, PaddlePaddle/Paddle#26954.
     """
     if len(fleet.nodes) < 2 or not job.launches:
         yield not_applicable("library paths", "the job has one node, or starts no ranks")
@@ -119,7 +117,10 @@ def _plan_settings(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     confidence=Confidence.HIGH,
     evidence=(
         "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
-        "https://github.com/NVIDIA/nccl/blob/master/src/misc/param.cc",
+        (
+            "NCCL's documentation of its configuration files, and src/misc/param.cc",
+            "https://github.com/NVIDIA/nccl/blob/master/src/misc/param.cc",
+        ),
     ),
 )
 def settings_file_misread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -136,8 +137,6 @@ def settings_file_misread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
     Fix: write `NAME=value` with no spaces.
 
     Known limits: values are not judged here.
-
-    Evidence: NCCL's documentation of its configuration files, and src/misc/param.cc.
     """
     if not _reads_settings(job):
         yield not_applicable("settings files", "nothing in the job's files reads them")

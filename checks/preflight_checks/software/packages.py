@@ -79,8 +79,6 @@ def package_set_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     Fix: install from one lock file on every node, or use one image or a shared file system.
 
     Known limits: versions come from installed metadata; a package on PYTHONPATH without metadata is not seen.
-
-    Evidence: NVIDIA/nccl#286, NVIDIA/nccl#1328, Unakar/Logic-RL#30.
     """
     reasons = list(_applicable(job, fleet, facts, "packages"))
     yield from reasons
@@ -164,8 +162,6 @@ def interpreters_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     Fix: name the interpreter by its full path, or make the login without a terminal find the same one.
 
     Known limits: a different path alone is information; versions of Python are compared by VER003.
-
-    Evidence: deepspeedai/DeepSpeed#1603, deepspeedai/DeepSpeed#4370.
     """
     yield from _applicable(job, fleet, facts, "interpreters")
     observed = facts.observed(installed)
@@ -210,7 +206,7 @@ def _abi(value: Installed) -> str:
     cost=_COST,
     severity=Severity.WARNING,
     confidence=Confidence.HIGH,
-    evidence=("https://peps.python.org/pep-0610/", "NVIDIA/nccl#1328"),
+    evidence=(("PEP 610 (direct_url.json)", "https://peps.python.org/pep-0610/"), "NVIDIA/nccl#1328"),
 )
 def source_trees_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Packages installed from a source tree or repository have the same commit on every node.
@@ -225,8 +221,6 @@ def source_trees_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     Fix: check out one commit everywhere, or install in place only on a shared file system.
 
     Known limits: changes that are not committed are not seen here; CPY001 compares the job's own files.
-
-    Evidence: PEP 610 (direct_url.json), NVIDIA/nccl#1328.
     """
     yield from _applicable(job, fleet, facts, "source trees")
     observed = facts.observed(installed)
@@ -264,7 +258,10 @@ def source_trees_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     confidence=Confidence.MEDIUM,
     evidence=(
         "PaddlePaddle/Paddle#23922",
-        "https://packaging.python.org/en/latest/specifications/recording-installed-packages/",
+        (
+            "the specification of recorded installs",
+            "https://packaging.python.org/en/latest/specifications/recording-installed-packages/",
+        ),
     ),
 )
 def packages_overwrite_each_other(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -281,8 +278,6 @@ def packages_overwrite_each_other(job: Job, fleet: Fleet, facts: Facts) -> Itera
     Fix: uninstall both, then install the one that is wanted.
 
     Known limits: only pairs known from training jobs are checked.
-
-    Evidence: PaddlePaddle/Paddle#23922; the specification of recorded installs.
     """
     if not job.launches:
         yield not_applicable("packages", "the job starts no ranks")

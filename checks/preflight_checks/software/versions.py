@@ -49,7 +49,7 @@ def minimum_driver(cuda: str) -> str | None:
         "NVIDIA/nccl#447",
         "gpustack/gpustack#1254",
         "zai-org/ChatGLM3#100",
-        "https://docs.nvidia.com/deploy/cuda-compatibility/index.html",
+        ("NVIDIA's guide to CUDA compatibility", "https://docs.nvidia.com/deploy/cuda-compatibility/index.html"),
     ),
 )
 def driver_too_old(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -68,9 +68,6 @@ def driver_too_old(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: the CUDA version that nvidia-smi shows is the newest that the driver supports, not the installed one,
     and is not used. The driver branches that a compatibility package supports are not checked. AMD's drivers are not
     compared with ROCm.
-
-    Evidence: pytorch/pytorch#920, NVIDIA/nccl#447, gpustack/gpustack#1254, zai-org/ChatGLM3#100; NVIDIA's guide to
-    CUDA compatibility.
     """
     claims = gpu_claims(job)
     if not claims:
@@ -194,8 +191,6 @@ def driver_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: install the version of the others on the odd node.
 
     Known limits: most differences are harmless; this is a hint.
-
-    Evidence: NVIDIA/nccl#1328, NVIDIA/nccl#969.
     """
     if not gpu_claims(job):
         yield not_applicable("drivers", "nothing in the job requests GPUs")
@@ -245,8 +240,6 @@ def framework_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: a different patch version or Python is only warned about; an NCCL outside Python packages is not
     seen.
-
-    Evidence: NVIDIA/nccl#286, NVIDIA/nccl#1328, Unakar/Logic-RL#30, deepspeedai/DeepSpeed#3011.
     """
     if len(fleet.nodes) < 2 or not job.launches:
         yield not_applicable("framework versions", "the job has one node, or no launch")

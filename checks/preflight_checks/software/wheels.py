@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed
@@ -20,7 +20,7 @@ from preflight_checks.requirements.version_numbers import minor_of, short_versio
 from preflight_checks.software.frameworks import COST, build_of, observed_software, plan_software, plan_stack
 
 _LIST = "python -c 'import torch; print(torch.cuda.get_arch_list())'"
-_NVIDIA = lazy_pattern(r"(sm|compute)_(\d{1,9})(\d)([af]?)")
+_NVIDIA = re.compile(r"(sm|compute)_(\d{1,9})(\d)([af]?)")
 
 
 def architectures_of(build: Build) -> tuple[list[str], bool]:
@@ -71,7 +71,10 @@ def runs_on(architectures: list[str], capability: str) -> str:
         "pytorch/pytorch#31285",
         "xtreme1-io/xtreme1#73",
         "Comfy-Org/ComfyUI#16438",
-        "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#compute-capabilities",
+        (
+            "CUDA's programming guide on compute capabilities",
+            "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#compute-capabilities",
+        ),
     ),
 )
 def wheel_lacks_gpu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -89,9 +92,6 @@ def wheel_lacks_gpu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: paddle has no list; without a readable list, a table by CUDA version is used, and the finding is a
     warning. Other packages with GPU kernels are not checked.
-
-    Evidence: pytorch/pytorch#167244, pytorch/pytorch#31285, xtreme1-io/xtreme1#73, Comfy-Org/ComfyUI#16438; CUDA's
-    programming guide on compute capabilities.
     """
     observed, verdicts = observed_software(job, facts, "the framework's architectures")
     yield from verdicts
@@ -193,9 +193,6 @@ def cudnn_mismatch(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: remove the folder from LD_LIBRARY_PATH in the job script, or install a matching version.
 
     Known limits: tensorflow opens cuDNN by name while it runs, which is not followed.
-
-    Evidence: PaddlePaddle/Paddle#23922, PaddlePaddle/Paddle#26954, PaddlePaddle/Paddle#46381,
-    pytorch/pytorch#80637, bmaltais/kohya_ss#1096.
     """
     observed, verdicts = observed_software(job, facts, "cuDNN")
     yield from verdicts
@@ -272,8 +269,6 @@ def nccl_library_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
     Fix: remove the folder from LD_LIBRARY_PATH, or install one version everywhere.
 
     Known limits: a NCCL that is linked into the framework itself is not seen; VER003 compares the frameworks.
-
-    Evidence: NVIDIA/nccl#286, NVIDIA/nccl#1328, NVIDIA/nccl#969.
     """
     observed, verdicts = observed_software(job, facts, "NCCL's library")
     yield from verdicts

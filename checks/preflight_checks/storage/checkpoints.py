@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
@@ -29,7 +29,7 @@ NO_ROOM = MIB
 TARGET_SHARE, OTHERS_SHARE = 0.02, 0.1
 #: A small file takes a healthy server milliseconds; checkpoints are many of them.
 SLOW_WRITE_S = 2.0
-_NUMBERS = lazy_pattern(r" \([^()]*\)")
+_NUMBERS = re.compile(r" \([^()]*\)")
 
 
 def _plan_usable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
@@ -65,8 +65,6 @@ def checkpoint_folder_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator
 
     Known limits: without `--allow write` a server that refuses what the kernel allows (squashed root, a hidden quota)
     is not noticed. On nodes other than the first it is a warning unless every rank is known to write.
-
-    Evidence: mlfoundations/open_lm#154, bghira/SimpleTuner#2353, open-mmlab/mmdetection#12069.
     """
     wanted = destinations(job)
     if not wanted:
@@ -175,7 +173,7 @@ def _free_bytes(state: FolderState) -> float | None:
         "mlfoundations/open_lm#154",
         "open-mmlab/mmdetection#12069",
         "awslabs/awsome-distributed-ai#1225",
-        "https://arxiv.org/abs/1910.02054",
+        ("Rajbhandari et al., arXiv 1910.02054", "https://arxiv.org/abs/1910.02054"),
     ),
 )
 def checkpoint_does_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -195,9 +193,6 @@ def checkpoint_does_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
     Known limits: a lower bound: a run that passes may still fill the disk. Only where the files give the size of the
     model; adapters are left out. Local disks are compared with the whole checkpoint on the first node, or with each
     node's share if every rank writes its part.
-
-    Evidence: mlfoundations/open_lm#154, open-mmlab/mmdetection#12069, awslabs/awsome-distributed-ai#1225; Rajbhandari
-    et al., arXiv 1910.02054.
     """
     applies = False
     for item in destinations(job):
@@ -303,7 +298,13 @@ def _full_target_finding(item: Destination, full: Mapping[str, str], observed: M
     probes=(folder_state,),
     cost="looks up the mount of the folder",
     severity=Severity.ERROR,
-    evidence=("deepspeedai/DeepSpeed#5405", "https://docs.pytorch.org/docs/stable/distributed.checkpoint.html"),
+    evidence=(
+        "deepspeedai/DeepSpeed#5405",
+        (
+            "the documentation of torch.distributed.checkpoint",
+            "https://docs.pytorch.org/docs/stable/distributed.checkpoint.html",
+        ),
+    ),
 )
 def checkpoint_folder_not_shared(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """All nodes write their parts of a checkpoint to one file system.
@@ -321,8 +322,6 @@ def checkpoint_folder_not_shared(job: Job, fleet: Fleet, facts: Facts) -> Iterat
 
     Known limits: the type of a file system tells whether it is shared. Frameworks configured for node-local folders
     (DeepSpeed's use_node_local_storage) can resume from them.
-
-    Evidence: deepspeedai/DeepSpeed#5405; the documentation of torch.distributed.checkpoint.
     """
     wanted = destinations(job)
     if not wanted or len(fleet.nodes) < 2 or nodes_share_machine(fleet):

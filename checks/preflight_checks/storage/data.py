@@ -45,8 +45,6 @@ def data_path_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     Fix: mount or copy the data there.
 
     Known limits: paths that are only known at run time are not checked, nor is the content.
-
-    Evidence: NVIDIA/Megatron-LM#1355, NVIDIA/Megatron-LM#907, hiyouga/LlamaFactory#3065.
     """
     wanted = wanted_paths(job)
     if not wanted:
@@ -140,8 +138,6 @@ def shard_list_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
 
     Known limits: contents are compared by DAT013; only the first 50000 files are compared, and none if listing takes
     more than 2 s. Nodes whose lists have little in common are assumed to hold their own shards, with a warning.
-
-    Evidence: NVIDIA/Megatron-LM#1355, EleutherAI/gpt-neox#919, PaddlePaddle/Paddle#18956.
     """
     wanted = list(wanted_paths(job))
     if not wanted:

@@ -42,8 +42,6 @@ def data_content_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
 
     Known limits: differences outside the sampled pieces are not seen. If all files of a node differ but no size does,
     they may be its own shards: a warning. Shared file systems are not read.
-
-    Evidence: NVIDIA/Megatron-LM#907, EleutherAI/gpt-neox#1127, NVIDIA/Megatron-LM#35.
     """
     wanted = wanted_paths(job)
     if not wanted or len(fleet.nodes) < 2 or nodes_share_machine(fleet):

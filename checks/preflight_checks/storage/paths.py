@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Unavailable
 from preflight.model.requests import Request, probe_name
@@ -13,9 +13,9 @@ from preflight_checks.probes.paths import PathState, path_state
 from preflight_checks.probes.patterns import has_braces
 
 #: Prefixes of data that is not on a node: object and web addresses, and commands that webdataset reads from.
-_REMOTE_PREFIXES = lazy_pattern(r"^(?:[A-Za-z][A-Za-z0-9+.-]*://|pipe:|s3:|gs:|hdfs:)")
+_REMOTE_PREFIXES = re.compile(r"^(?:[A-Za-z][A-Za-z0-9+.-]*://|pipe:|s3:|gs:|hdfs:)")
 #: Prefixes of paths on a node; a published model is named `owner/name`.
-_LOCAL_PREFIXES = lazy_pattern(r"^(?:/|\./|\.\./|~/)")
+_LOCAL_PREFIXES = re.compile(r"^(?:/|\./|\.\./|~/)")
 
 
 @dataclass(frozen=True, slots=True)

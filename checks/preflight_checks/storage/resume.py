@@ -78,8 +78,6 @@ def resume_topology(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: the contents of the files are not read. A folder that does not exist yet and is where the job
     saves, too, is a first start.
-
-    Evidence: deepspeedai/DeepSpeed#2898, deepspeedai/DeepSpeed#3810, deepspeedai/DeepSpeed#5405.
     """
     wanted = _resumed(job)
     if not wanted:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
@@ -20,7 +20,7 @@ from preflight_checks.storage.destinations import is_shared
 #: Temporary files of compilers, logs and sockets need more free space than this.
 MIN_FREE_BYTES = 100 * MIB
 #: `meta-llama/Llama-2-7b-hf`, and neither a path nor an address.
-_ON_THE_HUB = lazy_pattern(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")
+_ON_THE_HUB = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")
 _WORDS = {
     "home": "the home directory",
     "triton": "Triton's cache",
@@ -65,8 +65,6 @@ def temporary_folder(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: remove leftovers of earlier runs from it, or set TMPDIR to a folder with space.
 
     Known limits: the space that is needed depends on what is compiled and logged.
-
-    Evidence: huggingface/open-r1#488, NVIDIA/pix2pixHD#67, pytorch/pytorch#171411.
     """
     observed, missing = _observed_folders(facts, "temporary")
     yield from missing_facts(facts, scratch, "folders for temporary files") if missing else ()
@@ -164,8 +162,6 @@ def cache_folder(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: `export HOME=...`; `export TRITON_CACHE_DIR=/tmp/triton-$USER-$SLURM_JOB_ID`.
 
     Known limits: whether the job compiles anything is not known.
-
-    Evidence: PrimeIntellect-ai/prime-rl#2305, triton-lang/triton#11512, deepspeedai/DeepSpeed#5323.
     """
     kinds = _kinds(job)
     if not kinds:
@@ -256,8 +252,6 @@ def offline_model(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: `huggingface-cli download owner/name` with HF_HOME on a file system that all nodes share.
 
     Known limits: whether all files of a snapshot are there is not known; DAT011 checks a path given instead of a name.
-
-    Evidence: huggingface/optimum-neuron#535, Stability-AI/stablediffusion#412.
     """
     models = _models(job)
     if not models:

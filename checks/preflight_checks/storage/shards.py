@@ -49,8 +49,6 @@ def too_few_data_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     Known limits: only Paddle's data sets are known to divide a list, where too few files are an error; tar files may
     be sampled with replacement, so too few are a warning. Files are assumed to be assigned in the order of their
     names.
-
-    Evidence: PaddlePaddle/Paddle#18956, PaddlePaddle/Paddle#18641, webdataset/webdataset#188.
     """
     wanted = [item for item in wanted_paths(job) if not item.same_for_all]
     divided = [claim for claim in job.about("dataset_files_shared") if claim.value == Known(True)]

@@ -13,7 +13,7 @@ CACHES = ("HF_HOME", "HF_DATASETS_CACHE", "TORCH_HOME", "TRITON_CACHE_DIR", "XDG
     "ACM101",
     "cache-on-home-folder",
     severity=Severity.WARNING,
-    evidence=("https://wiki.example.org/training/storage",),
+    evidence=(("Acme's wiki, page on storage", "https://wiki.example.org/training/storage"),),
 )
 def cache_on_home_folder(job: Job) -> Iterator[Verdict]:
     """A cache of the ranks is in a home folder.
@@ -32,9 +32,6 @@ def cache_on_home_folder(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A cache that no file sets is in a home folder, too, and is not reported.
-
-    Evidence:
-        Acme's wiki, page on storage.
     """
     applicable = False
     for launch in job.launches:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.sanitize import clean
 from preflight.engine.node_status import hosts_of
 from preflight.engine.report import ExitCode, Report
@@ -20,7 +19,7 @@ from preflight.model.findings import Confidence, Severity, Status
 #: Begins the reason of every node that preflight takes out of service. Others are never given back.
 PREFIX = "preflight:"
 _MAX_REASON = 200
-_ID = lazy_pattern(r"\b[A-Z]{3}[0-9]{3}\b")
+_ID = re.compile(r"\b[A-Z]{3}[0-9]{3}\b")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from preflight._util import regular_file
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.log import command_text
 from preflight.agent import command
 from preflight.agent.wire import ProbeUnavailable
@@ -47,7 +47,7 @@ _FINISHED_STATES = (
 _QUEUED_STATES = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED")
 GO, NO_GO, INCOMPLETE = 0, 1, 3
 #: A branch of a `case`: its word, and its pattern.
-_CASE = lazy_pattern(r"case (.*) in (.*)\)")
+_CASE = re.compile(r"case (.*) in (.*)\)")
 #: The report of one rank.
 _MAX_REPORT_BYTES = 4 << 20
 

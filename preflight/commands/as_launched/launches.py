@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.commands.as_launched.edits import Edit, Refusal
 from preflight.model.job import Claim, Known, Launch
 from preflight.sources.base import Command, Script, SourceFile, Tree
@@ -24,7 +24,7 @@ from preflight.sources.shell.trace import Trace, Written
 _MODULE_FLAGS = ("-m", "--module", "--module_mode", "--module-mode")
 #: A quote or a backslash may separate two pieces of text that belong together.
 _MAX_SEAM_LENGTH = 3
-_BETWEEN_WORDS = lazy_pattern(r"(?:[ \t]|\\\r?\n)*")
+_BETWEEN_WORDS = re.compile(r"(?:[ \t]|\\\r?\n)*")
 #: Launchers that are themselves the training program, or pass it to a service of their own.
 _NO_PROGRAM = ("ray", "torchx", "llamafactory-cli", "axolotl", "trl", "tune", "swift")
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.spans import span_of
 from preflight.commands.as_launched.edits import Edit, Refusal
 from preflight.sources.shell.shell_document import Document
@@ -14,9 +14,9 @@ from preflight.sources.shell.shell_document import Document
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_OWN_PATH = lazy_pattern(r"\$\{?(?:0|BASH_SOURCE)\b")
+_OWN_PATH = re.compile(r"\$\{?(?:0|BASH_SOURCE)\b")
 #: `$0`, `${0}`, `$BASH_SOURCE`, `${BASH_SOURCE[0]}`, optionally with one of two ways to cut a path.
-_PLAIN = lazy_pattern(r"\$(?:0|BASH_SOURCE)|\$\{(?:0|BASH_SOURCE|BASH_SOURCE\[0\])(?P<cut>%/\*|##\*/)?\}")
+_PLAIN = re.compile(r"\$(?:0|BASH_SOURCE)|\$\{(?:0|BASH_SOURCE|BASH_SOURCE\[0\])(?P<cut>%/\*|##\*/)?\}")
 _EXPANSIONS = ("simple_expansion", "expansion")
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.analysis.job_backend import asked_backend
 from preflight.commands.as_launched import own_location
 from preflight.commands.as_launched.edits import Edit, Refusal, apply
@@ -32,7 +32,7 @@ TRAINER = "preflight_trainer"
 _SUFFIX = ".py"
 _SCRIPTS = (".sh", ".bash", ".sbatch", ".slurm")
 #: Paths that mean the same to every shell, quoted or not, also inside the text of a nested shell.
-_PLAIN_PATH = lazy_pattern(r"/[A-Za-z0-9_./+:@%,=-]*")
+_PLAIN_PATH = re.compile(r"/[A-Za-z0-9_./+:@%,=-]*")
 
 
 @dataclass(frozen=True, slots=True)

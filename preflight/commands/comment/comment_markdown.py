@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import html
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.sanitize import clean
 from preflight.commands.comment.change_report import ChangeReport
 from preflight.model.findings import Finding, Severity
@@ -31,9 +31,9 @@ _REMEMBERED_LENGTH = 12
 #: Space for the list of what was not judged.
 _MAX_REASONS_LENGTH = 8_000
 _MARKER = "<!-- preflight-comment"
-_REMEMBERED = lazy_pattern(r"<!-- preflight-comment ([0-9a-f]{12}) listed=((?:[0-9a-f]{12}(?:,[0-9a-f]{12})*)?) -->")
+_REMEMBERED = re.compile(r"<!-- preflight-comment ([0-9a-f]{12}) listed=((?:[0-9a-f]{12}(?:,[0-9a-f]{12})*)?) -->")
 #: A word or number that nothing turns into a link, with punctuation around it.
-_PLAIN = lazy_pattern(r"\(?(?:[A-Za-z]{1,24}(?:['-][a-z]{1,24}){0,4}|\d{1,6}(?:\.\d{1,4})?)\)?[.,;:]?\Z")
+_PLAIN = re.compile(r"\(?(?:[A-Za-z]{1,24}(?:['-][a-z]{1,24}){0,4}|\d{1,6}(?:\.\d{1,4})?)\)?[.,;:]?\Z")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,34 +7,34 @@ and `@missing ranks: 1` for Horovod's lists.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.commands.diagnose.diagnosis import LogProcess, Moment
 from preflight.commands.diagnose.log_processes import merge_members
 from preflight.commands.diagnose.timestamps import moment_in
 
 _TRACEBACK = "Traceback (most recent call last)"
-_FRAME = lazy_pattern(r'\s{1,40}(?:[│|] )?File "(?P<path>[^"]{1,400})", line (?P<line>\d{1,9}), in (?P<what>.{1,200})')
-_BOXED = lazy_pattern(r"[│╭╰|+]")
-_EXCEPTION = lazy_pattern(r"(?P<name>[A-Za-z_][\w.]{0,200})(?:: (?P<text>.{0,3000})|:?\s*)$")
-_LIBRARY = lazy_pattern(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|<frozen |^<string>$|/torchrun$|/bin/")
+_FRAME = re.compile(r'\s{1,40}(?:[│|] )?File "(?P<path>[^"]{1,400})", line (?P<line>\d{1,9}), in (?P<what>.{1,200})')
+_BOXED = re.compile(r"[│╭╰|+]")
+_EXCEPTION = re.compile(r"(?P<name>[A-Za-z_][\w.]{0,200})(?:: (?P<text>.{0,3000})|:?\s*)$")
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|<frozen |^<string>$|/torchrun$|/bin/")
 #: A traceback longer than this has lost its end.
 _MAX_LINES = 600
 #: Largest number of writers that are inside a block at the same time.
 _MAX_OPEN = 1000
-_FIELD = lazy_pattern(r"\s{1,8}(?P<name>time|host|rank|exitcode)\s{0,12}: (?P<value>.{1,200})")
-_RANKS = lazy_pattern(r"(?P<rank>\d{1,7})(?: \(local_rank: (?P<local_rank>\d{1,5})\))?")
+_FIELD = re.compile(r"\s{1,8}(?P<name>time|host|rank|exitcode)\s{0,12}: (?P<value>.{1,200})")
+_RANKS = re.compile(r"(?P<rank>\d{1,7})(?: \(local_rank: (?P<local_rank>\d{1,5})\))?")
 #: Lines that name the process of the next lines: Open MPI, MPICH and its descendants, CUDA.
 _ABOUT = (
-    lazy_pattern(r"Process name: \[\[\d{1,9},\d{1,9}\],(?P<rank>\d{1,7})\]"),
-    lazy_pattern(r"=\s{1,8}(?:RANK (?P<rank>\d{1,7}) )?PID \d{1,10} RUNNING AT (?P<host>[\w.-]{1,253})"),
+    re.compile(r"Process name: \[\[\d{1,9},\d{1,9}\],(?P<rank>\d{1,7})\]"),
+    re.compile(r"=\s{1,8}(?:RANK (?P<rank>\d{1,7}) )?PID \d{1,10} RUNNING AT (?P<host>[\w.-]{1,253})"),
 )
 _ABOUT_LINES = 12
 #: Words to search for in addition to the finder's own, so that no block is missed.
 NEEDLES = ("process name: [[", " running at ", " nranks ", '", line ', "missing ranks:", "stalled ranks:")
 _MISSING = ("Missing ranks:", "Stalled ranks:")
-_MISSING_RANK = lazy_pattern(r"\s{0,4}(?P<rank>\d{1,7}): ?\[")
+_MISSING_RANK = re.compile(r"\s{0,4}(?P<rank>\d{1,7}): ?\[")
 #: Horovod lists the tensors of each missing rank in one line.
 _MAX_MISSING_LINES = 200
 

@@ -7,12 +7,12 @@ dump does not name its rank; the name of its file does.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.commands.diagnose import pickled
 from preflight.commands.diagnose.blocks import is_library
 
@@ -28,7 +28,7 @@ _MAX_FRAMES = 200
 _MAX_SIZES = 64
 _MAX_NUMBERS = 16
 _MAX_RANKS = 100_000
-_NUMBER = lazy_pattern(r"\d{1,7}")
+_NUMBER = re.compile(r"\d{1,7}")
 _PICKLE = b"\x80"
 
 

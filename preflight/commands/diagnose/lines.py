@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
-
-from preflight._util.lazy_regex import lazy_pattern
 
 #: A longer line is cut; an error message is at its beginning.
 MAX_LENGTH = 4000
@@ -17,10 +16,10 @@ _WORDS = (
 #: The finder remembers this many lines, of up to this many bytes.
 _MAX_KNOWN = 50_000
 _MAX_KNOWN_LENGTH = 500
-_ESCAPES = lazy_pattern(
+_ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]{0,40}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)|[@-Z\\-_]|[()][0-9A-Za-z])"
 )
-_UNSHOWN = lazy_pattern("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_UNSHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Finder:

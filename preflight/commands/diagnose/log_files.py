@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import select
 import stat
 import time
@@ -15,7 +16,6 @@ from pathlib import Path
 from typing import IO, cast
 
 from preflight._util import regular_file
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.suggest import nearest_path
 from preflight._util.usage_error import UsageError
 
@@ -31,8 +31,8 @@ MAX_SECONDS_OF_ALL = 600.0
 MAX_FILES = 50_000
 #: Files of a log folder that are not logs: data, models, code.
 #: Files of a log folder that hold something else about the run: dumps of collectives, preflight's own events.
-_BESIDE = lazy_pattern(r"(?i)\.(json|jsonl|pkl|pickle)$")
-_NO_LOG = lazy_pattern(
+_BESIDE = re.compile(r"(?i)\.(json|jsonl|pkl|pickle)$")
+_NO_LOG = re.compile(
     r"(?i)\.(bin|pt|pth|ckpt|safetensors|npy|npz|parquet|arrow|tar|zip|so|pyc|py|sh|json|jsonl|ya?ml|toml|png|jpe?g|"
     r"onnx|pdparams|pdopt|pdmodel|h5|db|sqlite|tfevents.*|whl|nsys-rep|pkl|pickle|md|html|css|js)$|events\.out\.tfevents"
 )
@@ -122,7 +122,7 @@ def natural_key(name: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isascii() and part.isdecimal() else (1, 0, part) for part in _DIGITS.split(name)]
 
 
-_DIGITS = lazy_pattern(r"([0-9]{1,18})")
+_DIGITS = re.compile(r"([0-9]{1,18})")
 
 
 def chunks(found: LogFile, given: IO[bytes] | None, reading: ReadState) -> Iterator[bytes]:

@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from preflight._util.hostnames import is_hostname
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.commands.diagnose.diagnosis import LogProcess
 
 #: Unambiguous tags; one occurrence is enough. A line may have several.
 _TAGS = tuple(
-    lazy_pattern(tag)
+    re.compile(tag)
     for tag in (
         # torchrun --tee: `[default3]:`, the role and the process of the node; torch itself: `[rank3]:`.
         r"\[(?:rank|RANK|Rank ?)(?P<rank>\d{1,6})\]: ?",
@@ -32,22 +31,22 @@ _TAGS = tuple(
 )
 #: Ambiguous tags, which most lines of a file must have: srun --label, MPICH, pdsh.
 _COMMON_TAGS = {
-    "number": lazy_pattern(r" {0,5}(?P<rank>\d{1,6}): "),
-    "bracket": lazy_pattern(r"\[(?P<rank>\d{1,6})\] "),
-    "host": lazy_pattern(r"(?P<host>[A-Za-z0-9][\w.-]{0,100}): "),
+    "number": re.compile(r" {0,5}(?P<rank>\d{1,6}): "),
+    "bracket": re.compile(r"\[(?P<rank>\d{1,6})\] "),
+    "host": re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,100}): "),
 }
-_NO_HOST = lazy_pattern(
+_NO_HOST = re.compile(
     r"(?i)(info|warn(ing)?|error|debug|fatal|critical|trace|epoch|step|iter|iteration|loss|note|eta)$"
 )
 #: kubectl --timestamps, mpirun --timestamp-output.
-_STAMP = lazy_pattern(
+_STAMP = re.compile(
     r"(?:19|20)\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d) "
     r"|(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d 20\d\d"
 )
 #: Inside a line: `[Rank 3]`, `[PG 0 Rank 3]`, `rank=3`, `(rank: 3)`.
-_WITHIN = lazy_pattern(r"(?i)\[(?:[^\]\n]{0,120}[ (])?rank[ :=]{1,3}(?P<rank>\d{1,6})\]")
-_NCCL = lazy_pattern(r"(?P<host>[A-Za-z0-9][\w.-]{0,100}):(?P<pid>\d{1,10}):\d{1,10} \[\d{1,4}\] ")
-_POD_RANK = lazy_pattern(r"(?:^|-)(?P<role>master|chief|worker|ps|pserver|server|trainer)-(?P<index>\d{1,6})(?:-|$)")
+_WITHIN = re.compile(r"(?i)\[(?:[^\]\n]{0,120}[ (])?rank[ :=]{1,3}(?P<rank>\d{1,6})\]")
+_NCCL = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,100}):(?P<pid>\d{1,10}):\d{1,10} \[\d{1,4}\] ")
+_POD_RANK = re.compile(r"(?:^|-)(?P<role>master|chief|worker|ps|pserver|server|trainer)-(?P<index>\d{1,6})(?:-|$)")
 _SAMPLE = 200
 
 
@@ -136,7 +135,7 @@ def process_of_pod(pod: str) -> LogProcess:
 
 #: Processes by the names of log files and their folders, nearest to the file first.
 _FILES = tuple(
-    lazy_pattern(pattern)
+    re.compile(pattern)
     for pattern in (
         # torchrun --log-dir: attempt_0/3/stderr.log, one number a process of the node.
         r"attempt_\d{1,4}/(?P<local_rank>\d{1,4})/(?:stdout|stderr|error)[.\w]{0,20}$",
@@ -150,14 +149,14 @@ _FILES = tuple(
         r"(?:^|[/_.-])task[_.-]?(?P<rank>\d{1,6})(?=[/_.-]|$)",
     )
 )
-_FILE_HOST = lazy_pattern(
+_FILE_HOST = re.compile(
     r"(?:^|[/_.-])(?P<host>(?:node|host|gpu|compute|cn|dgx|nid|ip-|hgx|pod)[\w-]{0,60}?\d{1,5})(?=[/._]|$)"
 )
 #: Operators number workers without the master, so worker-2 may be rank 3.
-_FILE_POD = lazy_pattern(
+_FILE_POD = re.compile(
     r"(?:^|/)(?P<pod>[a-z0-9][a-z0-9.-]{0,200}-(?:master|chief|worker|launcher|ps)-\d{1,5})(?=[/_.]|$)"
 )
-_LAST_NUMBER = lazy_pattern(r"[._-](?P<rank>\d{1,5})(?:\.(?:log|out|err|txt|stdout|stderr))?$")
+_LAST_NUMBER = re.compile(r"[._-](?P<rank>\d{1,5})(?:\.(?:log|out|err|txt|stdout|stderr))?$")
 
 
 def member_of_file(path: str) -> LogProcess:

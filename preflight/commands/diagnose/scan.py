@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from preflight._util.hostnames import is_hostname
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.redaction import hide_secrets, scrub, secrets_in
 from preflight.commands.diagnose.blocks import Blocks, JoinedLine
 from preflight.commands.diagnose.diagnosis import Event, Kind, Line, LogProcess, Moment, Subject, Symptom
@@ -33,25 +33,23 @@ _NEAR_BYTES = 8 * 1024
 _MAX_SECRET_RANGES = 100
 _MAX_SECRETS = 500
 #: Lines that look like errors but match no symptom; shown if nothing better is known.
-_ERROR_LIKE = lazy_pattern(
+_ERROR_LIKE = re.compile(
     r"(?i)^@exception|\b(?:error|fatal|critical|panic|aborted|segfault|assertion failed|core dumped|failed)\b"
 )
-_HARMLESS = lazy_pattern(
-    r"(?i)warning|\b(?:no|0|zero|without) errors?\b|error[ _]?(?:rate|bound)\b|\berror[:=] ?[0-9.]+"
-)
-_WRITER = lazy_pattern(
+_HARMLESS = re.compile(r"(?i)warning|\b(?:no|0|zero|without) errors?\b|error[ _]?(?:rate|bound)\b|\berror[:=] ?[0-9.]+")
+_WRITER = re.compile(
     rb"(?m)^(?:\[[A-Za-z_]{0,40}\d{1,6}\]:|\[[\w.@-]{1,200},\d{1,6}\]<\w{3,8}>:| {0,5}\d{1,6}: |\[\d{1,6}\] |"
     rb"\[pod/[^\]\n]{1,300}\] |\([\w.:<>-]{1,100} pid=\d{1,10}(?:, ip=[\w.:-]{1,100})?\) )"
 )
 #: Lines that count steps of training; searched in the last part of each chunk only.
-_PROGRESS = lazy_pattern(
+_PROGRESS = re.compile(
     rb"(?i)\b(?:global_)?(?:step|iter|iteration|epoch|batch|update)s?\b['\"]?[ \t]{0,4}[:=#\[(]{0,2}[ \t]{0,12}\d"
     rb"|\bloss['\"]?[ \t]{0,2}[:= ][ \t]{0,2}[-\d.]|\b\d{1,9}/\d{1,9} ?\[\d{1,3}:\d\d"
 )
 _PROGRESS_BYTES = 64 * 1024
 #: This many lines of progress after an error show that training goes on.
 _PROGRESS_LINES = 3
-_NCCL_RANK = lazy_pattern(r"NCCL INFO .{0,300}?\brank (\d{1,7}) nranks (\d{1,7})")
+_NCCL_RANK = re.compile(r"NCCL INFO .{0,300}?\brank (\d{1,7}) nranks (\d{1,7})")
 
 
 @dataclass(frozen=True, slots=True)

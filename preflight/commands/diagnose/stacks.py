@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.commands.diagnose.blocks import is_library
 from preflight.commands.diagnose.hangs import Hang, format_ranks
 
 #: Largest dump that is read.
 MAX_BYTES = 8 << 20
 _MAX_LINES = 100_000
-_PROCESS = lazy_pattern(r"Process (?P<pid>\d{1,10}): ")
-_VERSION = lazy_pattern(r"(?m)^Python v\d")
-_THREAD = lazy_pattern(r'Thread [\w]{1,20}(?: \([^)\n]{1,40}\))?: ?"?(?P<name>[^"\n]{0,80})"?')
-_FRAME = lazy_pattern(r"\s{1,8}(?P<function>[^(\n]{1,200}) \((?P<path>[^()\n]{1,400}):(?P<line>\d{1,9})\)$")
+_PROCESS = re.compile(r"Process (?P<pid>\d{1,10}): ")
+_VERSION = re.compile(r"(?m)^Python v\d")
+_THREAD = re.compile(r'Thread [\w]{1,20}(?: \([^)\n]{1,40}\))?: ?"?(?P<name>[^"\n]{0,80})"?')
+_FRAME = re.compile(r"\s{1,8}(?P<function>[^(\n]{1,200}) \((?P<path>[^()\n]{1,400}):(?P<line>\d{1,9})\)$")
 #: Files whose functions are collectives; a wrapper such as FSDP also computes below torch/distributed.
 _COLLECTIVE_FILES = ("distributed_c10d.py", "torch/distributed/_functional_collectives.py", "horovod/torch/mpi_ops.py")
 #: Functions of these files that are no collectives themselves.

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from preflight._util import regular_file
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.usage_error import UsageError
 from preflight.commands.diagnose.diagnosis import Certainty, Kind, Subject, Symptom
 from preflight.commands.diagnose.lines import digitless
@@ -27,7 +26,7 @@ from preflight.plugins import registry
 _MAX_BYTES = 1 << 20
 
 SCHEMA = 1
-_ID = lazy_pattern(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _KEYS = {"id", "kind", "certainty", "subject", "systems", "needles", "pattern", "meaning", "remedy"} | {
     "found_by", "beyond", "explains", "passes", "sources", "lines",
 }  # fmt: skip

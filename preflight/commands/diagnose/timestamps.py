@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.commands.diagnose.diagnosis import Moment
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -12,7 +11,7 @@ _DAYS_BEFORE = (0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335)
 _CLOCK = r"(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:[.,](?P<f>\d{1,9}))?"
 _ZONE = r"(?P<z>Z|[+-]\d\d:?\d\d)?"
 _FORMS = tuple(
-    lazy_pattern(form)
+    re.compile(form)
     for form in (
         # ISO and similar formats: Python's logging, kubectl, Slurm, Paddle (slashes), torchrun (underscore).
         rf"(?<!\d)(?:19|20)\d\d[-/](?P<mo>\d\d)[-/](?P<d>\d\d)[T _:]{_CLOCK}{_ZONE}",

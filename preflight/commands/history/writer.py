@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from preflight._util.json_output import plain
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.sanitize import clean
 from preflight._util.usage_error import UsageError
 from preflight.commands.history.database import Database
@@ -29,7 +29,7 @@ _DAY_S = 86_400
 #: A database takes a limited number of values in a statement.
 _ROWS = 5_000
 _MAX_MESSAGE = 500
-_KEEP = lazy_pattern(r"([1-9]\d{0,4})(d|runs)")
+_KEEP = re.compile(r"([1-9]\d{0,4})(d|runs)")
 
 
 def check_keep(text: str) -> str:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from typing import Annotated
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.sanitize import clean, neutralize_commands
 from preflight.commands.init.project_scan import Folder, ProjectScan
 from preflight.commands.init.recommendations import Recommendations
@@ -23,7 +22,7 @@ from preflight.sources.discovery.gitignore import problem
 _WIDTH = 110
 _MAX_JOBS = 8
 #: Characters with a meaning in a .gitignore pattern.
-_SIGNS = lazy_pattern(r"([\\*?\[\]!# ])")
+_SIGNS = re.compile(r"([\\*?\[\]!# ])")
 
 
 def page(scan: ProjectScan, chosen: Recommendations, *, year: int) -> str:

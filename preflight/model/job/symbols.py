@@ -7,9 +7,9 @@ The wording is stable, so that a rule can distinguish "the first host of the all
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import replace
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job.value import Unresolved, Value
 
 
@@ -128,7 +128,7 @@ def is_expanded_in_script(value: Value) -> bool:
     return isinstance(value, Unresolved) and _EARLY in value.why
 
 
-_AFFIXED = lazy_pattern(r", written as `([^`]*)…([^`]*)`$")
+_AFFIXED = re.compile(r", written as `([^`]*)…([^`]*)`$")
 
 
 def with_affixes(value: Unresolved, prefix: str, suffix: str) -> Unresolved:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
-
-from preflight._util.lazy_regex import lazy_pattern
 
 Scalar: TypeAlias = str | int | float | bool | None
 Plain: TypeAlias = Scalar | tuple[Scalar, ...]
@@ -21,7 +20,7 @@ Plain: TypeAlias = Scalar | tuple[Scalar, ...]
 MAX_ALTERNATIVES = 16
 #: At most this many combinations of alternatives are computed, so that hostile input cannot cause an explosion.
 MAX_COMBINATIONS = 4096
-_REFUSED = lazy_pattern(r"not a whole number: (?P<quote>['\"])(?P<text>.*)(?P=quote)(?:, nor .*)?")
+_REFUSED = re.compile(r"not a whole number: (?P<quote>['\"])(?P<text>.*)(?P=quote)(?:, nor .*)?")
 #: No size or count has more digits; `int` raises an error for thousands of digits.
 _MAX_DIGITS = 18
 #: A longer text is not a number of any job. `int` itself rejects thousands of digits only if it is configured to.

@@ -91,7 +91,6 @@ def _doc(item: SiteCheck) -> str:
         "Example:\n    None.",
         f"Fix:\n    {item.remedy}",
         "Known limits:\n    It knows only the exit code and output of the command.",
-        f"Evidence:\n    {item.evidence}",
     )
     return "\n\n".join(paragraphs)
 

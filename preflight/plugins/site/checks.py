@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.schema_problems import HYPHENATED, Problem
 from preflight.model.configuration import Condition, SiteCheck
 from preflight.plugins.site.conditions import Requirements, pattern_problem, problems_of, tests_of
 
 MAX_DEADLINE_S = 60.0
-_PATH = lazy_pattern(r"[^.]+(\.[^.]+)*")
+_PATH = re.compile(r"[^.]+(\.[^.]+)*")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ be any program.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from preflight._util import regular_file
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.schema_problems import HYPHENATED, Problem, describe_schema, problem_of
 from preflight._util.toml_spans import Places, TomlError, loads
 from preflight._util.usage_error import UsageError
@@ -25,8 +25,8 @@ from preflight.plugins.site import rules as site_rules
 from preflight.plugins.site.checks import Check, Value
 from preflight.plugins.site.rules import Rule, When
 
-_ID = lazy_pattern(r"[A-Z]{3}[0-9]{3}")
-_NAME = lazy_pattern(r"[a-z0-9]+(-[a-z0-9]+)*")
+_ID = re.compile(r"[A-Z]{3}[0-9]{3}")
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 NO_DECLARATIONS = Site()
 _MAX_BYTES = 1 << 20
 

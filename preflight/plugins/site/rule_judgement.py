@@ -58,7 +58,6 @@ def _doc(item: SiteRule) -> str:
         "Example:\n    None.",
         f"Fix:\n    {item.remedy}",
         "Known limits:\n    Values that the files do not determine are unknown.",
-        f"Evidence:\n    {item.evidence}",
     )
     return "\n\n".join(paragraphs)
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import re
 from collections.abc import Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.sanitize import clean
 from preflight.reporters.html.view import Page
 
@@ -27,7 +27,7 @@ _MAX_NAMES_LENGTH = 60
 #: Text of up to this length is never broken.
 _SHORT = 30
 #: The name of an option, up to a length that fits on a phone.
-_OPTION = lazy_pattern(r"(?<![\w-])--?[A-Za-z][\w-]{0,30}")
+_OPTION = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]{0,30}")
 _STYLE, _SCRIPT = "report.css", "report.js"
 
 

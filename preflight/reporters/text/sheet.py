@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.sanitize import clean, neutralize_commands
 from preflight.reporters.base import Style
 
 #: How colours are encoded.
-_ESCAPES = lazy_pattern(r"\x1b\[[0-9;]*m")
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Sheet:

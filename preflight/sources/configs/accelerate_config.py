@@ -12,7 +12,6 @@ import posixpath
 import re
 
 from preflight._util.budget import truncate
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import (
     AUTO,
     WHOLE_JOB,
@@ -44,17 +43,17 @@ _MAX_KEYS = 200
 #: A file that does not identify itself within this many characters is something else.
 _HEAD = 8192
 #: Values that no other framework uses for that key.
-_KINDS = lazy_pattern(
+_KINDS = re.compile(
     r"^[ \t]*[\"']?(?:compute_environment[\"']?[ \t]*:|distributed_type[\"']?[ \t]*:[ \t]*[\"']?(?:NO|no|MULTI_[A-Z]+"
     r"|FSDP|DEEPSPEED|MEGATRON_LM|TPU|XLA)\b)",
     re.MULTILINE,
 )
-_BESIDE = lazy_pattern(
+_BESIDE = re.compile(
     r"^[ \t]*[\"']?(?:num_processes|num_machines|machine_rank|mixed_precision|fsdp_config|deepspeed_config"
     r"|main_process_ip|main_process_port|downcast_bf16|use_cpu|ec2_instance_type)[\"']?[ \t]*:",
     re.MULTILINE,
 )
-_PLACEHOLDER = lazy_pattern(r"[{}<>$@%]")
+_PLACEHOLDER = re.compile(r"[{}<>$@%]")
 _MEGATRON = {
     "megatron_lm_tp_degree": "tensor_parallel_size",
     "megatron_lm_pp_degree": "pipeline_parallel_size",

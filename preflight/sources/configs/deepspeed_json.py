@@ -12,7 +12,6 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import WHOLE_JOB, Claim, Note, NoteDetail, NoteKind, Scope, span_of
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.configs.deepspeed_claims import state
@@ -35,7 +34,7 @@ _SHARED_KEYS = (
     "fp16",
     "bf16",
 )
-_NAMED = lazy_pattern(r"(?:.*[._-])?(?:ds|deepspeed|zero\d?)(?:[._-].*)?|.*deepspeed.*", re.IGNORECASE)
+_NAMED = re.compile(r"(?:.*[._-])?(?:ds|deepspeed|zero\d?)(?:[._-].*)?|.*deepspeed.*", re.IGNORECASE)
 
 
 class DeepSpeedSource:

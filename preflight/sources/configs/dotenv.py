@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator
 
 from preflight._util.budget import note_skipped
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.redaction import HIDDEN
 from preflight._util.secret_names import is_secret
 from preflight._util.spans import MAX_SNIPPET_LENGTH
@@ -20,12 +19,12 @@ from preflight.model.job import WHOLE_JOB, Claim, Known, Note, NoteKind, Scope, 
 from preflight.sources.base import Reading, SourceFile, Tree, Variable
 from preflight.sources.formats.comments import suppressions
 
-_FILE_NAMES = lazy_pattern(r"(?:.*\.)?env(?:\.[\w-]+)?|\.deepspeed_env|env\.list", re.IGNORECASE)
-_NCCL = lazy_pattern(r"(?:.*[-_.])?nccl(?:[-_.][\w-]+)?\.conf", re.IGNORECASE)
-_LINE = lazy_pattern(r"\s*(?:export\s+)?(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<value>.*)$")
-_REFERENCE = lazy_pattern(r"\$\{?([A-Za-z_]\w{0,99})")
+_FILE_NAMES = re.compile(r"(?:.*\.)?env(?:\.[\w-]+)?|\.deepspeed_env|env\.list", re.IGNORECASE)
+_NCCL = re.compile(r"(?:.*[-_.])?nccl(?:[-_.][\w-]+)?\.conf", re.IGNORECASE)
+_LINE = re.compile(r"\s*(?:export\s+)?(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<value>.*)$")
+_REFERENCE = re.compile(r"\$\{?([A-Za-z_]\w{0,99})")
 #: Variables that identify the file of a distributed job; any other `.env` belongs to a web application.
-_RANK_VARIABLES = lazy_pattern(
+_RANK_VARIABLES = re.compile(
     r"^[ \t]*(?:export[ \t]+)?(?:(?:NCCL|GLOO|UCX|FI|RCCL|TORCH_NCCL|OMPI_MCA|HOROVOD|PET|PADDLE|SLURM)_\w+"
     r"|MASTER_ADDR|MASTER_PORT|WORLD_SIZE|NODE_RANK|NNODES|NPROC_PER_NODE)\s*=",
     re.MULTILINE,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import WHOLE_JOB, Note, NoteKind, Reference, Scope
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.formats.comments import suppressions
@@ -15,13 +14,13 @@ from preflight.sources.hydra.run_config import file_config
 
 _HEAD = 60_000
 #: Top-level keys which, together with a key below, only such a file has.
-_TOP = lazy_pattern(r"^(cluster|grpo|policy|allocation_mode|modules|worker|defaults):", re.MULTILINE)
-_BELOW = lazy_pattern(
+_TOP = re.compile(r"^(cluster|grpo|policy|allocation_mode|modules|worker|defaults):", re.MULTILINE)
+_BELOW = re.compile(
     r"^[ \t]+(?:num_nodes|gpus_per_node|n_nodes|n_gpus_per_node|train_global_batch_size|pre_trainer|post_trainer"
     r"|sft_trainer|rollout|generation|megatron_cfg|dtensor_cfg):",
     re.MULTILINE,
 )
-_PARENT = lazy_pattern(r"^defaults:[ \t]*(?:[\"']?[\w./-]+\.ya?ml|\n[ \t]*-[ \t]*[\"']?[\w./-]+\.ya?ml)", re.MULTILINE)
+_PARENT = re.compile(r"^defaults:[ \t]*(?:[\"']?[\w./-]+\.ya?ml|\n[ \t]*-[ \t]*[\"']?[\w./-]+\.ya?ml)", re.MULTILINE)
 
 
 class FrameworkConfigSource:

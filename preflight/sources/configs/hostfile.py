@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from preflight._util.hostnames import is_hostname
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.spans import MAX_SNIPPET_LENGTH
 from preflight.model.job import WHOLE_JOB, Claim, Known, Note, NoteKind, Plain, Relation, Scope, Span, Strength, span_of
 from preflight.sources.base import Reading, SourceFile, Tree
@@ -27,13 +26,11 @@ MAX_NOTES = 20
 MAX_LINES = 32_768
 #: DeepSpeed's own expression is `^(\S+)\s+slots=(\d+)`, searched in the stripped line; source:
 #: deepspeed/launcher/runner.py, `_parse_hostfile`.
-_SLOTS = lazy_pattern(r"(\S+)[ \t]+slots=(\d{1,9})(?![0-9])")
-_COLON = lazy_pattern(r"([^\s:]+):(\d{1,9})(?:[ \t]*#.*|[ \t]*)", re.ASCII)
-_BARE = lazy_pattern(r"(\S+)(?:[ \t]+#.*|[ \t]*)")
-_MAX_SLOTS = lazy_pattern(r"(\S+)[ \t]+max[-_]slots=\d{1,9}(?:[ \t]*#.*|[ \t]*)")
-_NAMED = lazy_pattern(
-    r"(?:.*[._-])?(?:host_?files?|machine_?files?|hosts|machines|nodefile)(?:[._-].*)?", re.IGNORECASE
-)
+_SLOTS = re.compile(r"(\S+)[ \t]+slots=(\d{1,9})(?![0-9])")
+_COLON = re.compile(r"([^\s:]+):(\d{1,9})(?:[ \t]*#.*|[ \t]*)", re.ASCII)
+_BARE = re.compile(r"(\S+)(?:[ \t]+#.*|[ \t]*)")
+_MAX_SLOTS = re.compile(r"(\S+)[ \t]+max[-_]slots=\d{1,9}(?:[ \t]*#.*|[ \t]*)")
+_NAMED = re.compile(r"(?:.*[._-])?(?:host_?files?|machine_?files?|hosts|machines|nodefile)(?:[._-].*)?", re.IGNORECASE)
 #: Names of other files that look like a list of hosts.
 _OTHER_SUFFIXES = (
     ".py",

@@ -11,7 +11,6 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import WHOLE_JOB, Claim, Scope, Span
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.configs.packages import Package, claims, package_of
@@ -22,14 +21,14 @@ ROLE = "lock"
 #: The lock of each tool that runs programs in its own environment.
 LOCKS = {"uv": "uv.lock", "poetry": "poetry.lock", "pixi": "pixi.lock", "pipenv": "Pipfile.lock"}
 _NAMES = frozenset((*LOCKS.values(), "pixi.toml"))
-_TRACKED = lazy_pattern(
+_TRACKED = re.compile(
     r"^name[ \t]*=[ \t]*\"(?P<name>[\w.-]{1,80})\"[ \t]*\r?\nversion[ \t]*=[ \t]*\"(?P<version>[^\"\n]{1,80})\"",
     re.MULTILINE,
 )
-_CONDA = lazy_pattern(
+_CONDA = re.compile(
     r"^-[ \t]+conda:[ \t]*\S*/(?P<name>[\w.-]{1,80}?)-(?P<version>\d[\w.]*)-[\w.]+\.(?:conda|tar\.bz2)", re.M
 )
-_PYPI = lazy_pattern(
+_PYPI = re.compile(
     r"^-[ \t]+pypi:[^\n]*\n(?:[ \t]+(?!name:)[^\n]*\n){0,4}[ \t]+name:[ \t]*(?P<name>[\w.-]{1,80})[ \t]*\r?\n"
     r"[ \t]+version:[ \t]*(?P<version>[\w.+!]{1,80})",
     re.MULTILINE,

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from preflight._util.budget import note_skipped
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import WHOLE_JOB, Scope
 from preflight.sources.base import FROM_CALLER, Command, Reading, SourceFile, Tree
 from preflight.sources.formats.claim_redaction import secrets_of, without_secrets
@@ -21,16 +20,16 @@ from preflight.sources.formats.comments import suppressions
 from preflight.sources.shell.shell_document import FileText, Hole, Lit, Piece, Place
 from preflight.sources.shell.state import Kind, Slot
 
-_NAME = lazy_pattern(r"(?:gnu)?makefile(?:\..*)?|.*\.mk", re.IGNORECASE)
-_LAUNCHES = lazy_pattern(
+_NAME = re.compile(r"(?:gnu)?makefile(?:\..*)?|.*\.mk", re.IGNORECASE)
+_LAUNCHES = re.compile(
     r"torchrun|torch\.distributed|deepspeed|accelerate|paddle\.distributed|fleetrun|horovodrun|mpirun|mpiexec"
     r"|srun|composer|\bray (?:start|job)|colossalai run|fabric run|torchx run|\b(?:ba)?sh[ \t]+\S+\.sh\b|\./\S+\.sh\b"
 )
-_ASSIGNMENT = lazy_pattern(
+_ASSIGNMENT = re.compile(
     r"^(?P<export>export[ \t]+)?(?P<name>[A-Za-z_]\w*)[ \t]*(?P<sign>[:?+]{0,2}=)[ \t]*(?P<value>.*)$"
 )
 #: Recipes need only one level of parentheses inside `$(shell ...)`; with more levels the hole ends early.
-_USE = lazy_pattern(
+_USE = re.compile(
     r"\$\$|\$\((?P<round>[A-Za-z_]\w*)\)|\$\{(?P<curly>[A-Za-z_]\w*)\}"
     r"|\$\((?:[^()\n]|\([^()\n]{0,200}\)){0,400}\)|\$[^\s$]"
 )

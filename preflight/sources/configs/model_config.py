@@ -7,8 +7,8 @@ llama-models (params.json). It is read for a launch that names the folder; by it
 from __future__ import annotations
 
 import posixpath
+import re
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import WHOLE_JOB, Claim, Known, Scope, Unresolved, alternatives, as_int
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.configs.model_parameters import Sizes, parameters_of
@@ -19,11 +19,11 @@ from preflight.sources.formats.structured import Kind, Node, NodeClaims, value_o
 ROLE = "model configuration"
 _FILE = "config.json"
 _HEAD = 60_000
-_TYPE = lazy_pattern(r"\"(?:model_type|architectures)\"[ \t]*:")
-_LAYERS = lazy_pattern(r"\"(?:num_hidden_layers|n_layer|n_layers|num_layers)\"[ \t]*:")
-_WIDTH = lazy_pattern(r"\"(?:hidden_size|n_embd|d_model|dim)\"[ \t]*:")
-_LLAMA = lazy_pattern(r"\"norm_eps\"[ \t]*:")
-_OTHER_TOOLS = lazy_pattern(
+_TYPE = re.compile(r"\"(?:model_type|architectures)\"[ \t]*:")
+_LAYERS = re.compile(r"\"(?:num_hidden_layers|n_layer|n_layers|num_layers)\"[ \t]*:")
+_WIDTH = re.compile(r"\"(?:hidden_size|n_embd|d_model|dim)\"[ \t]*:")
+_LLAMA = re.compile(r"\"norm_eps\"[ \t]*:")
+_OTHER_TOOLS = re.compile(
     r"\"(?:per_device_train_batch_size|train_micro_batch_size_per_gpu|zero_optimization)\"[ \t]*:"
 )
 #: The keys of each quantity; the first that a file has counts.

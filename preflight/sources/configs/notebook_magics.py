@@ -6,10 +6,10 @@ Source: IPython 8.37, core/magics/osm.py (env, set_env, writefile): `%env NAME=v
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.redaction import HIDDEN
 from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Strength, Unresolved, Value
@@ -21,16 +21,16 @@ from preflight.sources.shell.state import Kind, Slot
 #: A cell as its lines, each at its place in the notebook.
 Cell = Sequence[Lit]
 
-_SET = lazy_pattern(r"[ \t]*%(?:set_)?env[ \t]+([A-Za-z_]\w{0,99})(?:[ \t]*=[ \t]*|[ \t]+)(\S[^\n]{0,2000}?)[ \t]*\n?")
-_FILLED_IN = lazy_pattern(r"[{$]")
-_WRITE = lazy_pattern(r"%%(?:writefile|file)[ \t]+(-a[ \t]+|--append[ \t]+)?[\"']?([\w./-]{1,200})[\"']?[ \t]*\n?")
+_SET = re.compile(r"[ \t]*%(?:set_)?env[ \t]+([A-Za-z_]\w{0,99})(?:[ \t]*=[ \t]*|[ \t]+)(\S[^\n]{0,2000}?)[ \t]*\n?")
+_FILLED_IN = re.compile(r"[{$]")
+_WRITE = re.compile(r"%%(?:writefile|file)[ \t]+(-a[ \t]+|--append[ \t]+)?[\"']?([\w./-]{1,200})[\"']?[ \t]*\n?")
 #: Python that changes the environment, or fills it from a file.
-_CHANGED = lazy_pattern(
+_CHANGED = re.compile(
     r"\bos\.environ(?:\[[^\]\n]{0,200}\][ \t]*[+|]?=(?!=)|\.(?:update|pop|setdefault|clear|__setitem__)\b)"
     r"|\bdel[ \t]+os\.environ\b|\bos\.(?:putenv|unsetenv)\b|\bload_dotenv\b"
 )
-_NAMED = lazy_pattern(r"[\"']([A-Za-z_]\w{0,99})[\"'][ \t]*[\]:,)]")
-_KEYWORD = lazy_pattern(r"[(,][ \t]*([A-Za-z_]\w{0,99})[ \t]*=(?!=)")
+_NAMED = re.compile(r"[\"']([A-Za-z_]\w{0,99})[\"'][ \t]*[\]:,)]")
+_KEYWORD = re.compile(r"[(,][ \t]*([A-Za-z_]\w{0,99})[ \t]*=(?!=)")
 _MAX_FILES = 50
 
 

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim, Known, Scope, Span, Strength
 
 #: Distribution (or conda package) to the name of its claim.
@@ -28,16 +27,16 @@ _TRACKED = {
     "paddlepaddle-gpu": "paddlepaddle",
 }
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,80}[A-Za-z0-9])?"
-_REQUIREMENT = lazy_pattern(
+_REQUIREMENT = re.compile(
     rf"(?P<name>{_NAME})[ \t]*(?:\[[^\[\]\n]{{0,200}}\])?[ \t]*\(?"
     r"(?P<version>(?:[=<>!~]{1,3}[\w.*+-]{1,60},?){0,20})\)?"
     r"[ \t]*(?P<rest>[;#@\\ -].*)?"
 )
-_BLANKS = lazy_pattern(r"[ \t]*([=<>!~]{1,3}|,)[ \t]*")
-_WHEEL = lazy_pattern(rf"(?:^|.*/)(?P<name>{_NAME}?)-(?P<version>\d[\w.+%]{{0,40}})-[^/]{{1,120}}\.whl(?:#.*)?")
-_CONDA = lazy_pattern(rf"(?:[\w.-]{{1,60}}::)?(?P<name>{_NAME})[ \t]*(?P<version>[=<>!~][^#\s]{{0,80}})?(?:[ \t#].*)?")
+_BLANKS = re.compile(r"[ \t]*([=<>!~]{1,3}|,)[ \t]*")
+_WHEEL = re.compile(rf"(?:^|.*/)(?P<name>{_NAME}?)-(?P<version>\d[\w.+%]{{0,40}})-[^/]{{1,120}}\.whl(?:#.*)?")
+_CONDA = re.compile(rf"(?:[\w.-]{{1,60}}::)?(?P<name>{_NAME})[ \t]*(?P<version>[=<>!~][^#\s]{{0,80}})?(?:[ \t#].*)?")
 #: `cu118`, and `post118` of Paddle's wheels.
-_CUDA = lazy_pattern(r"\b(?:cu|post(?=\d{3}\b))(\d{2,3})\b")
+_CUDA = re.compile(r"\b(?:cu|post(?=\d{3}\b))(\d{2,3})\b")
 
 
 class Package(NamedTuple):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import WHOLE_JOB, Known, Scope, Value, lift
 from preflight.model.job.value import Plain
 from preflight.sources.base import Reading, SourceFile, Tree
@@ -19,9 +18,9 @@ from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims,
 
 #: The role in which other files refer to such a file.
 ROLE = "paddlerec"
-_RUNNER = lazy_pattern(r"^runner[ \t]*:", re.MULTILINE)
+_RUNNER = re.compile(r"^runner[ \t]*:", re.MULTILINE)
 #: Keys below `runner` that no other framework has there.
-_OWN_KEYS = lazy_pattern(
+_OWN_KEYS = re.compile(
     r"^[ \t]+(?:-[ \t]+)?(?:train_reader_path|infer_reader_path|sync_mode|fleet_mode|distribute_strategy"
     r"|infer_load_path|save_checkpoint_interval|phases|class[ \t]*:[ \t]*(?:cluster_)?(?:train|infer))[ \t]*[:#\r\n]",
     re.MULTILINE,

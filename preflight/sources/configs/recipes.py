@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 from preflight._util.budget import note_skipped
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import WHOLE_JOB, Scope
 from preflight.sources.base import Command, Reading, SourceFile, Tree
 from preflight.sources.configs.notebook_magics import Magics
@@ -22,20 +21,20 @@ from preflight.sources.formats.claim_redaction import secrets_of, without_secret
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.shell.shell_document import FileText, Hole, Lit, Piece, Place, Text
 
-_LAUNCHES = lazy_pattern(
+_LAUNCHES = re.compile(
     r"torchrun|torch\.distributed\.(?:run|launch)|deepspeed|accelerate launch|paddle\.distributed|fleetrun|horovodrun"
     r"|mpirun|mpiexec|\bsrun\b|composer|\bray (?:start|job)|colossalai run|fabric run|torchx run"
     r"|llamafactory-cli train|axolotl train|\bswift (?:sft|pt|rlhf)|\btune run|\btrl (?:sft|dpo|grpo)"
 )
 #: What Python cells start or submit.
-_STARTED = lazy_pattern(r"instance_count|notebook_launcher|mp\.spawn|ScalingConfig|[sS]ubprocess|os\.system")
-_NAME = lazy_pattern(r"\.?justfile|.*\.just|tox\.ini|taskfile\.ya?ml|.*\.ipynb", re.IGNORECASE)
-_PLACEHOLDER = lazy_pattern(r"\{\{[^{}\n]{0,200}\}\}|\{[A-Za-z_][^{}\n]{0,200}\}")
+_STARTED = re.compile(r"instance_count|notebook_launcher|mp\.spawn|ScalingConfig|[sS]ubprocess|os\.system")
+_NAME = re.compile(r"\.?justfile|.*\.just|tox\.ini|taskfile\.ya?ml|.*\.ipynb", re.IGNORECASE)
+_PLACEHOLDER = re.compile(r"\{\{[^{}\n]{0,200}\}\}|\{[A-Za-z_][^{}\n]{0,200}\}")
 #: Cells of shell code, run or written to a script.
-_SHELL_CELL = lazy_pattern(r"%%(?:bash|sh|script\s+(?:ba)?sh|writefile\s+(?:-a\s+)?\S+\.(?:sh|bash|sbatch|slurm))\b")
-_SYSTEM_CALL = lazy_pattern(r"\s*(?:!|%sx\s|%system\s|get_ipython\(\)\.system\([\"'])")
+_SHELL_CELL = re.compile(r"%%(?:bash|sh|script\s+(?:ba)?sh|writefile\s+(?:-a\s+)?\S+\.(?:sh|bash|sbatch|slurm))\b")
+_SYSTEM_CALL = re.compile(r"\s*(?:!|%sx\s|%system\s|get_ipython\(\)\.system\([\"'])")
 #: The start of a command in a task file: a list item, a recipe line, or the line after `commands =`.
-_ITEM = lazy_pattern(r"[ \t]+(?:-[ \t]+)?(?:cmd:[ \t]*)?(?:[@-][ \t]*)?([\"']?)")
+_ITEM = re.compile(r"[ \t]+(?:-[ \t]+)?(?:cmd:[ \t]*)?(?:[@-][ \t]*)?([\"']?)")
 _MAX_COMMANDS = 200
 _MAX_LENGTH = 16_384
 

@@ -6,22 +6,21 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.spans import MAX_SNIPPET_LENGTH
 from preflight.model.job import WHOLE_JOB, Claim, Known, Reference, Scope, Span, Strength
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.configs.packages import Package, claims, conda_package_of, cuda_of, package_of
 from preflight.sources.formats.comments import suppressions
 
-_PIP = lazy_pattern(r"(?:.*[-_.])?(?:requirements?|constraints?)(?:[-_.].*)?\.(?:txt|in)", re.IGNORECASE)
-_CONDA = lazy_pattern(r"(?:.*[-_.])?(?:environment|env|conda)(?:[-_.].*)?\.ya?ml", re.IGNORECASE)
-_CONDA_KEYS = lazy_pattern(r"^dependencies:[ \t]*(?:#.*)?$", re.MULTILINE)
-_INCLUDED = lazy_pattern(r"(?:-r|--requirement|-c|--constraint)(?:[ \t]*=[ \t]*|[ \t]*)(\S{1,300})")
+_PIP = re.compile(r"(?:.*[-_.])?(?:requirements?|constraints?)(?:[-_.].*)?\.(?:txt|in)", re.IGNORECASE)
+_CONDA = re.compile(r"(?:.*[-_.])?(?:environment|env|conda)(?:[-_.].*)?\.ya?ml", re.IGNORECASE)
+_CONDA_KEYS = re.compile(r"^dependencies:[ \t]*(?:#.*)?$", re.MULTILINE)
+_INCLUDED = re.compile(r"(?:-r|--requirement|-c|--constraint)(?:[ \t]*=[ \t]*|[ \t]*)(\S{1,300})")
 #: An option that takes the address of wheels for one release of CUDA; pip accepts a long option in short.
-_INDEX = lazy_pattern(r"(?:-[if]|--(?:index|extra-index|find-l)[a-z-]{0,10})(?:[ \t]*=[ \t]*|[ \t]+)\S*\bcu\d{2,3}\b.*")
-_ENTRY = lazy_pattern(r"-[ \t]+(?P<quote>[\"']?)(?P<said>[^\"'\n]{1,300})(?P=quote)[ \t]*(?:#.*)?")
-_QUOTED = lazy_pattern(r"\"([^\"\n]{1,300})\"|'([^'\n]{1,300})'")
-_POETRY = lazy_pattern(
+_INDEX = re.compile(r"(?:-[if]|--(?:index|extra-index|find-l)[a-z-]{0,10})(?:[ \t]*=[ \t]*|[ \t]+)\S*\bcu\d{2,3}\b.*")
+_ENTRY = re.compile(r"-[ \t]+(?P<quote>[\"']?)(?P<said>[^\"'\n]{1,300})(?P=quote)[ \t]*(?:#.*)?")
+_QUOTED = re.compile(r"\"([^\"\n]{1,300})\"|'([^'\n]{1,300})'")
+_POETRY = re.compile(
     r"(?P<name>[\w.-]{1,80})[ \t]*=[ \t]*(?:\{[^}\n]*\bversion[ \t]*=[ \t]*)?[\"'](?P<version>[^\"'\n]{0,80})[\"'].*"
 )
 _HEAD = 8192

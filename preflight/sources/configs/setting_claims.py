@@ -7,10 +7,10 @@ is `SECTION`, because claims have plain values.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 
 from preflight._util.budget import spend
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Unresolved, Value
 from preflight.model.job.quantities import LISTED_SECTION, SECTION, SETTING_PREFIX
@@ -21,9 +21,9 @@ _MAX_KEYS = 400
 _MAX_DEPTH = 4
 #: Sections of a list whose keys are claimed, as `datasets.item0.type`.
 _MAX_LISTED = 8
-_FLOAT_WITHOUT_DOT = lazy_pattern(r"[-+]?\d{1,40}[eE][-+]?\d{1,4}")
+_FLOAT_WITHOUT_DOT = re.compile(r"[-+]?\d{1,40}[eE][-+]?\d{1,4}")
 #: A name; as a key of SkyPilot's mounts also a path.
-_KEY = lazy_pattern(r"[A-Za-z0-9_-]{1,80}|[/~][A-Za-z0-9_/-]{0,80}")
+_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}|[/~][A-Za-z0-9_/-]{0,80}")
 
 
 def state_settings(

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from preflight._util.budget import truncate
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import WHOLE_JOB, Claim, Known, Reference, Scope, Strength, Unresolved, as_int
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.configs import fsdp
@@ -33,25 +32,25 @@ _HEAD = 16384
 _TOP = r"(?:(?:^|[{,])[ \t]{0,8}\"|^'?)"
 _END = r"[\"']?[ \t]*:"
 #: Keys that identify such a file when two of them occur together.
-_KEYS = lazy_pattern(
+_KEYS = re.compile(
     rf"{_TOP}(?:per_device_train_batch_size|gradient_accumulation_steps|micro_batch_size|num_train_epochs|num_epochs"
     rf"|learning_rate|output_dir|model_name_or_path|base_model|lr_scheduler_type|finetuning_type|sequence_len){_END}",
     re.MULTILINE,
 )
-_DISTINCTIVE_KEYS = lazy_pattern(
+_DISTINCTIVE_KEYS = re.compile(
     rf"{_TOP}(?:per_device_train_batch_size|gradient_accumulation_steps|micro_batch_size){_END}", re.MULTILINE
 )
 #: Other frameworks with keys of these names: the file belongs to one of them.
-_OTHER_FRAMEWORKS = lazy_pattern(
+_OTHER_FRAMEWORKS = re.compile(
     rf"{_TOP}(?:compute_environment|distributed_type|train_micro_batch_size_per_gpu|zero_optimization|apiVersion|kind"
     rf"|defaults|trainer|hydra|megatron_amp_O2){_END}",
     re.MULTILINE,
 )
 #: The file of Hugging Face's `--fsdp_config`, whose keys may lack the prefix.
-_FSDP_FILE = lazy_pattern(
+_FSDP_FILE = re.compile(
     r"^\s*\{[^{}]{0,400}?\"(?:xla_fsdp_v2|xla_fsdp_grad_ckpt|(?:fsdp_)?transformer_layer_cls_to_wrap|fsdp_min_num_params)\""
 )
-_TORCHTUNE = lazy_pattern(r"_component_:[ \t]*torchtune\.")
+_TORCHTUNE = re.compile(r"_component_:[ \t]*torchtune\.")
 #: LLaMA-Factory's own keys; a file with two of them is parsed by it, even if one is misspelt.
 _LLAMAFACTORY_KEYS = frozenset(
     (

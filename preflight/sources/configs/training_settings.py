@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from preflight._util.budget import truncate
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import WHOLE_JOB, Claim, Known, Note, NoteKind, Reference, Scope, Strength, Value, as_int
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.configs.frameworks.table import Reader, as_count, as_float
@@ -82,7 +81,7 @@ _KEY = r"(?:^[ \t]*(?:-[ \t]+)?|[{{,][ \t]*)[\"']?(?:[\w./]{{1,100}}[./])?(?:{na
 
 def _keys(names: Iterable[str], further: str = "") -> re.Pattern[str]:
     joined = "|".join((*(name.replace("_", "[-_]") for name in names), *further.split()))
-    return lazy_pattern(_KEY.format(names=joined), re.MULTILINE | re.IGNORECASE)
+    return re.compile(_KEY.format(names=joined), re.MULTILINE | re.IGNORECASE)
 
 
 _HAS_COUNT = _keys(name for name in _COUNTS if "." not in name)
@@ -117,22 +116,22 @@ _TRAINS = _keys(
 #: Sections that such a file of a launcher has: how many nodes it takes.
 _STARTS = _keys((), "partition launcher slurm cluster trainer tasks_per_node cpus_per_task num_gpus nodes run_config")
 #: Files of other kinds with keys of these names.
-_OTHER_KINDS = lazy_pattern(
+_OTHER_KINDS = re.compile(
     r"^(?:apiVersion|kind|openapi|swagger|services|jobs|stages|pipelines|steps|on|repos|name_template)[ \t]*:"
     r"|^\[(?:project|build-system|package|workspace|tool)(?:\.[^\]\n]*)?\]",
     re.MULTILINE,
 )
 #: Parts of a configuration that are not the training itself.
-_ASIDE = lazy_pattern(
+_ASIDE = re.compile(
     r"(?:^|[._-])(?:val|valid|validation|eval|evaluation|evaluator|test|dev|infer|inference|actor_infer|predict|prediction"
     r"|generat\w*|rollout|vllm|sglang|serving|serve|export|benchmark|reference|reward\w*|critic|teacher|sampling|search\w*"
     r"|scale_config|decod\w*)(?:$|[._-])",
     re.IGNORECASE,
 )
 #: A Hydra configuration with a defaults list.
-_DEFAULTS = lazy_pattern(r"^defaults[ \t]*:[ \t]*(?:#[^\n]*)?\n(?:[ \t]*(?:#[^\n]*)?\n)*[ \t]*-[ \t]", re.MULTILINE)
+_DEFAULTS = re.compile(r"^defaults[ \t]*:[ \t]*(?:#[^\n]*)?\n(?:[ \t]*(?:#[^\n]*)?\n)*[ \t]*-[ \t]", re.MULTILINE)
 #: An absolute name in a defaults list.
-_ABSOLUTE = lazy_pattern(r"^[ \t]*-[ \t]+(?:(?:override|optional)[ \t]+)*/([\w.-]+(?:/[\w.-]+)*)", re.MULTILINE)
+_ABSOLUTE = re.compile(r"^[ \t]*-[ \t]+(?:(?:override|optional)[ \t]+)*/([\w.-]+(?:/[\w.-]+)*)", re.MULTILINE)
 _OF_HYDRA = _keys((), "hydra trainer training train optim optimizer model dataset task run_config experiment")
 
 

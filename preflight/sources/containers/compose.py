@@ -5,12 +5,11 @@ from __future__ import annotations
 import posixpath
 import re
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import WHOLE_JOB, Scope
 from preflight.sources.base import Reading, SourceFile, Tree
 
-_NAME = lazy_pattern(r"(?:.*[-_.])?(?:docker-)?compose(?:[-_.].*)?\.ya?ml", re.IGNORECASE)
-_SERVICES = lazy_pattern(r"^services:[ \t]*(?:#.*)?\r?$", re.MULTILINE)
+_NAME = re.compile(r"(?:.*[-_.])?(?:docker-)?compose(?:[-_.].*)?\.ya?ml", re.IGNORECASE)
+_SERVICES = re.compile(r"^services:[ \t]*(?:#.*)?\r?$", re.MULTILINE)
 
 
 class ComposeSource:

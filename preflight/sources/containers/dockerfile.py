@@ -5,12 +5,11 @@ from __future__ import annotations
 import posixpath
 import re
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import WHOLE_JOB, Scope
 from preflight.sources.base import Reading, SourceFile, Tree
 
-_NAME = lazy_pattern(r"(?:.*\.)?(?:dockerfile|containerfile)|(?:dockerfile|containerfile)(?:[._-].*)?", re.IGNORECASE)
-_FROM = lazy_pattern(r"^[ \t]*FROM[ \t]+\S", re.IGNORECASE | re.MULTILINE)
+_NAME = re.compile(r"(?:.*\.)?(?:dockerfile|containerfile)|(?:dockerfile|containerfile)(?:[._-].*)?", re.IGNORECASE)
+_FROM = re.compile(r"^[ \t]*FROM[ \t]+\S", re.IGNORECASE | re.MULTILINE)
 
 
 def is_container_file(path: str) -> bool:

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from preflight._util.budget import note_skipped, spend
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim, Known, Scope, Strength, Unresolved, Value
 from preflight.sources.base import Command, Reading, SourceFile, Tree
 from preflight.sources.formats.claim_redaction import secrets_of, without_secrets
@@ -21,19 +20,19 @@ from preflight.sources.formats.comments import suppressions
 from preflight.sources.shell.shell_document import FileText, Hole, Lit, Piece, Place, Text
 from preflight.sources.shell.state import Kind, Slot
 
-_INSTRUCTION = lazy_pattern(r"[ \t]*(?P<word>[A-Za-z]+)[ \t]+")
-_STAGE = lazy_pattern(r"(?:--platform=\S+[ \t]+)?(?P<image>\S+)(?:[ \t]+[Aa][Ss][ \t]+(?P<name>\S+))?")
-_PAIR = lazy_pattern(r"(?P<name>[A-Za-z_]\w*)=(?P<value>\"(?:[^\"\\]|\\.)*\"|'[^']*'|(?:[^\s\\]|\\.)*)", re.DOTALL)
-_OLD_PAIR = lazy_pattern(r"(?P<name>[A-Za-z_]\w*)[ \t]+(?P<value>\S.*)", re.DOTALL)
-_STRING = lazy_pattern(r"\"((?:[^\"\\]|\\.)*)\"")
-_VARIABLE = lazy_pattern(r"\$(?:\{[^{}\n]{1,200}\}|[A-Za-z_]\w*)")
-_HEREDOC = lazy_pattern(r"<<-?[\"']?(\w+)[\"']?")
+_INSTRUCTION = re.compile(r"[ \t]*(?P<word>[A-Za-z]+)[ \t]+")
+_STAGE = re.compile(r"(?:--platform=\S+[ \t]+)?(?P<image>\S+)(?:[ \t]+[Aa][Ss][ \t]+(?P<name>\S+))?")
+_PAIR = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<value>\"(?:[^\"\\]|\\.)*\"|'[^']*'|(?:[^\s\\]|\\.)*)", re.DOTALL)
+_OLD_PAIR = re.compile(r"(?P<name>[A-Za-z_]\w*)[ \t]+(?P<value>\S.*)", re.DOTALL)
+_STRING = re.compile(r"\"((?:[^\"\\]|\\.)*)\"")
+_VARIABLE = re.compile(r"\$(?:\{[^{}\n]{1,200}\}|[A-Za-z_]\w*)")
+_HEREDOC = re.compile(r"<<-?[\"']?(\w+)[\"']?")
 #: Variables that are worth claiming even if the image's command is unknown.
-_RANK_VARIABLES = lazy_pattern(
+_RANK_VARIABLES = re.compile(
     r"(?:NCCL|GLOO|UCX|FI|RCCL|TORCH_NCCL|OMPI_MCA|HOROVOD)_[A-Z]|MASTER_ADDR$|WORLD_SIZE$|RANK$"
 )
-_VERSION = lazy_pattern(r".*_(?:VERSION|VER|TAG|REPO|HOME|DIR|PATH|URL|BRANCH)$")
-_INSTALLING = lazy_pattern(r"\b(?:pip3?|conda|mamba|uv)\b[^\n]*\binstall\b")
+_VERSION = re.compile(r".*_(?:VERSION|VER|TAG|REPO|HOME|DIR|PATH|URL|BRANCH)$")
+_INSTALLING = re.compile(r"\b(?:pip3?|conda|mamba|uv)\b[^\n]*\binstall\b")
 _MAX_INSTRUCTIONS = 3000
 
 

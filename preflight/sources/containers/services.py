@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from preflight._util.budget import truncate
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Known, Note, NoteKind, Reference, Scope, Span, Unresolved, as_int, lift
 from preflight.sources.base import Command, Reading, SourceFile, Tree, set_by_caller
 from preflight.sources.configs.dotenv import variables_in
@@ -26,8 +25,8 @@ from preflight.sources.shell.state import Kind as SlotKind
 from preflight.sources.shell.state import Slot, place_of, slots_from_environment
 from preflight.sources.shell.words import hole
 
-_INTERPOLATION = lazy_pattern(r"(?<!\$)\$(?:\{[^{}\n]{1,200}\}|[A-Za-z_]\w*)")
-_GPU_DEVICE = lazy_pattern(r"/dev/nvidia|nvidia\.com/gpu|/dev/kfd|/dev/dri|/dev/davinci|/dev/accel")
+_INTERPOLATION = re.compile(r"(?<!\$)\$(?:\{[^{}\n]{1,200}\}|[A-Za-z_]\w*)")
+_GPU_DEVICE = re.compile(r"/dev/nvidia|nvidia\.com/gpu|/dev/kfd|/dev/dri|/dev/davinci|/dev/accel")
 _MAX_SERVICES = 200
 _MAX_NOTES = 10
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import (
     WHOLE_JOB,
     Claim,
@@ -44,7 +44,7 @@ STDIN = "stdin"
 #: Sources whose claims about the whole job come from the header of a batch script.
 _SCHEDULERS = frozenset(("slurm", "pbs", "lsf", "sge", "cobalt", "flux"))
 #: Words before a script that becomes a job of its own; after `--wrap` is the job itself.
-_SUBMITS = lazy_pattern(r"\bsbatch\b(?!.*\s--wrap\b)")
+_SUBMITS = re.compile(r"\bsbatch\b(?!.*\s--wrap\b)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,20 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from preflight._util.budget import BudgetExceeded, current
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import WHOLE_JOB, Note, NoteDetail, NoteKind, Scope, Span
 from preflight.model.progress import Progress, Step, ignore
 from preflight.sources.base import Reading, Source, SourceFile, Tree
 from preflight.sources.discovery.parallel import budget_note, read_ahead, read_source
 from preflight.sources.shell.shell_source import startable
 
-_BATCH = lazy_pattern(r"^#(?:SBATCH|PBS|BSUB|COBALT)\s", re.MULTILINE)
+_BATCH = re.compile(r"^#(?:SBATCH|PBS|BSUB|COBALT)\s", re.MULTILINE)
 #: Unit tests start parts of jobs. They are skipped in a folder, but can still be named.
-_TEST_NAME = lazy_pattern(r"(?:^|/)(?:test_[^/]*|[^/]*_test|conftest)\.py$")
-_TEST_FOLDER = lazy_pattern(
-    r"(?:^|/)(?:tests?|testing|(?:unit|functional|integration|e2e|system)[-_]?tests?|e2e)/", re.I
-)
-_TEST_WORDS = lazy_pattern(r"^[ \t]*(?:async )?def test_|^(?:import|from) (?:pytest|unittest)\b", re.MULTILINE)
+_TEST_NAME = re.compile(r"(?:^|/)(?:test_[^/]*|[^/]*_test|conftest)\.py$")
+_TEST_FOLDER = re.compile(r"(?:^|/)(?:tests?|testing|(?:unit|functional|integration|e2e|system)[-_]?tests?|e2e)/", re.I)
+_TEST_WORDS = re.compile(r"^[ \t]*(?:async )?def test_|^(?:import|from) (?:pytest|unittest)\b", re.MULTILINE)
 
 
 @dataclass(slots=True)

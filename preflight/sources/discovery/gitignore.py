@@ -7,6 +7,7 @@ are bounded. If a bound is reached, nothing is hidden any more: judging too much
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
@@ -14,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from preflight._util import regular_file
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.usage_error import UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _MAX_IGNORE_FILE_BYTES = 64 * 1024
 _MAX_PATTERNS = 1000
 _MAX_PATTERN_LENGTH = 200
 _MAX_STARS = 4
-_STARS = lazy_pattern(r"\*+")
+_STARS = re.compile(r"\*+")
 #: The time of matching grows with the length of a name to the power of the stars in a pattern; longer names are not
 #: matched.
 _MAX_NAME_LENGTH = {0: 255, 1: 255, 2: 255, 3: 100, 4: 40}

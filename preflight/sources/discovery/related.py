@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from preflight._util.hostnames import is_loopback
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import WHOLE_JOB, Job, Known, Launch, Scope
 
 #: A name that numbers the nodes of a job: node0.sh, n1.sh, worker-2.yaml, start_machine3.sh.
-_NODE_BY_NUMBER = lazy_pattern(r"(?:^|.*[-_.])(?:node|n|worker|trainer|machine|host|server|rank|sv)[-_]?\d+\.[a-z]+")
+_NODE_BY_NUMBER = re.compile(r"(?:^|.*[-_.])(?:node|n|worker|trainer|machine|host|server|rank|sv)[-_]?\d+\.[a-z]+")
 
 
 #: The parts in which the names of sibling scripts may differ.
-_PART_OF_NAME = lazy_pattern(
-    r"\d+|server|pserver|worker|trainer|master|slave|head|main|node|rank|machine|host|ps|[-_. ]"
-)
+_PART_OF_NAME = re.compile(r"\d+|server|pserver|worker|trainer|master|slave|head|main|node|rank|machine|host|ps|[-_. ]")
 
 
 def siblings(entries: Sequence[str], built: Mapping[str, Sequence[Job]]) -> dict[str, tuple[str, ...]]:

@@ -6,19 +6,19 @@ import ast
 import functools
 import importlib
 import json
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from preflight._util.budget import BudgetExceeded, current, running
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.base import Source, SourceFile
 from preflight.sources.discovery.collect import STDIN
 from preflight.sources.formats.tree import decode
 from preflight.sources.shell.shell_source import startable
 
 #: The first instruction of a container file, behind comments and arguments.
-_FROM = lazy_pattern(r"(?:[ \t]*(?:#[^\n]*|ARG[^\n]*)?\n)*FROM[ \t]+\S")
+_FROM = re.compile(r"(?:[ \t]*(?:#[^\n]*|ARG[^\n]*)?\n)*FROM[ \t]+\S")
 
 
 def name_by_content(content: bytes, sources: Sequence[Source]) -> str:

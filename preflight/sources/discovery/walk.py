@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from preflight._util import regular_file
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import LeftOut, Note, NoteKind, Span
 from preflight.sources.discovery import git_index
 from preflight.sources.discovery.git_index import Tracked
@@ -59,9 +58,9 @@ _DOTTED = frozenset((".env", ".deepspeed_env"))
 #: Hidden files with such a name are counted; most others are settings of tools.
 _STARTS = frozenset((".sh", ".bash", ".sbatch", ".slurm", ".pbs", ".lsf", ".py", ".hostfile"))
 #: Whatever the suffix: `Dockerfile.train`, `hostfile.4`, `requirements.in`.
-_NAMED = lazy_pattern(r"(?:dockerfile|containerfile|makefile|hostfile|machinefile|requirements|constraints)\b", re.I)
+_NAMED = re.compile(r"(?:dockerfile|containerfile|makefile|hostfile|machinefile|requirements|constraints)\b", re.I)
 #: Templates of manifests and other YAML.
-_TEMPLATED = lazy_pattern(r"\.ya?ml[.-](?:j2|jinja2?|tmpl|tpl|template)$|\.template$", re.I)
+_TEMPLATED = re.compile(r"\.ya?ml[.-](?:j2|jinja2?|tmpl|tpl|template)$|\.template$", re.I)
 #: Never opened to find out whether they are scripts: documents, code of other languages, data, templates, leftovers.
 _NO_SCRIPTS = frozenset(
     (
@@ -104,7 +103,7 @@ _NO_SCRIPTS = frozenset(
         *(".j2", ".jinja", ".jinja2", ".tmpl", ".tpl", ".template", ".in", ".mustache", ".swp"),
     )
 )
-_SCRIPT = lazy_pattern(rb"#!.*\b(?:sh|bash|ksh|zsh|python[\d.]*)\b|(?:.*\n){0,3}#(?:SBATCH|PBS|BSUB)\s")
+_SCRIPT = re.compile(rb"#!.*\b(?:sh|bash|ksh|zsh|python[\d.]*)\b|(?:.*\n){0,3}#(?:SBATCH|PBS|BSUB)\s")
 _HEAD = 256
 
 

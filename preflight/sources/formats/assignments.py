@@ -8,9 +8,9 @@ value that continues on further lines only the first line is read.
 from __future__ import annotations
 
 import ast
+import re
 
 from preflight._util.budget import truncate
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Plain
 from preflight.sources.formats.structured import Document, Kind, Member, Node
 
@@ -18,11 +18,11 @@ from preflight.sources.formats.structured import Document, Kind, Member, Node
 SUFFIXES = (".gin", ".ini", ".cfg", ".conf")
 _MAX_LINES = 20_000
 _MAX_VALUE_LENGTH = 2_000
-_SECTION = lazy_pattern(r"\[([\w ./:-]+)\][ \t]*(?:[#;].*)?$")
-_BLOCK = lazy_pattern(r"([A-Za-z_][\w./]*)[ \t]*:[ \t]*(?:#.*)?$")
-_ASSIGNMENT = lazy_pattern(r"([ \t]*)([A-Za-z_][\w./ -]*?)[ \t]*[=:][ \t]*(.*?)[ \t\r]*$")
-_COMMENT = lazy_pattern(r"[ \t]+[#;].*$")
-_MACRO = lazy_pattern(r"%([A-Za-z_][\w./]*)$")
+_SECTION = re.compile(r"\[([\w ./:-]+)\][ \t]*(?:[#;].*)?$")
+_BLOCK = re.compile(r"([A-Za-z_][\w./]*)[ \t]*:[ \t]*(?:#.*)?$")
+_ASSIGNMENT = re.compile(r"([ \t]*)([A-Za-z_][\w./ -]*?)[ \t]*[=:][ \t]*(.*?)[ \t\r]*$")
+_COMMENT = re.compile(r"[ \t]+[#;].*$")
+_MACRO = re.compile(r"%([A-Za-z_][\w./]*)$")
 
 
 def parse(text: str) -> Document:

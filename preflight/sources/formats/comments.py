@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Places, Suppression
 from preflight.sources.base import SourceFile
 
-_MARK = lazy_pattern(r"(#|//)[ \t]*preflight:[ \t]*ignore\b[ \t]*(?:\[([^\]\n]*)\])?[ \t:]*([^\n]*)")
+_MARK = re.compile(r"(#|//)[ \t]*preflight:[ \t]*ignore\b[ \t]*(?:\[([^\]\n]*)\])?[ \t:]*([^\n]*)")
 #: Directives of schedulers.
 _DIRECTIVES = ("#SBATCH", "#PBS", "#BSUB", "#$ ", "#COBALT", "#flux:", "# flux:")
-_SEPARATOR = lazy_pattern(r"[,\s]+")
+_SEPARATOR = re.compile(r"[,\s]+")
 #: The number of comments that are used in one file, and of lines that one comment or all of them may cover.
 _MAX_COMMENTS = 1000
 _MAX_LINES = 20_000

@@ -11,7 +11,6 @@ import re
 from dataclasses import dataclass, field
 
 from preflight._util.budget import note_skipped, spend
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Plain
 from preflight.sources.formats.structured import Document, Fault, Kind, Member, Node
 
@@ -20,22 +19,22 @@ MAX_DEPTH = 60
 #: A file with more faults than this is not configuration, and the rest of it is not read.
 MAX_FAULTS = 200
 
-_SPACE = lazy_pattern(r"[ \t\r\n\f\v\ufeff\xa0]+")
-_COMMENT = lazy_pattern(r"//[^\n]*|#[^\n]*|/\*.*?\*/", re.DOTALL)
+_SPACE = re.compile(r"[ \t\r\n\f\v\ufeff\xa0]+")
+_COMMENT = re.compile(r"//[^\n]*|#[^\n]*|/\*.*?\*/", re.DOTALL)
 #: Placeholders are short; an unbounded search for their end would be quadratic in hostile input.
-_TEMPLATE = lazy_pattern(
+_TEMPLATE = re.compile(
     r"\{\{[^\n]{0,200}?\}\}|\{%[^\n]{0,200}?%\}|\$\{[^}\n]{0,200}\}|<%[^\n]{0,200}?%>|\$\([^)\n]{0,200}\)"
     r"|@[A-Za-z_]\w{0,100}@"
 )
 #: The content of a string up to its end, a thousand escapes at a time.
-_PLAIN_DOUBLE = lazy_pattern(r'[^"\\\n]*(?:\\.[^"\\\n]*){0,1000}', re.DOTALL)
-_PLAIN_SINGLE = lazy_pattern(r"[^'\\\n]*(?:\\.[^'\\\n]*){0,1000}", re.DOTALL)
+_PLAIN_DOUBLE = re.compile(r'[^"\\\n]*(?:\\.[^"\\\n]*){0,1000}', re.DOTALL)
+_PLAIN_SINGLE = re.compile(r"[^'\\\n]*(?:\\.[^'\\\n]*){0,1000}", re.DOTALL)
 _MAX_SETTING_LENGTH = 4096
-_NUMBER = lazy_pattern(r"-?\d{1,40}(\.\d{1,40})?([eE][+-]?\d{1,4})?", re.ASCII)
+_NUMBER = re.compile(r"-?\d{1,40}(\.\d{1,40})?([eE][+-]?\d{1,4})?", re.ASCII)
 #: `BATCH_SIZE`: placeholder of template files for sed.
-_CAPITALS = lazy_pattern(r"[A-Z][A-Z0-9]*(?:_\w+)+|[A-Z][A-Z0-9]{2,}", re.ASCII)
-_BARE = lazy_pattern(r"[^\s,:{}\[\]\"']+")
-_ESCAPE = lazy_pattern(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_CAPITALS = re.compile(r"[A-Z][A-Z0-9]*(?:_\w+)+|[A-Z][A-Z0-9]{2,}", re.ASCII)
+_BARE = re.compile(r"[^\s,:{}\[\]\"']+")
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 _WORDS: dict[str, Plain] = {"true": True, "false": False, "null": None}
 _PYTHON_WORDS: dict[str, Plain] = {"True": True, "False": False, "None": None}

@@ -10,7 +10,6 @@ import re
 from dataclasses import dataclass, field
 
 from preflight._util.budget import note_skipped, spend
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Plain
 from preflight.sources.formats.structured import Document, Fault, Kind, Member, Node
 
@@ -22,25 +21,25 @@ _MAX_FAULTS = 20
 #: Digits of a number; no setting has more.
 _MAX_NUMBER_LENGTH = 60
 
-_BLANK = lazy_pattern(r"[ \t]*")
+_BLANK = re.compile(r"[ \t]*")
 #: Blanks, comments and line ends between the values of an array.
-_SPACE = lazy_pattern(r"[ \t\r\n]*(?:#[^\n]*(?:\n[ \t\r\n]*|\Z))*")
-_BARE = lazy_pattern(r"[A-Za-z0-9_-]+")
-_LINE_REST = lazy_pattern(r"[ \t]*(?:#[^\n]*)?\r?(?=\n|\Z)")
-_NUMBER = lazy_pattern(
+_SPACE = re.compile(r"[ \t\r\n]*(?:#[^\n]*(?:\n[ \t\r\n]*|\Z))*")
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_LINE_REST = re.compile(r"[ \t]*(?:#[^\n]*)?\r?(?=\n|\Z)")
+_NUMBER = re.compile(
     r"[+-]?(?:0x[0-9A-Fa-f_]+|0o[0-7_]+|0b[01_]+|(?:inf|nan)\b"
     r"|\d{4}-\d{2}-\d{2}(?:[Tt ][0-9:.]+(?:[Zz]|[+-]\d{2}:\d{2})?)?|\d{2}:\d{2}:[0-9.]+"
     r"|[0-9][0-9_]*(?:\.[0-9_]+)?(?:[eE][+-]?[0-9_]+)?)"
 )
-_WORD = lazy_pattern(r"(?:true|false)(?![A-Za-z0-9_-])")
-_BASIC = lazy_pattern(r'"((?:[^"\\\n]|\\[^\n])*)"')
-_LITERAL = lazy_pattern(r"'([^'\n]*)'")
-_LONG_BASIC = lazy_pattern(r'"""\r?\n?((?:[^"\\]|\\[\s\S]|"(?!""))*"{0,2})"""')
-_LONG_LITERAL = lazy_pattern(r"'''\r?\n?((?:[^']|'(?!''))*'{0,2})'''")
-_ESCAPE = lazy_pattern(r"\\(?:[ \t]*\r?\n\s*|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)", re.DOTALL)
+_WORD = re.compile(r"(?:true|false)(?![A-Za-z0-9_-])")
+_BASIC = re.compile(r'"((?:[^"\\\n]|\\[^\n])*)"')
+_LITERAL = re.compile(r"'([^'\n]*)'")
+_LONG_BASIC = re.compile(r'"""\r?\n?((?:[^"\\]|\\[\s\S]|"(?!""))*"{0,2})"""')
+_LONG_LITERAL = re.compile(r"'''\r?\n?((?:[^']|'(?!''))*'{0,2})'''")
+_ESCAPE = re.compile(r"\\(?:[ \t]*\r?\n\s*|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "e": "\x1b"}
 #: Placeholders that are replaced before the file is used: `{{ batch }}`, `${BATCH}`, `$BATCH`, `@NODES@`, `<nodes>`.
-_TEMPLATE = lazy_pattern(
+_TEMPLATE = re.compile(
     r"\{\{[^\n]{0,400}?\}\}|\{%[^\n]{0,400}?%\}|\$\{[^{}\n]{1,200}\}|\$[A-Za-z_]\w*|@[A-Za-z_]\w{0,100}@"
     r"|<[A-Za-z][\w .-]{0,80}>"
 )

@@ -17,7 +17,6 @@ from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
 from preflight._util.budget import note_skipped, spend
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Plain
 from preflight.sources.formats.structured import Document, Fault, Kind, Member, Node
 
@@ -35,16 +34,16 @@ _MAX_CUTS = 3
 
 #: Replaces a masked character: printable in YAML, and not used in files.
 _MASK = "\ue000"
-_TEMPLATE = lazy_pattern(
+_TEMPLATE = re.compile(
     r"\{\{-?\s?/\*.{0,4000}?\*/\s?-?\}\}|\{\{.{0,400}?\}\}|\{%.{0,400}?%\}|<%.{0,400}?%>|\{#.{0,400}?#\}", re.DOTALL
 )
-_WHOLE_TEMPLATE = lazy_pattern(r"\$\{[^{}\n]{1,200}\}|@[A-Za-z_]\w{0,100}@|<[A-Za-z][\w .-]{0,80}>")
-_BOUNDARY = lazy_pattern(r"^(?:---|\.\.\.)(?=[ \t\r\n]|$)", re.MULTILINE)
+_WHOLE_TEMPLATE = re.compile(r"\$\{[^{}\n]{1,200}\}|@[A-Za-z_]\w{0,100}@|<[A-Za-z][\w .-]{0,80}>")
+_BOUNDARY = re.compile(r"^(?:---|\.\.\.)(?=[ \t\r\n]|$)", re.MULTILINE)
 #: Characters that YAML does not allow in a stream; one of them must not cost the file.
-_UNPRINTABLE = lazy_pattern(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_UNPRINTABLE = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 #: The end of a line after which a block begins: `key: |`, `- >-`.
-_BLOCK = lazy_pattern(r"(?::|-)[ \t]+[|>][-+0-9]{0,2}[ \t]*(?:#.*)?\r?$")
-_TOP_KEY = lazy_pattern(r"^[^\s#\-][^\n]*$", re.MULTILINE)
+_BLOCK = re.compile(r"(?::|-)[ \t]+[|>][-+0-9]{0,2}[ \t]*(?:#.*)?\r?$")
+_TOP_KEY = re.compile(r"^[^\s#\-][^\n]*$", re.MULTILINE)
 
 _resolver: Any = Resolver()
 _constructor = SafeConstructor()

@@ -20,7 +20,6 @@ from pathlib import Path
 
 from preflight._util import regular_file
 from preflight._util.budget import Limits
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Note, NoteDetail, NoteKind, Span
 from preflight.sources.base import SourceFile, Tree
 
@@ -40,7 +39,7 @@ _WIDE = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_REQUIREMENTS = lazy_pattern(r"(?:^|/)(?:requirements|constraints)[^/]*$", re.I)
+_REQUIREMENTS = re.compile(r"(?:^|/)(?:requirements|constraints)[^/]*$", re.I)
 
 
 class DirectoryTree:
@@ -344,7 +343,7 @@ def note_at(path: str, kind: NoteKind, message: str, detail: NoteDetail | None =
 
 
 #: Folders at which images and manifests put the files of a project, and the kinds of files that are looked for there.
-_MOUNTED = lazy_pattern(
+_MOUNTED = re.compile(
     r"/(?:workspace|workdir|opt|app|apps|code|src|scripts?|job|jobs|config|configs|mnt|project|train|training|data)"
     r"/(?:[\w.@-]{1,100}/){0,8}[\w.@-]{1,100}\.(?:py|sh|bash|json|ya?ml|toml)"
 )

@@ -9,16 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.formats.structured import Node
 from preflight.sources.shell.shell_document import FileText, Hole, Lit, Piece, Place, Text
 
 #: Also `${{inputs.name}}` of pipelines, whose dollar belongs to the placeholder.
-_TEMPLATE = lazy_pattern(r"\$?\{\{.{0,400}?\}\}|\{%.{0,400}?%\}|<%.{0,400}?%>", re.DOTALL)
-_HEADER = lazy_pattern(r"[|>](?:[0-9][+-]?|[+-][0-9]?)?[ \t]*(?:#[^\n]*)?\r?\n?")
-_ESCAPE = lazy_pattern(r"\\(?:\r?\n[ \t]*|x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|.)|[ \t]*\r?\n\s*", re.DOTALL)
-_FOLD = lazy_pattern(r"[ \t]*\r?\n\s*")
-_QUOTE = lazy_pattern(r"''|[ \t]*\r?\n\s*")
+_TEMPLATE = re.compile(r"\$?\{\{.{0,400}?\}\}|\{%.{0,400}?%\}|<%.{0,400}?%>", re.DOTALL)
+_HEADER = re.compile(r"[|>](?:[0-9][+-]?|[+-][0-9]?)?[ \t]*(?:#[^\n]*)?\r?\n?")
+_ESCAPE = re.compile(r"\\(?:\r?\n[ \t]*|x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|.)|[ \t]*\r?\n\s*", re.DOTALL)
+_FOLD = re.compile(r"[ \t]*\r?\n\s*")
+_QUOTE = re.compile(r"''|[ \t]*\r?\n\s*")
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "a": "\a", "b": "\b", "e": "\x1b", "_": "\xa0"}
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Note, NoteDetail, NoteKind
 from preflight.sources.base import SourceFile, Tree
 from preflight.sources.formats import lenient_yaml
@@ -14,7 +14,7 @@ from preflight.sources.formats.structured import Document, Kind, NodeClaims
 from preflight.sources.hydra.config_tree import Section, Setting, from_file
 
 #: The header of a configuration: `# @package _global_`, before anything else.
-_HEADER = lazy_pattern(r"#\s*@package\s+(\S+)\s*$")
+_HEADER = re.compile(r"#\s*@package\s+(\S+)\s*$")
 _SUFFIX = ".yaml"
 #: Configurations of one run that are kept.
 _MAX_FILES = 400

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from preflight._util.budget import spend
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Known, Plain, Span, Strength, Unresolved, Value
 from preflight.sources.base import SourceFile
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims
@@ -18,7 +17,7 @@ from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims
 #: Marks a value that the user must still set.
 MISSING = "???"
 #: Numbers that OmegaConf's loader (2.3, `get_yaml_loader`) reads and that YAML 1.1 takes for text: `1e-3`, `3.E5`.
-_FLOAT = lazy_pattern(
+_FLOAT = re.compile(
     r"[-+]?[0-9]+(?:_[0-9]+)*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?[0-9]+(?:_[0-9]+)*[eE][-+]?[0-9]+"
     r"|\.[0-9]+(?:_[0-9]+)*(?:[eE][-+][0-9]+)?"
 )

@@ -6,11 +6,11 @@ List" of its documentation. Hydra's own configuration (`hydra/...`) is skipped: 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from preflight._util.budget import spend
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.hydra.config_folders import ConfigFolders, LoadedConfig
 from preflight.sources.hydra.config_tree import Leaf, Place, Section, Setting, text_of
 from preflight.sources.hydra.config_tree import Sequence as ListSetting
@@ -21,7 +21,7 @@ SELF = "_self_"
 #: Configurations that include each other are followed to this depth.
 _MAX_DEPTH = 30
 _MAX_CONFIGS = 400
-_INTERPOLATION = lazy_pattern(r"\$\{([^${}:]+)\}")
+_INTERPOLATION = re.compile(r"\$\{([^${}:]+)\}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from preflight._util.budget import truncate
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.secret_names import is_secret
 from preflight.model.job import (
     Claim,
@@ -32,8 +31,8 @@ _SOURCE = "config"
 #: More settings than this are not stated.
 _MAX_SETTINGS = 2000
 #: One engine of AReaL's allocation: `fsdp:d4p1t2`, `sglang.d4t2`.
-_ALLOCATION = lazy_pattern(r"[\w-]*[:.]?(?P<sizes>(?:[dptcea]\d{1,5})+)", 16)
-_TOKEN = lazy_pattern(r"([a-z])(\d{1,5})")
+_ALLOCATION = re.compile(r"[\w-]*[:.]?(?P<sizes>(?:[dptcea]\d{1,5})+)", re.DOTALL)
+_TOKEN = re.compile(r"([a-z])(\d{1,5})")
 
 
 def claims_of(run: RunConfig, scope: Scope, condition: str, at: Span, spelling: str) -> tuple[Claim, ...]:

@@ -6,11 +6,11 @@ registers itself, and what depends on time or on Hydra's own run, stays unresolv
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from preflight._util.budget import spend
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Known, OneOf, Plain, Unresolved, Value, alternatives, lift
 from preflight.sources.given_variables import assume_not_set
 from preflight.sources.hydra.config_tree import (
@@ -30,8 +30,8 @@ from preflight.sources.hydra.override_grammar import OverrideError, as_value, pa
 #: Links of a chain of references; no configuration has more.
 _MAX_DEPTH = 40
 #: Primus' own form of a variable with a default, `${NNODES:2}` (primus/core/config/yaml_loader.py).
-_VARIABLE = lazy_pattern(r"[A-Z][A-Z0-9_]*", 16)
-_RESOLVER = lazy_pattern(r"\s*([A-Za-z_][\w.-]*)\s*:(.*)", 16)
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*", re.DOTALL)
+_RESOLVER = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*:(.*)", re.DOTALL)
 
 
 class Unreadable(Exception):

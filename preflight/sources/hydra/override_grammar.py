@@ -14,19 +14,18 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from preflight._util.budget import spend
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Known, Plain, Unresolved, Value, join
 
-_KEY = lazy_pattern(
+_KEY = re.compile(
     r"(?P<sign>~|\+\+|\+)?(?P<key>[A-Za-z_$][\w$/-]*(?:(?:\.(?:[A-Za-z_$][\w$-]*|\d+))|\[[\w.-]+\])*)"
     r"(?:@(?P<package>[\w$.:-]*))?(?P<equals>=)?"
 )
-_INT = lazy_pattern(r"[+-]?(?:0|[1-9](?:_?\d)*)")
+_INT = re.compile(r"[+-]?(?:0|[1-9](?:_?\d)*)")
 _UNSIGNED = r"(?:0|[1-9](?:_?\d)*)"
 _POINT = rf"(?:{_UNSIGNED}\.|{_UNSIGNED}?\.\d(?:_?\d)*)"
-_FLOAT = lazy_pattern(rf"[+-]?(?:{_POINT}|(?:{_UNSIGNED}|{_POINT})[eE][+-]?\d(?:_?\d)*|[Ii][Nn][Ff]|[Nn][Aa][Nn])")
-_FUNCTION = lazy_pattern(r"([A-Za-z_][\w-]*)\s*\(")
-_ESCAPED = lazy_pattern(r"\\([\\()\[\]{}:=, \t])")
+_FLOAT = re.compile(rf"[+-]?(?:{_POINT}|(?:{_UNSIGNED}|{_POINT})[eE][+-]?\d(?:_?\d)*|[Ii][Nn][Ff]|[Nn][Aa][Nn])")
+_FUNCTION = re.compile(r"([A-Za-z_][\w-]*)\s*\(")
+_ESCAPED = re.compile(r"\\([\\()\[\]{}:=, \t])")
 #: Nested lists and mappings of a line are followed to this depth.
 _MAX_DEPTH = 20
 #: Members of a `range(...)` that are listed one by one.

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import ast
 import posixpath
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from preflight._util.budget import spend
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Note
 from preflight.sources.base import SourceFile, Tree
 from preflight.sources.python.outline import dotted
 
 #: A script without any of these words uses neither.
-_HYDRA_WORDS = lazy_pattern(r"\bhydra\b|\bOmegaConf\b")
+_HYDRA_WORDS = re.compile(r"\bhydra\b|\bOmegaConf\b")
 #: Words of programs that register configurations in their code, which no file shows.
-_REGISTRATION_WORDS = lazy_pattern(r"ConfigStore|hydra_zen|hydra-zen|\bstore\(|SearchPathPlugin")
-_IMPORT = lazy_pattern(r"^\s*(?:from\s+([\w.]+)\s+import\s+\(?([\w, ]*)|import\s+([\w.]+))", 8)
+_REGISTRATION_WORDS = re.compile(r"ConfigStore|hydra_zen|hydra-zen|\bstore\(|SearchPathPlugin")
+_IMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+import\s+\(?([\w, ]*)|import\s+([\w.]+))", 8)
 _MAX_IMPORTS = 60
 
 

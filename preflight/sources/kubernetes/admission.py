@@ -10,14 +10,12 @@ from __future__ import annotations
 import functools
 import json
 import re
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import preflight.sources.tables
 from preflight._util.budget import spend
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.formats.structured import Kind, Member, Node
 from preflight.sources.kubernetes.conditions import holds
+from preflight.sources.tables import FOLDER
 
 _NAMES = {
     "object": "a mapping",
@@ -30,7 +28,7 @@ _NAMES = {
 }
 _RANGES = {"int32": 2**31, "int64": 2**63}
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-_PLACEHOLDER = lazy_pattern(r"\$[A-Za-z_{(]|\{\{|<[A-Za-z][^<>]*>|@\w+@|%\w+%|^_*[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+_*$")
+_PLACEHOLDER = re.compile(r"\$[A-Za-z_{(]|\{\{|<[A-Za-z][^<>]*>|@\w+@|%\w+%|^_*[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+_*$")
 _MAX_QUOTED = 12
 #: Refusals of one object that are listed; more of them say nothing new.
 _MAX_REFUSALS = 40
@@ -71,8 +69,7 @@ class Outcome(NamedTuple):
 
 @functools.cache
 def _table() -> dict[str, Any]:
-    path = Path(preflight.sources.tables.__file__).with_name("custom_resources.json")
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads((FOLDER / "custom_resources.json").read_text(encoding="utf-8"))
     return found
 
 

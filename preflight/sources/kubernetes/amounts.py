@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from preflight._util.lazy_regex import lazy_pattern
+import re
+
 from preflight.model.job import Plain, Value, lift
 
-_AMOUNT = lazy_pattern(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*(m|k|K|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei|[eE][+-]?[0-9]+)?\s*")
+_AMOUNT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*(m|k|K|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei|[eE][+-]?[0-9]+)?\s*")
 _FACTORS = {"": 1.0, "m": 0.001}
 _FACTORS.update({sign: 1000.0**power for power, sign in enumerate("kMGTPE", start=1)})
 _FACTORS.update({f"{sign}i": 1024.0**power for power, sign in enumerate("KMGTPE", start=1)})

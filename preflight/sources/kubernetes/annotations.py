@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Places, Suppression
 from preflight.sources.formats.structured import Kind, Node
 
 KEY = "preflight/ignore"
 #: Lines of one object that a suppression can cover.
 _MAX_LINES = 5000
-_ID = lazy_pattern(r"[A-Za-z]{3}[0-9]{3}")
+_ID = re.compile(r"[A-Za-z]{3}[0-9]{3}")
 
 
 def suppressions_of(places: Places, root: Node) -> Iterator[Suppression]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from preflight._util.budget import spend, truncate
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Unresolved
 from preflight.sources.base import Script, SourceFile, Tree, UnknownKind, UnknownOrigin
 from preflight.sources.formats.composed import ComposedFile, file_text_of
@@ -22,9 +22,9 @@ from preflight.sources.shell.state import Slot
 from preflight.sources.shell.words import hole, origin_of
 
 #: `$(NAME)` in a container's command, arguments and variables; `$$(NAME)` stays as it is.
-_EXPANSION = lazy_pattern(r"(?<!\$)\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
+_EXPANSION = re.compile(r"(?<!\$)\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 #: A placeholder for `envsubst`; Kubernetes itself would pass it on unchanged.
-_PLACEHOLDER = lazy_pattern(r"\$(?:\{[A-Za-z_]\w*\}|[A-Za-z_]\w*)")
+_PLACEHOLDER = re.compile(r"\$(?:\{[A-Za-z_]\w*\}|[A-Za-z_]\w*)")
 _FILLED_IN = UnknownOrigin(UnknownKind.PLACEHOLDER)
 #: Variables that are read of one container; real configurations have fewer.
 _MAX_VARIABLES = 400

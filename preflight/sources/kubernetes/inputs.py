@@ -6,10 +6,10 @@ read alike; each keeps the locations in its own file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Note, Reference, Span
 from preflight.sources.base import SourceFile, Tree
 from preflight.sources.formats.composed import Origin, Piece, TooLong, compose_file, file_pieces
@@ -19,7 +19,7 @@ from preflight.sources.kubernetes.neighbours import Named, find_beside, find_def
 from preflight.sources.shell.shell_document import FileText
 
 #: Kinds of objects in a chart's other templates that matter to a workload.
-_RELATED_KINDS = lazy_pattern(
+_RELATED_KINDS = re.compile(
     r"\bkind:[ \t]*[\"']?(?:ConfigMap|PodGroup|LocalQueue|ClusterQueue|ResourceClaimTemplate|ComputeDomain"
     r"|TrainingRuntime|ClusterTrainingRuntime|PriorityClass|Service)\b"
 )

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import WHOLE_JOB, Note, NoteKind, Scope, Suppression
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.formats.claim_redaction import secrets_of, without_secrets
@@ -27,14 +26,12 @@ _QUEUE_KINDS = frozenset(
     ("PodGroup", "ClusterQueue", "LocalQueue", "ResourceFlavor", "Cohort", "WorkloadPriorityClass")
 )
 _KINDS = "|".join(sorted(TRAINING_KINDS | GENERIC_KINDS | WRAPPER_KINDS | _QUEUE_KINDS))
-_YAML_KIND = lazy_pattern(
-    rf"^(?: {{0,4}}- +| {{1,4}})?kind:[ \t]*[\"']?(?:{_KINDS})[\"']?[ \t]*(?:#|\r?$)", re.MULTILINE
-)
-_JSON_KIND = lazy_pattern(rf'"kind"[ \t]*:[ \t]*"(?:{_KINDS})"')
-_DEFINITION = lazy_pattern(r"^kind:[ \t]*CustomResourceDefinition\b", re.MULTILINE)
-_OVERLAY = lazy_pattern(r"^(?:resources|bases|components):", re.MULTILINE)
+_YAML_KIND = re.compile(rf"^(?: {{0,4}}- +| {{1,4}})?kind:[ \t]*[\"']?(?:{_KINDS})[\"']?[ \t]*(?:#|\r?$)", re.MULTILINE)
+_JSON_KIND = re.compile(rf'"kind"[ \t]*:[ \t]*"(?:{_KINDS})"')
+_DEFINITION = re.compile(r"^kind:[ \t]*CustomResourceDefinition\b", re.MULTILINE)
+_OVERLAY = re.compile(r"^(?:resources|bases|components):", re.MULTILINE)
 #: The beginning of a manifest that has no file name, such as the output of `helm template`.
-_BARE = lazy_pattern(r"\s*(?:#[^\n]*\n\s*)*(?:---[^\n]*\s+(?:#[^\n]*\n\s*)*)?(?:apiVersion|kind|metadata|spec):")
+_BARE = re.compile(r"\s*(?:#[^\n]*\n\s*)*(?:---[^\n]*\s+(?:#[^\n]*\n\s*)*)?(?:apiVersion|kind|metadata|spec):")
 _SUFFIXES = (".yaml", ".yml", ".json", ".yaml.tpl", ".yml.tpl", ".tmpl", ".j2", ".jinja2", *TEMPLATE_SUFFIXES)
 _MAX_NOTES = 20
 

@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterator
 from typing import TypeAlias
 
 from preflight._util.budget import spend
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.base import SourceFile, Tree
 
 #: Kind and name of an object.
@@ -25,14 +24,14 @@ _MAX_FILES = 200
 _MAX_FOLDERS = 120
 #: Levels below each folder on the way up.
 _MAX_DEPTH = 3
-_DOCUMENT = lazy_pattern(r"^---[^\n]*$", re.MULTILINE)
-_KIND = lazy_pattern(r"^kind:[ \t]*[\"']?(\w+)", re.MULTILINE)
-_NAME = lazy_pattern(
+_DOCUMENT = re.compile(r"^---[^\n]*$", re.MULTILINE)
+_KIND = re.compile(r"^kind:[ \t]*[\"']?(\w+)", re.MULTILINE)
+_NAME = re.compile(
     r"^metadata:[ \t]*(?:#[^\n]*)?\n(?:[ \t]+[^\n]*\n|[ \t]*#[^\n]*\n|\n)*?[ \t]{1,8}name:[ \t]*[\"']?([\w.-]+)"
     r"|^metadata:[ \t]*\{[^}\n]*\bname:[ \t]*[\"']?([\w.-]+)",
     re.MULTILINE,
 )
-_NAMESPACE = lazy_pattern(
+_NAMESPACE = re.compile(
     r"^metadata:[ \t]*(?:#[^\n]*)?\n(?:[ \t]+[^\n]*\n|[ \t]*#[^\n]*\n|\n)*?[ \t]{1,8}namespace:[ \t]*[\"']?([\w.-]+)"
     r"|^metadata:[ \t]*\{[^}\n]*\bnamespace:[ \t]*[\"']?([\w.-]+)",
     re.MULTILINE,

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Known, Plain, Scope, Unresolved, Value, as_int, lift, one_of
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, value_of
 from preflight.sources.kubernetes.amounts import amount, cores, mebibytes, whole_number
@@ -15,10 +14,10 @@ from preflight.sources.kubernetes.kinds import Role
 _Parse: TypeAlias = Callable[[Value], Value]
 
 #: Device plugins' names for whole accelerators that hold one rank each.
-GPU_RESOURCE = lazy_pattern(
+GPU_RESOURCE = re.compile(
     r"(?:nvidia|amd|aliyun)\.com/gpu|nvidia\.com/mig-[\w.-]+|habana\.ai/gaudi|huawei\.com/Ascend\w+"
 )
-_RDMA = lazy_pattern(
+_RDMA = re.compile(
     r"(?:rdma|mellanox\.com|openshift\.io|nvidia\.com)/.*(?:hca|rdma|ib|roce|sriov|mlnx|vf).*|vpc\.amazonaws\.com/efa"
 )
 #: Labels of nodes that name their GPU.
@@ -43,7 +42,7 @@ _GANG_LABELS = (
     *("pod-group.scheduling.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io/exclusive-topology"),
 )
 #: Schedulers that place a job's pods together: Volcano, YuniKorn, KAI, NVIDIA Run:ai, coscheduling profiles.
-_GANG_SCHEDULER = lazy_pattern(
+_GANG_SCHEDULER = re.compile(
     r"volcano|yunikorn|kai-scheduler|runai-scheduler|koord-scheduler|.*(?:gang|cosched|kube-batch|plugins).*"
 )
 

@@ -6,14 +6,14 @@ DRA driver 25.8).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Known, Scope, Unresolved, Value, as_int, lift
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, value_of
 from preflight.sources.kubernetes.kinds import Role
 
-_GPU_CLASS = lazy_pattern(r"(?:gpu|mig|vfio\.gpu)\.nvidia\.com|gpu\.amd\.com|gpu\.intel\.com")
+_GPU_CLASS = re.compile(r"(?:gpu|mig|vfio\.gpu)\.nvidia\.com|gpu\.amd\.com|gpu\.intel\.com")
 
 
 def state_claims(node_claims: NodeClaims, role: Role, known: Sequence[Node], scope: Scope) -> None:

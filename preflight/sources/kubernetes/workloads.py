@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from preflight._util.budget import note_skipped, truncate
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim, Known, Launch, Places, Scope, Strength, Unresolved, Value, as_int, lift
 from preflight.sources.base import Command, Reading, SourceFile, Tree
 from preflight.sources.formats.composed import places_of
@@ -40,11 +39,11 @@ _IMAGE_LAUNCH_KINDS = frozenset(
 )
 #: Kinds whose operator describes the job as one process in each pod (TF_CONFIG, NUM_PROCESSES, WORLD_SIZE).
 _ONE_PROCESS_KINDS = frozenset(("JAXJob", "TFJob", "XGBoostJob"))
-_TPU = lazy_pattern(r"google\.com/tpu")
+_TPU = re.compile(r"google\.com/tpu")
 #: Kinds with trainers and parameter servers, both counted by the object.
 _SERVER_KINDS = frozenset(("PaddleJob", "TrainingJob", "TFJob"))
 #: Variables that must agree among the pods of a job, or that their operator sets.
-_SHARED_VARIABLES = lazy_pattern(
+_SHARED_VARIABLES = re.compile(
     r"(?:NCCL|GLOO|UCX|FI|OMPI|TORCH|RCCL|HOROVOD|PADDLE|PET)_|MASTER_|WORLD_SIZE$|RANK$|OMP_NUM_THREADS$"
 )
 #: Objects of one file that are examined, and launches of one file that are read.

@@ -6,9 +6,9 @@ OpenShift Template v1 and Open Cluster Management's ManifestWork v1.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.formats.composed import shift_node
 from preflight.sources.formats.structured import Kind, Node
 
@@ -16,7 +16,7 @@ from preflight.sources.formats.structured import Kind, Node
 WRAPPER_KINDS = frozenset(("AppWrapper", "List", "Template", "ManifestWork"))
 WORKFLOW_KINDS = frozenset(("Workflow", "WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow"))
 _MAX_DEPTH = 4
-_HEADER = lazy_pattern(r"[|>](?:[0-9][+-]?|[+-][0-9]?)?[ \t]*(?:#[^\n]*)?\r?\n")
+_HEADER = re.compile(r"[|>](?:[0-9][+-]?|[+-][0-9]?)?[ \t]*(?:#[^\n]*)?\r?\n")
 
 
 def objects(root: Node, text: str, depth: int = 0) -> Iterator[Node]:

@@ -18,9 +18,9 @@ from preflight.sources.launchers.claim_builder import ClaimBuilder, as_text, sta
 from preflight.sources.launchers.option_parser import ScannedLine, generated_table, scan, text_of, texts
 from preflight.sources.launchers.paths import paths_of, relative
 from preflight.sources.launchers.started_program import read_program
-from preflight.sources.tables.accelerate_launch import ACCELERATE_LAUNCH
+from preflight.sources.tables import load_table
 
-_OPTIONS = generated_table(ACCELERATE_LAUNCH, abbreviations=False)
+_OPTIONS = generated_table(load_table("accelerate_launch"), abbreviations=False)
 #: Wrappers that start one agent per task.
 _PER_TASK = ("srun", "mpirun", "mpiexec")
 _PARALLEL = {
@@ -68,7 +68,7 @@ class AccelerateReader:
         _state_training(builder, scanned)
         if program.launch.launcher == self.name:
             state_unknown(builder, scanned)
-            state_choices(builder, scanned, ACCELERATE_LAUNCH)
+            state_choices(builder, scanned, load_table("accelerate_launch"))
         inner = ClaimBuilder("deepspeed", line.scope, line.command.condition)
         inner.add_setting("zero_stage", scanned.last("zero_stage"), as_int)
         inner.add_setting("gradient_accumulation_steps", scanned.last("gradient_accumulation_steps"), as_int)

@@ -11,22 +11,21 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from preflight._util.budget import note_skipped, spend
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.spans import MAX_SNIPPET_LENGTH
 from preflight.model.job import Known, Span, Unresolved, Value, is_whole_number
 from preflight.sources.base import SourceFile
 from preflight.sources.launchers.slurm import BatchOption
 
-_LINE = lazy_pattern(
+_LINE = re.compile(
     r"^(?:(?P<pbs>#PBS)|(?P<lsf>#BSUB)|(?P<sge>#\$)|(?P<cobalt>#COBALT)|(?P<flux>#\s?flux:))"
     r"[ \t]+(?P<options>\S.*)"
 )
 #: Options with their value: `-l select=2`, `-R "span[ptile=4]"`, `--nodes=4`, `-N4` (flux).
-_OPTION = lazy_pattern(r"""(?P<name>--?[A-Za-z_]+)(?:[= \t]*(?P<value>"[^"]*"|'[^']*'|[^\s"'-][^\s"']*|))""")
+_OPTION = re.compile(r"""(?P<name>--?[A-Za-z_]+)(?:[= \t]*(?P<value>"[^"]*"|'[^']*'|[^\s"'-][^\s"']*|))""")
 #: Directives of one script; comments and blank lines between them do not count.
 _MAX_LINES = 400
-_DIRECTIVE = lazy_pattern(r"^#(?:PBS|BSUB|\$|COBALT|\s?flux:)[ \t]", re.MULTILINE)
-_PLACEHOLDER = lazy_pattern(r"\{\{|\$\{?\w|<\w+>|\{ ?\w+ ?\}")
+_DIRECTIVE = re.compile(r"^#(?:PBS|BSUB|\$|COBALT|\s?flux:)[ \t]", re.MULTILINE)
+_PLACEHOLDER = re.compile(r"\{\{|\$\{?\w|<\w+>|\{ ?\w+ ?\}")
 #: A chunk with at least this many GPUs is taken to be a whole node.
 _WHOLE_NODE = 4
 

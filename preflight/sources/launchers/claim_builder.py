@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import (
     WHOLE_JOB,
     Claim,
@@ -29,14 +28,14 @@ from preflight.model.job import (
 from preflight.model.job.symbols import Symbol
 from preflight.sources.base import Variable, Word
 from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, concatenate, pieces_of, split_last
-from preflight.sources.tables.row import Generated
+from preflight.sources.tables import Generated
 
 #: A range such as `2:40` with more members than this stays unresolved.
 _MAX_RANGE = 16
 #: Quantities whose host may be a placeholder for the user to replace.
 _HOST_QUANTITIES = frozenset(("master_addr", "rendezvous_endpoint"))
 #: `xxx.xxx.xxx.xxx`, `<ip of node 0>`, `{master}`, `MASTER_IP`, `your-master`, `master_addr`; the port may be known.
-_PLACEHOLDER = lazy_pattern(
+_PLACEHOLDER = re.compile(
     r"(?:[xX*]{1,4}(?:\.[xX*]{1,4}){3}|<[^<>]*>|\[[A-Za-z][^\]]*\]|\{[^{}]*\}|[A-Z]+(?:_[A-Z0-9]+)+|your[-_.].*"
     r"|(?:master|head|main)_(?:node_|process_)?(?:addr|address|ip|host))(?::.*)?"
 )
@@ -120,7 +119,7 @@ def unresolved_if_placeholder(value: Value) -> Value:
     return Unresolved(f"`{placeholders[0]}`, which must be replaced") if placeholders else value
 
 
-_OPTION = lazy_pattern(r"--?[A-Za-z][\w-]*")
+_OPTION = re.compile(r"--?[A-Za-z][\w-]*")
 
 
 def state_unknown(builder: ClaimBuilder, scanned: ScannedLine) -> None:

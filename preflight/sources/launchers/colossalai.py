@@ -11,9 +11,9 @@ from preflight.sources.launchers.claim_builder import ClaimBuilder, as_strings, 
 from preflight.sources.launchers.option_parser import ScannedLine, generated_table, scan, text_of, texts
 from preflight.sources.launchers.paths import paths_of, relative
 from preflight.sources.launchers.started_program import read_program
-from preflight.sources.tables.colossalai_run import COLOSSALAI_RUN
+from preflight.sources.tables import load_table
 
-_OPTIONS = generated_table(COLOSSALAI_RUN, abbreviations=False, single_dash=True)
+_OPTIONS = generated_table(load_table("colossalai_run"), abbreviations=False, single_dash=True)
 _PORT = 29500
 
 

@@ -19,9 +19,9 @@ from preflight.sources.launchers.claim_builder import (
 )
 from preflight.sources.launchers.option_parser import ScannedLine, generated_table, scan
 from preflight.sources.launchers.started_program import read_program
-from preflight.sources.tables.composer import COMPOSER
+from preflight.sources.tables import load_table
 
-_OPTIONS = generated_table(COMPOSER)
+_OPTIONS = generated_table(load_table("composer"))
 _VARIABLES = {
     "nproc": "LOCAL_WORLD_SIZE",
     "world_size": "WORLD_SIZE",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim, Known, Plain, Scope, Span, Strength, Unresolved, Value, is_whole_number, lift
 from preflight.model.job.symbols import Symbol
 from preflight.sources.base import Command, Word
@@ -22,9 +21,9 @@ _HPC_ENGINES = frozenset(("apptainer", "singularity"))
 _NV_VARIABLES = ("APPTAINER_NV", "SINGULARITY_NV", "APPTAINER_NVCCLI", "APPTAINER_ROCM")
 ENGINES = frozenset(("docker", "podman", "nvidia-docker")) | _HPC_ENGINES
 #: Devices that provide accelerators without `--gpus`: NVIDIA device files or CDI, ROCm, Habana.
-_GPU_DEVICE = lazy_pattern(r"/dev/nvidia|nvidia\.com/gpu|amd\.com/gpu|/dev/kfd|/dev/dri|/dev/accel|/dev/davinci")
-_SHM_MOUNT = lazy_pattern(r"(?:^|[:=,])/dev/shm(?=$|[:,/])|^/dev:/dev")
-_SIZE = lazy_pattern(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([bkmgt]?)(?:i?b)?", re.IGNORECASE)
+_GPU_DEVICE = re.compile(r"/dev/nvidia|nvidia\.com/gpu|amd\.com/gpu|/dev/kfd|/dev/dri|/dev/accel|/dev/davinci")
+_SHM_MOUNT = re.compile(r"(?:^|[:=,])/dev/shm(?=$|[:,/])|^/dev:/dev")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([bkmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 1 / 1024**2, "b": 1 / 1024**2, "k": 1 / 1024, "m": 1.0, "g": 1024.0, "t": 1024.0**2}
 _UNKNOWN_OPTIONS = Unresolved(Symbol.CONTAINER_OPTIONS.value)
 _UNKNOWN_DEVICES = Unresolved("devices that are known only at run time")

@@ -32,11 +32,11 @@ from preflight.sources.launchers.claim_builder import (
 from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, generated_table, scan, texts
 from preflight.sources.launchers.paths import paths_of, relative
 from preflight.sources.launchers.started_program import read_program
-from preflight.sources.tables.deepspeed_runner import DEEPSPEED_RUNNER
+from preflight.sources.tables import load_table
 
 _DEFAULT_PORT = 29500
 #: The last two belong to DeeperSpeed, the fork that gpt-neox uses.
-_OPTIONS = generated_table(DEEPSPEED_RUNNER, valued={"comment": "--comment", "account": "--account"})
+_OPTIONS = generated_table(load_table("deepspeed_runner"), valued={"comment": "--comment", "account": "--account"})
 
 
 class DeepSpeedReader:
@@ -66,7 +66,7 @@ class DeepSpeedReader:
             python=scanned.last("no_python") is None,
         )
         state_unknown(builder, scanned)
-        state_choices(builder, scanned, DEEPSPEED_RUNNER)
+        state_choices(builder, scanned, load_table("deepspeed_runner"))
         _state_counts(builder, scanned)
         builder.add_setting("master_addr", scanned.last("master_addr"), as_text)
         port = scanned.last("master_port")

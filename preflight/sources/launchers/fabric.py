@@ -11,9 +11,9 @@ from preflight.sources.base import LaunchLine, Reading, Tree
 from preflight.sources.launchers.claim_builder import ClaimBuilder, as_text
 from preflight.sources.launchers.option_parser import generated_table, scan, text_of, texts
 from preflight.sources.launchers.started_program import read_program
-from preflight.sources.tables.fabric_run import FABRIC_RUN
+from preflight.sources.tables import load_table
 
-_OPTIONS = generated_table(FABRIC_RUN, abbreviations=False)
+_OPTIONS = generated_table(load_table("fabric_run"), abbreviations=False)
 _PER_TASK = ("srun", "mpirun", "pdsh", "clush")
 _PORT = 29400
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from preflight._util.budget import note_skipped
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import WHOLE_JOB, Claim, Known, Reference, Strength, Unresolved
 from preflight.sources.base import Command, Reading, Tree, Word
 from preflight.sources.configs.packages import claims, conda_package_of, cuda_of, package_of
@@ -29,10 +29,10 @@ _WITH_VALUE = frozenset(
 _ADDRESSES = ("--index", "--extra-index", "--find-l", "--default-index")
 _MAX_CLAIMS = 200
 #: The name before an unknown version: `torch==$VERSION`.
-_PACKAGE_NAME = lazy_pattern(r"[A-Za-z][A-Za-z0-9-]*(?=(?:\[[^\]]*\])?[=<>~!]=)")
+_PACKAGE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*(?=(?:\[[^\]]*\])?[=<>~!]=)")
 _INSTALL = Known("install")
 #: Options, addresses and versions that ask for a build of the day.
-_NIGHTLY = lazy_pattern(
+_NIGHTLY = re.compile(
     r"--pre|--nightly|https?://\S*(?:/nightly/|develop\.html|/develop/)\S*|paddlepaddle(?:-gpu)?==0\.0\.0\S*"
 )
 

@@ -7,7 +7,6 @@ import posixpath
 import re
 from collections.abc import Mapping
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.redaction import HIDDEN
 from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Reference, Scope, Span, Strength, Unresolved, Value, lift
@@ -19,24 +18,24 @@ from preflight.sources.launchers.claim_builder import ClaimBuilder, count_of, st
 from preflight.sources.launchers.option_parser import text_of
 from preflight.sources.launchers.paths import paths_of, relative
 from preflight.sources.launchers.wrappers import Wrapper
-from preflight.sources.tables.horovodrun import HOROVODRUN
+from preflight.sources.tables import load_table
 
-_ACTIVATE = lazy_pattern(r"(?:source|\.)\s+(?P<folder>\S+)/bin/activate\b")
+_ACTIVATE = re.compile(r"(?:source|\.)\s+(?P<folder>\S+)/bin/activate\b")
 #: Variables claimed for one launch; real scripts export a few dozen.
 MAX_VARIABLES = 300
 #: Variables that configure communication between ranks.
-_LIBRARY_VARIABLE = lazy_pattern(r"(?:NCCL|RCCL|TORCH_NCCL|TORCH_DISTRIBUTED|GLOO|TP_SOCKET|UCX|FI|PET)_")
+_LIBRARY_VARIABLE = re.compile(r"(?:NCCL|RCCL|TORCH_NCCL|TORCH_DISTRIBUTED|GLOO|TP_SOCKET|UCX|FI|PET)_")
 #: Variables that belong to the shell, not to the job.
 _SHELL_VARIABLES = frozenset(["PWD", "OLDPWD", "SHLVL", "_", "IFS", "OPTIND", "PS1", "PS4", "BASH", "BASHPID"])
 #: Variables that a launched program or launcher reads, and that mean nothing to the shell itself.
-_READ_BY_PROGRAMS = lazy_pattern(
+_READ_BY_PROGRAMS = re.compile(
     r"(?:NCCL|RCCL|TORCH_NCCL|GLOO|UCX|FI|PADDLE|FLAGS|DMLC|HOROVOD)_\w+|(?:CUDA|HIP|ROCR)_VISIBLE_DEVICES"
     r"|MASTER_(?:ADDR|PORT)|NPROC_PER_NODE|NNODES|NODE_RANK|WORLD_SIZE|LOCAL_RANK|FORCE_TORCHRUN|OMP_NUM_THREADS"
     r"|CUDA_DEVICE_MAX_CONNECTIONS|PYTORCH_(?:CUDA_)?ALLOC_CONF|TF_CONFIG"
 )
 #: Options of programs around a launch whose value is a variable: `docker run -e`, `mpirun -x`, `tmux -e`.
-_SETS_VARIABLE = lazy_pattern(r"-[eExv]|-g?env|--(?:env|environment|export|setenv|variable)")
-_ASSIGNMENT = lazy_pattern(r"(?P<name>[A-Z][A-Z0-9_]{2,60})=.*", re.DOTALL)
+_SETS_VARIABLE = re.compile(r"-[eExv]|-g?env|--(?:env|environment|export|setenv|variable)")
+_ASSIGNMENT = re.compile(r"(?P<name>[A-Z][A-Z0-9_]{2,60})=.*", re.DOTALL)
 
 
 def state_unread_variables(line: LaunchLine, visible: Mapping[str, Variable], tree: Tree) -> tuple[Claim, ...]:
@@ -153,7 +152,7 @@ def state_context(
             references.extend(mpi.state(own, wrapper.scanned, wrapper.word, line, tree))
             if wrapper.name == "horovodrun":
                 state_unknown(own, wrapper.scanned)
-                state_choices(own, wrapper.scanned, HOROVODRUN)
+                state_choices(own, wrapper.scanned, load_table("horovodrun"))
             builder.claims.extend(own.claims)
         elif wrapper.name == "jsrun":
             own = ClaimBuilder("jsrun", line.scope, line.command.condition)

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim, Known, Note, NoteKind, Scope, Span
 from preflight.sources.base import Command, LauncherReader, LaunchLine, Reading, SourceFile, Tree, Variable, Word
 from preflight.sources.containers.dockerfile import is_container_file
@@ -122,7 +121,7 @@ _TOOLS = frozenset(
 )
 
 
-_DEFAULTED = lazy_pattern(r"\$\(\w+\)|\$\{\w+:?-")
+_DEFAULTED = re.compile(r"\$\(\w+\)|\$\{\w+:?-")
 
 
 class _LauncherMatch(NamedTuple):

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from preflight._util.budget import truncate
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Known, Plain, Reference, Strength, Unresolved, Value, as_int, lift
 from preflight.sources.base import LaunchLine, Reading, Tree, Word
 from preflight.sources.launchers.claim_builder import ClaimBuilder, as_text
@@ -28,7 +27,7 @@ from preflight.sources.launchers.option_parser import (
 from preflight.sources.launchers.paths import paths_of, relative
 from preflight.sources.launchers.slurm import HARMLESS
 from preflight.sources.launchers.started_program import read_program
-from preflight.sources.tables.horovodrun import HOROVODRUN
+from preflight.sources.tables import load_table
 
 #: Characters of a host list that are repeated in the claim about each host.
 _MAX_LIST_LENGTH = 300
@@ -75,16 +74,16 @@ MPI = Table(
     single_dash=True,
 )
 HOROVOD = generated_table(
-    HOROVODRUN,
+    load_table("horovodrun"),
     renamed={"num_proc": "np", "hosts": "host", "min_num_proc": "min_np", "max_num_proc": "max_np"},
     abbreviations=False,
     single_dash=True,
 )
 #: Options of only one family of MPI; `_PROGRAMS` has the programs of each.
-_OPEN_MPI = lazy_pattern(
+_OPEN_MPI = re.compile(
     r"--?(?:g?mca|prtemca|pmixmca|x|allow-run-as-root|npernode|pernode|tag-output|report-bindings|oversubscribe)\b"
 )
-_HYDRA = lazy_pattern(r"--?(?:genv|env|genvall|genvlist|ppn|perhost|f|hosts|iface|rmk|bootstrap|print-rank-map)\b")
+_HYDRA = re.compile(r"--?(?:genv|env|genvall|genvlist|ppn|perhost|f|hosts|iface|rmk|bootstrap|print-rank-map)\b")
 _PROGRAMS = {
     "orterun": "openmpi",
     "prterun": "openmpi",

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
 from preflight._util.budget import truncate
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Note, Plain, Unresolved, Value, lift
 from preflight.model.job.quantities import SETTING_PREFIX
@@ -36,7 +35,7 @@ _TELLING = frozenset(
 _FEWEST = 3
 #: More words than this are data.
 _MAX_WORDS = 800
-_OPTION = lazy_pattern(r"--[A-Za-z][\w.-]{0,80}")
+_OPTION = re.compile(r"--[A-Za-z][\w.-]{0,80}")
 #: `int` of Python, and so the parser, takes `1_000_000`.
 _NUMBER = re.compile(r"-?\d(?:_?\d){0,17}")
 
@@ -45,7 +44,7 @@ _NUMBER = re.compile(r"-?\d(?:_?\d){0,17}")
 _PARSERS = ("megatron/training/arguments.py", "megatron/arguments.py", "arguments.py")
 #: The release of a copy of Megatron-LM. Copies of this and later releases have the options that are known here.
 _RELEASE_FILE = "megatron/core/package_info.py"
-_RELEASE = lazy_pattern(r"^MAJOR\s*=\s*(\d{1,4})\s+MINOR\s*=\s*(\d{1,4})", re.MULTILINE)
+_RELEASE = re.compile(r"^MAJOR\s*=\s*(\d{1,4})\s+MINOR\s*=\s*(\d{1,4})", re.MULTILINE)
 _KNOWN_RELEASE = (0, 12)
 
 

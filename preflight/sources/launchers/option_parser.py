@@ -6,15 +6,15 @@ that may stand for several (`$EXTRA_ARGS`) makes the result incomplete instead o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Known, OneOf, Span, Unresolved, Value, alternatives, lift
 from preflight.model.job.symbols import with_affixes
 from preflight.sources.base import NO_VALUE, Word
-from preflight.sources.tables.row import Generated
+from preflight.sources.tables import Generated
 
 #: Words searched for a program after a word that may be several.
 _MAX_WORDS = 200
@@ -142,7 +142,7 @@ def generated_table(
 
 
 #: No program is called so: a number, or hosts with their slots.
-_NO_PROGRAM = lazy_pattern(r"-?\d+(?:\.\d+)?|(?:[\w.-]+:\d+,?)+")
+_NO_PROGRAM = re.compile(r"-?\d+(?:\.\d+)?|(?:[\w.-]+:\d+,?)+")
 
 
 def scan(words: Sequence[Word], known: Table) -> ScannedLine:

@@ -9,16 +9,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim, Known, Span, alternatives
 from preflight.sources.base import Command, Variable, Word
 
 #: `$NAME`, `${NAME}` and `${NAME:-default}`; any other expansion is computed and has no single origin.
-_VARIABLE = lazy_pattern(r"\$(?:(\w+)|\{(\w+)(?::?-[^{}$]*)?\})")
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-[^{}$]*)?\})")
 #: An assignment whose whole value is another variable.
-_SINGLE_VARIABLE = lazy_pattern(r"\"?\$(?:(\w+)|\{(\w+)\})\"?")
+_SINGLE_VARIABLE = re.compile(r"\"?\$(?:(\w+)|\{(\w+)\})\"?")
 #: A parameter, alone or as part of `--port=*) PORT=${1#*=}`.
-_PARAMETER = lazy_pattern(r"\"?\$(?:\d|\{\d\})\"?")
+_PARAMETER = re.compile(r"\"?\$(?:\d|\{\d\})\"?")
 #: Steps followed in `A=$B`, `B=$C`.
 _MAX_CHAIN = 5
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Known, Plain, Relation, Unresolved, Value, as_int, is_whole_number, lift
 from preflight.sources.base import LaunchLine, Word
 from preflight.sources.launchers.claim_builder import ClaimBuilder
 from preflight.sources.launchers.option_parser import GivenOption, concatenate, join_spans, known_prefix
 from preflight.sources.launchers.python_program import is_python
 
-_KEY = lazy_pattern(r"(?P<sign>\+\+|\+|--)?(?P<key>[A-Za-z_][\w-]{0,80}(?:\.[\w-]{1,80}){0,8})(?P<equals>=)?")
+_KEY = re.compile(r"(?P<sign>\+\+|\+|--)?(?P<key>[A-Za-z_][\w-]{0,80}(?:\.[\w-]{1,80}){0,8})(?P<equals>=)?")
 #: Sizes that other frameworks also have.
 _SIZES = {
     "model.tensor_model_parallel_size": "tensor_parallel_size",
@@ -30,7 +29,7 @@ _SIZES = {
     "trainer.accumulate_grad_batches": "gradient_accumulation_steps",
 }
 #: The batch size of a rank in the configurations of Paddle's suites: `-o Train.loader.batch_size_per_card=32`.
-_BATCH_SIZE = lazy_pattern(
+_BATCH_SIZE = re.compile(
     r"(?:\w+\.)*(?:global|(?:data_?loader\.)?train(?:_?reader|_?dataset)?|runner)\.(?:\w+\.)*(?:train_)?batch_?size(?:_per_card)?",
     re.IGNORECASE,
 )

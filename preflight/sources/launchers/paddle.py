@@ -37,12 +37,11 @@ from preflight.sources.launchers.option_parser import (
     texts,
 )
 from preflight.sources.launchers.started_program import read_program
-from preflight.sources.tables.paddle_fleet_launch import PADDLE_FLEET_LAUNCH
-from preflight.sources.tables.paddle_launch import PADDLE_LAUNCH
+from preflight.sources.tables import load_table
 
 _OPTIONS = generated_table(
-    PADDLE_LAUNCH,
-    PADDLE_FLEET_LAUNCH,
+    load_table("paddle_launch"),
+    load_table("paddle_fleet_launch"),
     renamed={
         "np": "nnodes",
         "gpus": "devices",
@@ -101,7 +100,7 @@ _TRUE = ("y", "yes", "t", "true", "on", "1")
 #: More words than this are not a launch line.
 _MAX_WORDS = 400
 #: The options of the launcher of today, and of that of 2.0, which takes over at an option that is not one of these.
-_NEW, _FIRST = generated_table(PADDLE_LAUNCH), generated_table(PADDLE_FLEET_LAUNCH)
+_NEW, _FIRST = generated_table(load_table("paddle_launch")), generated_table(load_table("paddle_fleet_launch"))
 _PS_ONLY = (
     "servers",
     "trainers",

@@ -7,9 +7,9 @@ core_r0.12), Hugging Face's trainer (`--output_dir`), and the usual names in use
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim, Known, as_int
 from preflight.sources.base import LaunchLine, Word
 from preflight.sources.launchers.claim_builder import ClaimBuilder, as_text
@@ -29,8 +29,8 @@ _OPTIONS = table(
     interleaved=True,
 )
 #: Values that are certainly paths, not the name of a model on a hub or the word after a flag.
-_IS_PATH = lazy_pattern(r"^(?:/|\./|\.\./|~/|\$)")
-_IS_FILE = lazy_pattern(r"\.(?:json|model|txt|vocab|bpe|tiktoken)$")
+_IS_PATH = re.compile(r"^(?:/|\./|\.\./|~/|\$)")
+_IS_FILE = re.compile(r"\.(?:json|model|txt|vocab|bpe|tiktoken)$")
 
 
 def path_claims(line: LaunchLine, words: Sequence[Word]) -> tuple[Claim, ...]:
@@ -57,12 +57,12 @@ def path_claims(line: LaunchLine, words: Sequence[Word]) -> tuple[Claim, ...]:
 
 #: Options whose name contains a word for data, and whose value is certainly a path: `--data /corpus`,
 #: `--train-root=/imagenet/train`.
-_DATA_OPTION = lazy_pattern(
+_DATA_OPTION = re.compile(
     r"--(?:[a-z]+[-_.])?(?:data|datasets?|corpus|train|training|valid|val|validation|images?|imagenet|records?|shards?)"
     r"(?:[-_.]?(?:path|paths|dir|root|file|files|folder|prefix|location|url))?"
 )
 #: Options that are read by their spelling (`script_arguments`), and folders that a program writes.
-_OTHER_OPTION = lazy_pattern(
+_OTHER_OPTION = re.compile(
     r"--(?:data-path|data_path|train-data|train_data|train-data-path|data_dir|data-dir)$|--.*(?:out|log|save|cache|tmp|result)"
 )
 _MAX_OPTIONS = 200

@@ -9,9 +9,9 @@ PADDLE_PORT, ...), and TF_CONFIG, which makes it a task of TensorFlow.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Mapping
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Known, Plain, Reference, Relation, Unresolved, Value, as_int, lift
 from preflight.sources.base import Command, LaunchLine, Reading, SourceFile, Tree, Variable
 from preflight.sources.launchers.claim_builder import (
@@ -178,7 +178,7 @@ def _index_of(own: Plain, servers: Plain) -> Plain:
     return servers.index(own)
 
 
-_OF_RANKS = lazy_pattern(
+_OF_RANKS = re.compile(
     r"environ\s*\[\s*[\"'](?:LOCAL_RANK|RANK|WORLD_SIZE)[\"']\s*\]|torch\.distributed|paddle\.distributed|DataParallel"
     r"|init_dist|distributed\.init|SyncBatchNorm"
 )
@@ -188,7 +188,7 @@ _MAX_OPTIONS = 200
 _TRANSPARENT_WRAPPERS = frozenset({"env", "time", "nohup", "nice", "taskset", "numactl", "exec"})
 
 
-_SPAWNS = lazy_pattern(
+_SPAWNS = re.compile(
     r"\b(?:mp|multiprocessing)\.spawn\s*\("
     r"|\bimport ray\b[\s\S]*?\bplacement_group\s*\(|\bray\.train\b[\s\S]*?\bScalingConfig\s*\("
 )

@@ -7,11 +7,10 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.base import Word
 from preflight.sources.launchers.option_parser import known_prefix, text_of
 
-_PYTHON = lazy_pattern(r"(python|pypy)[\d.]*")
+_PYTHON = re.compile(r"(python|pypy)[\d.]*")
 #: `python` options that take a word; source: `python --help` of CPython 3.8 to 3.14.
 _VALUED = ("-W", "-X", "--check-hash-based-pycs")
 

@@ -12,19 +12,18 @@ from preflight.sources.launchers.claim_builder import ClaimBuilder, as_text, end
 from preflight.sources.launchers.option_parser import ScannedLine, generated_table, scan, text_of
 from preflight.sources.launchers.python_program import is_python, python_program
 from preflight.sources.launchers.started_program import read_program
-from preflight.sources.tables.ray_job_submit import RAY_JOB_SUBMIT
-from preflight.sources.tables.ray_start import RAY_START
+from preflight.sources.tables import load_table
 
 _LOGGING = {"verbose": "-v --verbose"}
 _START = generated_table(
-    RAY_START,
+    load_table("ray_start"),
     valued={"other": "--log-style --log-color", "redis_address": "--redis-address", "redis_port": "--redis-port"},
     flags=_LOGGING,
     abbreviations=False,
     interleaved=True,
 )
 _SUBMIT = generated_table(
-    RAY_JOB_SUBMIT,
+    load_table("ray_job_submit"),
     valued={"other": "--log-style --log-color --verify --headers"},
     flags=_LOGGING,
     abbreviations=False,

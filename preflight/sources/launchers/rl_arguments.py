@@ -6,10 +6,10 @@ slime/utils/arguments.py (slime 0.2). Both sum the GPUs of their groups, unless 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim, Known, Plain, Strength, Value, as_int, lift
 from preflight.sources.base import LaunchLine, Word
 from preflight.sources.launchers.claim_builder import ClaimBuilder
@@ -136,7 +136,7 @@ def argument_framework(program: str, words: Sequence[Word]) -> ArgumentFramework
     """The framework whose program this is; None for any other."""
     name = program.removesuffix(".py").strip("./").replace("/", ".")
     for framework in ARGUMENT_FRAMEWORKS:
-        if lazy_pattern(framework.programs, 16).fullmatch(name):
+        if re.compile(framework.programs, re.DOTALL).fullmatch(name):
             scanned = scan(words, framework.table)
             if not framework.needs or any(scanned.last(need) is not None for need in framework.needs):
                 return framework

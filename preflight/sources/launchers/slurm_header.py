@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 
 from preflight._util.budget import truncate
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Known, Places, Plain, Strength, Unresolved, Value, as_int, lift
 from preflight.sources.base import Directive, SourceFile
 from preflight.sources.launchers import slurm
@@ -48,19 +47,19 @@ _LONG_NAMES = {
     "--tasks-per-node": "--ntasks-per-node",
 }
 _MAX_LINES = 20_000
-_PLACEHOLDER = lazy_pattern(r"[{}<>$]")
-_DIRECTIVE = lazy_pattern(r"^#SBATCH[ \t]+-", re.MULTILINE)
+_PLACEHOLDER = re.compile(r"[{}<>$]")
+_DIRECTIVE = re.compile(r"^#SBATCH[ \t]+-", re.MULTILINE)
 #: A quote, an escaped character, or the beginning of a comment.
-_QUOTE = lazy_pattern(r"\\.|[\"']|(?<!\S)#")
-_HEREDOC = lazy_pattern(r"<<-?[ \t]*([\"']?)(\w+)\1")
+_QUOTE = re.compile(r"\\.|[\"']|(?<!\S)#")
+_HEREDOC = re.compile(r"<<-?[ \t]*([\"']?)(\w+)\1")
 #: Lines meant as directives that are not. `##SBATCH` is the usual way to disable one, so it is not listed.
 _NEAR_MISSES = (
-    (lazy_pattern(r"#[ \t]+SBATCH[ \t]+-{1,2}[A-Za-z][\w-]*[= ]?\S*[ \t]*$"), "there is a space between # and SBATCH"),
-    (lazy_pattern(r"#(?!SBATCH)[Ss][Bb][Aa][Tt][Cc][Hh][ \t]+-"), "SBATCH must be in capitals"),
-    (lazy_pattern(r"#SBATCH-"), "the space after SBATCH is missing"),
+    (re.compile(r"#[ \t]+SBATCH[ \t]+-{1,2}[A-Za-z][\w-]*[= ]?\S*[ \t]*$"), "there is a space between # and SBATCH"),
+    (re.compile(r"#(?!SBATCH)[Ss][Bb][Aa][Tt][Cc][Hh][ \t]+-"), "SBATCH must be in capitals"),
+    (re.compile(r"#SBATCH-"), "the space after SBATCH is missing"),
 )
 #: `a100:8`, `gpu:a100:8`, `gpu:nvidia_a100-sxm4-80gb:4(S:0-1)`: the kind in the middle.
-_GPU_TYPE = lazy_pattern(r"(?:^|,)(?:gres/)?(?:gpu:)?([A-Za-z0-9][\w.-]*):\d+")
+_GPU_TYPE = re.compile(r"(?:^|,)(?:gres/)?(?:gpu:)?([A-Za-z0-9][\w.-]*):\d+")
 
 
 def state_header(

@@ -10,7 +10,6 @@ import posixpath
 import re
 from collections.abc import Mapping, Sequence
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim, Known, Relation, Scope, Strength, Unresolved, Value, alternatives, as_int, lift
 from preflight.sources.base import Command, Variable
 from preflight.sources.launchers import slurm
@@ -29,7 +28,7 @@ _REMOTE_STARTERS = frozenset(
         *("ibrun", "prun", "jsrun", "flux", "colossalai"),
     )
 )
-_SIGNAL = lazy_pattern(r"(?:SIG)?([A-Z]+[0-9]?)|([0-9]+)")
+_SIGNAL = re.compile(r"(?:SIG)?([A-Z]+[0-9]?)|([0-9]+)")
 _SIGNAL_NAMES = {"2": "INT", "10": "USR1", "12": "USR2", "15": "TERM", "0": "EXIT", "18": "CONT", "1": "HUP"}
 
 

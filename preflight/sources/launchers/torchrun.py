@@ -25,11 +25,10 @@ from preflight.sources.launchers.claim_builder import (
 )
 from preflight.sources.launchers.option_parser import generated_table, scan, texts
 from preflight.sources.launchers.started_program import read_program
-from preflight.sources.tables.torch_launch import TORCH_LAUNCH
-from preflight.sources.tables.torchrun import TORCHRUN
+from preflight.sources.tables import load_table
 
 _LEGACY = "torch.distributed.launch"
-_OPTIONS = generated_table(TORCHRUN, TORCH_LAUNCH)
+_OPTIONS = generated_table(load_table("torchrun"), load_table("torch_launch"))
 #: Ports that torchrun uses when neither an option nor a variable sets one.
 _STATIC_PORT = 29500
 _C10D_PORT = 29400
@@ -78,7 +77,7 @@ class TorchrunReader:
         settings = _Settings(line, {given.dest: option_setting(given) for given in scanned.given}, scanned.incomplete)
         if not launcher.rpartition("/")[2].startswith(_EXTENDED):
             state_unknown(builder, scanned)
-            state_choices(builder, scanned, TORCHRUN)
+            state_choices(builder, scanned, load_table("torchrun"))
         if legacy and not scanned.incomplete:
             # torch/distributed/run.py passes it unless --use-env is given.
             word = line.words[0]

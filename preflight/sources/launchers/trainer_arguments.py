@@ -19,7 +19,7 @@ from preflight.sources.configs.trainer_settings import PRECISIONS, SETTINGS, pre
 from preflight.sources.launchers.claim_builder import ClaimBuilder
 from preflight.sources.launchers.option_parser import GivenOption, join_spans, scan, table, text_of
 from preflight.sources.launchers.paths import relative
-from preflight.sources.tables.training_arguments import TRAINING_ARGUMENTS
+from preflight.sources.tables import load_table
 
 #: Options that `script_arguments` and `path_arguments` read for all frameworks.
 _READ_BY_SCRIPT_ARGUMENTS = frozenset(
@@ -47,7 +47,7 @@ _OPTIONS = table(
 _ALL = table(
     {
         row.dest: " ".join(row.spellings)
-        for row in TRAINING_ARGUMENTS.rows
+        for row in load_table("training_arguments").rows
         if row.takes == "1" and not row.spellings[0].startswith("--no")
     },
     abbreviations=False,
@@ -57,11 +57,11 @@ _ALL = table(
 _TYPICAL_OPTIONS = 3
 #: Those that are read otherwise.
 _OTHERS = frozenset(("gradient_checkpointing", "load_best_model_at_end", *PRECISIONS)) | {
-    row.dest for row in TRAINING_ARGUMENTS.rows if row.takes == "1"
+    row.dest for row in load_table("training_arguments").rows if row.takes == "1"
 }
 _KINDS = {
     row.dest: next((kind for kind in ("int", "float") if row.kind.replace(" | None", "").endswith(kind)), None)
-    for row in TRAINING_ARGUMENTS.rows
+    for row in load_table("training_arguments").rows
 }
 #: Possible first words of the value of `--fsdp` (transformers/trainer_utils.py, FSDPOption).
 _FSDP_WORDS = ("full_shard", "shard_grad_op", "hybrid_shard", "hybrid_shard_zero2", "auto_wrap", "offload")

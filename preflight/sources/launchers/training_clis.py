@@ -8,6 +8,7 @@ that launcher's reader.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -25,7 +26,7 @@ from preflight.sources.launchers.claim_builder import (
 from preflight.sources.launchers.option_parser import known_prefix, scan, table, text_of, texts
 from preflight.sources.launchers.started_program import read_program
 from preflight.sources.launchers.torchrun import TorchrunReader
-from preflight.sources.tables.accelerate_launch import ACCELERATE_LAUNCH
+from preflight.sources.tables import load_table
 
 _PER_TASK = ("srun", "mpirun", "mpiexec")
 _FALSE_TEXTS = ("", "0", "false", "no", "n")
@@ -154,9 +155,13 @@ def _options_named(words: Sequence[Word], names: tuple[str, ...]) -> list[Word]:
 
 #: Options that trl's own parser consumes before accelerate's.
 _TRL_OPTIONS = frozenset(SETTINGS)
-_ACCELERATE = {
-    spelling: row.takes for row in ACCELERATE_LAUNCH.rows for spelling in row.spellings if row.dest not in _TRL_OPTIONS
-}
+
+
+@functools.cache
+def _accelerate_options() -> dict[str, str]:
+    """The number of words of each option that reaches accelerate's parser."""
+    rows = (row for row in load_table("accelerate_launch").rows if row.dest not in _TRL_OPTIONS)
+    return {spelling: row.takes for row in rows for spelling in row.spellings}
 
 
 class TrlReader:
@@ -173,7 +178,7 @@ class TrlReader:
             return _serve(line)
         if command not in self._COMMANDS:
             return Reading()
-        word = line.words[0]
+        word, options = line.words[0], _accelerate_options()
         for_launcher: list[Word] = []
         for_script: list[Word] = []
         words = list(line.words[2:])
@@ -184,9 +189,9 @@ class TrlReader:
                 value = words.pop(0)
                 if (text_of(value) or "").endswith((".yaml", ".yml", ".json")):
                     for_launcher.extend((_inserted_word("--config_file", item), value))
-            elif name in _ACCELERATE and name.startswith("--"):
+            elif name in options and name.startswith("--"):
                 for_launcher.append(item)
-                if not equals and _ACCELERATE[name] != "0" and words:
+                if not equals and options[name] != "0" and words:
                     for_launcher.append(words.pop(0))
             else:
                 for_script.append(item)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Note, NoteKind, Unresolved
 from preflight.sources.base import Command, LaunchLine, Reading, SourceFile, Tree, Word
 from preflight.sources.launchers.option_parser import text_of
@@ -17,11 +16,11 @@ from preflight.sources.launchers.python_program import is_python, python_program
 from preflight.sources.launchers.started_program import read_program
 
 #: Names that users give to a variable with a launcher.
-_NAME = lazy_pattern(
+_NAME = re.compile(
     r"launch|torchrun|deepspeed|accelerate|mpi|srun|dist|starter|(?:^|[_{$])(?:run|cmd|exec)", re.IGNORECASE
 )
 #: Patterns that only a program of several ranks contains.
-_DISTRIBUTED = lazy_pattern(
+_DISTRIBUTED = re.compile(
     r"init_process_group|init_distributed|DistributedDataParallel|FullyShardedDataParallel|fully_shard|fleet\.init"
     r"|deepspeed\.initialize|initialize_megatron|\bAccelerator\(|init_parallel_env|hvd\.init"
 )

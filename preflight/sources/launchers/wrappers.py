@@ -6,12 +6,12 @@ Each is removed with its own options, so that the remaining words begin with the
 from __future__ import annotations
 
 import posixpath
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Known, Unresolved, Value
 from preflight.sources.base import Command, LaunchLine, SourceFile, Tree, Variable, Word
 from preflight.sources.configs.dotenv import variables_in
@@ -84,7 +84,7 @@ _ONLY_MENTIONS = frozenset(
         "tar",
     ]
 )
-_ASSIGNMENT = lazy_pattern(r"([A-Za-z_][A-Za-z0-9_]*)=")
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 _MAX_WRAPPERS = 12
 #: Words searched for a launcher after an unknown prefix.
 _MAX_WORDS = 40

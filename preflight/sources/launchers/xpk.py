@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Known, Strength, Unresolved, Value, as_int, lift
 from preflight.sources.base import LaunchLine, Reading, Tree
 from preflight.sources.launchers.claim_builder import ClaimBuilder
@@ -43,7 +42,7 @@ _ACTIONS = ("create", "create-pathways")
 _CORES_PER_CHIP = {"v4": 2, "v5p": 2, "tpu7x": 2, "v5litepod": 1, "v6e": 1}
 _CHIPS_PER_HOST = 4
 #: Launchers that start the ranks of a host themselves: their own line is the launch.
-_LAUNCHERS = lazy_pattern(r"\b(?:torchrun|torch\.distributed\.(?:run|launch)|accelerate\s+launch|deepspeed|mpirun)\b")
+_LAUNCHERS = re.compile(r"\b(?:torchrun|torch\.distributed\.(?:run|launch)|accelerate\s+launch|deepspeed|mpirun)\b")
 
 
 class XpkReader:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Unresolved, as_int
 from preflight.model.job.symbols import Symbol
 from preflight.sources.formats.structured import Kind, Node, value_of
@@ -68,16 +67,16 @@ def _ranks(root: Node) -> RanksPerNode | None:
 AZURE_ML = Orchestrator(
     name="azure-ml",
     signs=(
-        lazy_pattern(r"^[ \t]*command:", re.MULTILINE),
-        lazy_pattern(r"^[ \t]*(?:distribution|resources):", re.MULTILINE),
-        lazy_pattern(r"^[ \t]*(?:process_count_per_instance|worker_count):|\bazureml", re.MULTILINE),
+        re.compile(r"^[ \t]*command:", re.MULTILINE),
+        re.compile(r"^[ \t]*(?:distribution|resources):", re.MULTILINE),
+        re.compile(r"^[ \t]*(?:process_count_per_instance|worker_count):|\bazureml", re.MULTILINE),
     ),
     code="command",
     environment=("environment_variables",),
     nodes="resources.instance_count",
     accelerators=lambda _: None,
     variables={},
-    others=(lazy_pattern(r"^(?:apiVersion|run|on|entrypoint):", re.MULTILINE),),
+    others=(re.compile(r"^(?:apiVersion|run|on|entrypoint):", re.MULTILINE),),
     tasks=_tasks,
     folder="code",
     inputs="inputs",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import as_int
 from preflight.sources.configs.frameworks.table import Framework, Key, as_count, as_float
 from preflight.sources.formats.structured import Node, value_of
@@ -35,8 +34,8 @@ def _slots(root: Node) -> Accelerators | None:
 DETERMINED = Orchestrator(
     name="determined",
     signs=(
-        lazy_pattern(r"^entrypoint:", re.MULTILINE),
-        lazy_pattern(
+        re.compile(r"^entrypoint:", re.MULTILINE),
+        re.compile(
             r"^(?:searcher|resources|hyperparameters|max_restarts|checkpoint_storage|bind_mounts|records_per_epoch"
             r"|workspace|project|min_validation_period|environment):",
             re.MULTILINE,
@@ -47,7 +46,7 @@ DETERMINED = Orchestrator(
     nodes="",
     accelerators=_slots,
     variables={},
-    others=(lazy_pattern(r"^(?:apiVersion|services|run|commands|jobs|setup):", re.MULTILINE),),
+    others=(re.compile(r"^(?:apiVersion|services|run|commands|jobs|setup):", re.MULTILINE),),
     parameters="hyperparameters",
     framework=_PARAMETERS,
     is_word_list=True,

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Known, Unresolved, Value, as_int, lift, one_of
 from preflight.model.job.symbols import Symbol
 from preflight.sources.configs.frameworks.llm_foundry import COMPOSER
@@ -107,7 +106,7 @@ def task_role(name: str) -> str:
     return f"task of {name}"
 
 
-_NAMED = lazy_pattern(r"(?P<kind>[A-Za-z][\w.+ -]*?)(?::(?P<count>\d+(?:\.\d+)?))?")
+_NAMED = re.compile(r"(?P<kind>[A-Za-z][\w.+ -]*?)(?::(?P<count>\d+(?:\.\d+)?))?")
 
 
 def _sky(root: Node) -> Accelerators | None:
@@ -150,12 +149,12 @@ def _sky_offer(text: str) -> tuple[str, int] | None:
 SKYPILOT = Orchestrator(
     name="skypilot",
     signs=(
-        lazy_pattern(r"^run:[ \t]*[|>\"'\w]", re.MULTILINE),
-        lazy_pattern(
+        re.compile(r"^run:[ \t]*[|>\"'\w]", re.MULTILINE),
+        re.compile(
             r"^num_nodes:|^resources:[ \t]*\{?|^file_mounts:",
             re.MULTILINE,
         ),
-        lazy_pattern(
+        re.compile(
             r"^num_nodes:|^[ \t{]+(?:accelerators|cloud|infra|cpus|any_of|use_spot|instance_type|image_id|disk_size):",
             re.MULTILINE,
         ),
@@ -171,12 +170,12 @@ SKYPILOT = Orchestrator(
         "SKYPILOT_NODE_IPS": Symbol.ALLOCATED_HOSTS,
         "SKYPILOT_TASK_ID": Symbol.JOB_ID,
     },
-    others=(lazy_pattern(r"^(?:apiVersion|on|jobs|type|services|stages|steps):", re.MULTILINE),),
+    others=(re.compile(r"^(?:apiVersion|on|jobs|type|services|stages|steps):", re.MULTILINE),),
     has_settings=_is_object,
 )
 
 #: `8`, `H100:8`, `H100:80GB:8`, `1..8`; a text of several parts has the count in one of them.
-_RANGE = lazy_pattern(r"(\d+)?\.\.(\d+)?")
+_RANGE = re.compile(r"(\d+)?\.\.(\d+)?")
 
 
 def _dstack(root: Node) -> Accelerators | None:
@@ -217,8 +216,8 @@ def _dstack_count(value: Value) -> Value:
 DSTACK = Orchestrator(
     name="dstack",
     signs=(
-        lazy_pattern(r"^type:[ \t]*[\"']?(?:task|service)\b", re.MULTILINE),
-        lazy_pattern(r"^commands:", re.MULTILINE),
+        re.compile(r"^type:[ \t]*[\"']?(?:task|service)\b", re.MULTILINE),
+        re.compile(r"^commands:", re.MULTILINE),
     ),
     code="commands",
     environment=("env",),
@@ -233,7 +232,7 @@ DSTACK = Orchestrator(
         "DSTACK_NODES_IPS": Symbol.ALLOCATED_HOSTS,
         "DSTACK_RUN_ID": Symbol.JOB_ID,
     },
-    others=(lazy_pattern(r"^(?:apiVersion|run|jobs):", re.MULTILINE),),
+    others=(re.compile(r"^(?:apiVersion|run|jobs):", re.MULTILINE),),
     suffixes=(".dstack.yml", ".dstack.yaml"),
     has_settings=_is_no_other_type,
 )
@@ -252,9 +251,9 @@ def _mcli(root: Node) -> Accelerators | None:
 MCLI = Orchestrator(
     name="mcli",
     signs=(
-        lazy_pattern(r"^command:", re.MULTILINE),
-        lazy_pattern(r"^(?:compute|gpus|gpu_num):", re.MULTILINE),
-        lazy_pattern(r"^(?:integrations|image|cluster|parameters|compute):", re.MULTILINE),
+        re.compile(r"^command:", re.MULTILINE),
+        re.compile(r"^(?:compute|gpus|gpu_num):", re.MULTILINE),
+        re.compile(r"^(?:integrations|image|cluster|parameters|compute):", re.MULTILINE),
     ),
     code="command",
     environment=("env_variables",),
@@ -265,7 +264,7 @@ MCLI = Orchestrator(
         "NODE_RANK": Symbol.NODE_RANK,
         "MASTER_ADDR": Symbol.FIRST_ALLOCATED_HOST,
     },
-    others=(lazy_pattern(r"^(?:apiVersion|services|type|run):", re.MULTILINE),),
+    others=(re.compile(r"^(?:apiVersion|services|type|run):", re.MULTILINE),),
     parameters="parameters",
     framework=COMPOSER,
 )

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from preflight._util.budget import truncate
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import (
     WHOLE_JOB,
     Claim,
@@ -55,9 +54,9 @@ from preflight.sources.shell.state import Slot
 from preflight.sources.shell.words import hole
 
 _HEAD = 60_000
-_INPUT = lazy_pattern(r"\$\{\{\s*(?:parent\.)?inputs\.(\w+)\s*\}\}")
+_INPUT = re.compile(r"\$\{\{\s*(?:parent\.)?inputs\.(\w+)\s*\}\}")
 #: dstack's files that start nothing on several nodes.
-_OF_OTHER_TYPE = lazy_pattern(r"^type:[ \t]*[\"']?(?:dev-environment|fleet|volume|gateway)\b", re.MULTILINE)
+_OF_OTHER_TYPE = re.compile(r"^type:[ \t]*[\"']?(?:dev-environment|fleet|volume|gateway)\b", re.MULTILINE)
 _MAX_TASKS = 50
 _MAX_VARIABLES = 300
 

@@ -6,7 +6,6 @@ import ast
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim, Known, alternatives
 from preflight.sources.python.executing_ranks import ranks_of
 from preflight.sources.python.module import Module, argument, last, value_of
@@ -14,27 +13,27 @@ from preflight.sources.python.outline import end_of
 from preflight.sources.python.rank_conditions import RankSet
 
 #: Calls that write a model's state, by the last part of the name.
-_SAVES = lazy_pattern(
+_SAVES = re.compile(
     r"save_?(?:the_)?(?:model|checkpoint|ckpt|state_dict|weights|pretrained|training_state|snapshot|networks?)s?\w*"
     r"|\w*Checkpoint(?:Saver|Manager|er|Writer)|ModelCheckpoint|save_file|save_(?:latest|last|best)\w*|write_checkpoint\w*|dump_checkpoint\w*"
 )
 _LIBRARY_SAVES = ("torch.save", "paddle.save", "torch.jit.save", "xm.save", "torch_xla.core.xla_model.save")
 #: Names of checkpoints and of their files.
-_STATE = lazy_pattern(r"state|model|net|optim|ckpt|checkpoint|snapshot|weight|param", re.IGNORECASE)
+_STATE = re.compile(r"state|model|net|optim|ckpt|checkpoint|snapshot|weight|param", re.IGNORECASE)
 #: Words for objects that describe a model but are not one.
-_ABOUT_MODEL = lazy_pattern(r"(?:card|config|cfg|info|args|table|log|summary|index)$", re.IGNORECASE)
+_ABOUT_MODEL = re.compile(r"(?:card|config|cfg|info|args|table|log|summary|index)$", re.IGNORECASE)
 #: Words for work other than training that one process does.
-_SIDE_WORK = lazy_pattern(r"export|convert|onnx|torchscript|infer|predict|demo|visuali[sz]e|merge_lora", re.IGNORECASE)
-_MODEL = lazy_pattern(r"model|net$|ckpt|checkpoint|saver$|agent|policy", re.IGNORECASE)
+_SIDE_WORK = re.compile(r"export|convert|onnx|torchscript|infer|predict|demo|visuali[sz]e|merge_lora", re.IGNORECASE)
+_MODEL = re.compile(r"model|net$|ckpt|checkpoint|saver$|agent|policy", re.IGNORECASE)
 #: Saved objects that are not checkpoints of a run, and destinations that are not files.
-_NOT_CHECKPOINTS = lazy_pattern(
+_NOT_CHECKPOINTS = re.compile(
     r"dataset|cache|vocab|feature|history|buf|stream|bytesio|stat(?:s|istics)?$|vectors", re.IGNORECASE
 )
-_DISTRIBUTED = lazy_pattern(
+_DISTRIBUTED = re.compile(
     r"DistributedDataParallel|FullyShardedDataParallel|fully_shard|init_process_group|horovod|init_parallel_env"
 )
 #: Names in a path that make it different on every rank or node.
-_OWN_PATH = lazy_pattern(
+_OWN_PATH = re.compile(
     r"rank|node|host|proc|worker|shard|pid|uuid|tmp|temp|scratch|local|getpid|device|gpu", re.IGNORECASE
 )
 

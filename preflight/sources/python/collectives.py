@@ -6,7 +6,6 @@ import ast
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim
 from preflight.sources.python.executing_ranks import ranks_of
 from preflight.sources.python.module import Module, argument, is_none, last, value_of
@@ -39,7 +38,7 @@ _LIBRARY_CALLS = frozenset(
 )
 #: Names that are examined more closely.
 COLLECTIVES = (*sorted(UNAMBIGUOUS_CALLS), *sorted(_LIBRARY_CALLS))
-_LIBRARY = lazy_pattern(
+_LIBRARY = re.compile(
     r"(?:^|\.)(?:dist|distributed|hvd|horovod\.\w+|accelerator|fabric|strategy|comm|torch\.distributed)\.\w+$"
 )
 #: What a call inside may not be reached in. A loop is not among them: a training loop runs.
@@ -48,11 +47,9 @@ _FIRST_RANKS = (RankSet.FIRST, RankSet.LOCAL_FIRST)
 _SAVES_TOGETHER = ("save_checkpoint", "save_16bit_model")
 #: Methods of Accelerate's accelerator that gather parts from all ranks where the model is divided among them.
 _GATHERS = ("get_state_dict", "save_state")
-_ACCELERATOR = lazy_pattern(r"(?:^|\.)_?(?:accelerator|accelerate|acc)\.\w+$", re.IGNORECASE)
+_ACCELERATOR = re.compile(r"(?:^|\.)_?(?:accelerator|accelerate|acc)\.\w+$", re.IGNORECASE)
 #: Calls of these need no other rank.
-_ALONE = lazy_pattern(
-    r"(?:torch\.save|torch\.load|print|open|len|str|int|(?:os|shutil|json|logging|time|pathlib)\..+)$"
-)
+_ALONE = re.compile(r"(?:torch\.save|torch\.load|print|open|len|str|int|(?:os|shutil|json|logging|time|pathlib)\..+)$")
 #: Functions that call each other are followed to this depth.
 _MAX_CALLERS = 5
 

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim, Known, OneOf, Strength, Unresolved, alternatives
 from preflight.sources.python.module import Module, argument, is_none, last, value_of
 from preflight.sources.python.outline import dotted, end_of
@@ -50,12 +49,12 @@ _READERS = {
     "lmdb.open",
 }
 #: Names of data that is not for training, as whole words.
-_EVALUATION_DATA = lazy_pattern(
+_EVALUATION_DATA = re.compile(
     r"(?:^|_)(?:val|valid|validation|test|eval|evaluation|dev|predict|infer)(?:_?(?:set|data|dataset|ds|dst))?(?:$|_)",
     re.IGNORECASE,
 )
-_EPOCH = lazy_pattern(r"(?:^|_)epochs?(?:$|_|\d)", re.IGNORECASE)
-_EVALUATION = lazy_pattern(r"val|test|eval|dev|infer|predict", re.IGNORECASE)
+_EPOCH = re.compile(r"(?:^|_)epochs?(?:$|_|\d)", re.IGNORECASE)
+_EVALUATION = re.compile(r"val|test|eval|dev|infer|predict", re.IGNORECASE)
 _COUNTERS = ("range", "trange", "tqdm")
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim, Known, Unresolved, Value, alternatives, is_whole_number
 from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.python.rank_conditions import is_local, is_rank, variable_read
@@ -17,8 +17,8 @@ _ASKED = ("get_device_properties", "get_device_name", "get_device_capability", "
 _CONVERSIONS = ("int", "str")
 #: Only the last of more lists than this before a choice counts.
 _MAX_MASKS = 8
-_DEVICE = lazy_pattern(r"cuda:?")
-_NUMBERED = lazy_pattern(r"cuda:(\d{1,3})")
+_DEVICE = re.compile(r"cuda:?")
+_NUMBERED = re.compile(r"cuda:(\d{1,3})")
 #: The environment's value applies if the script sets no list itself.
 _CALLER_MASK = Unresolved("the list in CUDA_VISIBLE_DEVICES")
 

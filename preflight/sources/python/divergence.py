@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from preflight._util.budget import spend
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim
 from preflight.sources.python.collectives import COLLECTIVES, is_collective
 from preflight.sources.python.module import Module, last
@@ -23,18 +22,18 @@ from preflight.sources.python.rank_conditions import RankSet, ranks_where_true
 _Loop: TypeAlias = "ast.For | ast.While | ast.AsyncFor"
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
 #: Without one of these words a script trains on one rank, and may leave its loops at any time.
-_DISTRIBUTED = lazy_pattern(
+_DISTRIBUTED = re.compile(
     r"DistributedDataParallel|FullyShardedDataParallel|fully_shard|Accelerator\b|accelerator\.backward|fabric\.backward"
     r"|horovod|deepspeed|init_process_group|init_parallel_env|DDPStrategy"
 )
 #: Calls that make all ranks agree on a value.
-_AGREEING_CALLS = lazy_pattern(
+_AGREEING_CALLS = re.compile(
     r"reduce|gather|broadcast|sync|check_trigger|set_trigger|consensus|agree|all_ranks|global|across|is_last|allreduce"
     r"|barrier|compute|average_over|from_rank|any_rank|scaler|overflow|get_last_lr|token",
     re.IGNORECASE,
 )
 #: Values that differ between ranks.
-_RANK_LOCAL_NAMES = lazy_pattern(
+_RANK_LOCAL_NAMES = re.compile(
     r"(?:^|_)(?:loss|losses|nan|acc|acc1|accuracy|metric|metrics|score|f1|bleu|wer|psnr|ppl|perplexity|patience)(?:_|$)"
     r"|is_?(?:nan|finite|inf)$|early_?stop\w*|(?:^|_)no_improve\w*|epochs_without",
     re.IGNORECASE,
@@ -43,7 +42,7 @@ _RANK_LOCAL_NAMES = lazy_pattern(
 _FAILURES = frozenset(("Exception", "BaseException", "RuntimeError", "OutOfMemoryError", "ValueError"))
 _CLOCKS = ("time.time", "time.perf_counter", "time.monotonic", "datetime.datetime.now", "time.process_time")
 #: Functions of other modules, whose results are unknown here.
-_EXTERNAL_FUNCTIONS = lazy_pattern(r"eval|valid|test|train|run|fit|step|check|should|stop|update", re.IGNORECASE)
+_EXTERNAL_FUNCTIONS = re.compile(r"eval|valid|test|train|run|fit|step|check|should|stop|update", re.IGNORECASE)
 _HOLDERS = ("self", "args", "cfg", "config", "opt", "torch", "math", "np", "time")
 _MAX_NAMES = 60
 

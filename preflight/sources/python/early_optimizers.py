@@ -6,16 +6,15 @@ import ast
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim
 from preflight.sources.python.module import Module, last
 from preflight.sources.python.outline import dotted
 
 #: Names of optimizers of torch and of the libraries beside it.
-_OPTIMIZER = lazy_pattern(
+_OPTIMIZER = re.compile(
     r"(?:\w*Adam\w*|SGD\w*|Lion\w*|Adagrad\w*|RMSprop|Adafactor|LAMB|Lamb|LARS|Muon|ASGD|Rprop|Adadelta)(?:8bit)?"
 )
-_DIVIDING = lazy_pattern(r"FullyShardedDataParallel|fully_shard|Accelerator|configure_optimizers")
+_DIVIDING = re.compile(r"FullyShardedDataParallel|fully_shard|Accelerator|configure_optimizers")
 
 
 def claims(module: Module) -> Iterator[Claim]:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.redaction import HIDDEN, scrub
 from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Strength, Unresolved, Value, alternatives, lift
@@ -20,9 +19,9 @@ from preflight.model.job.value import Plain
 from preflight.sources.python.module import Module
 
 _ENVIRON = "os.environ"
-_NAME = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]{0,99}", re.ASCII)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}", re.ASCII)
 #: One pattern for all names: compiling one for each costs more than everything else that a long script needs.
-_UNSET = lazy_pattern(r"""not \(?["'](\w{1,100})["'] in os\.environ|["'](\w{1,100})["'] not in os\.environ""", re.ASCII)
+_UNSET = re.compile(r"""not \(?["'](\w{1,100})["'] in os\.environ|["'](\w{1,100})["'] not in os\.environ""", re.ASCII)
 
 
 def claims(module: Module) -> Iterator[Claim]:

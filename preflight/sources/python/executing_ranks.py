@@ -8,14 +8,13 @@ import re
 from typing import NamedTuple
 
 from preflight._util.budget import spend
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.python.module import Module
 from preflight.sources.python.outline import Function, end_of
 from preflight.sources.python.rank_conditions import ORDER, RankSet, complement, ranks_where_true
 
 #: Calls are followed to this depth.
 _MAX_DEPTH = 5
-_DECORATORS = lazy_pattern(r"rank_?(?:zero|0)|(?:main|master)_(?:process|only)|on_main|only_main|primary_only", re.I)
+_DECORATORS = re.compile(r"rank_?(?:zero|0)|(?:main|master)_(?:process|only)|on_main|only_main|primary_only", re.I)
 _EXITS = ("sys.exit", "exit", "quit", "os._exit")
 
 

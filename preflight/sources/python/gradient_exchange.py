@@ -6,7 +6,6 @@ import ast
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim
 from preflight.sources.python.executing_ranks import ranks_of
 from preflight.sources.python.imports import libraries
@@ -15,7 +14,7 @@ from preflight.sources.python.outline import dotted
 from preflight.sources.python.rank_conditions import RankSet
 
 #: Any of these words in a file of the job may exchange gradients, or replace the exchange.
-_EXCHANGING = lazy_pattern(
+_EXCHANGING = re.compile(
     r"DataParallel|\bDDP\b|\bFSDP|fully_shard|distributed_model|Distributed\w*(?:Optimizer|Tape)|[dD]eep[sS]peed"
     r"|[aA]ccelerat(?:e\b|or)|[lL]ightning|[fF]abric\b|Trainer\b|all_?reduce|reduce_scatter|\breduce\(|average_grad"
     r"|sync\w*_grad|grad\w*_sync|reduce_grad|apply_collective_grads|parallelize|shard_(?:optimizer|tensor|layer)"
@@ -23,7 +22,7 @@ _EXCHANGING = lazy_pattern(
     r"|ZeroRedundancy|[lL]ocal_?SGD|DistModel|\bsend\(|broadcast_object|paddlenlp|megatron|nccl2",
 )
 _JOINING = frozenset(("init_process_group", "init_parallel_env", "init"))
-_OF_RANKS = lazy_pattern(r"(?:^|\.)(?:hvd|horovod\.\w+|fleet)\.init$|init_process_group$|init_parallel_env$")
+_OF_RANKS = re.compile(r"(?:^|\.)(?:hvd|horovod\.\w+|fleet)\.init$|init_process_group$|init_parallel_env$")
 #: Libraries that exchange no gradients by themselves.
 _LIBRARIES = frozenset(
     (
@@ -33,7 +32,7 @@ _LIBRARIES = frozenset(
     )
 )  # fmt: skip
 #: What uses nothing: an import, a comment.
-_UNUSED = lazy_pattern(r"^[ \t]*(?:from|import)[ \t].*$|#.*$", re.MULTILINE)
+_UNUSED = re.compile(r"^[ \t]*(?:from|import)[ \t].*$|#.*$", re.MULTILINE)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 

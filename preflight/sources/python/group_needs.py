@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim
 from preflight.sources.python.imports import libraries
 from preflight.sources.python.module import Module
@@ -19,7 +18,7 @@ from preflight.sources.python.outline import Function, dotted
 from preflight.sources.python.required import always_reached, given_variables
 
 #: Anything that may make a group, in any file of the job.
-_MAKING = lazy_pattern(
+_MAKING = re.compile(
     r"Trainer\(|init_process_group|init_distributed|init_dist|initialize_dist|init_parallel_env|Accelerator\(|deepspeed|horovod|hvd"
     r"|[lL]ightning|[fF]abric|PartialState|TrainingArguments|setup_dist|dist_setup|setup_ddp|ddp_setup|megatron|bmtrain"
     r"|init_rpc|init_device_mesh|launch\(|fleet\.init|Runner|idist|colossalai|fairscale|composer|distributed_init"
@@ -27,11 +26,11 @@ _MAKING = lazy_pattern(
     r"|DeviceMesh\(|fully_shard\(|distribute_(?:module|tensor)\(|import_module|runpy|exec\(|ProcessGroup"
 )
 #: A module that runs other files, which may make a group.
-_IMPORTED_MAKER = lazy_pattern(r"\brunpy\b|\bimport_module\b")
+_IMPORTED_MAKER = re.compile(r"\brunpy\b|\bimport_module\b")
 #: Questions about the group, and blocks that may swallow its absence.
-_ASKS = lazy_pattern(r"\bis_initialized\b|\bsuppress\(")
+_ASKS = re.compile(r"\bis_initialized\b|\bsuppress\(")
 #: An import alone makes nothing.
-_IMPORTS = lazy_pattern(r"^[ \t]*(?:from|import)[ \t].*$", re.MULTILINE)
+_IMPORTS = re.compile(r"^[ \t]*(?:from|import)[ \t].*$", re.MULTILINE)
 _NEEDING = frozenset(
     ("get_rank", "get_world_size", "barrier", "all_reduce", "all_gather", "broadcast", "reduce", "new_group")
 )

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim
 from preflight.sources.python.module import Module, last
 
 _OPTIMIZERS = ("DistributedOptimizer", "DistributedGradientTape", "DistributedAdasumOptimizer", "DistributedTrainer")
 #: Calls that give all ranks the same initial weights; elastic states do it on synchronisation.
-_BROADCAST = lazy_pattern(
+_BROADCAST = re.compile(
     r"broadcast_(?:parameters|variables|global_variables|object|optimizer_state)|[Bb]roadcastGlobalVariables\w*"
     r"|BroadcastParameters|(?:Torch|TensorFlow|TensorFlowKeras|Object)?(?:Keras)?State\(|elastic\.run|hvd\.broadcast\("
 )
 #: What keeps and restores the state of an elastic training.
-_ELASTIC = lazy_pattern(r"elastic\.run|(?:Torch|TensorFlow|TensorFlowKeras|Object|Keras)State\(|elastic\.\w*State")
+_ELASTIC = re.compile(r"elastic\.run|(?:Torch|TensorFlow|TensorFlowKeras|Object|Keras)State\(|elastic\.\w*State")
 
 
 def claims(module: Module) -> Iterator[Claim]:

@@ -6,7 +6,6 @@ import ast
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim, Known, Value, alternatives, lift
 from preflight.model.job.value import Plain
 from preflight.sources.python.defaults import constant_of
@@ -15,17 +14,17 @@ from preflight.sources.python.outline import dotted
 
 _WRAPPER = "DistributedDataParallel"
 #: Any of these words shows that something else assigns GPUs to ranks.
-_OTHER_CHOICE = lazy_pattern(
+_OTHER_CHOICE = re.compile(
     r"CUDA_VISIBLE_DEVICES|set_visible_devices|visible_device_list|device_mesh|accelerat|fabric|deepspeed|lightning",
     re.IGNORECASE,
 )
 #: Any of these words shows that the script assigns GPUs to ranks, where it uses the default one.
-_GPU_SELECTION_WORDS = lazy_pattern(
+_GPU_SELECTION_WORDS = re.compile(
     r"set_device|LOCAL_RANK|local_rank|device_ids|cuda:\{|cuda:%|device_count|get_device|local_world|current_device"
     r"|local_process|SLURM_LOCALID|device_id\b",
     re.IGNORECASE,
 )
-_RANKS = lazy_pattern(
+_RANKS = re.compile(
     r"init_process_group\(|hvd\.init\(|horovod|fleet\.init\(|init_parallel_env\(|prepare_context\(|[\"']nccl2[\"']"
 )
 #: Position of the device among the arguments, by the last name of the call.
@@ -34,11 +33,11 @@ _FIRST_GPU = frozenset(("cuda:0", "gpu:0"))
 #: Devices that are not the choice of a GPU.
 _NO_GPU = frozenset(("cuda", "gpu", "cpu"))
 #: Conditions that only ask whether there is a GPU.
-_HAS_GPU = lazy_pattern(
+_HAS_GPU = re.compile(
     r"[\w.]*(?:is_available|is_compiled_with_cuda)\(\)|(?:\w+\.)?(?:use_?)?(?:gpu|cuda)", re.IGNORECASE
 )
 #: Names in an expression that may be a device; any other argument of `to` is a type or a tensor.
-_DEVICE_NAME = lazy_pattern(r"dev|gpu|rank|place|local|cuda|ctx", re.IGNORECASE)
+_DEVICE_NAME = re.compile(r"dev|gpu|rank|place|local|cuda|ctx", re.IGNORECASE)
 
 
 def claims(module: Module) -> Iterator[Claim]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import textwrap
 import warnings
 from typing import Any
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.base import SourceFile
 
 #: Lines that IPython reads itself: `!pip install`, `%cd src`, `%%bash`.
-_MAGIC = lazy_pattern(r"\s*[!%?]")
+_MAGIC = re.compile(r"\s*[!%?]")
 _MAX_LINES = 50_000
 
 

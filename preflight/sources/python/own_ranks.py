@@ -11,11 +11,11 @@ lightning/pytorch/trainer/trainer.py and lightning/fabric/fabric.py (2.6); ray/t
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim, Known, Launch, Scope, Strength, Unresolved, Value, alternatives, as_int
 from preflight.model.job.symbols import Symbol
 from preflight.sources.python import entry
@@ -66,7 +66,7 @@ _SUBMITIT = (
     _Size("tasks_per_node", "tasks_per_node"),
     _Size("gpus_per_node", "gpus_per_node"),
 )
-_RELEVANT = lazy_pattern(r"spawn|start_processes|detectron2|lightning|submitit|ScalingConfig|notebook_launcher")
+_RELEVANT = re.compile(r"spawn|start_processes|detectron2|lightning|submitit|ScalingConfig|notebook_launcher")
 
 
 def launches(module: Module) -> Iterator[OwnLaunch]:

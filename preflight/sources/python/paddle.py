@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim, Known, Relation, Strength, Unresolved, Value, alternatives, lift
 from preflight.model.job.value import Plain
 from preflight.sources.python import imports, paddle_feeds, paddle_fluid, paddle_layers, paddle_static, paddle_strategy
@@ -22,7 +22,7 @@ _SUBJECTS = (
 _NO_FLEET = frozenset(
     ("PIL", "cv2", "matplotlib", "numpy", "paddle", "pandas", "scipy", "sklearn", "tqdm", "visualdl", "yaml")
 )
-_OF_PADDLE = lazy_pattern(r"\b(?:paddle|fluid|fleet)\b")
+_OF_PADDLE = re.compile(r"\b(?:paddle|fluid|fleet)\b")
 
 
 def claims(module: Module) -> Iterator[Claim]:

@@ -6,20 +6,19 @@ import ast
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim, Known
 from preflight.sources.python.attributes import enclosing
 from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.python.outline import dotted
 
 #: Variables that differ from trainer to trainer, by their last name.
-_RANK = lazy_pattern(
+_RANK = re.compile(
     r"(?:trainer|worker|proc|process|global|local|dist|node)?_?(?:rank|rank_id|id|index|idx)|worker_index|get_rank"
 )
-_RANKED = lazy_pattern(r"trainer|worker|rank|proc|node")
-_STARTUP = lazy_pattern(r"start_?up|init_prog", re.IGNORECASE)
-_EVALUATED = lazy_pattern(r"test|eval|infer|valid|pred", re.IGNORECASE)
-_DIVIDING = lazy_pattern(
+_RANKED = re.compile(r"trainer|worker|rank|proc|node")
+_STARTUP = re.compile(r"start_?up|init_prog", re.IGNORECASE)
+_EVALUATED = re.compile(r"test|eval|infer|valid|pred", re.IGNORECASE)
+_DIVIDING = re.compile(
     r"get_file_shard|split_files|worker_index|worker_num|trainer_id|trainer_num|trainers_num|TRAINER_ID|cluster_files"
 )
 

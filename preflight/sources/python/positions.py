@@ -7,13 +7,13 @@ at line feeds only. This module converts between the two.
 from __future__ import annotations
 
 import ast
+import re
 from bisect import bisect_right
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.spans import MAX_SNIPPET_LENGTH, Span
 
-_LINE_FEED = lazy_pattern(r"\n")
-_LINE_END = lazy_pattern(r"\r\n|\r|\n")
+_LINE_FEED = re.compile(r"\n")
+_LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 class Positions:

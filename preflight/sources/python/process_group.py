@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from preflight._util.hostnames import split_endpoint
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim, Known, Relation, Unresolved, Value, alternatives, lift, one_of
 from preflight.model.job.value import Plain
 from preflight.sources.python.executing_ranks import ranks_of
@@ -31,7 +31,7 @@ _PROCESS_GROUP_STARTERS = (
     "fully_shard",
 )
 #: A script that queries these expects that a launcher may have started it.
-_LAUNCHED = lazy_pattern(r"LOCAL_RANK|WORLD_SIZE|TORCHELASTIC|is_torchelastic_launched|local_rank")
+_LAUNCHED = re.compile(r"LOCAL_RANK|WORLD_SIZE|TORCHELASTIC|is_torchelastic_launched|local_rank")
 _TIMEDELTA = ("days", "seconds", "microseconds", "milliseconds", "minutes", "hours", "weeks")
 _SECONDS = {
     "days": 86400.0,

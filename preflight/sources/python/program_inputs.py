@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import WHOLE_JOB
 from preflight.sources.base import SourceFile, Tree
 from preflight.sources.python.module import Module, argument, last, value_of
@@ -19,7 +19,7 @@ from preflight.sources.python.outline import dotted
 from preflight.sources.python.python_source import parse
 
 #: Programs without one of these words have no inputs that are read here.
-_INPUT_WORDS = lazy_pattern(
+_INPUT_WORDS = re.compile(
     r"init_(?:process_group|rpc)\s*\([^)]*(?:rank|world_size|init_method)|RoleMaker\s*\(|distributed\.initialize\s*\("
     r"|environ\[[\"'](?:MASTER_|RANK|WORLD_SIZE|NODE_RANK)[^\]]*\]\s*=|DataLoader\s*\([^)]*batch_size"
 )

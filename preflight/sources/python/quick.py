@@ -7,12 +7,11 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.redaction import scrub
 from preflight._util.spans import MAX_SNIPPET_LENGTH, Span
 
 #: The text between brackets is bounded, so that an unclosed bracket costs little.
-_STATEMENT = lazy_pattern(
+_STATEMENT = re.compile(
     r"^[ \t]*(?P<said>from[ \t]+(?P<package>[.\w]+)[ \t]+import[ \t]*(?:\([^()]{0,4000}\)|(?:[^\n;#()\\]|\\\n){1,2000})"
     r"|import[ \t]+(?:[^\n;#()\\]|\\\n){1,2000})",
     re.MULTILINE,

@@ -10,7 +10,6 @@ import ast
 import enum
 import re
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.python.module import Module, argument, value_of
 from preflight.sources.python.outline import Function, end_of
 
@@ -29,37 +28,37 @@ class RankSet(enum.Enum):
 
 #: Definitions are followed to this depth.
 _MAX_DEPTH = 5
-_RANK = lazy_pattern(
+_RANK = re.compile(
     # Anchored, because a search would begin anew at every character of a long name.
     r"\A(?:(?:get_|_)*(?:(?:global|local|world|proc|process|my|this|cur|current|worker|dist|ddp|distributed|mpi|hvd|comm"
     r"|env|torch|gpu|slurm|trainer)_?)*rank_?(?:id|idx)?_?|(?:local_)?process_index|SLURM_(?:PROCID|LOCALID)|procid"
     r"|trainer_id|worker_index|(?:OMPI_COMM_WORLD|PMI|MV2_COMM_WORLD)_(?:LOCAL_)?RANK)",
     re.IGNORECASE,
 )
-_LOCAL_RANK = lazy_pattern(r"local_?(?:rank|process_index)|SLURM_LOCALID", re.IGNORECASE)
-_NODE_RANK = lazy_pattern(r"(?:node|machine|group)_?(?:rank|id)|SLURM_NODEID", re.IGNORECASE)
-_FIRST = lazy_pattern(
+_LOCAL_RANK = re.compile(r"local_?(?:rank|process_index)|SLURM_LOCALID", re.IGNORECASE)
+_NODE_RANK = re.compile(r"(?:node|machine|group)_?(?:rank|id)|SLURM_NODEID", re.IGNORECASE)
+_FIRST = re.compile(
     r"_*(?:is|on|am)_?(?:(?:main|master|primary|chief|root|leader)(?:_?(?:process|rank|worker|proc|node))?"
     r"|rank_?(?:0|zero)|world_process_zero|global_zero|first_(?:rank|process|worker))"
     r"|(?:main|master|primary|chief)_(?:process|rank|worker|proc)",
     re.IGNORECASE,
 )
-_LOCAL_FIRST = lazy_pattern(
+_LOCAL_FIRST = re.compile(
     r"_*(?:is_)?local_(?:main|master|primary|first)(?:_process|_rank)?|_*is_local_(?:process_zero|rank_?(?:0|zero))",
     re.IGNORECASE,
 )
 #: A rank of another kind in a comparison.
-_OTHER_RANKS = lazy_pattern(
+_OTHER_RANKS = re.compile(
     r"rank|SLURM_NODEID|(?:node|machine|group|process|worker)_?(?:id|index)|procid|gpu|device|local", re.IGNORECASE
 )
 #: Whether there are several ranks at all, which is the same for each of them.
-_IS_DISTRIBUTED = lazy_pattern(
+_IS_DISTRIBUTED = re.compile(
     r"(?:is_|use_|multiprocessing_)?(?:dist|distributed|ddp|fsdp|multi_gpu)(?:_run|_training|_mode)?|is_initialized"
     r"|is_dist_avail_and_initialized|is_available|is_distributed",
     re.IGNORECASE,
 )
 #: Words in a condition that may denote a rank in an unknown way.
-_RANK_WORDS = lazy_pattern(
+_RANK_WORDS = re.compile(
     r"rank|main|master|primary|zero|leader|chief|proc|first|dist|local|gpu|device|root|worker|node|host|world|save|log",
     re.IGNORECASE,
 )
@@ -83,7 +82,7 @@ ORDER = (
 
 
 #: Words of a condition that asks how the model is divided among ranks.
-_DIVIDES = lazy_pattern(r"distributed_type|deepspeed|fsdp|zero_?stage|shard", re.IGNORECASE)
+_DIVIDES = re.compile(r"distributed_type|deepspeed|fsdp|zero_?stage|shard", re.IGNORECASE)
 
 
 def ranks_where_true(module: Module, test: ast.expr, depth: int = 0) -> RankSet:

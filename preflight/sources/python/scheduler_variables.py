@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim
 from preflight.sources.python.module import Module
 from preflight.sources.python.rank_conditions import variable_read
 
-_SCHEDULER = lazy_pattern(r"SLURM_[A-Z0-9_]+|SLURMD_[A-Z0-9_]+|OMPI_[A-Z0-9_]+|PBS_[A-Z0-9_]+|LSB_[A-Z0-9_]+")
+_SCHEDULER = re.compile(r"SLURM_[A-Z0-9_]+|SLURMD_[A-Z0-9_]+|OMPI_[A-Z0-9_]+|PBS_[A-Z0-9_]+|LSB_[A-Z0-9_]+")
 
 
 def claims(module: Module) -> Iterator[Claim]:

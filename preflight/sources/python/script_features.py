@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePosixPath
 
 from preflight._util.budget import spend
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim, Known, alternatives
 from preflight.sources.python.collectives import is_collective
 from preflight.sources.python.executing_ranks import ranks_of
@@ -36,18 +35,18 @@ _PASSED_ON = frozenset(
     ("shuffle", "decode", "to_tuple", "map", "filter", "with_format", "batched", "map_tuple", "select_columns", "take")
 )
 _WRAPPERS = ("DistributedDataParallel", "DataParallel")
-_OPTIMIZER = lazy_pattern(r"(?:\w*Adam\w*|SGD|Momentum|Lion|Adagrad|RMSprop|Adafactor|LAMB|Lamb|Muon)(?:8bit)?")
+_OPTIMIZER = re.compile(r"(?:\w*Adam\w*|SGD|Momentum|Lion|Adagrad|RMSprop|Adafactor|LAMB|Lamb|Muon)(?:8bit)?")
 #: Base classes of models that use no layer themselves.
 _MODULE_BASES = frozenset(("Module", "Layer", "LightningModule"))
 _HALF = frozenset(("torch.float16", "torch.half", "float16", "fp16"))
 #: A layer with parameters, by the last name of the call that makes it.
-_LAYER = lazy_pattern(
+_LAYER = re.compile(
     r"Linear|Conv[123][dD](?:Transpose)?|Embedding|LSTM|GRU|LayerNorm|BatchNorm[123]?[dD]?|Transformer\w+"
 )
 #: Code that reaches layers without naming them.
-_UNNAMED_ACCESS = lazy_pattern(r"getattr\(|children\(|_modules|modules\(|sublayers\(|__dict__|named_parameters\(")
+_UNNAMED_ACCESS = re.compile(r"getattr\(|children\(|_modules|modules\(|sublayers\(|__dict__|named_parameters\(")
 #: Settings of DDP that spare it the search for unused parameters, made after its constructor.
-_STATIC = lazy_pattern(r"_set_static_graph|_params_and_buffers_to_ignore")
+_STATIC = re.compile(r"_set_static_graph|_params_and_buffers_to_ignore")
 #: Attributes of a module that change none of its layers.
 _HARMLESS = frozenset(
     (
@@ -63,18 +62,16 @@ _HARMLESS = frozenset(
         "train",
     )
 )
-_BUFFERS = lazy_pattern(
-    r"BatchNorm|InstanceNorm|register_buffer|resnet|ResNet|mobilenet|efficientnet|densenet|vgg16_bn"
-)
+_BUFFERS = re.compile(r"BatchNorm|InstanceNorm|register_buffer|resnet|ResNet|mobilenet|efficientnet|densenet|vgg16_bn")
 #: A policy that gives the adapters units of their own.
-_NAMES_ADAPTERS = lazy_pattern(r"lora|peft|adapter", re.IGNORECASE)
-_USES_CUDA = lazy_pattern(r"torch\.cuda\.(?!is_available|device_count|is_initialized|amp|get_arch|FloatTensor)\w+")
+_NAMES_ADAPTERS = re.compile(r"lora|peft|adapter", re.IGNORECASE)
+_USES_CUDA = re.compile(r"torch\.cuda\.(?!is_available|device_count|is_initialized|amp|get_arch|FloatTensor)\w+")
 _FIRST_RANKS = (RankSet.FIRST, RankSet.LOCAL_FIRST)
 _OTHER_RANKS = (RankSet.OTHERS, RankSet.LOCAL_OTHERS)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _SPAWNING = (Known("spawn"), Known("forkserver"))
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
-_AGREED = lazy_pattern(r"reduce|gather|broadcast|sync|mean_across|average_over", re.IGNORECASE)
+_AGREED = re.compile(r"reduce|gather|broadcast|sync|mean_across|average_over", re.IGNORECASE)
 #: Functions that call functions are followed to this depth.
 _MAX_DEPTH = 4
 

@@ -10,12 +10,11 @@ import ast
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim
 from preflight.sources.python.module import Module, last
 
-_RANK = lazy_pattern(r"(?:^|_)rank(?:$|_)|^(?:rank|RANK)$|rank$", re.IGNORECASE)
-_FIRST = lazy_pattern(r"is_(?:main|master|rank_?0|rank_?zero|local_main|world_process_zero|first)\w*", re.IGNORECASE)
+_RANK = re.compile(r"(?:^|_)rank(?:$|_)|^(?:rank|RANK)$|rank$", re.IGNORECASE)
+_FIRST = re.compile(r"is_(?:main|master|rank_?0|rank_?zero|local_main|world_process_zero|first)\w*", re.IGNORECASE)
 #: Statements that are examined between the two barriers of one rank's work.
 _MAX_STATEMENTS = 200
 _CONTEXTS = {
@@ -26,7 +25,7 @@ _CONTEXTS = {
 }
 _BARRIERS = {"barrier", "wait_for_everyone", "broadcast", "broadcast_object_list", "monitored_barrier"}
 #: Calls that take minutes to hours: downloads, unpacking, tokenizing, building indices.
-_LONG = lazy_pattern(
+_LONG = re.compile(
     r"(?:snapshot_|hf_hub_|url|_)?download\w*|urlretrieve|load_dataset|map|extractall|pre_?process(?:_data\w*|ing\w*)?"
     r"|tokeni[sz]e(?:_\w+)?|prepare_data\w*|process_data\w*|build_(?:index|vocab|dataset)\w*|convert_\w+",
 )

@@ -11,35 +11,34 @@ import ast
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim, Known, Unresolved
 from preflight.sources.python.module import Module, argument, last
 from preflight.sources.python.outline import Function, dotted, end_of
 from preflight.sources.python.rank_conditions import RankSet, is_rank, ranks_where_true
 
-_RANKS = lazy_pattern(
+_RANKS = re.compile(
     r"world|size|ranks?$|replicas?|num_(?:rank|proc|shard|gpu|worker|part|trainer)\w*|n_?(?:rank|proc|gpu)s?",
     re.IGNORECASE,
 )
 #: Words that show that the shares are made equal.
-_EQUALIZING_WORDS = lazy_pattern(
+_EQUALIZING_WORDS = re.compile(
     r"pad|total_size|drop_last|drop_remainder|repeat|cycle|extend|wrap|even|truncat|tile|Join\b|join\(|% ?len\("
     r"|\+=? *[\w.]+\[ *:",
     re.IGNORECASE,
 )
 #: Work in which ranks do not wait for each other.
-_UNSYNCHRONIZED_WORK = lazy_pattern(
+_UNSYNCHRONIZED_WORK = re.compile(
     r"eval|valid|test|infer|predict|generat|preprocess|tokeni|extract|download|convert|encode|compute|annotat|upload",
     re.IGNORECASE,
 )
 #: Work that is divided by a loader.
-_SHARING = lazy_pattern(r"sampl|shard|share|split|partition|dataset|loader|indices|batch", re.IGNORECASE)
-_STRIDING = lazy_pattern(r"[sS]ampler|[sS]hard")
-_STREAMING = lazy_pattern(r"streaming\s*=\s*True")
+_SHARING = re.compile(r"sampl|shard|share|split|partition|dataset|loader|indices|batch", re.IGNORECASE)
+_STRIDING = re.compile(r"[sS]ampler|[sS]hard")
+_STREAMING = re.compile(r"streaming\s*=\s*True")
 #: Wrappers whose backward pass waits for all ranks.
-_WAITING = lazy_pattern(r"DistributedDataParallel|FullyShardedDataParallel|fully_shard\(")
+_WAITING = re.compile(r"DistributedDataParallel|FullyShardedDataParallel|fully_shard\(")
 #: Words that show that the ranks end at the same step.
-_ENDING_TOGETHER = lazy_pattern(
+_ENDING_TOGETHER = re.compile(
     r"\bJoin\b|\.join\(|islice|\.take\(|max_steps|num_steps|total_steps|StopIteration|repeat|cycle|all_reduce|all_gather"
     r"|\bbreak\b|range\(\w*steps"
 )
@@ -49,7 +48,7 @@ _STEPS = frozenset(("backward", "train_batch", "run"))
 _MAX_LENGTH = 400
 
 
-_DIVIDES = lazy_pattern(r"//|% ?\w|ceil\(|rank\s*:\s*:|range\([^)\n]*rank|_split\(")
+_DIVIDES = re.compile(r"//|% ?\w|ceil\(|rank\s*:\s*:|range\([^)\n]*rank|_split\(")
 
 
 def claims(module: Module) -> Iterator[Claim]:

@@ -6,23 +6,22 @@ import ast
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim
 from preflight.sources.python.executing_ranks import ranks_of
 from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.python.outline import dotted
 from preflight.sources.python.rank_conditions import RankSet
 
-_DISTRIBUTED = lazy_pattern(
+_DISTRIBUTED = re.compile(
     r"DistributedDataParallel|FullyShardedDataParallel|fully_shard|init_process_group|horovod|init_parallel_env"
 )
-_RANK_WORDS = lazy_pattern(r"\b(?:\w+_)?rank\b", re.IGNORECASE)
+_RANK_WORDS = re.compile(r"\b(?:\w+_)?rank\b", re.IGNORECASE)
 #: Names in a path that make it different on every rank.
-_OWN_PATH = lazy_pattern(
+_OWN_PATH = re.compile(
     r"rank|proc|worker|shard|pid|uuid|mkdtemp|mkstemp|TemporaryDirectory|local|device", re.IGNORECASE
 )
 #: Calls after which every rank is certainly past what it did before; also others that may wait inside.
-_WAITING = lazy_pattern(
+_WAITING = re.compile(
     r"barrier|wait|sync|reduce|broadcast|gather|scatter|all_to_all|fit|train|save|load_checkpoint|destroy_process_group",
     re.IGNORECASE,
 )

@@ -8,27 +8,27 @@ from __future__ import annotations
 
 import ast
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Known, OneOf, Unresolved
 from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.shell.shell_document import Alt, FileText, Hole, Lit, Piece, Place, Text
 
 #: Scripts that start no programs, or have no word that starts ranks, are not examined.
-_STARTS = lazy_pattern(
+_STARTS = re.compile(
     r"subprocess|os\.(?:system|popen|exec|spawn)|\bPopen\(|\bcheck_call\("
     r"|\b(?:run|exec|execute|call|launch|start|sh|shell)_?(?:cmd|command|shell|bash)s?\("
 )
-_LAUNCHES = lazy_pattern(
+_LAUNCHES = re.compile(
     r"torchrun|torch\.distributed\.(?:run|launch)|deepspeed|accelerate|mpirun|mpiexec|srun|sbatch|fleetrun|horovodrun"
     r"|paddle\.distributed\.launch|\brank\b|\.sh\b"
 )
 _PROCESSES = frozenset(("run", "Popen", "call", "check_call", "check_output"))
 _SHELL_CALLS = frozenset(("os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"))
 #: A function of another module that runs the command line it is given, by its name.
-_RUNS_COMMAND = lazy_pattern(r"(?:run|exec|execute|call|launch|start|sh|shell)_?(?:cmd|command|shell|bash)s?$")
+_RUNS_COMMAND = re.compile(r"(?:run|exec|execute|call|launch|start|sh|shell)_?(?:cmd|command|shell|bash)s?$")
 _EXECS = frozenset(("os.execvp", "os.execv", "os.execve", "os.execvpe", "os.spawnvp"))
 #: Runs of one loop, and calls of one script, that are followed.
 _MAX_ITERATIONS = 16
@@ -418,5 +418,5 @@ class TextBuilder:
         return found
 
 
-_FIELD = lazy_pattern(r"\{(\w*)\}")
-_BLANKS = lazy_pattern(r"\s+")
+_FIELD = re.compile(r"\{(\w*)\}")
+_BLANKS = re.compile(r"\s+")

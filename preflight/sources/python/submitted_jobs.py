@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import ast
 import posixpath
+import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim, Known, Plain, Unresolved, Value, as_int, lift
 from preflight.model.job.symbols import Symbol
 from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.python.started_commands import StartedCommand, TextBuilder
 from preflight.sources.shell.shell_document import FileText, Hole, Lit, Piece, Place, Text
 
-_RELEVANT = lazy_pattern(r"\binstance_count\b")
+_RELEVANT = re.compile(r"\binstance_count\b")
 #: The estimators of frameworks; their script runs in the folder `source_dir`.
 _ESTIMATORS = ("PyTorch", "TensorFlow", "HuggingFace", "MXNet", "Estimator")
 _TORCH: Mapping[str, Symbol] = {
@@ -57,7 +57,7 @@ _GPUS = {
 }
 _ONE_GPU = ("p2", "p3", "g4dn", "g5", "g6", "g6e")
 _MAX_PARAMETERS = 200
-_INPUT = lazy_pattern(r"\$\{\{\s*(?:inputs\.(\w+)|[\w.]{1,100})\s*\}\}")
+_INPUT = re.compile(r"\$\{\{\s*(?:inputs\.(\w+)|[\w.]{1,100})\s*\}\}")
 
 
 class SubmittedJob(NamedTuple):

@@ -7,10 +7,10 @@ lightning/fabric/connector.py and pytorch/trainer/connectors/accelerator_connect
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Plain, Relation, Unresolved, Value, alternatives, lift
 from preflight.model.job.quantities import SECTION, SETTING_PREFIX
@@ -29,7 +29,7 @@ _READ_ELSEWHERE = frozenset(
     ]
 )
 #: Words that show that a script trains with Accelerate, or with a trainer that uses it.
-_TRAINS = lazy_pattern(r"\b(?:Trainer|\w+Trainer|Accelerator|TrainingArguments|\w+TrainingArguments)\(")
+_TRAINS = re.compile(r"\b(?:Trainer|\w+Trainer|Accelerator|TrainingArguments|\w+TrainingArguments)\(")
 _TRAINING_ARGUMENTS = tuple(
     f"transformers.{name}"
     for name in ("TrainingArguments", "training_args.TrainingArguments", "Seq2SeqTrainingArguments")
@@ -59,7 +59,7 @@ _LIGHTNING_ROOTS = ("lightning", "pytorch_lightning", "lightning_fabric")
 _LIGHTNING = {"Trainer": "lightning", "Fabric": "lightning_fabric"}
 _SIZES = {"num_nodes": "nodes", "devices": "processes_per_node"}
 #: Strategies given as objects: `FSDPStrategy(...)`.
-_STRATEGY = lazy_pattern(r"(DeepSpeed|FSDP|ModelParallel|DDP)\w*Strategy")
+_STRATEGY = re.compile(r"(DeepSpeed|FSDP|ModelParallel|DDP)\w*Strategy")
 
 
 def claims(module: Module) -> Iterator[Claim]:

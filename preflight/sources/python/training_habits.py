@@ -6,16 +6,15 @@ import ast
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim
 from preflight.sources.python.module import Module, argument, last
 from preflight.sources.python.outline import dotted, end_of
 
-_SAVING = lazy_pattern(
+_SAVING = re.compile(
     r"save\w*|\w*_save|\w*checkpoint\w*|dump|\w*ckpt\w*|export\w*|upload\w*|commit|write_model", re.IGNORECASE
 )
 #: Words of libraries and callbacks that save by themselves.
-_SAVES_ITSELF = lazy_pattern(
+_SAVES_ITSELF = re.compile(
     r"Trainer\b|callbacks?|[cC]heckpoint(?:er|Manager|Callback)|[lL]ightning|Snapshot|elastic|orbax"
 )
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)

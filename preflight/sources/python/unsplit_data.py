@@ -6,27 +6,26 @@ import ast
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim
 from preflight.sources.python.module import Module, argument, is_none, value_of
 from preflight.sources.python.outline import end_of
 
 #: Words that show that the script itself trains one model on several ranks, without a library that divides the data.
-_DISTRIBUTED = lazy_pattern(
+_DISTRIBUTED = re.compile(
     r"DistributedDataParallel\b|hvd\.DistributedOptimizer|fully_shard\(|FullyShardedDataParallel\b|paddle\.DataParallel\b"
 )
-_DIVIDING_WORDS = lazy_pattern(
+_DIVIDING_WORDS = re.compile(
     r"accelerat|lightning|Trainer\b|fabric|deepspeed|prepare_data_loader|DistributedSampler|ParallelBatchSampler|webdataset"
     r"|BatchSampler|[sS]ampler\s*=|num_replicas|\.shard\(|split_dataset_by_node|num_shards|colossalai|mosaicml|StreamingDataset"
     r"|\[rank::|rank(?:\(\))?\s*::|::\s*(?:\w+\.)*(?:get_)?world|nodesplitter|split_by_node|composer|ray\.train|parallel_state|tensor_parallel|pipeline_parallel|device_mesh|DeviceMesh|parallelize_",
 )
 #: An import alone divides nothing. A library that may divide is recognised by its import.
-_UNUSED = lazy_pattern(r"^[ \t]*from[ \t]+torch[\w.]*[ \t]+import[ \t].*$", re.MULTILINE)
-_SHARED = lazy_pattern(
+_UNUSED = re.compile(r"^[ \t]*from[ \t]+torch[\w.]*[ \t]+import[ \t].*$", re.MULTILINE)
+_SHARED = re.compile(
     r"worker_info|rank|world|shard|split|islice|num_workers|process_index|num_replicas|partition|nodesplitter|hvd\.",
     re.IGNORECASE,
 )
-_EVALUATION = lazy_pattern(r"val|test|eval|dev|infer|predict", re.IGNORECASE)
+_EVALUATION = re.compile(r"val|test|eval|dev|infer|predict", re.IGNORECASE)
 _PADDLE_LOADERS = ("paddle.io.DataLoader", "paddle.fluid.io.DataLoader")
 _LOADERS = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader", "DataLoader", "data.DataLoader")
 

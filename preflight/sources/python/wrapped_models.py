@@ -16,7 +16,6 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from preflight._util.budget import spend
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim, Known
 from preflight.sources.python.module import Module, argument, value_of
 from preflight.sources.python.outline import Function, dotted
@@ -45,20 +44,20 @@ _OF_WRAPPERS = frozenset(
 )  # fmt: skip
 _WRAPPERS = ("DistributedDataParallel", "DataParallel")
 #: Branches that a run with several ranks takes.
-_DISTRIBUTED = lazy_pattern(
+_DISTRIBUTED = re.compile(
     r"[\w.]*?(?:dist|ddp|world_?size|n_?gpus?|num_gpus|device_count|rank|multi_?gpu|is_initialized)"
     r"[\w.\[\]\"'()]*(?: *(?:> *[01]|>= *2|!= *-?1))?"
     # Some rank is the first.
     r"|[\w.]*rank(?:\(\))? *== *0",
 )
 #: Branches that a run with one rank, or with another wrapper, takes.
-_ALONE = lazy_pattern(
+_ALONE = re.compile(
     r"\bnot\b(?! (?:in|None)\b)[^&]*?(?:dist|ddp|world|gpu|rank|parallel|wrap|launch|device_count|is_initialized)"
     r"|== *-?1\b|<= *1\b|< *2\b|is None\b|num_processes|use_distributed|distributed_type"
 )
 #: Questions about whether a model is wrapped.
-_ASKS = lazy_pattern(r"hasattr\(|getattr\(|isinstance\(|\bunwrap|\.module\b|type\(|\btry\b")
-_MODEL = lazy_pattern(r"model|net|unet|vae|encoder|decoder|generator|discriminator|policy|actor|critic|student|teacher")
+_ASKS = re.compile(r"hasattr\(|getattr\(|isinstance\(|\bunwrap|\.module\b|type\(|\btry\b")
+_MODEL = re.compile(r"model|net|unet|vae|encoder|decoder|generator|discriminator|policy|actor|critic|student|teacher")
 #: Functions and calls of one script that are joined with other files.
 _MAX_JOINED = 40
 

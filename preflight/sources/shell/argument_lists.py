@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.shell.read_builtins import lines_of
 from preflight.sources.shell.shell_document import Lit, Piece, Place, Text, cover
 from preflight.sources.shell.words import Field, Part, hole, is_count, literal, split_fields
@@ -28,7 +27,7 @@ _PARALLEL_VALUED = (
     " --sshdelay --header --limit --nice"
 )
 _SOURCES = {":::": False, ":::+": False, "::::": True, "::::+": True}
-_PLACEHOLDER = lazy_pattern(r"\{(?:(\d{1,2})?(\.|/{1,2}|/\.)?|#|%)\}")
+_PLACEHOLDER = re.compile(r"\{(?:(\d{1,2})?(\.|/{1,2}|/\.)?|#|%)\}")
 _DELIMITERS = {"\\n": "\n", "\\t": "\t", "\\0": "\0"}
 
 

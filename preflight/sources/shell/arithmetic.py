@@ -7,19 +7,18 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.shell.abstract_machine import Machine
 from preflight.sources.shell.lookup import look_up
 from preflight.sources.shell.shell_document import Place, Text
 from preflight.sources.shell.state import Kind, Slot, State
 from preflight.sources.shell.words import computed_text, hole, is_count, is_empty, possible_texts, reasons
 
-_TOKEN = lazy_pattern(
+_TOKEN = re.compile(
     r"\s*(?:(\$\{?\w+\}?|[A-Za-z_]\w*(?:\[\w+\])?)|(\d+#\w+|0[xX][0-9A-Fa-f]+|\d+)"
     r"|(\*\*|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%<>!~&|^?:()]))"
 )
-_ASSIGN = lazy_pattern(r"\s*([A-Za-z_]\w*)\s*(\*\*|<<|>>|[-+*/%&|^])?=(?!=)\s*(.+)", re.DOTALL)
-_COUNT = lazy_pattern(r"\s*(?:([A-Za-z_]\w*)\s*(\+\+|--)|(\+\+|--)\s*([A-Za-z_]\w*))\s*")
+_ASSIGN = re.compile(r"\s*([A-Za-z_]\w*)\s*(\*\*|<<|>>|[-+*/%&|^])?=(?!=)\s*(.+)", re.DOTALL)
+_COUNT = re.compile(r"\s*(?:([A-Za-z_]\w*)\s*(\+\+|--)|(\+\+|--)\s*([A-Za-z_]\w*))\s*")
 _MAX_LENGTH = 500
 _MAX_COMBINATIONS = 64
 _MAX_DEPTH = 16

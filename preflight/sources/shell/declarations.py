@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.shell import arithmetic
 from preflight.sources.shell.abstract_machine import Machine
 from preflight.sources.shell.expansion import expand_text, expand_words
@@ -18,9 +17,9 @@ from preflight.sources.shell.words import Field, hole, known, known_strings, lim
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_KEYED = lazy_pattern(r"\[([^\]\s]+)\]=(.*)", re.DOTALL)
-_NAME = lazy_pattern(r"[A-Za-z_]\w*")
-_ASSIGNED = lazy_pattern(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
+_KEYED = re.compile(r"\[([^\]\s]+)\]=(.*)", re.DOTALL)
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 MAX_ELEMENTS = 2_000
 
 

@@ -10,7 +10,6 @@ import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Known, NoteKind, OneOf, Unresolved
 from preflight.sources.base import Command, Script, SourceFile, Tree, Variable, Word
 from preflight.sources.given_variables import given_variables
@@ -25,9 +24,9 @@ from preflight.sources.shell.words import Field, hole, literal
 
 #: Longer files are not launch scripts; characters after this are not read.
 MAX_SCRIPT_LENGTH = 400_000
-_TEMPLATE = lazy_pattern(r"\{\{[^\n]{0,200}?\}\}|\{%[^\n]{0,200}?%\}|<%[^\n]{0,200}?%>")
+_TEMPLATE = re.compile(r"\{\{[^\n]{0,200}?\}\}|\{%[^\n]{0,200}?%\}|<%[^\n]{0,200}?%>")
 #: Headers of other schedulers, whose scripts also run on the first node of an allocation.
-_OTHER_BATCH = lazy_pattern(r"^#(?:PBS|BSUB|COBALT)[ \t]+-", re.MULTILINE)
+_OTHER_BATCH = re.compile(r"^#(?:PBS|BSUB|COBALT)[ \t]+-", re.MULTILINE)
 _HEAD = 20_000
 
 

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job.symbols import ALLOCATED_HOSTS, Symbol
 from preflight.sources.base import FROM_CALLER, UnknownKind, UnknownOrigin
 from preflight.sources.given_variables import assume_not_set
@@ -55,9 +54,9 @@ EXPANSIONS = frozenset(
     ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion", "process_substitution")
 )
 _NESTED = EXPANSIONS | {"string", "raw_string", "ansi_c_string", "translated_string", "concatenation"}
-_RANGE = lazy_pattern(r"\{(-?\d{1,9})\.\.(-?\d{1,9})(?:\.\.(-?\d{1,9}))?\}")
-_LIST = lazy_pattern(r"\{([^{}\s]*,[^{}\s]*)\}")
-_ANSI = lazy_pattern(r"\\(n|t|r|a|b|e|E|f|v|\\|'|\"|\?|x[0-9A-Fa-f]{1,2}|[0-7]{1,3})", re.DOTALL)
+_RANGE = re.compile(r"\{(-?\d{1,9})\.\.(-?\d{1,9})(?:\.\.(-?\d{1,9}))?\}")
+_LIST = re.compile(r"\{([^{}\s]*,[^{}\s]*)\}")
+_ANSI = re.compile(r"\\(n|t|r|a|b|e|E|f|v|\\|'|\"|\?|x[0-9A-Fa-f]{1,2}|[0-7]{1,3})", re.DOTALL)
 _ANSI_NAMES = {
     "n": "\n",
     "t": "\t",
@@ -69,7 +68,7 @@ _ANSI_NAMES = {
     "f": "\f",
     "v": "\v",
 }
-_LIST_NAME = lazy_pattern(r"ARG|OPT|FLAG|EXTRA|CMD|PARAM|CONFIG\b|LAUNCH|[@*]", re.IGNORECASE)
+_LIST_NAME = re.compile(r"ARG|OPT|FLAG|EXTRA|CMD|PARAM|CONFIG\b|LAUNCH|[@*]", re.IGNORECASE)
 #: Characters that a backslash makes literal in double quotes and in here-documents.
 _IN_QUOTES = '$`"\\\n'
 _IN_HEREDOC = "$`\\\n"

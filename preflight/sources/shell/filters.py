@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job.symbols import Symbol
 from preflight.sources.shell.words import is_count
 
-_FIRST_LINE = lazy_pattern(r"(-n ?1|-1|--lines=1|-n1)$")
-_AWK_FIELD = lazy_pattern(r"\{ *print +\$(\d{1,2}|NF) *;? *\}")
-_AWK_FIRST = lazy_pattern(r"NR *== *1( *\{ *print( +\$[01])? *;? *\})?|\{ *print +\$1 *;? *exit *;? *\}")
-_SED_SIMPLE = lazy_pattern(r"s([/|,#])([\w .:=-]+)\1([\w .:=-]*)\1(g?)")
+_FIRST_LINE = re.compile(r"(-n ?1|-1|--lines=1|-n1)$")
+_AWK_FIELD = re.compile(r"\{ *print +\$(\d{1,2}|NF) *;? *\}")
+_AWK_FIRST = re.compile(r"NR *== *1( *\{ *print( +\$[01])? *;? *\})?|\{ *print +\$1 *;? *exit *;? *\}")
+_SED_SIMPLE = re.compile(r"s([/|,#])([\w .:=-]+)\1([\w .:=-]*)\1(g?)")
 _LINE_FILTERS = frozenset(
     ("sort", "uniq", "tr", "sed", "grep", "xargs", "cat", "tee", "awk", "cut", "paste", "nl", "rev")
 )

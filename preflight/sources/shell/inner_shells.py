@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.shell.lookup import MPI_ALTERNATIVES
 from preflight.sources.shell.shell_document import Lit, Place, Text
 from preflight.sources.shell.words import Field, literal, skip_characters, written_path
@@ -94,10 +93,10 @@ WRAPPERS = RUNS_ELSEWHERE | frozenset(
         "hydra",
     )
 )
-_PROGRAMS = lazy_pattern(
+_PROGRAMS = re.compile(
     r"(python[\d.]*|torchrun|deepspeed|accelerate|paddle\w*|fleetrun|horovodrun|colossalai|composer|pytest|julia|perl)$"
 )
-_SCRIPT = lazy_pattern(r"[^=]*\.(sh|bash|slurm|sbatch|slrm|ksh|run|pbs|qsub|job|sub)$")
+_SCRIPT = re.compile(r"[^=]*\.(sh|bash|slurm|sbatch|slrm|ksh|run|pbs|qsub|job|sub)$")
 _SSH_VALUES = frozenset("BbcDEeFIiJLlmOopQRSWw")
 #: Programs that run a command on many hosts, each with its options that take a value.
 _MULTI_HOST = {

@@ -6,17 +6,17 @@ separately, with the final variables of the rest of the script.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.shell.shell_document import Document
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
 #: A launcher where a command may begin, after assignments and programs that start others.
-_LAUNCH = lazy_pattern(
+_LAUNCH = re.compile(
     r"(?:^|[;&|(]|\b(?:srun|mpirun|mpiexec|exec|nohup|time|env|timeout|singularity|apptainer|docker|ssh)\b[^#]*)\s*"
     r"(?:[A-Za-z_]\w*=\S*\s+)*(?:\S*/)?"
     r"(?:torchrun|deepspeed|accelerate\s+launch|fleetrun|horovodrun|srun\s|mpirun\s|mpiexec\s"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.shell.shell_document import Document, Place
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_HEAD = lazy_pattern(r"([#!]?)([A-Za-z_]\w*|\d+|[@*#?$!0-])(\[)?")
-_OPERATOR = lazy_pattern(r":[-=?+]|[-=?+]|##?|%%?|//|/#|/%|/|\^\^?|,,?|@[A-Za-z]|:")
+_HEAD = re.compile(r"([#!]?)([A-Za-z_]\w*|\d+|[@*#?$!0-])(\[)?")
+_OPERATOR = re.compile(r":[-=?+]|[-=?+]|##?|%%?|//|/#|/%|/|\^\^?|,,?|@[A-Za-z]|:")
 
 
 @dataclass(frozen=True, slots=True)

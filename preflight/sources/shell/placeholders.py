@@ -6,16 +6,16 @@ rest of the script. Each placeholder is an unknown piece of text instead.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.shell.shell_document import Document, FileText, Hole, Lit, Piece, Place, Text
 
-_PLACEHOLDER = lazy_pattern(r"(?<![<>\w&$(])<([A-Za-z](?:[\w .,:/|'()-]*[\w.')])?)>(?=[\s\"';,:./)\\]|$)")
+_PLACEHOLDER = re.compile(r"(?<![<>\w&$(])<([A-Za-z](?:[\w .,:/|'()-]*[\w.')])?)>(?=[\s\"';,:./)\\]|$)")
 #: Characters that a redirection cannot follow: `NAME=<value>`, `host:<port>`.
 _INSIDE_A_WORD = frozenset("=:/@,+-")
 #: Text that only a placeholder contains: several words, or a name in capitals or with hyphens.
-_NOT_A_FILE = lazy_pattern(r"[ A-Z_|']|\w-\w")
+_NOT_A_FILE = re.compile(r"[ A-Z_|']|\w-\w")
 #: Placeholders in one file that are read as such.
 _MAX_PIECES = 200
 

@@ -6,9 +6,7 @@ import posixpath
 import re
 from collections.abc import Callable, Sequence
 
-from preflight._util.lazy_regex import lazy_pattern
-
-_CONVERSION = lazy_pattern(r"%(%|0?\d{0,3}[sd])")
+_CONVERSION = re.compile(r"%(%|0?\d{0,3}[sd])")
 _MAX_SEQUENCE = 2_000
 
 #: Programs that print a changed form of a given path.

@@ -6,11 +6,11 @@ and its options are a different number of words in each branch, so the command i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.shell.abstract_machine import Machine
 from preflight.sources.shell.shell_document import Alt, Document, Lit, Text
 from preflight.sources.shell.state import Kind, Slot, State
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MAX_CHOICES = 6
 #: Words at the start of a command that are searched for its program: `srun --label $LAUNCHER train.py`.
 _MAX_WORDS = 4
-_LAUNCHER = lazy_pattern(
+_LAUNCHER = re.compile(
     r"(?:\S*/)?(?:python[\d.]*|torchrun|torchx|deepspeed|accelerate|srun|mpirun|mpiexec\S*|horovodrun|fleetrun|paddle"
     r"|colossalai|composer|ray|uv|conda|numactl|env|nohup|sudo|singularity|apptainer|docker|bash|sh|jsrun|fabric)\s"
 )

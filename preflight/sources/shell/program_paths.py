@@ -9,13 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.base import UnknownKind, UnknownOrigin
 from preflight.sources.shell.shell_document import Hole, Place, Text
 from preflight.sources.shell.words import Field, hole, literal
 
 #: Python code that prints the path of a torch launcher: `torch.distributed.run.__file__`, or a composed path.
-_LAUNCHER_CODE = lazy_pattern(r"torch\b.*\bdistributed\b.*\b(launch|run)\b", re.DOTALL)
+_LAUNCHER_CODE = re.compile(r"torch\b.*\bdistributed\b.*\b(launch|run)\b", re.DOTALL)
 _MAX_WORDS = 12
 
 

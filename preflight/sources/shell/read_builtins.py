@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.shell.shell_document import Lit, Piece, Place, Text, cover
 from preflight.sources.shell.state import Kind, Slot, State
 from preflight.sources.shell.words import Field, Part, hole, known, split_fields
 
-_NAME = lazy_pattern(r"[A-Za-z_]\w*")
+_NAME = re.compile(r"[A-Za-z_]\w*")
 #: Options that take a word; source: the manual of bash 5.2.
 _VALUED = {"read": frozenset("adinNptu"), "mapfile": frozenset("dnOsuCc"), "readarray": frozenset("dnOsuCc")}
 #: Lines of a text that are read.

@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from preflight._util.budget import note_skipped
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.base import Directive
 from preflight.sources.shell.shell_document import GAP, Document
 from preflight.sources.shell.words import is_count, spelling_of
 
-_DIRECTIVE = lazy_pattern(r"#SBATCH(?=[ \t]|$)")
-_TOKEN = lazy_pattern(r"""(?:[^\s'"#]|'[^'\n]*'|"[^"\n]*"|(?<=\S)#)+""")
+_DIRECTIVE = re.compile(r"#SBATCH(?=[ \t]|$)")
+_TOKEN = re.compile(r"""(?:[^\s'"#]|'[^'\n]*'|"[^"\n]*"|(?<=\S)#)+""")
 _BARE_LONG = frozenset(
     (
         "contiguous",
@@ -71,9 +70,9 @@ LONG_NAMES = {
 }
 #: Words that separate the parts of a heterogeneous job.
 _HETEROGENEOUS = frozenset(("hetjob", "packjob", ":"))
-_PLACEHOLDER = lazy_pattern(r"[{}<>$\ue000]|%\w+%")
+_PLACEHOLDER = re.compile(r"[{}<>$\ue000]|%\w+%")
 _MAX_DIRECTIVES = 300
-_COUNT = lazy_pattern(r"(\d{1,7})([kKmM]?)")
+_COUNT = re.compile(r"(\d{1,7})([kKmM]?)")
 
 
 def directives(document: Document) -> tuple[Directive, ...]:

@@ -6,22 +6,21 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim, Known, Places, Reference, Scope, Strength, Unresolved
 from preflight.sources.base import Script, SourceFile
 
 #: `export NCCL_IB-DISABLE=1`: a letter, then an intended name with a character that no name may contain.
-_EXPORTED = lazy_pattern(
+_EXPORTED = re.compile(
     r"^[ \t]*export[ \t]+(?P<assignment>"
     r"(?P<name>[A-Za-z_$][\w${}]{0,60}[-.][\w.${}-]{0,60})=(?P<value>[^\s;&|]{0,80}))",
     re.MULTILINE,
 )
 #: The beginning of a here-document, whose content is not run.
-_HEREDOC = lazy_pattern(r"<<-?[ \t]*[\"']?([A-Za-z_]\w*)[\"']?")
-_READ = lazy_pattern(r"\$\{?(SLURM_[A-Z0-9_]+)")
+_HEREDOC = re.compile(r"<<-?[ \t]*[\"']?([A-Za-z_]\w*)[\"']?")
+_READ = re.compile(r"\$\{?(SLURM_[A-Z0-9_]+)")
 # The lookbehind comes second, so that the search jumps from one `SLURM_` to the next.
-_ASSIGNED = lazy_pattern(r"SLURM_(?<![\w$]SLURM_)[A-Z0-9_]+(?=\+?=)")
-_READ_OR_UNSET = lazy_pattern(r"\b(?:read|unset)\s+(?:-\w+\s+)*(SLURM_[A-Z0-9_]+)")
+_ASSIGNED = re.compile(r"SLURM_(?<![\w$]SLURM_)[A-Z0-9_]+(?=\+?=)")
+_READ_OR_UNSET = re.compile(r"\b(?:read|unset)\s+(?:-\w+\s+)*(SLURM_[A-Z0-9_]+)")
 
 
 def rejected_exports(file: SourceFile, scope: Scope) -> Iterator[Claim]:
@@ -40,7 +39,7 @@ def rejected_exports(file: SourceFile, scope: Scope) -> Iterator[Claim]:
 
 
 #: `export NAME=value` on a line of its own, with a constant value.
-_CONSTANT = lazy_pattern(r"export[ \t]+(?P<name>[A-Za-z_]\w*)=(?P<value>[^\s;&|$`()]+)[ \t]*(?:#.*)?")
+_CONSTANT = re.compile(r"export[ \t]+(?P<name>[A-Za-z_]\w*)=(?P<value>[^\s;&|$`()]+)[ \t]*(?:#.*)?")
 
 
 def overwritten_exports(file: SourceFile, scope: Scope) -> Iterator[Claim]:

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.spans import MAX_SNIPPET_LENGTH
 from preflight.model.job import Span
 from preflight.sources.base import UnknownOrigin
@@ -21,9 +20,9 @@ from preflight.sources.base import UnknownOrigin
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
-_NOT_ASCII = lazy_pattern(r"[^\x00-\x7f]")
-_LEAD = lazy_pattern(r"(?:[ \t\n]|\\\n)*")
-_PLAIN = lazy_pattern(r"""[A-Za-z0-9_./:=,+@%-]+|"[^"\\$`{\n]{1,1000}"|'[^'\\{\n]{1,1000}'""")
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+_LEAD = re.compile(r"(?:[ \t\n]|\\\n)*")
+_PLAIN = re.compile(r"""[A-Za-z0-9_./:=,+@%-]+|"[^"\\$`{\n]{1,1000}"|'[^'\\{\n]{1,1000}'""")
 #: Represents an unknown part in the text of a document; one per part.
 GAP = "\ue000"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import WHOLE_JOB, Launch, Note, NoteDetail, NoteKind, Scope, Span
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.formats.claim_redaction import secrets_of, without_secrets
@@ -15,12 +14,12 @@ _SUFFIXES = (
     *(".sh", ".bash", ".ksh", ".zsh", ".sbatch", ".slurm", ".slrm", ".job", ".sub"),
     *(".pbs", ".qsub", ".lsf", ".bsub", ".sge", ".cobalt"),
 )
-_SHEBANG = lazy_pattern(r"#!\s*\S*(/|\s)(env\s+(-S\s+)?)?(ba|da|z|k)?sh\b")
-_HETEROGENEOUS = lazy_pattern(r"^#SBATCH[ \t]+(hetjob|packjob)\b", re.MULTILINE)
+_SHEBANG = re.compile(r"#!\s*\S*(/|\s)(env\s+(-S\s+)?)?(ba|da|z|k)?sh\b")
+_HETEROGENEOUS = re.compile(r"^#SBATCH[ \t]+(hetjob|packjob)\b", re.MULTILINE)
 _HEAD = 4096
 #: A script without any of these words launches nothing: programs that start ranks or containers, batch headers, and
 #: communication settings that other scripts may source.
-_LAUNCHING = lazy_pattern(
+_LAUNCHING = re.compile(
     r"python|torch|deepspeed|ds_ssh|paddle|fleet|accelerate|srun|sbatch|mpi|horovod|\bray\b|composer|lightning|tensorflow"
     r"|llamafactory|axolotl|colossalai|primus-cli|xtuner|msrun|litgpt|erniekit|bpslaunch|\buv[ \t]+run\b"
     r"|\b(?:lmf|trl|tune|swift|megatron|sky|dstack|mcli|nemo|flux)[ \t]"
@@ -30,12 +29,12 @@ _LAUNCHING = lazy_pattern(
     r"|^[ \t]*\$\{?\w{1,60}\}?[ \t][^\n]{0,200}\.py\b",
     re.MULTILINE,
 )
-_SCRIPT_NAMES = lazy_pattern(r"[\w.+-]+")
+_SCRIPT_NAMES = re.compile(r"[\w.+-]+")
 
 #: Ends of a launch line at which a carriage return does no harm.
-_HARMLESS_RETURN = lazy_pattern(r"#|[&;][ \t]*\r$|[ \t=]-?\d{1,18}(?:\.\d{0,18})?(?:[eE][-+]?\d{1,3})?[ \t]*\r$")
+_HARMLESS_RETURN = re.compile(r"#|[&;][ \t]*\r$|[ \t=]-?\d{1,18}(?:\.\d{0,18})?(?:[eE][-+]?\d{1,3})?[ \t]*\r$")
 #: A line whose last word is the value of an option: the program starts, and handles the value itself.
-_VALUE_LAST = lazy_pattern(r"[ \t]--?[A-Za-z][\w.-]{0,100}(?:=|[ \t]+)[^\s\\-][^\s\\]{0,500}[ \t]*\r$")
+_VALUE_LAST = re.compile(r"[ \t]--?[A-Za-z][\w.-]{0,100}(?:=|[ \t]+)[^\s\\-][^\s\\]{0,500}[ \t]*\r$")
 
 
 class ShellSource:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from preflight._util.budget import note_skipped
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import NoteKind
 from preflight.model.job.value import MAX_ALTERNATIVES
 from preflight.sources.base import SUBMITTERS, Command, SourceFile, Variable
@@ -408,7 +407,7 @@ def _run_case(machine: Machine, state: State, document: Document, node: Node) ->
 
 
 #: `srun --export=NAME=value`.
-_EXPORTED = lazy_pattern(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_EXPORTED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 #: Shells started inside each other.
 MAX_NESTED_SHELLS = 5
 _MAX_NODES = 20_000
@@ -684,20 +683,20 @@ def _descendants(node: Node) -> Iterable[Node]:
     note_skipped(f"a loop has more than {_MAX_NODES} syntax nodes; the variables that its end changes were not read")
 
 
-_NAME = lazy_pattern(r"[A-Za-z_]\w*")
-_LINE_END = lazy_pattern(r"(?<!\\)\n")
-_ALIAS = lazy_pattern(r"([\w-]+)=")
-_ASSIGNED = lazy_pattern(r"[A-Za-z_]\w*=")
-_ENVIRONMENT_SETUP = lazy_pattern(
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_LINE_END = re.compile(r"(?<!\\)\n")
+_ALIAS = re.compile(r"([\w-]+)=")
+_ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
+_ENVIRONMENT_SETUP = re.compile(
     r"(module|ml|spack|conda|mamba|micromamba|source|\.)\s+(load|add|use|swap|purge|activate)\b"
     r"|ml\s+\S|(source|\.)\s+\S*(activate|conda\.sh|setvars\.sh|modules?(\.sh)?|lmod\S*|spack\S*)(\s|$)"
     r"|eval\s.*(conda|mamba|modulecmd)"
 )
 #: Recursive calls of one function.
 MAX_CALLS = 8
-_WORDS = lazy_pattern(r"[\w.:-]+")
+_WORDS = re.compile(r"[\w.:-]+")
 #: What a function contains that may start ranks.
-_STARTS_PYTHON = lazy_pattern(r"python|torchrun|deepspeed|accelerate|mpirun|srun|fleetrun|paddle")
+_STARTS_PYTHON = re.compile(r"python|torchrun|deepspeed|accelerate|mpirun|srun|fleetrun|paddle")
 
 
 def _run_command(machine: Machine, state: State, document: Document, node: Node, redirects: Sequence[Node]) -> Result:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from preflight._util.budget import note_skipped
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Known, OneOf, Unresolved, Value
 from preflight.model.job.symbols import Symbol, symbols_in
 from preflight.model.job.value import MAX_ALTERNATIVES
@@ -21,8 +20,8 @@ MAX_VALUE_LENGTH = 200_000
 MAX_DEPTH = 8
 #: Pieces of one value.
 MAX_PIECES = 2_000
-_WORD = lazy_pattern(r"[^ \t\n]+")
-_BLANK = lazy_pattern(r"[ \t\n]")
+_WORD = re.compile(r"[^ \t\n]+")
+_BLANK = re.compile(r"[ \t\n]")
 
 
 @dataclass(slots=True, unsafe_hash=True)

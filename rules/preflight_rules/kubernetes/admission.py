@@ -16,8 +16,12 @@ from preflight_rules.helpers import distinct, quoted
     severity=Severity.ERROR,
     profile="gate",
     evidence=(
-        "https://kubernetes.io/docs/reference/using-api/api-concepts/#field-validation",
+        (
+            'Kubernetes documentation, "Field validation"',
+            "https://kubernetes.io/docs/reference/using-api/api-concepts/#field-validation",
+        ),
         "https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#validation",
+        "definitions of 26 releases of nine operators",
     ),
 )
 def manifest_refused(job: Job) -> Iterator[Verdict]:
@@ -42,9 +46,6 @@ def manifest_refused(job: Job) -> Iterator[Verdict]:
         Checks that only an operator's webhook makes are not covered. A field that some releases accept is a warning
         that names them. In the templates of a chart
         it is a warning, because a chart may have branches for several releases.
-
-    Evidence:
-        Kubernetes documentation, "Field validation"; definitions of 26 releases of nine operators.
     """
     schemas = distinct(job.about("manifest_schema"))
     for claim in distinct(job.about("manifest_refused")):

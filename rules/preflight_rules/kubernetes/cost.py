@@ -19,8 +19,14 @@ from preflight_rules.kubernetes.workloads import Role, Workload, workloads
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
-        "https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/mpi/",
-        "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/config.html",
+        (
+            "Kubeflow documentation, MPIJob",
+            "https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/mpi/",
+        ),
+        (
+            "Ray documentation, KubeRay configuration",
+            "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/config.html",
+        ),
     ),
 )
 def gpus_on_pod_that_trains_nothing(job: Job) -> Iterator[Verdict]:
@@ -42,9 +48,6 @@ def gpus_on_pod_that_trains_nothing(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         mpirun that starts ranks on the launcher's own host (an mpirun with -H localhost) is not recognised.
-
-    Evidence:
-        Kubeflow documentation, MPIJob; Ray documentation, KubeRay configuration.
     """
     applicable = False
     for workload in workloads(job):
@@ -83,7 +86,13 @@ def _runs_no_rank(workload: Workload, role: Role) -> bool:
     "gpus-beside-cpu-backend",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("https://docs.pytorch.org/docs/stable/distributed.html#backends", "kubeflow/pytorch-operator#258"),
+    evidence=(
+        (
+            'PyTorch documentation, torch.distributed, "Which backend to use?"',
+            "https://docs.pytorch.org/docs/stable/distributed.html#backends",
+        ),
+        "kubeflow/pytorch-operator#258",
+    ),
 )
 def gpus_beside_cpu_backend(job: Job) -> Iterator[Verdict]:
     """Pods request GPUs, but the launch line uses a CPU backend.
@@ -103,9 +112,6 @@ def gpus_beside_cpu_backend(job: Job) -> Iterator[Verdict]:
     Known limits:
         A script that uses gloo beside nccl on purpose (for objects, for barriers) passes it in code, which is not
         checked here.
-
-    Evidence:
-        PyTorch documentation, torch.distributed, "Which backend to use?".
     """
     applicable = False
     for workload in workloads(job):
@@ -160,7 +166,13 @@ def _plain_backend(job: Job, scope: Scope) -> str:
     "KUB020",
     "ray-announces-more-gpus-than-pod",
     severity=Severity.WARNING,
-    evidence=("https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/config.html", "gpustack/gpustack#5509"),
+    evidence=(
+        (
+            "Ray documentation, KubeRay configuration",
+            "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/config.html",
+        ),
+        "gpustack/gpustack#5509",
+    ),
 )
 def ray_announces_more_gpus_than_pod(job: Job) -> Iterator[Verdict]:
     """A Ray node announces more GPUs than its pod has.
@@ -180,9 +192,6 @@ def ray_announces_more_gpus_than_pod(job: Job) -> Iterator[Verdict]:
     Known limits:
         Fewer than the limit is allowed: some GPUs may be kept for something else. Without any limit it is a hint,
         because a test may pretend to have GPUs.
-
-    Evidence:
-        Ray documentation, KubeRay configuration; gpustack/gpustack#5509.
     """
     applicable = False
     for workload in workloads(job):

@@ -21,7 +21,12 @@ _ONE_MASTER = frozenset(("PyTorchJob", "XGBoostJob"))
     "several-masters",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/",),
+    evidence=(
+        (
+            "Kubeflow documentation of PyTorchJob (one master, which is rank 0)",
+            "https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/",
+        ),
+    ),
 )
 def several_masters(job: Job) -> Iterator[Verdict]:
     """A job requests more than one master.
@@ -40,9 +45,6 @@ def several_masters(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         None known.
-
-    Evidence:
-        Kubeflow documentation of PyTorchJob (one master, which is rank 0).
     """
     applicable = False
     for workload in workloads(job):
@@ -71,7 +73,7 @@ def several_masters(job: Job) -> Iterator[Verdict]:
     "gpus-differ-between-roles",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("huggingface/accelerate#2335", "NVIDIA/aicr#1858"),
+    evidence=(("machines with different numbers of GPUs hang", "huggingface/accelerate#2335"), "NVIDIA/aicr#1858"),
 )
 def gpus_differ_between_roles(job: Job) -> Iterator[Verdict]:
     """The master and the workers of one job hold different numbers of GPUs.
@@ -91,9 +93,6 @@ def gpus_differ_between_roles(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A job whose roles do different work on purpose is reported too.
-
-    Evidence:
-        huggingface/accelerate#2335 (machines with different numbers of GPUs hang), NVIDIA/aicr#1858.
     """
     applicable = False
     for workload in workloads(job):

@@ -39,9 +39,6 @@ def pods_not_gang_scheduled(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         An operator can be started with gang scheduling for all its jobs, which no manifest shows: therefore a hint.
-
-    Evidence:
-        kubeflow/trainer#165, kubeflow/pytorch-operator#186, kubernetes-sigs/kueue#2796.
     """
     applicable = False
     for workload in workloads(job):
@@ -89,7 +86,14 @@ def certainly_alone(value: object) -> bool:
     "gang-larger-than-job",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("https://volcano.sh/en/docs/vcjob/", "kubernetes-sigs/kueue#2796"),
+    evidence=(
+        (
+            'Volcano documentation, "VolcanoJob", and its admission webhook ("job '
+            "'minAvailable' should not be greater than total replicas in tasks\")",
+            "https://volcano.sh/en/docs/vcjob/",
+        ),
+        "kubernetes-sigs/kueue#2796",
+    ),
 )
 def gang_larger_than_job(job: Job) -> Iterator[Verdict]:
     """A gang waits for more pods than the job has.
@@ -109,10 +113,6 @@ def gang_larger_than_job(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A separate PodGroup is not matched with its pods.
-
-    Evidence:
-        Volcano documentation, "VolcanoJob", and its admission webhook ("job 'minAvailable' should not be greater than
-        total replicas in tasks").
     """
     applicable = False
     for workload in workloads(job):
@@ -143,7 +143,7 @@ def gang_larger_than_job(job: Job) -> Iterator[Verdict]:
     "KUB007",
     "gang-waits-for-ordered-start",
     severity=Severity.WARNING,
-    evidence=("volcano-sh/volcano#1959",),
+    evidence=(("confirmed there by a maintainer", "volcano-sh/volcano#1959"),),
 )
 def gang_waits_for_ordered_start(job: Job) -> Iterator[Verdict]:
     """A gang waits for all pods of a job whose roles start one after another.
@@ -166,9 +166,6 @@ def gang_waits_for_ordered_start(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Whether kubedl's ordered start is switched off for the whole operator cannot be seen in a manifest.
-
-    Evidence:
-        volcano-sh/volcano#1959 (confirmed there by a maintainer).
     """
     applicable = False
     for workload in workloads(job):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Unresolved
 from preflight.model.job.value import numbers, texts
@@ -14,13 +13,13 @@ from preflight_rules.helpers import certainly_several, placed, quoted, undecided
 from preflight_rules.kubernetes.workloads import Workload, workloads
 
 #: Labels of spot and preemptible nodes.
-_SPOT = lazy_pattern(
+_SPOT = re.compile(
     r"cloud\.google\.com/gke-(?:spot|preemptible|provisioning)=(?:true|spot)|eks\.amazonaws\.com/capacityType=SPOT"
     r"|karpenter\.sh/capacity-type=spot|kubernetes\.azure\.com/scalesetpriority=spot|(?:.*/)?(?:lifecycle|capacity)=.*spot"
     r"|(?:.*/)?(?:spot|preemptible)=true",
     re.IGNORECASE,
 )
-_RESUMES = lazy_pattern(r"resume|checkpoint|ckpt|save|restore|load|snapshot|output[_-]dir", re.IGNORECASE)
+_RESUMES = re.compile(r"resume|checkpoint|ckpt|save|restore|load|snapshot|output[_-]dir", re.IGNORECASE)
 _ALLOWED = frozenset(("Never", "OnFailure"))
 
 
@@ -30,7 +29,12 @@ _ALLOWED = frozenset(("Never", "OnFailure"))
     severity=Severity.ERROR,
     fix="unsafe",
     profile="gate",
-    evidence=("https://kubernetes.io/docs/concepts/workloads/controllers/job/",),
+    evidence=(
+        (
+            'Kubernetes documentation, "Jobs" ("Only a RestartPolicy equal to Never or OnFailure is allowed")',
+            "https://kubernetes.io/docs/concepts/workloads/controllers/job/",
+        ),
+    ),
 )
 def job_restart_policy_rejected(job: Job) -> Iterator[Verdict]:
     """A Job's pods have a restart policy that Kubernetes rejects.
@@ -49,9 +53,6 @@ def job_restart_policy_rejected(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A missing policy may come from an overlay or a template, so it is a warning.
-
-    Evidence:
-        Kubernetes documentation, "Jobs" ("Only a RestartPolicy equal to Never or OnFailure is allowed").
     """
     applicable = False
     for workload in workloads(job):
@@ -93,7 +94,12 @@ def job_restart_policy_rejected(job: Job) -> Iterator[Verdict]:
     "completion-index-without-indexed-mode",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("https://kubernetes.io/docs/tasks/job/indexed-parallel-processing-static/",),
+    evidence=(
+        (
+            'Kubernetes documentation, "Indexed Job for parallel processing with static work assignment"',
+            "https://kubernetes.io/docs/tasks/job/indexed-parallel-processing-static/",
+        ),
+    ),
 )
 def completion_index_without_indexed_mode(job: Job) -> Iterator[Verdict]:
     """A Job's ranks use a completion index that its pods do not have.
@@ -113,9 +119,6 @@ def completion_index_without_indexed_mode(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only launch lines in the manifest are judged.
-
-    Evidence:
-        Kubernetes documentation, "Indexed Job for parallel processing with static work assignment".
     """
     applicable = False
     for workload in workloads(job):
@@ -152,7 +155,12 @@ def _uses_index(job: Job, launch: str) -> Claim | None:
     "single-node-volume-on-several-pods",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("https://kubernetes.io/docs/concepts/storage/persistent-volumes/#access-modes",),
+    evidence=(
+        (
+            'Kubernetes documentation, "Persistent volumes: access modes"',
+            "https://kubernetes.io/docs/concepts/storage/persistent-volumes/#access-modes",
+        ),
+    ),
 )
 def single_node_volume_on_several_pods(job: Job) -> Iterator[Verdict]:
     """Several pods of one job mount a volume that only one node or one pod may mount.
@@ -173,9 +181,6 @@ def single_node_volume_on_several_pods(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Pods that all fit on one node can share a ReadWriteOnce volume.
-
-    Evidence:
-        Kubernetes documentation, "Persistent volumes: access modes".
     """
     applicable = False
     modes = {
@@ -218,8 +223,8 @@ def single_node_volume_on_several_pods(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
-        "https://cloud.google.com/kubernetes-engine/docs/concepts/spot-vms",
-        "https://docs.pytorch.org/docs/stable/elastic/run.html",
+        ('GKE documentation, "Spot VMs"', "https://cloud.google.com/kubernetes-engine/docs/concepts/spot-vms"),
+        ('torchrun documentation ("checkpoint")', "https://docs.pytorch.org/docs/stable/elastic/run.html"),
     ),
 )
 def preemptible_nodes_without_resume(job: Job) -> Iterator[Verdict]:
@@ -242,9 +247,6 @@ def preemptible_nodes_without_resume(job: Job) -> Iterator[Verdict]:
     Known limits:
         A script may save and resume with no argument at all: a warning of medium confidence, a hint where the
         command line is not seen.
-
-    Evidence:
-        GKE documentation, "Spot VMs"; torchrun documentation ("checkpoint").
     """
     applicable = False
     for workload in workloads(job):

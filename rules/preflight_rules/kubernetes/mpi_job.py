@@ -45,9 +45,6 @@ def mpi_slots_exceed_worker(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A rank that needs less than one core is not recognized.
-
-    Evidence:
-        kubeflow/mpi-operator#318.
     """
     applicable = False
     for workload in workloads(job):
@@ -87,7 +84,13 @@ def _most(claims: tuple[Claim, ...]) -> float:
     "KUB004",
     "mpi-ranks-unlike-slots",
     severity=Severity.WARNING,
-    evidence=("kubeflow/mpi-operator#318", "https://docs.open-mpi.org/en/v5.0.x/launching-apps/scheduling.html"),
+    evidence=(
+        "kubeflow/mpi-operator#318",
+        (
+            'Open MPI documentation, "Scheduling processes across hosts"',
+            "https://docs.open-mpi.org/en/v5.0.x/launching-apps/scheduling.html",
+        ),
+    ),
 )
 def mpi_ranks_unlike_slots(job: Job) -> Iterator[Verdict]:
     """mpirun starts more ranks than an MPIJob has slots, or so few that some workers get none.
@@ -109,9 +112,6 @@ def mpi_ranks_unlike_slots(job: Job) -> Iterator[Verdict]:
     Known limits:
         Nothing is reported where options of mpirun place the ranks (--map-by, -N, --oversubscribe), and where the
         launcher itself is a worker.
-
-    Evidence:
-        kubeflow/mpi-operator#318; Open MPI documentation, "Scheduling processes across hosts".
     """
     applicable = False
     for workload in workloads(job):

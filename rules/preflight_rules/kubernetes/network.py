@@ -51,9 +51,6 @@ def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
         The annotation on the job itself is not counted, because the operators do not pass it on to the pods. Only the
         cluster shows whether the namespace has injection: hence a warning of medium confidence, and none where the
         manifest names no namespace.
-
-    Evidence:
-        kubeflow/pytorch-operator#258, kubeflow/trainer#1636, canonical/bundle-kubeflow#610.
     """
     applicable = False
     for workload in workloads(job):
@@ -108,7 +105,12 @@ _LOCKING = frozenset(("IPC_LOCK", "CAP_IPC_LOCK", "SYS_RESOURCE", "ALL", "privil
     "rdma-device-without-locked-memory",
     severity=Severity.INFO,
     confidence=Confidence.MEDIUM,
-    evidence=("Mellanox/k8s-rdma-shared-dev-plugin#20", "NVIDIA/nccl-tests#206", "openucx/ucx#8229"),
+    evidence=(
+        "Mellanox/k8s-rdma-shared-dev-plugin#20",
+        "NVIDIA/nccl-tests#206",
+        "openucx/ucx#8229",
+        "Documentation of k8s-rdma-shared-dev-plugin",
+    ),
 )
 def rdma_device_without_locked_memory(job: Job) -> Iterator[Verdict]:
     """A pod requests an RDMA device but may not lock memory.
@@ -130,9 +132,6 @@ def rdma_device_without_locked_memory(job: Job) -> Iterator[Verdict]:
         A runtime started without a limit of locked memory, as containerd usually is, needs no capability; hence
         information only. EFA devices are left out, because
         their nodes are set up so.
-
-    Evidence:
-        Documentation of k8s-rdma-shared-dev-plugin; NVIDIA/nccl-tests#206, openucx/ucx#8229.
     """
     applicable = False
     for workload in workloads(job):
@@ -163,7 +162,13 @@ def rdma_device_without_locked_memory(job: Job) -> Iterator[Verdict]:
     "KUB018",
     "rdma-device-requested-and-unused",
     severity=Severity.WARNING,
-    evidence=("areal-project/AReaL#639", "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"),
+    evidence=(
+        "areal-project/AReaL#639",
+        (
+            "NCCL documentation, environment variables",
+            "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
+        ),
+    ),
 )
 def rdma_device_requested_and_unused(job: Job) -> Iterator[Verdict]:
     """A pod requests an RDMA device, but a variable keeps NCCL from using it.
@@ -183,9 +188,6 @@ def rdma_device_requested_and_unused(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Variables that the image sets are not seen.
-
-    Evidence:
-        areal-project/AReaL#639; NCCL documentation, environment variables.
     """
     applicable = False
     for workload in workloads(job):
@@ -253,9 +255,6 @@ def rdma_devices_mounted_beside_plugin(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A privileged pod that needs every adapter is reported too; it can drop the resource request instead.
-
-    Evidence:
-        aws-samples/aws-do-eks#63.
     """
     applicable = False
     reported: set[Span] = set()
@@ -301,8 +300,11 @@ _NEEDS_DEVICE = {
     confidence=Confidence.MEDIUM,
     evidence=(
         "aws/sagemaker-hyperpod-cli#306",
-        "https://docs.aws.amazon.com/eks/latest/userguide/node-efa.html",
-        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
+        (
+            "EKS user guide, Run machine learning training with EFA",
+            "https://docs.aws.amazon.com/eks/latest/userguide/node-efa.html",
+        ),
+        ("NCCL documentation of NCCL_NET", "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"),
     ),
 )
 def rdma_set_up_and_not_requested(job: Job) -> Iterator[Verdict]:
@@ -324,10 +326,6 @@ def rdma_set_up_and_not_requested(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         An admission webhook, or a claim of dynamic resource allocation, may add the device.
-
-    Evidence:
-        aws/sagemaker-hyperpod-cli#306; EKS user guide, Run machine learning training with EFA; NCCL documentation of
-        NCCL_NET.
     """
     applicable = False
     for workload in workloads(job):

@@ -24,7 +24,11 @@ _INSTANCE_LABELS = ("node.kubernetes.io/instance-type=", "beta.kubernetes.io/ins
     "pod-larger-than-instance",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("ray-project/ray#47792", "https://kubernetes.io/docs/reference/labels-annotations-taints/"),
+    evidence=(
+        ("a bundle that fits no node waits forever", "ray-project/ray#47792"),
+        "https://kubernetes.io/docs/reference/labels-annotations-taints/",
+        "the clouds' lists of machine types",
+    ),
 )
 def pod_larger_than_instance(job: Job) -> Iterator[Verdict]:
     """A pod requests more GPUs than its machine type has.
@@ -45,9 +49,6 @@ def pod_larger_than_instance(job: Job) -> Iterator[Verdict]:
     Known limits:
         Time-slicing announces more GPUs than there are; MIG instances are not counted. Types that are not in the table
         are left alone.
-
-    Evidence:
-        ray-project/ray#47792 (a bundle that fits no node waits forever); the clouds' lists of machine types.
     """
     applicable = False
     for workload in workloads(job):
@@ -92,7 +93,10 @@ def _sizes(claim: Claim) -> tuple[int, ...]:
     "KUB023",
     "job-larger-than-quota",
     severity=Severity.WARNING,
-    evidence=("kubernetes-sigs/kueue#2796", "https://kubernetes.io/docs/concepts/policy/resource-quotas/"),
+    evidence=(
+        "kubernetes-sigs/kueue#2796",
+        ('Kubernetes documentation, "Resource quotas"', "https://kubernetes.io/docs/concepts/policy/resource-quotas/"),
+    ),
 )
 def job_larger_than_quota(job: Job) -> Iterator[Verdict]:
     """A job requests more GPUs than a quota in its files allows.
@@ -115,9 +119,6 @@ def job_larger_than_quota(job: Job) -> Iterator[Verdict]:
     Known limits:
         Only where there is one such quota in the files, and of the same namespace where both name theirs. A quota with
         scopes counts only some pods and is not judged.
-
-    Evidence:
-        kubernetes-sigs/kueue#2796; Kubernetes documentation, "Resource quotas".
     """
     applicable = False
     quotas = job.about("quota_gpus")
@@ -163,7 +164,10 @@ def job_larger_than_quota(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     evidence=(
         "https://kueue.sigs.k8s.io/docs/concepts/local_queue/",
-        "https://kueue.sigs.k8s.io/docs/tasks/troubleshooting/troubleshooting_jobs/",
+        (
+            'Kueue documentation, "Local Queue" and "Troubleshooting Jobs"',
+            "https://kueue.sigs.k8s.io/docs/tasks/troubleshooting/troubleshooting_jobs/",
+        ),
     ),
 )
 def queue_name_misspelt(job: Job) -> Iterator[Verdict]:
@@ -186,9 +190,6 @@ def queue_name_misspelt(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A queue with a name of its own kind may exist on the cluster, and is not judged.
-
-    Evidence:
-        Kueue documentation, "Local Queue" and "Troubleshooting Jobs".
     """
     applicable = False
     for workload in workloads(job):
@@ -248,7 +249,10 @@ def _is_one_edit(first: str, second: str) -> bool:
     "KUB030",
     "job-larger-than-queue",
     severity=Severity.ERROR,
-    evidence=("https://kueue.sigs.k8s.io/docs/concepts/cluster_queue/", "kubernetes-sigs/kueue#2796"),
+    evidence=(
+        ('Kueue documentation, "ClusterQueue"', "https://kueue.sigs.k8s.io/docs/concepts/cluster_queue/"),
+        "kubernetes-sigs/kueue#2796",
+    ),
 )
 def job_larger_than_queue(job: Job) -> Iterator[Verdict]:
     """A job requests more GPUs than its queue holds.
@@ -268,9 +272,6 @@ def job_larger_than_queue(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Jobs that may start with fewer pods (partial admission, elastic jobs) are not judged.
-
-    Evidence:
-        Kueue documentation, "ClusterQueue"; kubernetes-sigs/kueue#2796.
     """
     applicable = False
     for workload in workloads(job):
@@ -310,7 +311,13 @@ def job_larger_than_queue(job: Job) -> Iterator[Verdict]:
     "KUB031",
     "compute-domain-larger-than-job",
     severity=Severity.WARNING,
-    evidence=("https://github.com/NVIDIA/k8s-dra-driver-gpu/wiki/Compute-Domains", "NVIDIA/k8s-dra-driver-gpu#653"),
+    evidence=(
+        (
+            'NVIDIA DRA driver documentation, "Compute Domains"',
+            "https://github.com/NVIDIA/k8s-dra-driver-gpu/wiki/Compute-Domains",
+        ),
+        "NVIDIA/k8s-dra-driver-gpu#653",
+    ),
 )
 def compute_domain_larger_than_job(job: Job) -> Iterator[Verdict]:
     """A ComputeDomain waits for more nodes than the job has pods.
@@ -330,9 +337,6 @@ def compute_domain_larger_than_job(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Drivers from 25.8 on need not wait for all nodes. A pod is assumed to run on one node of the domain.
-
-    Evidence:
-        NVIDIA DRA driver documentation, "Compute Domains".
     """
     applicable = False
     for workload in workloads(job):
@@ -374,7 +378,13 @@ def _same_namespace(job: Job, workload: Workload, other: Claim) -> bool:
     "KUB024",
     "network-policy-blocks-ranks",
     severity=Severity.WARNING,
-    evidence=("kubeflow/trainer#1636", "https://kubernetes.io/docs/concepts/services-networking/network-policies/"),
+    evidence=(
+        "kubeflow/trainer#1636",
+        (
+            'Kubernetes documentation, "Network policies"',
+            "https://kubernetes.io/docs/concepts/services-networking/network-policies/",
+        ),
+    ),
 )
 def network_policy_blocks_ranks(job: Job) -> Iterator[Verdict]:
     """A network policy blocks all connections to the pods of a job.
@@ -396,9 +406,6 @@ def network_policy_blocks_ranks(job: Job) -> Iterator[Verdict]:
     Known limits:
         Policies add up; one in other files may allow the traffic. Which pods and ports another policy opens is not
         compared with the job's.
-
-    Evidence:
-        kubeflow/trainer#1636; Kubernetes documentation, "Network policies".
     """
     applicable = False
     policies = job.about("denies_ingress")
@@ -437,7 +444,10 @@ def network_policy_blocks_ranks(job: Job) -> Iterator[Verdict]:
     "gpu-training-without-gpu-limit",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("NVIDIA/nvidia-docker#400", "https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/"),
+    evidence=(
+        "NVIDIA/nvidia-docker#400",
+        ('Kubernetes documentation, "Schedule GPUs"', "https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/"),
+    ),
 )
 def gpu_training_without_gpu_limit(job: Job) -> Iterator[Verdict]:
     """A launch line uses NCCL, but its pods request no GPU.
@@ -457,9 +467,6 @@ def gpu_training_without_gpu_limit(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Device resources with unknown names count as none; only pods that name some limit are judged.
-
-    Evidence:
-        NVIDIA/nvidia-docker#400; Kubernetes documentation, "Schedule GPUs".
     """
     applicable = False
     for workload in workloads(job):

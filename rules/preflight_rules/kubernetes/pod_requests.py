@@ -23,7 +23,9 @@ _SMALL_SHM_MIB = 256
     "gpu-request-without-equal-limit",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/",),
+    evidence=(
+        ('Kubernetes documentation, "Schedule GPUs"', "https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/"),
+    ),
 )
 def gpu_request_without_equal_limit(job: Job) -> Iterator[Verdict]:
     """A pod requests GPUs without an equal limit.
@@ -43,9 +45,6 @@ def gpu_request_without_equal_limit(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         The containers of a pod are summed.
-
-    Evidence:
-        Kubernetes documentation, "Schedule GPUs".
     """
     applicable = False
     for workload in workloads(job):
@@ -84,7 +83,11 @@ def gpu_request_without_equal_limit(job: Job) -> Iterator[Verdict]:
     "shared-memory-not-enlarged",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("NVIDIA/nccl#290", "NVIDIA/nccl#342", "https://kubernetes.io/docs/concepts/storage/volumes/#emptydir"),
+    evidence=(
+        "NVIDIA/nccl#290",
+        "NVIDIA/nccl#342",
+        ('Kubernetes documentation, "emptyDir"', "https://kubernetes.io/docs/concepts/storage/volumes/#emptydir"),
+    ),
 )
 def shared_memory_not_enlarged(job: Job) -> Iterator[Verdict]:
     """Several ranks or loader workers of one pod share the default /dev/shm of 64 MiB.
@@ -108,9 +111,6 @@ def shared_memory_not_enlarged(job: Job) -> Iterator[Verdict]:
         A site may enlarge /dev/shm for all pods by an admission webhook, which no manifest shows. A training runtime
         is a template that its jobs may patch, so it gets a hint only. Ray sizes its own
         object store and is left alone.
-
-    Evidence:
-        NVIDIA/nccl#290, NVIDIA/nccl#342; Kubernetes documentation, "emptyDir".
     """
     applicable = False
     for workload in workloads(job):
@@ -175,7 +175,13 @@ def _shm(workload: Workload, role: Role, reason: str, *, also: tuple[tuple[Claim
     "cpu-limit-below-ranks",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("NVIDIA/enroot#175", "https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/"),
+    evidence=(
+        "NVIDIA/enroot#175",
+        (
+            "Kubernetes documentation, resource management",
+            "https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/",
+        ),
+    ),
 )
 def cpu_limit_below_ranks(job: Job) -> Iterator[Verdict]:
     """A pod's CPU limit is below one core per GPU.
@@ -195,9 +201,6 @@ def cpu_limit_below_ranks(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Two to four cores per GPU are the usual advice; only fewer than one is reported.
-
-    Evidence:
-        NVIDIA/enroot#175; Kubernetes documentation, resource management.
     """
     applicable = False
     for workload in workloads(job):
@@ -229,7 +232,12 @@ def cpu_limit_below_ranks(job: Job) -> Iterator[Verdict]:
     "KUB026",
     "shared-memory-above-memory-limit",
     severity=Severity.WARNING,
-    evidence=("https://kubernetes.io/docs/concepts/storage/volumes/#emptydir",),
+    evidence=(
+        (
+            'Kubernetes documentation, "emptyDir" ("files you write count against the memory limit of the container")',
+            "https://kubernetes.io/docs/concepts/storage/volumes/#emptydir",
+        ),
+    ),
 )
 def shared_memory_above_memory_limit(job: Job) -> Iterator[Verdict]:
     """A pod's /dev/shm may grow beyond the pod's memory limit.
@@ -249,9 +257,6 @@ def shared_memory_above_memory_limit(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A volume that is never filled does no harm.
-
-    Evidence:
-        Kubernetes documentation, "emptyDir" ("files you write count against the memory limit of the container").
     """
     applicable = False
     for workload in workloads(job):

@@ -24,7 +24,7 @@ _PER_NODE_NAMES = ("SOCKET_IFNAME", "_HCA", "DEBUG", "TOPO_FILE", "NET_DEVICES",
     "image-differs-between-roles",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("NVIDIA/nccl#286", "NVIDIA/nccl#1328", "Unakar/Logic-RL#30"),
+    evidence=("NVIDIA/nccl#286", "NVIDIA/nccl#1328", ("versions that differed between nodes", "Unakar/Logic-RL#30")),
 )
 def image_differs_between_roles(job: Job) -> Iterator[Verdict]:
     """The training roles of one job run different images.
@@ -44,9 +44,6 @@ def image_differs_between_roles(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Two tags may name the same image.
-
-    Evidence:
-        NVIDIA/nccl#286, NVIDIA/nccl#1328, Unakar/Logic-RL#30 (versions that differed between nodes).
     """
     applicable = False
     for workload in workloads(job):
@@ -103,9 +100,6 @@ def collective_variables_differ_between_roles(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Variables that the image or a script inside sets are not seen.
-
-    Evidence:
-        NVIDIA/nccl#626, NVIDIA/nccl#1328, snowflakedb/ArcticTraining#316.
     """
     applicable = False
     for workload in workloads(job):
@@ -161,7 +155,10 @@ def _collective(workload: Workload, role: str) -> dict[str, Claim]:
     "variable-not-expanded-in-arguments",
     severity=Severity.WARNING,
     evidence=(
-        "https://kubernetes.io/docs/tasks/inject-data-application/define-command-argument-container/",
+        (
+            'Kubernetes documentation, "Define a command and arguments for a container"',
+            "https://kubernetes.io/docs/tasks/inject-data-application/define-command-argument-container/",
+        ),
         "kubeflow/trainer#1636",
     ),
 )
@@ -185,9 +182,6 @@ def variable_not_expanded_in_arguments(job: Job) -> Iterator[Verdict]:
     Known limits:
         Only variables that the container is known to have are reported: others may be placeholders that envsubst fills
         in.
-
-    Evidence:
-        Kubernetes documentation, "Define a command and arguments for a container".
     """
     applicable = False
     for workload in workloads(job):
@@ -225,7 +219,10 @@ def quoted_plainly(claim: Claim) -> str:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
-        "https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/",
+        (
+            'Kubeflow documentation, PyTorchJob ("sets the environment variables for torch.distributed")',
+            "https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/",
+        ),
         "pytorch/pytorch#76367",
     ),
 )
@@ -247,9 +244,6 @@ def operator_variable_set_by_hand(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A value equal to the operator's own does no harm.
-
-    Evidence:
-        Kubeflow documentation, PyTorchJob ("sets the environment variables for torch.distributed").
     """
     applicable = False
     for workload in workloads(job):
@@ -297,7 +291,10 @@ _OPERATORS = frozenset(("env.RANK", "env.WORLD_SIZE", "env.MASTER_ADDR", "env.MA
     "image-tag-moves",
     severity=Severity.INFO,
     profile="pedantic",
-    evidence=("https://kubernetes.io/docs/concepts/containers/images/", "NVIDIA/nccl#286"),
+    evidence=(
+        ('Kubernetes documentation, "Images"', "https://kubernetes.io/docs/concepts/containers/images/"),
+        ("versions that differed between nodes", "NVIDIA/nccl#286"),
+    ),
 )
 def image_tag_moves(job: Job) -> Iterator[Verdict]:
     """The pods of a distributed job run an image without a fixed tag.
@@ -317,9 +314,6 @@ def image_tag_moves(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A tag that looks fixed can be pushed again.
-
-    Evidence:
-        Kubernetes documentation, "Images"; NVIDIA/nccl#286 (versions that differed between nodes).
     """
     applicable = False
     for workload in workloads(job):

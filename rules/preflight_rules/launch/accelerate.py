@@ -67,7 +67,10 @@ def setups(job: Job) -> tuple[Setup, ...]:
     "accelerate-processes-counted-per-machine",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("huggingface/accelerate#2521", "huggingface/accelerate#2818"),
+    evidence=(
+        ("the number of one node in a Slurm script", "huggingface/accelerate#2521"),
+        ("the one that the questionnaire writes", "huggingface/accelerate#2818"),
+    ),
 )
 def accelerate_processes_counted_per_machine(job: Job) -> Iterator[Verdict]:
     """Accelerate's number of processes is too small, or not divisible by its number of machines.
@@ -91,10 +94,6 @@ def accelerate_processes_counted_per_machine(job: Job) -> Iterator[Verdict]:
         The number of GPUs is known from Slurm's options, CUDA_VISIBLE_DEVICES or gpu_ids. Only a launch that would
         start nothing is an error; in a configuration that no launch names it is a warning, because the command line may
         override it.
-
-    Evidence:
-        huggingface/accelerate#2521 (the number of one node in a Slurm script), #2818 (the one that the
-        questionnaire writes).
     """
     applicable = False
     for setup in setups(job):
@@ -209,7 +208,10 @@ def several(setup: Setup) -> bool:
     "ACC006",
     "accelerate-rendezvous-back-end-unread",
     severity=Severity.WARNING,
-    evidence=("huggingface/accelerate#1489", "https://pytorch.org/docs/stable/elastic/run.html"),
+    evidence=(
+        "huggingface/accelerate#1489",
+        ("torchrun's documentation lists the backends", "https://pytorch.org/docs/stable/elastic/run.html"),
+    ),
 )
 def accelerate_rendezvous_back_end_unread(job: Job) -> Iterator[Verdict]:
     """A configuration names a rendezvous backend that does not exist, or that nothing will use.
@@ -231,9 +233,6 @@ def accelerate_rendezvous_back_end_unread(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         c10d in the file is only a note, because a job with machine ranks runs just as well.
-
-    Evidence:
-        huggingface/accelerate#1489; torchrun's documentation lists the backends.
     """
     applicable = False
     for setup in setups(job):
@@ -269,7 +268,12 @@ def accelerate_rendezvous_back_end_unread(job: Job) -> Iterator[Verdict]:
     "accelerate-main-process-missing",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("https://huggingface.co/docs/accelerate/package_reference/cli",),
+    evidence=(
+        (
+            "Accelerate's documentation of its command line (main_process_ip: the address of the machine of rank 0)",
+            "https://huggingface.co/docs/accelerate/package_reference/cli",
+        ),
+    ),
 )
 def accelerate_main_process_missing(job: Job) -> Iterator[Verdict]:
     """A launch over several machines has no rendezvous address.
@@ -290,9 +294,6 @@ def accelerate_main_process_missing(job: Job) -> Iterator[Verdict]:
     Known limits:
         Without --config_file the file in the user's cache may name the address, so nothing is reported. DeepSpeed's own
         launcher finds the address by itself.
-
-    Evidence:
-        Accelerate's documentation of its command line (main_process_ip: the address of the machine of rank 0).
     """
     applicable = False
     for setup in setups(job):

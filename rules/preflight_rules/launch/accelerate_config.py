@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Fix, Severity
 from preflight.model.job import Claim, Job, Strength, Unresolved
 from preflight.model.job.value import texts
 from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
-from preflight.sources.tables.accelerate_config import ACCELERATE_CONFIG
-from preflight.sources.tables.accelerate_launch import ACCELERATE_LAUNCH
+from preflight.sources.tables import load_table
 from preflight_rules.helpers import distinct, quoted, where
 from preflight_rules.launch.accelerate import Setup, setups
 from preflight_rules.rendezvous.variables import distance
@@ -18,8 +17,6 @@ from preflight_rules.settings.tables import in_range, pinned
 
 #: Read, converted and dropped before the keys are checked (config_args.py, process_config).
 _CONVERTED = frozenset({"fp16", "dynamo_backend"})
-_KEYS = frozenset(row.dest for row in ACCELERATE_CONFIG.rows) | _CONVERTED
-_OPTIONS = frozenset(row.dest for row in ACCELERATE_LAUNCH.rows)
 #: What Accelerate puts before a key of a section that lacks it (launch.py, `_validate_launch_command`).
 _PREFIXES = {"fsdp_config": "fsdp_", "fp8_config": "fp8_", "dynamo_config": "dynamo_"}
 _MAX_SLIPS = 2
@@ -49,7 +46,10 @@ def _keys(job: Job) -> tuple[Claim, ...]:
     severity=Severity.ERROR,
     fix="unsafe",
     profile="gate",
-    evidence=("huggingface/accelerate#1935",),
+    evidence=(
+        ("why unknown keys are rejected", "huggingface/accelerate#1935"),
+        "the keys of eight versions from 0.15 to 1.15",
+    ),
 )
 def accelerate_unknown_key(job: Job) -> Iterator[Verdict]:
     """A configuration of Accelerate holds a key that Accelerate does not know.
@@ -70,11 +70,8 @@ def accelerate_unknown_key(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A key that only a newer or older version has is accepted. In a section the finding is a warning.
-
-    Evidence:
-        huggingface/accelerate#1935 (why unknown keys are rejected); the keys of eight versions from 0.15 to 1.15.
     """
-    keys = _keys(job)
+    keys, known = _keys(job), _known_keys()
     version = pinned(job, "accelerate")
     for claim in keys:
         if isinstance(claim.value, Unresolved):
@@ -86,10 +83,10 @@ def accelerate_unknown_key(job: Job) -> Iterator[Verdict]:
             near = _similar_key_of_section(section, key)
             if near:
                 yield _misspelt(claim, key, near, section)
-        elif key in _KEYS and not _is_gone(key, version):
+        elif key in known and not _is_gone(key, version):
             yield passed(claim.span.path)
         else:
-            near = _similar_key(key, _KEYS)
+            near = _similar_key(key, known)
             yield failed(
                 claim.span.path,
                 f"{quoted(claim)} is not a key of Accelerate's configuration: `accelerate launch` rejects the file.",
@@ -101,9 +98,13 @@ def accelerate_unknown_key(job: Job) -> Iterator[Verdict]:
         yield not_applicable(job.name, "no Accelerate configuration")
 
 
+def _known_keys() -> frozenset[str]:
+    return load_table("accelerate_config").names() | _CONVERTED
+
+
 def _is_gone(key: str, version: str) -> bool:
     """Whether the release that the job's files pin no longer has the key, or does not have it yet."""
-    row = ACCELERATE_CONFIG.find(key)
+    row = load_table("accelerate_config").find(key)
     return (
         bool(version) and row is not None and key not in _CONVERTED and in_range(version, row.since, row.until) is False
     )
@@ -129,10 +130,10 @@ def _similar_key_of_section(section: str, key: str) -> str:
     """The known option that a key of a section probably misspells."""
     prefix = _PREFIXES.get(section, "")
     full = key if not prefix or key.startswith(prefix.rstrip("_")) else prefix + key
-    if full in _OPTIONS or (section == "deepspeed_config" and key in _KEYS):
+    options = load_table("accelerate_launch").names()
+    if full in options or (section == "deepspeed_config" and key in _known_keys()):
         return ""
-    found = _similar_key(full, _OPTIONS)
-    return found if found else ""
+    return _similar_key(full, options)
 
 
 def _similar_key(key: str, known: frozenset[str]) -> str:
@@ -151,7 +152,11 @@ def _similar_key(key: str, known: frozenset[str]) -> str:
     "accelerate-keys-beside-deepspeed-file",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("huggingface/accelerate#941", "CarperAI/trlx#316", "yuvalkirstain/PickScore#2"),
+    evidence=(
+        ("introduced", "huggingface/accelerate#941"),
+        "CarperAI/trlx#316",
+        ("observed", "yuvalkirstain/PickScore#2"),
+    ),
 )
 def accelerate_keys_beside_deepspeed_file(job: Job) -> Iterator[Verdict]:
     """A configuration names a DeepSpeed file and repeats settings that belong in that file.
@@ -174,9 +179,6 @@ def accelerate_keys_beside_deepspeed_file(job: Job) -> Iterator[Verdict]:
     Known limits:
         mixed_precision in a configuration that no launch of the job names is a warning, because `--mixed_precision`
         on the command line lets it pass.
-
-    Evidence:
-        huggingface/accelerate#941 (introduced), CarperAI/trlx#316, yuvalkirstain/PickScore#2 (observed).
     """
     applicable = False
     reported: set[object] = set()
@@ -222,8 +224,8 @@ def _keys_beside_finding(setup: Setup, file: Claim, refused: list[Claim], *, onl
 
 
 #: `mixed_precision: no` and `gpu_ids: 0` as YAML reads them: false, and a number.
-_FALSE = lazy_pattern(r"[\"']?mixed_precision[\"']?\s*:\s*(?:no|No|NO|off|Off|OFF|false|False|FALSE)")
-_NUMBER = lazy_pattern(r"[\"']?gpu_ids[\"']?\s*:\s*\d+")
+_FALSE = re.compile(r"[\"']?mixed_precision[\"']?\s*:\s*(?:no|No|NO|off|Off|OFF|false|False|FALSE)")
+_NUMBER = re.compile(r"[\"']?gpu_ids[\"']?\s*:\s*\d+")
 
 
 @rule(
@@ -232,7 +234,7 @@ _NUMBER = lazy_pattern(r"[\"']?gpu_ids[\"']?\s*:\s*\d+")
     severity=Severity.ERROR,
     fix="safe",
     profile="gate",
-    evidence=("huggingface/accelerate#1386", "Ziems/arbor#156"),
+    evidence=("huggingface/accelerate#1386", ("both with the traceback", "Ziems/arbor#156")),
 )
 def accelerate_value_needs_quotation_marks(job: Job) -> Iterator[Verdict]:
     """YAML reads a value of Accelerate's configuration as a type that Accelerate does not expect.
@@ -254,9 +256,6 @@ def accelerate_value_needs_quotation_marks(job: Job) -> Iterator[Verdict]:
         The option on the command line overrides the file's value, and then nothing is reported. In a
         configuration that no launch of the job names it is a warning for that reason. A bare `no` is always a warning:
         versions 0.19 to 0.33 accept it, earlier and later ones stop.
-
-    Evidence:
-        huggingface/accelerate#1386 and Ziems/arbor#156 (both with the traceback).
     """
     applicable = False
     for setup in setups(job):
@@ -294,7 +293,7 @@ def accelerate_value_needs_quotation_marks(job: Job) -> Iterator[Verdict]:
     profile="gate",
     evidence=(
         "https://huggingface.co/docs/accelerate/usage_guides/deepspeed",
-        "https://huggingface.co/docs/transformers/deepspeed",
+        ("Accelerate's and transformers' guides to DeepSpeed", "https://huggingface.co/docs/transformers/deepspeed"),
     ),
 )
 def precision_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
@@ -317,9 +316,6 @@ def precision_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         What a script computes for itself is not seen.
-
-    Evidence:
-        Accelerate's and transformers' guides to DeepSpeed.
     """
     applicable = False
     scopes = [(launch.id, launch.scope, launch) for launch in job.launches]

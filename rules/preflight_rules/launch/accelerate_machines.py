@@ -18,7 +18,7 @@ from preflight_rules.launch.accelerate import Setup, setups, several
     "ACC003",
     "accelerate-machines-disagree",
     severity=Severity.ERROR,
-    evidence=("huggingface/accelerate#2335",),
+    evidence=(("seven GPUs here, two there", "huggingface/accelerate#2335"),),
 )
 def accelerate_machines_disagree(job: Job) -> Iterator[Verdict]:
     """The Accelerate configurations for the machines of one job disagree.
@@ -41,9 +41,6 @@ def accelerate_machines_disagree(job: Job) -> Iterator[Verdict]:
     Known limits:
         Files that were not named together are treated as those of one job by their names or their rendezvous address,
         which is a guess and gives warnings. gpu_ids may name different GPUs on another machine, but not more or fewer.
-
-    Evidence:
-        huggingface/accelerate#2335 (seven GPUs here, two there).
     """
     found = [setup for setup in setups(job) if _has_machine_rank(setup) and several(setup)]
     alone = [setup for setup in found if setup.launch is None]

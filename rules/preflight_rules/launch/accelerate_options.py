@@ -17,7 +17,12 @@ from preflight_rules.launch.accelerate import Setup, setups
     "accelerate-options-exclude-each-other",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("https://github.com/huggingface/accelerate/blob/v1.10.1/src/accelerate/commands/launch.py",),
+    evidence=(
+        (
+            "accelerate, commands/launch.py (`_validate_launch_command`) of 1.10 and 1.15",
+            "https://github.com/huggingface/accelerate/blob/v1.10.1/src/accelerate/commands/launch.py",
+        ),
+    ),
 )
 def accelerate_options_exclude_each_other(job: Job) -> Iterator[Verdict]:
     """`accelerate launch` is given options that exclude each other.
@@ -39,9 +44,6 @@ def accelerate_options_exclude_each_other(job: Job) -> Iterator[Verdict]:
     Known limits:
         gpu_ids is only checked together with a configuration that sets MULTI_GPU; in one that no launch names it is a
         warning.
-
-    Evidence:
-        accelerate, commands/launch.py (`_validate_launch_command`) of 1.10 and 1.15.
     """
     applicable = False
     for setup in setups(job):
@@ -97,7 +99,10 @@ def _options_verdict(setup: Setup, kinds: tuple[Claim, ...]) -> Verdict:
     "accelerate-deepspeed-file-without-zero",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("https://huggingface.co/docs/accelerate/usage_guides/deepspeed",),
+    evidence=(
+        ("Accelerate's guide to DeepSpeed", "https://huggingface.co/docs/accelerate/usage_guides/deepspeed"),
+        "accelerate/utils/dataclasses.py of 1.15 (DeepSpeedPlugin)",
+    ),
 )
 def accelerate_deepspeed_file_without_zero(job: Job) -> Iterator[Verdict]:
     """A DeepSpeed file given to Accelerate has no `zero_optimization` section.
@@ -116,9 +121,6 @@ def accelerate_deepspeed_file_without_zero(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A file that Hugging Face's trainer gets through its own `--deepspeed` needs no such section.
-
-    Evidence:
-        Accelerate's guide to DeepSpeed; accelerate/utils/dataclasses.py of 1.15 (DeepSpeedPlugin).
     """
     read = {file.path for file in job.files if file.kind == "deepspeed"}
     applicable = False

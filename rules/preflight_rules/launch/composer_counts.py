@@ -16,7 +16,12 @@ from preflight_rules.helpers import placed, quoted, undecided
     "LCH007",
     "composer-world-size-refused",
     severity=Severity.ERROR,
-    evidence=("https://github.com/mosaicml/composer/blob/v0.32.0/composer/cli/launcher.py",),
+    evidence=(
+        (
+            "composer/cli/launcher.py, _parse_args",
+            "https://github.com/mosaicml/composer/blob/v0.32.0/composer/cli/launcher.py",
+        ),
+    ),
 )
 def composer_world_size_refused(job: Job) -> Iterator[Verdict]:
     """Composer's launcher is given a world size that does not match its number of processes.
@@ -36,9 +41,6 @@ def composer_world_size_refused(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         BASE_RANK may come from the platform: where the sizes only do not divide, it is a warning.
-
-    Evidence:
-        composer/cli/launcher.py, _parse_args.
     """
     applicable = False
     for launch in job.launches:

@@ -28,8 +28,8 @@ _ELSEWHERE = frozenset({"sbatch", "qsub", "bsub", "ssh", "pdsh", "clush", "srun"
     severity=Severity.ERROR,
     profile="gate",
     evidence=(
-        "https://pytorch.org/docs/stable/distributed.html#initialization",
-        "pytorch/pytorch#76367",
+        ("PyTorch documentation, initialization", "https://pytorch.org/docs/stable/distributed.html#initialization"),
+        ("two nodes with one rank", "pytorch/pytorch#76367"),
     ),
 )
 def rank_started_twice(job: Job) -> Iterator[Verdict]:
@@ -52,9 +52,6 @@ def rank_started_twice(job: Job) -> Iterator[Verdict]:
     Known limits:
         Starts that run one after the other are separate runs. A rank whose start is in another file is not known, so
         a missing one is not reported.
-
-    Evidence:
-        PyTorch documentation, initialization; pytorch/pytorch#76367 (two nodes with one rank).
     """
     applicable = False
     for processes in processes_of_ranks(job):
@@ -122,7 +119,10 @@ def _ranks_verdict(processes: Sequence[RankedProcess]) -> Verdict:
     severity=Severity.WARNING,
     confidence=Confidence.HIGH,
     evidence=(
-        "https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+        (
+            "DistributedDataParallel documentation (uneven inputs)",
+            "https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+        ),
         "pytorch/pytorch#38174",
     ),
 )
@@ -145,9 +145,6 @@ def batch_differs_between_starts(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A program that is made for GPUs of different sizes may want different batches.
-
-    Evidence:
-        DistributedDataParallel documentation (uneven inputs); pytorch/pytorch#38174.
     """
     applicable = False
     started = [tuple(process.launch for process in processes) for processes in processes_of_ranks(job)]
@@ -184,8 +181,11 @@ def _batches(subject: str, stated: Sequence[tuple[Launch, tuple[Claim, ...]]], m
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
-        "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#env-vars",
-        "NVIDIA/Megatron-LM#661",
+        (
+            "CUDA programming guide, environment variables",
+            "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#env-vars",
+        ),
+        ("duplicate GPU", "NVIDIA/Megatron-LM#661"),
     ),
 )
 def gpu_given_to_two_starts(job: Job) -> Iterator[Verdict]:
@@ -207,9 +207,6 @@ def gpu_given_to_two_starts(job: Job) -> Iterator[Verdict]:
     Known limits:
         Launches on other hosts (ssh, srun) and launches one after the other are not compared. Some programs share a
         GPU on purpose, such as parameter servers and small evaluations.
-
-    Evidence:
-        CUDA programming guide, environment variables; NVIDIA/Megatron-LM#661 (duplicate GPU).
     """
     applicable = False
     users: list[tuple[Launch, Claim]] = []

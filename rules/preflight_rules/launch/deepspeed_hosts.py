@@ -21,7 +21,10 @@ _FILTERS = ("included_slots", "excluded_slots")
     evidence=(
         "deepspeedai/DeepSpeed#3625",
         "deepspeedai/DeepSpeed#3624",
-        "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/runner.py",
+        (
+            "DeepSpeed, launcher/runner.py, parse_resource_filter",
+            "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/runner.py",
+        ),
     ),
 )
 def filter_names_unknown_host_or_slot(job: Job) -> Iterator[Verdict]:
@@ -43,9 +46,6 @@ def filter_names_unknown_host_or_slot(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Without a hostfile DeepSpeed uses the devices of the machine, which are not known from files.
-
-    Evidence:
-        deepspeedai/DeepSpeed#3625, #3624; DeepSpeed, launcher/runner.py, parse_resource_filter.
     """
     applicable = False
     for launch in job.launches:
@@ -93,7 +93,12 @@ def _judged(launch: Launch, claim: Claim, slots: dict[str, Claim]) -> Verdict:
     "filter-beside-count",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/runner.py",),
+    evidence=(
+        (
+            "DeepSpeed, launcher/runner.py, main",
+            "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/runner.py",
+        ),
+    ),
 )
 def filter_beside_count(job: Job) -> Iterator[Verdict]:
     """deepspeed is given both a filter of hosts and a number of nodes or GPUs.
@@ -112,9 +117,6 @@ def filter_beside_count(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         None known.
-
-    Evidence:
-        DeepSpeed, launcher/runner.py, main.
     """
     applicable = False
     for launch in job.launches:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Severity
 from preflight.model.job import Job
 from preflight.model.job.claim import job_value
@@ -16,9 +15,9 @@ from preflight_rules.launch.gpus import processes
 
 _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 #: A MIG instance by its id, or by GPU and instance numbers.
-_INSTANCE = lazy_pattern(r"MIG-\S+", re.IGNORECASE)
+_INSTANCE = re.compile(r"MIG-\S+", re.IGNORECASE)
 #: Scheduler names of MIG profiles: `3g.40gb`, `nvidia_a100_3g.20gb`, `1g.10gb.me`.
-_PROFILE = lazy_pattern(r"(?:.*[_-])?[1-7]g\.\d+gb.*")
+_PROFILE = re.compile(r"(?:.*[_-])?[1-7]g\.\d+gb.*")
 
 
 @rule(
@@ -27,7 +26,10 @@ _PROFILE = lazy_pattern(r"(?:.*[_-])?[1-7]g\.\d+gb.*")
     severity=Severity.WARNING,
     evidence=(
         "pytorch/pytorch#130181",
-        "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/#cuda-device-enumeration",
+        (
+            "NVIDIA MIG user guide, CUDA device enumeration",
+            "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/#cuda-device-enumeration",
+        ),
     ),
 )
 def several_mig_instances_for_one_process(job: Job) -> Iterator[Verdict]:
@@ -50,9 +52,6 @@ def several_mig_instances_for_one_process(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A script that gives each child process its own instance is reported too.
-
-    Evidence:
-        pytorch/pytorch#130181; NVIDIA MIG user guide, CUDA device enumeration.
     """
     applicable = False
     seen: set[str] = set()

@@ -23,7 +23,10 @@ _START_ON_EACH_NODE = ("srun", "mpirun", "pdsh", "clush")
     evidence=(
         "deepspeedai/DeepSpeedExamples#893",
         "deepspeedai/DeepSpeed#2025",
-        "https://www.deepspeed.ai/getting-started/#resource-configuration-multi-node",
+        (
+            "DeepSpeed documentation, multi-node",
+            "https://www.deepspeed.ai/getting-started/#resource-configuration-multi-node",
+        ),
     ),
 )
 def reaching_launcher_started_on_each_node(job: Job) -> Iterator[Verdict]:
@@ -45,9 +48,6 @@ def reaching_launcher_started_on_each_node(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         How many tasks srun starts must be known.
-
-    Evidence:
-        deepspeedai/DeepSpeedExamples#893, deepspeedai/DeepSpeed#2025; DeepSpeed documentation, multi-node.
     """
     applicable = False
     for launch in job.launches:

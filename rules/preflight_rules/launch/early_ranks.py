@@ -24,8 +24,14 @@ _VARIABLES = ("env.RANK", "env.LOCAL_RANK", "env.SLURM_PROCID", "env.CUDA_VISIBL
     severity=Severity.ERROR,
     profile="gate",
     evidence=(
-        "https://slurm.schedmd.com/srun.html#SECTION_OUTPUT-ENVIRONMENT-VARIABLES",
-        "https://github.com/stas00/ml-engineering/blob/master/orchestration/slurm/users.md",
+        (
+            "srun documentation, output environment variables",
+            "https://slurm.schedmd.com/srun.html#SECTION_OUTPUT-ENVIRONMENT-VARIABLES",
+        ),
+        (
+            "stas00/ml-engineering, Slurm for users",
+            "https://github.com/stas00/ml-engineering/blob/master/orchestration/slurm/users.md",
+        ),
     ),
 )
 def task_rank_expanded_too_early(job: Job) -> Iterator[Verdict]:
@@ -49,9 +55,6 @@ def task_rank_expanded_too_early(job: Job) -> Iterator[Verdict]:
     Known limits:
         A program that reads SLURM_PROCID itself and ignores RANK is not known. RDV003 judges the node rank of a
         launcher.
-
-    Evidence:
-        srun documentation, output environment variables; stas00/ml-engineering, Slurm for users.
     """
     applicable = False
     for launch in job.launches:

@@ -18,8 +18,14 @@ from preflight_rules.helpers import quoted, undecided
     severity=Severity.ERROR,
     profile="gate",
     evidence=(
-        "https://docs.pytorch.org/docs/stable/elastic/run.html#elastic-min-1-max-4-tolerates-up-to-3-membership-changes-or-failures",
-        "https://github.com/pytorch/pytorch/blob/main/torch/distributed/run.py",
+        (
+            "torchrun documentation, elastic launch",
+            "https://docs.pytorch.org/docs/stable/elastic/run.html#elastic-min-1-max-4-tolerates-up-to-3-membership-changes-or-failures",
+        ),
+        (
+            "torch.distributed.run, config_from_args, and the static rendezvous, whose world size is the larger number",
+            "https://github.com/pytorch/pytorch/blob/main/torch/distributed/run.py",
+        ),
     ),
 )
 def elastic_range_unusable(job: Job) -> Iterator[Verdict]:
@@ -41,10 +47,6 @@ def elastic_range_unusable(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Whether the program can go on with another number of ranks is not judged. The second case is a warning.
-
-    Evidence:
-        torchrun documentation, elastic launch; torch.distributed.run, config_from_args, and the static rendezvous,
-        whose world size is the larger number.
     """
     applicable = False
     for launch in job.launches:

@@ -78,9 +78,6 @@ def more_processes_than_gpus(job: Job) -> Iterator[Verdict]:
     Known limits:
         Ranks that srun starts itself may share a GPU on purpose, so that is a warning unless the script requests
         the nccl backend. With gloo or MPI nothing is reported.
-
-    Evidence:
-        wenwenyu/PICK-pytorch#14, NVIDIA/Megatron-LM#661, lipiji/SongNet#20.
     """
     applicable = False
     for launch in job.launches:
@@ -136,7 +133,10 @@ def _reported_by_acc001(job: Job, launch: Launch, devices: tuple[int, ...]) -> b
     "gpus-left-idle",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("huggingface/accelerate#2521", "Lightning-AI/pytorch-lightning#18950"),
+    evidence=(
+        ("one node's count given for all", "huggingface/accelerate#2521"),
+        "Lightning-AI/pytorch-lightning#18950",
+    ),
 )
 def gpus_left_idle(job: Job) -> Iterator[Verdict]:
     """Fewer ranks are started on each node than the node has GPUs.
@@ -156,9 +156,6 @@ def gpus_left_idle(job: Job) -> Iterator[Verdict]:
     Known limits:
         A process that drives several GPUs is correct. Only a number someone wrote counts, and only in a
         job with a single launch: others may share the node.
-
-    Evidence:
-        huggingface/accelerate#2521 (one node's count given for all), Lightning-AI/pytorch-lightning#18950.
     """
     if len(job.launches) != 1:
         yield not_applicable(job.name, "several launches may share the GPUs of a node")
@@ -200,8 +197,11 @@ def gpus_left_idle(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.HIGH,
     evidence=(
-        "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#env-vars",
-        "NVIDIA/Megatron-LM#661",
+        (
+            "CUDA programming guide, environment variables",
+            "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#env-vars",
+        ),
+        ("duplicate GPU", "NVIDIA/Megatron-LM#661"),
     ),
 )
 def device_shown_twice(job: Job) -> Iterator[Verdict]:
@@ -222,9 +222,6 @@ def device_shown_twice(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Whether a device exists is checked by `preflight check`.
-
-    Evidence:
-        CUDA programming guide, environment variables; NVIDIA/Megatron-LM#661 (duplicate GPU).
     """
     applicable = False
     for launch in job.launches:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.job.claim import job_value
@@ -14,7 +13,7 @@ from preflight.plugins.authoring import Verdict, failed, not_applicable, passed,
 from preflight_rules.helpers import placed, quoted, undecided
 
 #: horovod/runner/common/util/hosts.py, parse_hosts_and_slots.
-_HOST = lazy_pattern(r"[\w.-]+:[0-9]+")
+_HOST = re.compile(r"[\w.-]+:[0-9]+")
 
 
 def _horovod_launches(job: Job) -> Iterator[Launch]:
@@ -29,8 +28,11 @@ def _horovod_launches(job: Job) -> Iterator[Launch]:
     severity=Severity.ERROR,
     profile="gate",
     evidence=(
-        "https://github.com/horovod/horovod/blob/master/horovod/runner/common/util/hosts.py",
-        "https://horovod.readthedocs.io/en/stable/running_include.html",
+        (
+            "Horovod, runner/common/util/hosts.py (parse_hosts_and_slots, parse_host_files)",
+            "https://github.com/horovod/horovod/blob/master/horovod/runner/common/util/hosts.py",
+        ),
+        ("Horovod documentation, running", "https://horovod.readthedocs.io/en/stable/running_include.html"),
     ),
 )
 def horovod_hosts_without_slots(job: Job) -> Iterator[Verdict]:
@@ -50,9 +52,6 @@ def horovod_hosts_without_slots(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A hostfile that is written when the job starts cannot be read in advance.
-
-    Evidence:
-        Horovod, runner/common/util/hosts.py (parse_hosts_and_slots, parse_host_files); Horovod documentation, running.
     """
     applicable = False
     for launch in _horovod_launches(job):
@@ -102,8 +101,11 @@ def _bad_lines(job: Job, claim: Claim) -> list[str]:
     "horovod-elastic-options-conflict",
     severity=Severity.WARNING,
     evidence=(
-        "https://github.com/horovod/horovod/blob/master/horovod/runner/launch.py",
-        "https://horovod.readthedocs.io/en/stable/elastic_include.html",
+        (
+            "Horovod, runner/launch.py (_is_elastic, _run_elastic)",
+            "https://github.com/horovod/horovod/blob/master/horovod/runner/launch.py",
+        ),
+        ("Horovod documentation, elastic", "https://horovod.readthedocs.io/en/stable/elastic_include.html"),
     ),
 )
 def horovod_elastic_options_conflict(job: Job) -> Iterator[Verdict]:
@@ -126,9 +128,6 @@ def horovod_elastic_options_conflict(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         What the discovery script prints is not known.
-
-    Evidence:
-        Horovod, runner/launch.py (_is_elastic, _run_elastic); Horovod documentation, elastic.
     """
     applicable = False
     for launch in _horovod_launches(job):
@@ -195,7 +194,9 @@ def _conflict(job: Job, launch: Launch, options: dict[str, tuple[Claim, ...]]) -
     "HVD015",
     "elastic-horovod-without-state",
     severity=Severity.WARNING,
-    evidence=("https://horovod.readthedocs.io/en/stable/elastic_include.html",),
+    evidence=(
+        ("Horovod documentation, Elastic Horovod", "https://horovod.readthedocs.io/en/stable/elastic_include.html"),
+    ),
 )
 def elastic_horovod_without_state(job: Job) -> Iterator[Verdict]:
     """horovodrun may change the number of ranks, but the script keeps no elastic state.
@@ -217,9 +218,6 @@ def elastic_horovod_without_state(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A State in a library that the script imports is not seen.
-
-    Evidence:
-        Horovod documentation, Elastic Horovod.
     """
     applicable = False
     for launch in job.launches:

@@ -17,7 +17,10 @@ from preflight_rules.helpers import distinct, quoted, subjects, undecided, why_u
     severity=Severity.ERROR,
     profile="gate",
     evidence=(
-        "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/runner.py",
+        (
+            "DeepSpeed, launcher/runner.py, _parse_hostfile",
+            "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/runner.py",
+        ),
         "deepspeedai/DeepSpeed#1481",
     ),
 )
@@ -39,9 +42,6 @@ def host_listed_twice(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         For MPI several lines for one host are the normal way to give it several slots, so nothing is reported.
-
-    Evidence:
-        DeepSpeed, launcher/runner.py, _parse_hostfile; deepspeedai/DeepSpeed#1481.
     """
     applicable = False
     seen: set[tuple[str, int]] = set()
@@ -85,7 +85,7 @@ def _duplicate_finding(subject: str, claim: Claim, hosts: tuple[str, ...]) -> Ve
     "HST002",
     "host-without-slots",
     severity=Severity.WARNING,
-    evidence=("open-mpi/ompi#3133", "dstackai/dstack#2451"),
+    evidence=("open-mpi/ompi#3133", ("not enough slots", "dstackai/dstack#2451")),
 )
 def host_without_slots(job: Job) -> Iterator[Verdict]:
     """A hostfile gives a host zero slots.
@@ -104,9 +104,6 @@ def host_without_slots(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Whether the host has as many GPUs as slots is checked by `preflight check`.
-
-    Evidence:
-        open-mpi/ompi#3133, dstackai/dstack#2451 (not enough slots).
     """
     slots = distinct(job.about("host_slots"))
     for claim in slots:
@@ -136,8 +133,11 @@ def host_without_slots(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
-        "deepspeedai/DeepSpeed#1481",
-        "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/runner.py",
+        ("the log shows the fall-back", "deepspeedai/DeepSpeed#1481"),
+        (
+            "DeepSpeed, launcher/runner.py",
+            "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/runner.py",
+        ),
     ),
 )
 def hostfile_missing(job: Job) -> Iterator[Verdict]:
@@ -159,9 +159,6 @@ def hostfile_missing(job: Job) -> Iterator[Verdict]:
     Known limits:
         A hostfile that is written when the job starts, by something other than the launch script itself, does not exist
         yet; a path outside the root is not checked.
-
-    Evidence:
-        deepspeedai/DeepSpeed#1481 (the log shows the fall-back); DeepSpeed, launcher/runner.py.
     """
     named = {reference.target: reference for reference in job.references if reference.role == "hostfile"}
     read = {file.path for file in job.files}

@@ -17,7 +17,12 @@ from preflight_rules.helpers import certainly_one, certainly_several, nodes_span
     severity=Severity.INFO,
     confidence=Confidence.MEDIUM,
     profile="pedantic",
-    evidence=("https://kubernetes.io/docs/concepts/containers/images/#image-names",),
+    evidence=(
+        (
+            "The documentation of Kubernetes advises against `latest` in production",
+            "https://kubernetes.io/docs/concepts/containers/images/#image-names",
+        ),
+    ),
 )
 def image_tag_open(job: Job) -> Iterator[Verdict]:
     """The image of a job on several nodes has no tag, or the tag `latest`.
@@ -38,9 +43,6 @@ def image_tag_open(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Image files (`.sif`, `.sqsh`) and local folders are not checked.
-
-    Evidence:
-        The documentation of Kubernetes advises against `latest` in production.
     """
     applicable = False
     for launch in job.launches:

@@ -11,31 +11,22 @@ from preflight.model.job import Claim, Job, Launch, Strength
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import texts
 from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
-from preflight.sources.tables.accelerate_launch import ACCELERATE_LAUNCH
-from preflight.sources.tables.colossalai_run import COLOSSALAI_RUN
-from preflight.sources.tables.composer import COMPOSER
-from preflight.sources.tables.deepspeed_runner import DEEPSPEED_RUNNER
-from preflight.sources.tables.horovodrun import HOROVODRUN
-from preflight.sources.tables.ray_job_submit import RAY_JOB_SUBMIT
-from preflight.sources.tables.ray_start import RAY_START
-from preflight.sources.tables.row import Generated, Row
-from preflight.sources.tables.torch_launch import TORCH_LAUNCH
-from preflight.sources.tables.torchrun import TORCHRUN
+from preflight.sources.tables import Generated, Row, load_table
 from preflight_rules.helpers import quoted, undecided, why_unresolved
 from preflight_rules.settings.tables import in_range, pinned
 
 #: Launchers that stop at an unknown option, with their tables of options.
-_STRICT: dict[str, tuple[Generated, ...]] = {
-    "torchrun": (TORCHRUN,),
-    "torch.distributed.launch": (TORCHRUN, TORCH_LAUNCH),
-    "deepspeed": (DEEPSPEED_RUNNER,),
-    "accelerate": (ACCELERATE_LAUNCH,),
-    "composer": (COMPOSER,),
-    "colossalai": (COLOSSALAI_RUN,),
-    "ray": (RAY_START, RAY_JOB_SUBMIT),
+_STRICT: dict[str, tuple[str, ...]] = {
+    "torchrun": ("torchrun",),
+    "torch.distributed.launch": ("torchrun", "torch_launch"),
+    "deepspeed": ("deepspeed_runner",),
+    "accelerate": ("accelerate_launch",),
+    "composer": ("composer",),
+    "colossalai": ("colossalai_run",),
+    "ray": ("ray_start", "ray_job_submit"),
 }
 #: Programs before a launch whose own options are judged as a launcher's are.
-_STARTERS: dict[str, tuple[Generated, ...]] = {"horovodrun": (HOROVODRUN,)}
+_STARTERS: dict[str, tuple[str, ...]] = {"horovodrun": ("horovodrun",)}
 #: Bounds of numbers, the lower and the upper one, that a program checks after its parser (horovod 0.28,
 #: runner/common/util/config_parser.py).
 _BOUNDS: dict[str, dict[str, tuple[float, float]]] = {
@@ -74,8 +65,8 @@ _MISSPELLING_SIMILARITY = 0.8
     fix="unsafe",
     profile="gate",
     evidence=(
-        "https://docs.python.org/3/library/argparse.html",
-        "https://docs.pytorch.org/docs/stable/elastic/run.html",
+        ("Python documentation, argparse", "https://docs.python.org/3/library/argparse.html"),
+        ("torchrun documentation", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
         "huggingface/accelerate#1489",
     ),
 )
@@ -98,9 +89,6 @@ def launcher_option_unknown(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         The tables are those of the versions that the message names. Options that the caller adds are not known.
-
-    Evidence:
-        Python documentation, argparse; torchrun documentation; huggingface/accelerate#1489.
     """
     applicable = False
     for launch in job.launches:
@@ -127,8 +115,10 @@ def _is_known_release(job: Job, table: Generated) -> bool:
 def _tables(launch: Launch, claim: Claim) -> tuple[str, tuple[Generated, ...]]:
     """The program that reads an option, and its tables."""
     if claim.source in _STARTERS:
-        return claim.source, _STARTERS[claim.source]
-    return launch.launcher, _STRICT.get(launch.launcher, ())
+        program, names = claim.source, _STARTERS[claim.source]
+    else:
+        program, names = launch.launcher, _STRICT.get(launch.launcher, ())
+    return program, tuple(map(load_table, names))
 
 
 def _unknown_option(job: Job, launch: Launch, claim: Claim, program: str, tables: tuple[Generated, ...]) -> Verdict:
@@ -179,8 +169,8 @@ _COUNTED = {
     severity=Severity.ERROR,
     profile="gate",
     evidence=(
-        "https://huggingface.co/docs/accelerate/package_reference/cli",
-        "https://docs.pytorch.org/docs/stable/elastic/run.html",
+        ("accelerate documentation (command line)", "https://huggingface.co/docs/accelerate/package_reference/cli"),
+        ("torchrun documentation", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
     ),
 )
 def launcher_option_value_refused(job: Job) -> Iterator[Verdict]:
@@ -201,9 +191,6 @@ def launcher_option_value_refused(job: Job) -> Iterator[Verdict]:
     Known limits:
         The words are those of the launcher versions that `preflight` knows; a newer one may accept more, so a word that
         resembles none of them is a warning unless the job's files pin a known release.
-
-    Evidence:
-        accelerate documentation (command line); torchrun documentation.
     """
     applicable = False
     for launch in job.launches:
@@ -309,7 +296,10 @@ _POSSIBLE = {
     "launcher-option-behind-program",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("https://docs.pytorch.org/docs/stable/elastic/run.html", "hiyouga/LlamaFactory#1683"),
+    evidence=(
+        ("torchrun documentation (usage)", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
+        "hiyouga/LlamaFactory#1683",
+    ),
 )
 def launcher_option_behind_program(job: Job) -> Iterator[Verdict]:
     """A launcher option comes after the program, so the program gets it instead of the launcher.
@@ -330,9 +320,6 @@ def launcher_option_behind_program(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         If the program's own parser cannot be followed, only options that hardly any program has are reported.
-
-    Evidence:
-        torchrun documentation (usage); hiyouga/LlamaFactory#1683.
     """
     applicable = False
     for launch in job.launches:
@@ -395,7 +382,7 @@ _EXCEPTIONS = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
         "ray-project/ray#14350",
         "tensorflow/tensorflow#24887",
         "tensorflow/tensorflow#15274",
-        "https://github.com/grpc/grpc/blob/master/doc/environment_variables.md",
+        ("gRPC, environment variables", "https://github.com/grpc/grpc/blob/master/doc/environment_variables.md"),
     ),
 )
 def proxy_without_exceptions(job: Job) -> Iterator[Verdict]:
@@ -418,9 +405,6 @@ def proxy_without_exceptions(job: Job) -> Iterator[Verdict]:
     Known limits:
         Newer Ray turns proxies off for gRPC, but not for the dashboard and `ray job submit`. Whether `no_proxy` holds
         the right hosts is not judged; torch's TCP store and NCCL use no proxy.
-
-    Evidence:
-        ray-project/ray#14350, tensorflow/tensorflow#24887, tensorflow/tensorflow#15274; gRPC, environment variables.
     """
     applicable = False
     for launch in job.launches:

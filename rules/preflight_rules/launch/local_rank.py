@@ -51,9 +51,6 @@ def local_rank_option_of_old_torch(job: Job) -> Iterator[Verdict]:
         It is an error where the files pin torch 2 or newer and the script's own parser stops at unknown options.
         Otherwise it is a warning: with torch 1.x the script is right, and one that uses parse_known_args ignores the
         option and takes its default.
-
-    Evidence:
-        huggingface/pytorch-image-models#1724, hkchengrex/XMem#18.
     """
     applicable = False
     for launch in job.launches:
@@ -107,7 +104,13 @@ def _both_spellings(declared: Sequence[Claim]) -> Fix | None:
     "local-rank-option-not-declared",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("hkchengrex/XMem#18", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
+    evidence=(
+        "hkchengrex/XMem#18",
+        (
+            "PyTorch documentation, torchrun (transitioning from torch.distributed.launch)",
+            "https://docs.pytorch.org/docs/stable/elastic/run.html",
+        ),
+    ),
 )
 def local_rank_option_not_declared(job: Job) -> Iterator[Verdict]:
     """torch.distributed.launch passes --local-rank to a script whose parser does not know it.
@@ -129,9 +132,6 @@ def local_rank_option_not_declared(job: Job) -> Iterator[Verdict]:
     Known limits:
         Nothing is reported for a script with several parsers, with parse_known_args, or that passes its parser to other
         functions.
-
-    Evidence:
-        hkchengrex/XMem#18; PyTorch documentation, torchrun (transitioning from torch.distributed.launch).
     """
     applicable = False
     for launch in job.launches:
@@ -184,9 +184,6 @@ def local_rank_same_for_all_processes(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A script that reads LOCAL_RANK and ignores the option is not harmed. A negative value stands for "not given".
-
-    Evidence:
-        pytorch/pytorch#85604.
     """
     applicable = False
     for launch in job.launches:
@@ -223,7 +220,10 @@ def local_rank_same_for_all_processes(job: Job) -> Iterator[Verdict]:
     "ranked-script-without-launcher",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("https://docs.pytorch.org/docs/stable/elastic/run.html", "huggingface/accelerate#1324"),
+    evidence=(
+        ("torchrun documentation (which variables it sets)", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
+        "huggingface/accelerate#1324",
+    ),
 )
 def ranked_script_without_launcher(job: Job) -> Iterator[Verdict]:
     """A script that reads its rank from the environment is started by plain python.
@@ -245,9 +245,6 @@ def ranked_script_without_launcher(job: Job) -> Iterator[Verdict]:
     Known limits:
         A variable that is read under a condition, or whose error is caught, is not counted. Variables that something
         outside the script exports are not seen, so this is a warning.
-
-    Evidence:
-        torchrun documentation (which variables it sets); huggingface/accelerate#1324.
     """
     applicable = False
     for claim in distinct(job.about("plain_program")):

@@ -22,8 +22,8 @@ _EITHER = "|"
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
-        "https://slurm.schedmd.com/sbatch.html#OPT_constraint",
-        "https://slurm.schedmd.com/heterogeneous_jobs.html",
+        ("sbatch, --constraint (matching OR)", "https://slurm.schedmd.com/sbatch.html#OPT_constraint"),
+        ("Slurm heterogeneous jobs", "https://slurm.schedmd.com/heterogeneous_jobs.html"),
         "pytorch/pytorch#22296",
     ),
 )
@@ -47,9 +47,6 @@ def gpus_of_different_models(job: Job) -> Iterator[Verdict]:
     Known limits:
         Jobs with parameter servers are not judged: their trainers need not be equally fast. A GPU model is known from
         its name only.
-
-    Evidence:
-        sbatch, --constraint (matching OR); Slurm heterogeneous jobs; pytorch/pytorch#22296.
     """
     applicable = False
     for verdict in (*_parts(job), *_constraints(job), *_pods(job)):

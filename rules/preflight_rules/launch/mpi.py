@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.job.claim import job_value
@@ -14,7 +13,7 @@ from preflight.plugins.authoring import Verdict, failed, not_applicable, passed,
 from preflight_rules.helpers import SCHEDULERS, certainly_several, counted, joined, placed, quoted, undecided
 
 #: Variables of communication libraries, which must be the same on all ranks.
-_LIBRARY_VARIABLES = lazy_pattern(
+_LIBRARY_VARIABLES = re.compile(
     r"env\.(?:NCCL|GLOO|UCX|FI|RCCL|HOROVOD|TORCH_NCCL)_\w+|env\.(?:MASTER_ADDR|MASTER_PORT|LD_LIBRARY_PATH)"
 )
 
@@ -39,7 +38,11 @@ def _implementation(job: Job, launch: Launch) -> tuple[str, ...]:
     "mpi-hosts-without-slots",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("dstackai/dstack#2451", "open-mpi/ompi#3133", "https://docs.open-mpi.org/en/v5.0.x/launching-apps/"),
+    evidence=(
+        "dstackai/dstack#2451",
+        "open-mpi/ompi#3133",
+        ("Open MPI documentation, launching applications", "https://docs.open-mpi.org/en/v5.0.x/launching-apps/"),
+    ),
 )
 def mpi_hosts_without_slots(job: Job) -> Iterator[Verdict]:
     """mpirun starts more processes than it lists hosts, and no host has a number of slots.
@@ -61,9 +64,6 @@ def mpi_hosts_without_slots(job: Job) -> Iterator[Verdict]:
     Known limits:
         Nothing is reported for MPICH and Intel MPI, which cycle through the list, for `--oversubscribe`, or inside a
         batch job, whose allocation defines the slots.
-
-    Evidence:
-        dstackai/dstack#2451, open-mpi/ompi#3133; Open MPI documentation, launching applications.
     """
     applicable = False
     for launch in _mpi_launches(job):
@@ -115,7 +115,11 @@ def _without_slots(launch: Launch, tasks: Claim, hosts: Claim, requested: int, a
     "mpi-interface-left-open",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("horovod/horovod#195", "horovod/horovod#310", "https://www.open-mpi.org/faq/?category=tcp"),
+    evidence=(
+        "horovod/horovod#195",
+        "horovod/horovod#310",
+        ("Open MPI FAQ, TCP", "https://www.open-mpi.org/faq/?category=tcp"),
+    ),
 )
 def mpi_interface_left_open(job: Job) -> Iterator[Verdict]:
     """mpirun starts ranks on several hosts without choosing a network.
@@ -139,9 +143,6 @@ def mpi_interface_left_open(job: Job) -> Iterator[Verdict]:
     Known limits:
         Whether a host has such bridges is checked by `preflight check`. Nothing is reported for MPICH and Intel MPI, or
         for hosts that a scheduler chooses.
-
-    Evidence:
-        horovod/horovod#195, horovod/horovod#310; Open MPI FAQ, TCP.
     """
     applicable = False
     for launch in _mpi_launches(job):
@@ -204,7 +205,7 @@ def _no_network_finding(job: Job, launch: Launch, hosts: Claim) -> Verdict:
     evidence=(
         "NVIDIA/nccl#626",
         "snowflakedb/ArcticTraining#316",
-        "https://www.open-mpi.org/faq/?category=running#mpirun-export-env",
+        ("Open MPI FAQ, exporting variables", "https://www.open-mpi.org/faq/?category=running#mpirun-export-env"),
     ),
 )
 def mpi_variable_stays_behind(job: Job) -> Iterator[Verdict]:
@@ -228,9 +229,6 @@ def mpi_variable_stays_behind(job: Job) -> Iterator[Verdict]:
     Known limits:
         Nothing is reported where Open MPI is not certain (MPICH and Intel MPI pass everything on), inside a batch job,
         whose own daemons carry the environment, or for what mca_base_env_list names.
-
-    Evidence:
-        NVIDIA/nccl#626, snowflakedb/ArcticTraining#316; Open MPI FAQ, exporting variables.
     """
     applicable = False
     for launch in _mpi_launches(job):
@@ -334,7 +332,7 @@ def _exported(job: Job, launch: Launch, passed_on: Claim) -> list[Claim]:
 
 
 #: Interfaces that every host has and that do not reach other hosts.
-_LOCAL = lazy_pattern(r"(?:lo|lo0|docker\d*|virbr\d*|br-[0-9a-f]+|veth\w*|cni\d*|flannel\S*|cali\w*|127\..*)")
+_LOCAL = re.compile(r"(?:lo|lo0|docker\d*|virbr\d*|br-[0-9a-f]+|veth\w*|cni\d*|flannel\S*|cali\w*|127\..*)")
 
 
 @rule(
@@ -342,7 +340,11 @@ _LOCAL = lazy_pattern(r"(?:lo|lo0|docker\d*|virbr\d*|br-[0-9a-f]+|veth\w*|cni\d*
     "mpi-interface-leads-nowhere",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("horovod/horovod#310", "horovod/horovod#195", "https://www.open-mpi.org/faq/?category=tcp"),
+    evidence=(
+        "horovod/horovod#310",
+        "horovod/horovod#195",
+        ("Open MPI FAQ, TCP", "https://www.open-mpi.org/faq/?category=tcp"),
+    ),
 )
 def mpi_interface_leads_nowhere(job: Job) -> Iterator[Verdict]:
     """mpirun over several hosts uses an interface that does not reach other hosts.
@@ -362,9 +364,6 @@ def mpi_interface_leads_nowhere(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Interfaces with any other name are assumed to reach the other hosts.
-
-    Evidence:
-        horovod/horovod#310, horovod/horovod#195; Open MPI FAQ, TCP.
     """
     applicable = False
     for launch in _mpi_launches(job):
@@ -426,9 +425,6 @@ def mpirun_as_root(job: Job) -> Iterator[Verdict]:
     Known limits:
         An image that sets another user is not recognized; nothing is reported where Open MPI is not certain, nor
         where the line names a user.
-
-    Evidence:
-        open-mpi/ompi#4451, chainer/chainermn#70, FedML-AI/FedML#456.
     """
     applicable = False
     for launch in _mpi_launches(job):
@@ -456,4 +452,4 @@ def mpirun_as_root(job: Job) -> Iterator[Verdict]:
         yield not_applicable(job.name, "no mpirun is known to run as root")
 
 
-_USER = lazy_pattern(r"\s(?:-u|--user)[\s=]")
+_USER = re.compile(r"\s(?:-u|--user)[\s=]")

@@ -20,7 +20,10 @@ _COUNTS = ("nodes", "processes_per_node", "node_rank", "max_restarts", "ps_serve
     severity=Severity.ERROR,
     profile="gate",
     fix="safe",
-    evidence=("PaddlePaddle/Paddle#47326", "https://docs.python.org/3/library/argparse.html#type"),
+    evidence=(
+        ("`--trainer_num =1` in the worker's line", "PaddlePaddle/Paddle#47326"),
+        ("Python documentation, argparse", "https://docs.python.org/3/library/argparse.html#type"),
+    ),
 )
 def launcher_count_not_a_number(job: Job) -> Iterator[Verdict]:
     """A launcher option that takes a whole number is given something else.
@@ -41,9 +44,6 @@ def launcher_count_not_a_number(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only options of the launcher itself are judged, not those of the script.
-
-    Evidence:
-        PaddlePaddle/Paddle#47326 (`--trainer_num =1` in the worker's line); Python documentation, argparse.
     """
     applicable = False
     for launch in job.launches:

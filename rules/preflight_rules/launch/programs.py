@@ -6,7 +6,6 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job, Known, Launch
 from preflight.model.job.value import texts
@@ -17,7 +16,7 @@ from preflight_rules.helpers import distinct, placed, quoted, why_unresolved
 _PYTHON_LAUNCHERS = frozenset(("torchrun", "torch.distributed.launch", "deepspeed", "accelerate", "paddle"))
 #: Launchers whose variables for a rank are known.
 _TORCH_LAUNCHERS = frozenset(("torchrun", "torch.distributed.launch"))
-_OPTION = lazy_pattern(r"--[A-Za-z][\w.-]*")
+_OPTION = re.compile(r"--[A-Za-z][\w.-]*")
 #: Ends of the names of files that Python cannot run.
 _DATA = (".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".txt", ".md", ".csv", ".jsonl", ".parquet")
 
@@ -27,7 +26,10 @@ _DATA = (".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".txt", ".md", ".csv
     "configuration-given-as-program",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("PaddlePaddle/PaddleDetection#5092", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
+    evidence=(
+        "PaddlePaddle/PaddleDetection#5092",
+        ("torchrun documentation (training_script)", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
+    ),
 )
 def configuration_given_as_program(job: Job) -> Iterator[Verdict]:
     """A launcher gets a configuration where it expects the program.
@@ -47,9 +49,6 @@ def configuration_given_as_program(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Launches with --no_python or --module are left alone.
-
-    Evidence:
-        PaddlePaddle/PaddleDetection#5092; torchrun documentation (training_script).
     """
     applicable = False
     for launch in job.launches:
@@ -97,7 +96,10 @@ def _program_after(launch: Launch) -> str | None:
     "blank-after-backslash",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("hiyouga/LlamaFactory#3301", "https://www.gnu.org/software/bash/manual/html_node/Escape-Character.html"),
+    evidence=(
+        "hiyouga/LlamaFactory#3301",
+        ("Bash manual, escape character", "https://www.gnu.org/software/bash/manual/html_node/Escape-Character.html"),
+    ),
 )
 def blank_after_backslash(job: Job) -> Iterator[Verdict]:
     """A backslash at the end of a line of a launch is followed by a blank, so the command ends there.
@@ -117,9 +119,6 @@ def blank_after_backslash(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A blank that is meant as an argument is written in quotes, which is not reported.
-
-    Evidence:
-        Bash manual, escape character; hiyouga/LlamaFactory#3301.
     """
     applicable = False
     for launch in job.launches:
@@ -148,7 +147,7 @@ def blank_after_backslash(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     profile="gate",
     evidence=(
-        "https://docs.python.org/3/library/argparse.html",
+        ("Documentation of argparse (unrecognized arguments)", "https://docs.python.org/3/library/argparse.html"),
         "PaddlePaddle/PaddleOCR#14195",
         "PaddlePaddle/PaddleOCR#3327",
     ),
@@ -172,9 +171,6 @@ def program_option_unknown(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A parser that takes known arguments only, passes on the rest, or that another function fills is not judged.
-
-    Evidence:
-        Documentation of argparse (unrecognized arguments); PaddlePaddle/PaddleOCR#14195 and #3327.
     """
     applicable = False
     for launch in job.launches:
@@ -241,9 +237,6 @@ def launcher_option_without_launcher(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Variables that something outside the files sets are not seen, so this is a warning.
-
-    Evidence:
-        open-mmlab/mmdetection#1596; zhengchen1999/DAT#31.
     """
     applicable = False
     for claim in distinct(job.about("launcher_option")):
@@ -270,7 +263,10 @@ def launcher_option_without_launcher(job: Job) -> Iterator[Verdict]:
     "node-variable-never-set",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("microsoft/MeshTransformer#16", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
+    evidence=(
+        "microsoft/MeshTransformer#16",
+        ("torchrun documentation (environment variables)", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
+    ),
 )
 def node_variable_never_set(job: Job) -> Iterator[Verdict]:
     """A program needs a variable of its node that its launcher does not set.
@@ -290,9 +286,6 @@ def node_variable_never_set(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Variables that something outside the files exports are not seen, so this is a warning.
-
-    Evidence:
-        microsoft/MeshTransformer#16; torchrun documentation (environment variables).
     """
     applicable = False
     for launch in job.launches:

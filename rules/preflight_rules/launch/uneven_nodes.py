@@ -18,7 +18,13 @@ from preflight_rules.rendezvous.siblings import groups
     "processes-differ-between-nodes",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("huggingface/accelerate#2335", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
+    evidence=(
+        ("two machines with different num_processes hang", "huggingface/accelerate#2335"),
+        (
+            "torchrun documentation (each node of the same size is assumed by its examples)",
+            "https://docs.pytorch.org/docs/stable/elastic/run.html",
+        ),
+    ),
 )
 def processes_differ_between_nodes(job: Job) -> Iterator[Verdict]:
     """The launch lines for the nodes of one job start different numbers of ranks.
@@ -40,10 +46,6 @@ def processes_differ_between_nodes(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         torchrun itself can run nodes of different size; a job that is made for it can ignore this rule.
-
-    Evidence:
-        huggingface/accelerate#2335 (two machines with different num_processes hang); torchrun documentation (each
-        node of the same size is assumed by its examples).
     """
     applicable = False
     for group in groups(job):

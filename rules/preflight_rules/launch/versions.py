@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Span, Unresolved
 from preflight.model.job.value import texts
@@ -22,7 +21,7 @@ from preflight_rules.helpers import (
     where,
 )
 
-_PACKAGE = lazy_pattern(r"(?P<name>[a-z0-9][a-z0-9-]*)(?P<version>.*)")
+_PACKAGE = re.compile(r"(?P<name>[a-z0-9][a-z0-9-]*)(?P<version>.*)")
 #: Frameworks whose releases change the protocol between ranks or the checkpoint format.
 _PROTOCOL_FRAMEWORKS = frozenset(
     (
@@ -31,11 +30,11 @@ _PROTOCOL_FRAMEWORKS = frozenset(
     )
 )
 #: The official images whose tag begins with the release of the framework in them.
-_IMAGE = lazy_pattern(
+_IMAGE = re.compile(
     r"\b(?P<name>pytorch/pytorch|paddlepaddle/paddle|tensorflow/tensorflow):v?(?P<version>\d+\.\d+(?:\.\d+)?)(?=-|$)"
 )
 _OF_IMAGE = {"pytorch/pytorch": "torch", "paddlepaddle/paddle": "paddlepaddle", "tensorflow/tensorflow": "tensorflow"}
-_IMAGE_CUDA = lazy_pattern(r"(?:nvidia/cuda:|-cuda)(?P<cuda>\d{1,2}\.\d)")
+_IMAGE_CUDA = re.compile(r"(?:nvidia/cuda:|-cuda)(?P<cuda>\d{1,2}\.\d)")
 #: Packages that compile against the installed CUDA toolkit and require the release that torch was built for.
 _COMPILING = frozenset({"deepspeed", "flash-attn", "apex", "transformer-engine", "xformers"})
 _COMPANIONS = ("torchvision", "torchaudio")
@@ -78,7 +77,7 @@ def _image_frameworks(job: Job) -> tuple[_Package, ...]:
     "framework-version-open-on-each-node",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("NVIDIA/nccl#286", "Unakar/Logic-RL#30", "deepspeedai/DeepSpeed#3011"),
+    evidence=("NVIDIA/nccl#286", ("nodes with different releases", "Unakar/Logic-RL#30"), "deepspeedai/DeepSpeed#3011"),
 )
 def framework_version_open_on_each_node(job: Job) -> Iterator[Verdict]:
     """Every node installs the framework when the job starts, without a pinned release.
@@ -100,9 +99,6 @@ def framework_version_open_on_each_node(job: Job) -> Iterator[Verdict]:
     Known limits:
         A lower bound alone (`torch>=2`) counts as not pinned. Lines of a batch script that run on the first node alone
         are not checked.
-
-    Evidence:
-        NVIDIA/nccl#286, deepspeedai/DeepSpeed#3011 and Unakar/Logic-RL#30: nodes with different releases.
     """
     lines = job.about("installing_line")
     packages = [package for package in _packages(job) if package.name in _PROTOCOL_FRAMEWORKS]
@@ -190,9 +186,6 @@ def framework_versions_differ(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only places that fix a release, or exclude one that another fixes, are compared; lines in branches are not.
-
-    Evidence:
-        NVIDIA/nccl#286, deepspeedai/DeepSpeed#3011, ray-project/ray#47792.
     """
     package = [
         p
@@ -277,9 +270,6 @@ def wheel_and_image_cuda_differ(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only releases that the files name are compared. Minor releases of one major release are treated as compatible.
-
-    Evidence:
-        deepspeedai/DeepSpeed#3223 and #2902.
     """
     images = [
         (match["cuda"], claim)
@@ -336,7 +326,7 @@ def _differing_wheels(wheels: Sequence[tuple[str, Claim]]) -> tuple[tuple[str, C
     "VLK005",
     "torch-companion-built-for-another-torch",
     severity=Severity.WARNING,
-    evidence=("https://github.com/pytorch/vision#installation", "pytorch/vision#8985"),
+    evidence=(("The table of pytorch/vision", "https://github.com/pytorch/vision#installation"), "pytorch/vision#8985"),
 )
 def torch_companion_built_for_another_torch(job: Job) -> Iterator[Verdict]:
     """torchvision or torchaudio is pinned to a release that is built for a different torch release.
@@ -356,9 +346,6 @@ def torch_companion_built_for_another_torch(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Major and minor releases are compared, and only those that `data/companions.toml` lists.
-
-    Evidence:
-        The table of pytorch/vision; pytorch/vision#8985.
     """
     packages = [p for p in _packages(job) if not p.claim.condition]
     applicable = False
@@ -404,7 +391,11 @@ def _minor(specifier: str) -> str:
     "VLK018",
     "framework-build-of-the-day",
     severity=Severity.WARNING,
-    evidence=("https://pytorch.org/get-started/locally/", "pytorch/pytorch#116977"),
+    evidence=(
+        "https://pytorch.org/get-started/locally/",
+        ("a nightly with another NCCL", "pytorch/pytorch#116977"),
+        "PyTorch's installation page (nightlies are not fully tested)",
+    ),
 )
 def framework_build_of_the_day(job: Job) -> Iterator[Verdict]:
     """A nightly or unpinned build of a framework is installed for a job on several nodes.
@@ -425,10 +416,6 @@ def framework_build_of_the_day(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         An image whose digest is pinned where it is used is reproducible all the same.
-
-    Evidence:
-        PyTorch's installation page (nightlies are not fully tested); pytorch/pytorch#116977 (a nightly with
-        another NCCL).
     """
     applicable = False
     pinned = any(".dev" in package.version for package in _packages(job))

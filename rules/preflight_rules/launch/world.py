@@ -79,9 +79,6 @@ def launch_size_disagreement(job: Job) -> Iterator[Verdict]:
         Only values in force in one launch are compared: `srun -N2` inside a four-node allocation, two launches
         of one script, or a default under a flag contradict nothing. A launch that requests *fewer* nodes than
         granted, without being started on all of them, only leaves nodes idle and is a warning.
-
-    Evidence:
-        huggingface/accelerate#2818 and #1795, interTwin-eu/itwinai#360, deepspeedai/DeepSpeed#6914.
     """
     reported: set[tuple[object, ...]] = set()
     for subject, scope, launch in subjects(job):
@@ -261,9 +258,6 @@ def launch_size_exceeds_bound(job: Job) -> Iterator[Verdict]:
     Known limits:
         With `--oversubscribe` on the mpirun line nothing is reported. Slots that a scheduler adds
         are not known.
-
-    Evidence:
-        open-mpi/ompi#3133, dstackai/dstack#2451.
     """
     reported: set[tuple[object, ...]] = set()
     for subject, scope, _ in subjects(job):

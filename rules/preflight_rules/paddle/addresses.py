@@ -57,9 +57,6 @@ def node_address_not_among_nodes(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Without `--host` the launcher resolves the node's own host name, which is known only on the node.
-
-    Evidence:
-        PaddlePaddle/Paddle#37116.
     """
     applicable = False
     for launch in job.launches:
@@ -95,7 +92,7 @@ def node_address_not_among_nodes(job: Job) -> Iterator[Verdict]:
     "fleet-variable-missing",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=(_ROLE_MAKER, "PaddlePaddle/Paddle#47326"),
+    evidence=(("fleet/base/role_maker.py of 2.6.2 (PaddleCloudRoleMaker)", _ROLE_MAKER), "PaddlePaddle/Paddle#47326"),
 )
 def fleet_variable_missing(job: Job) -> Iterator[Verdict]:
     """A process that is started manually lacks a variable that fleet's role maker needs.
@@ -117,9 +114,6 @@ def fleet_variable_missing(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A variable that the cluster sets is not seen. A script with a role maker of its own is not judged.
-
-    Evidence:
-        fleet/base/role_maker.py of 2.6.2 (PaddleCloudRoleMaker); PaddlePaddle/Paddle#47326.
     """
     applicable = False
     for launch in job.launches:
@@ -175,7 +169,7 @@ def _is_collective(job: Job, scope: Scope) -> bool:
     "endpoint-malformed",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=(_ROLE_MAKER, "PaddlePaddle/Paddle#15038"),
+    evidence=(("fleet/base/role_maker.py of 2.6.2", _ROLE_MAKER), "PaddlePaddle/Paddle#15038"),
 )
 def endpoint_malformed(job: Job) -> Iterator[Verdict]:
     """An entry of a list of servers or trainers is not a `host:port`.
@@ -196,9 +190,6 @@ def endpoint_malformed(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Lists of the launchers' options may leave ports out and are not judged.
-
-    Evidence:
-        fleet/base/role_maker.py of 2.6.2; PaddlePaddle/Paddle#15038.
     """
     applicable = False
     seen: set[tuple[str, int, int]] = set()
@@ -249,7 +240,10 @@ def _fault(entry: str) -> str:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
-        "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/dataset/dataset.py",
+        (
+            "fleet/dataset/dataset.py of 2.6.2 (InMemoryDataset.global_shuffle)",
+            "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/dataset/dataset.py",
+        ),
         "PaddlePaddle/Paddle#18641",
     ),
 )
@@ -271,9 +265,6 @@ def global_shuffle_within_one_trainer(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A script for a single trainer is correct.
-
-    Evidence:
-        fleet/dataset/dataset.py of 2.6.2 (InMemoryDataset.global_shuffle).
     """
     applicable = False
     for subject, scope, claim in distinct_claims(job, "global_shuffle_alone"):
@@ -322,9 +313,6 @@ def link_local_address(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Two directly connected nodes may use such addresses on purpose.
-
-    Evidence:
-        PaddlePaddle/Paddle#47326 and #47130.
     """
     applicable = False
     for launch in job.launches:

@@ -22,7 +22,7 @@ _LOCAL_NICS = ("lo", "docker0", "virbr0", "lxcbr0")
     severity=Severity.ERROR,
     profile="gate",
     applies_to="paddlepaddle < 0.12",
-    evidence=(TOOL, "PaddlePaddle/Paddle#4281"),
+    evidence=(("paddle/scripts/cluster_train/paddle.py of 0.11", TOOL), "PaddlePaddle/Paddle#4281"),
 )
 def cluster_host_twice_or_local(job: Job) -> Iterator[Verdict]:
     """HOSTS of cluster_train is empty, names a host twice, or names loopback beside other hosts.
@@ -43,9 +43,6 @@ def cluster_host_twice_or_local(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         One host listed under two names is not recognised.
-
-    Evidence:
-        paddle/scripts/cluster_train/paddle.py of 0.11; PaddlePaddle/Paddle#4281.
     """
     applicable = False
     for subject, _, claim in distinct_claims(job, "cluster_hosts"):
@@ -91,7 +88,7 @@ def cluster_host_twice_or_local(job: Job) -> Iterator[Verdict]:
     "index-file-empty-or-double",
     severity=Severity.WARNING,
     applies_to="paddlepaddle < 0.12",
-    evidence=(DOCUMENT,),
+    evidence=(("Cluster training document of 0.11 (train.list, test.list)", DOCUMENT),),
 )
 def index_file_empty_or_double(job: Job) -> Iterator[Verdict]:
     """An index file of a trainer names no data file, or names one twice.
@@ -111,9 +108,6 @@ def index_file_empty_or_double(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Whether the files exist on the nodes is not known.
-
-    Evidence:
-        Cluster training document of 0.11 (train.list, test.list).
     """
     applicable = False
     for subject, _, claim in distinct_claims(job, "index_files"):
@@ -158,7 +152,7 @@ def index_file_empty_or_double(job: Job) -> Iterator[Verdict]:
     "server-interface-unreachable",
     severity=Severity.WARNING,
     applies_to="paddlepaddle < 0.12",
-    evidence=(DOCUMENT,),
+    evidence=(("Cluster training document of 0.11 (PADDLE_NIC)", DOCUMENT),),
 )
 def server_interface_unreachable(job: Job) -> Iterator[Verdict]:
     """Servers listen on an interface that other hosts cannot reach.
@@ -178,9 +172,6 @@ def server_interface_unreachable(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Which interfaces the hosts have is checked by `preflight check`.
-
-    Evidence:
-        Cluster training document of 0.11 (PADDLE_NIC).
     """
     applicable = False
     for subject, scope, claim in distinct_claims(job, "pserver_nics"):
@@ -214,7 +205,7 @@ def server_interface_unreachable(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     profile="gate",
     applies_to="paddlepaddle < 0.12",
-    evidence=(TOOL,),
+    evidence=(("paddle/scripts/cluster_train/paddle.py of 0.11", TOOL),),
 )
 def workspace_and_package(job: Job) -> Iterator[Verdict]:
     """cluster_train is given options both for sending a workspace and for using an existing one.
@@ -233,9 +224,6 @@ def workspace_and_package(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Whether the folder exists on the hosts is not known.
-
-    Evidence:
-        paddle/scripts/cluster_train/paddle.py of 0.11.
     """
     applicable = False
     for launch in job.launches:
@@ -267,7 +255,7 @@ def workspace_and_package(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     profile="gate",
     applies_to="paddlepaddle < 0.12",
-    evidence=(DOCUMENT, "PaddlePaddle/Paddle#8875"),
+    evidence=(("Cluster training document of 0.11 (ports_num_for_sparse)", DOCUMENT), "PaddlePaddle/Paddle#8875"),
 )
 def sparse_update_without_ports(job: Job) -> Iterator[Verdict]:
     """A model updates a parameter row by row, but its servers have no ports for that.
@@ -287,9 +275,6 @@ def sparse_update_without_ports(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only a literal `sparse_update=True` counts. A local training needs no ports.
-
-    Evidence:
-        Cluster training document of 0.11 (ports_num_for_sparse); PaddlePaddle/Paddle#8875.
     """
     applicable = False
     for subject, scope, sparse in distinct_claims(job, "sparse_update"):
@@ -319,7 +304,7 @@ def sparse_update_without_ports(job: Job) -> Iterator[Verdict]:
     "cluster-workspace-relative",
     severity=Severity.WARNING,
     applies_to="paddlepaddle < 0.12",
-    evidence=(TOOL,),
+    evidence=(("paddle/scripts/cluster_train/paddle.py of 0.11 (job_create_workspace, job_pserver)", TOOL),),
 )
 def cluster_workspace_relative(job: Job) -> Iterator[Verdict]:
     """ROOT_DIR or the workspace of cluster_train is a relative path.
@@ -339,9 +324,6 @@ def cluster_workspace_relative(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A path that starts with `~` or a variable is expanded on the host, and is not reported.
-
-    Evidence:
-        paddle/scripts/cluster_train/paddle.py of 0.11 (job_create_workspace, job_pserver).
     """
     applicable = False
     for subject, _, claim in distinct_claims(job, "cluster_workspace"):

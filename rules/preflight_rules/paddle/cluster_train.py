@@ -45,7 +45,7 @@ def _range(job: Job, scope: Scope) -> tuple[tuple[Claim, ...], tuple[int, int] |
     severity=Severity.ERROR,
     profile="gate",
     applies_to="paddlepaddle < 0.12",
-    evidence=(DOCUMENT, "PaddlePaddle/Paddle#2224"),
+    evidence=(("Cluster training document of 0.11", DOCUMENT), "PaddlePaddle/Paddle#2224"),
 )
 def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
     """The ports of a server run past port 65535, or into those of another server on the same host.
@@ -66,9 +66,6 @@ def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Which ports are free on the hosts is not known.
-
-    Evidence:
-        Cluster training document of 0.11; PaddlePaddle/Paddle#2224.
     """
     applicable = False
     seen: list[tuple[Launch, tuple[int, int], Claim]] = []
@@ -122,7 +119,7 @@ def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     profile="gate",
     applies_to="paddlepaddle < 0.12",
-    evidence=(TOOL, "PaddlePaddle/Paddle#7465"),
+    evidence=(("paddle/scripts/cluster_train/paddle.py of 0.11", TOOL), "PaddlePaddle/Paddle#7465"),
 )
 def trainer_dials_other_ports(job: Job) -> Iterator[Verdict]:
     """Trainers and servers are given different ports or different numbers of trainers.
@@ -143,9 +140,6 @@ def trainer_dials_other_ports(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Trainers and servers of different scripts are compared only where the scripts belong to one job.
-
-    Evidence:
-        paddle/scripts/cluster_train/paddle.py of 0.11; PaddlePaddle/Paddle#7465.
     """
     applicable = False
     for launch in job.launches:
@@ -196,7 +190,10 @@ def _role(job: Job, launch: Launch) -> str:
     confidence=Confidence.MEDIUM,
     applies_to="paddlepaddle < 0.12",
     evidence=(
-        "https://github.com/PaddlePaddle/Paddle/blob/v0.11.0/doc/howto/usage/cmd_parameter/detail_introduction_en.md",
+        (
+            "Command-line document of 0.11 (`--local`, default 1)",
+            "https://github.com/PaddlePaddle/Paddle/blob/v0.11.0/doc/howto/usage/cmd_parameter/detail_introduction_en.md",
+        ),
     ),
 )
 def trainer_left_local(job: Job) -> Iterator[Verdict]:
@@ -217,9 +214,6 @@ def trainer_left_local(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A configuration may set it too.
-
-    Evidence:
-        Command-line document of 0.11 (`--local`, default 1).
     """
     applicable = False
     for launch in job.launches:

@@ -47,7 +47,7 @@ def _flags(job: Job) -> Iterator[tuple[str, Launch | None, str, Claim]]:
     "memory-share-out-of-range",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=(f"{_DOCUMENT}/memory_en.rst",),
+    evidence=(("Document of Paddle's memory flags", f"{_DOCUMENT}/memory_en.rst"),),
 )
 def memory_share_out_of_range(job: Job) -> Iterator[Verdict]:
     """A FLAGS_ variable for a fraction of memory is not a number from 0 to 1.
@@ -68,9 +68,6 @@ def memory_share_out_of_range(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Whether the share leaves room for other processes of the GPU is not judged.
-
-    Evidence:
-        Document of Paddle's memory flags.
     """
     applicable = False
     for subject, launch, name, claim in _flags(job):
@@ -100,7 +97,7 @@ def memory_share_out_of_range(job: Job) -> Iterator[Verdict]:
     "memory-flags-exclude-each-other",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=(f"{_DOCUMENT}/memory_en.rst",),
+    evidence=(("Document of Paddle's memory flags", f"{_DOCUMENT}/memory_en.rst"),),
 )
 def memory_flags_exclude_each_other(job: Job) -> Iterator[Verdict]:
     """One memory setting of Paddle overrides another.
@@ -121,9 +118,6 @@ def memory_flags_exclude_each_other(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A growing allocator that is in force because it is the default (Paddle 2.0 on) is not reported.
-
-    Evidence:
-        Document of Paddle's memory flags.
     """
     applicable = False
     by_flag = {(subject, name): (launch, claim) for subject, launch, name, claim in _flags(job)}
@@ -165,7 +159,10 @@ def memory_flags_exclude_each_other(job: Job) -> Iterator[Verdict]:
     "rpc-deadline-too-short",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("PaddlePaddle/Paddle#11710", f"{_DOCUMENT}/distributed_en.rst"),
+    evidence=(
+        ("a trainer dies at the deadline", "PaddlePaddle/Paddle#11710"),
+        ("document of the distributed flags", f"{_DOCUMENT}/distributed_en.rst"),
+    ),
 )
 def rpc_deadline_too_short(job: Job) -> Iterator[Verdict]:
     """Requests to parameter servers time out after a few seconds.
@@ -186,9 +183,6 @@ def rpc_deadline_too_short(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only the legacy RPC (Fluid 0.15 to 1.8) reads it.
-
-    Evidence:
-        PaddlePaddle/Paddle#11710 (a trainer dies at the deadline); document of the distributed flags.
     """
     applicable = False
     for subject, launch, name, claim in _flags(job):
@@ -221,7 +215,7 @@ def rpc_deadline_too_short(job: Job) -> Iterator[Verdict]:
     "FLG004",
     "communicator-flag-without-communicator",
     severity=Severity.INFO,
-    evidence=(f"{_DOCUMENT}/distributed_en.rst",),
+    evidence=(("Document of the distributed flags", f"{_DOCUMENT}/distributed_en.rst"),),
 )
 def communicator_flag_without_communicator(job: Job) -> Iterator[Verdict]:
     """A job sets an option of the asynchronous communicator but does not use it.
@@ -240,9 +234,6 @@ def communicator_flag_without_communicator(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Half-asynchronous training sets most of them itself, whatever the variable says.
-
-    Evidence:
-        Document of the distributed flags.
     """
     applicable = False
     for subject, launch, name, claim in _flags(job):

@@ -43,7 +43,7 @@ def _collective(job: Job, scope: Scope) -> bool | None:
     "fleet-optimizer-stays-local",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=(f"{_STRATEGY}/fleet.py", "PaddlePaddle/Paddle#18533"),
+    evidence=(("paddle/distributed/fleet/fleet.py of 2.6.2", f"{_STRATEGY}/fleet.py"), "PaddlePaddle/Paddle#18533"),
 )
 def fleet_optimizer_stays_local(job: Job) -> Iterator[Verdict]:
     """A script initialises fleet but minimizes with an optimizer that is not distributed.
@@ -63,9 +63,6 @@ def fleet_optimizer_stays_local(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only optimizers and calls of one script are seen.
-
-    Evidence:
-        paddle/distributed/fleet/fleet.py of 2.6.2; PaddlePaddle/Paddle#18533.
     """
     applicable = False
     for subject, scope, calls in distinct_claims(job, "fleet_calls"):
@@ -104,7 +101,11 @@ _CALL_PAIRS = (
     "fleet-role-not-seen-through",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=(f"{_STRATEGY}/fleet.py", "PaddlePaddle/Paddle#17985", "PaddlePaddle/Paddle#8662"),
+    evidence=(
+        ("paddle/distributed/fleet/fleet.py of 2.6.2", f"{_STRATEGY}/fleet.py"),
+        "PaddlePaddle/Paddle#17985",
+        "PaddlePaddle/Paddle#8662",
+    ),
 )
 def fleet_role_not_seen_through(job: Job) -> Iterator[Verdict]:
     """A parameter-server script leaves out a call that its servers or trainers need.
@@ -126,9 +127,6 @@ def fleet_role_not_seen_through(job: Job) -> Iterator[Verdict]:
     Known limits:
         Calls in another file are not seen; a script that only prints its program, or infers, may leave out some. A
         missing stop_worker is only a hint unless the processes are started by hand.
-
-    Evidence:
-        paddle/distributed/fleet/fleet.py of 2.6.2; PaddlePaddle/Paddle#17985 and #8662.
     """
     applicable = False
     for subject, _, calls in distinct_claims(job, "fleet_calls"):
@@ -182,7 +180,10 @@ _MAX_FILES = 6
     applies_to="paddlepaddle",
     evidence=(
         "PaddlePaddle/Paddle#20860",
-        "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/model.py",
+        (
+            "paddle/distributed/fleet/model.py and fleet.py of 2.6.2",
+            "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/model.py",
+        ),
     ),
 )
 def fleet_never_initialised(job: Job) -> Iterator[Verdict]:
@@ -205,9 +206,6 @@ def fleet_never_initialised(job: Job) -> Iterator[Verdict]:
     Known limits:
         In a job of many files another may make the call, and so may a library that the script imports; then the
         result is unknown.
-
-    Evidence:
-        PaddlePaddle/Paddle#20860; paddle/distributed/fleet/model.py and fleet.py of 2.6.2.
     """
     applicable = False
     for subject, scope, calls in distinct_claims(job, "fleet_calls"):
@@ -255,7 +253,7 @@ _COLLECTIVE_ONLY = (*_WORKS_WITH, "sharding", "gradient_merge", "recompute", "fp
     "fleet-switch-without-effect",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=(f"{_STRATEGY}/meta_optimizers",),
+    evidence=(("paddle/distributed/fleet/meta_optimizers of 2.6.2 (`_can_apply`)", f"{_STRATEGY}/meta_optimizers"),),
 )
 def fleet_switch_without_effect(job: Job) -> Iterator[Verdict]:
     """Fleet silently ignores a switch of DistributedStrategy.
@@ -276,9 +274,6 @@ def fleet_switch_without_effect(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Static graph only; the optimizer is known where the script itself makes it and calls minimize.
-
-    Evidence:
-        paddle/distributed/fleet/meta_optimizers of 2.6.2 (`_can_apply`).
     """
     applicable = False
     for subject, scope, switch in distinct_claims(job, "fleet_switch"):
@@ -322,7 +317,12 @@ def fleet_switch_without_effect(job: Job) -> Iterator[Verdict]:
     "stream-dataset-cannot-shuffle",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("https://github.com/PaddlePaddle/Paddle/blob/v1.8.5/python/paddle/fluid/dataset.py",),
+    evidence=(
+        (
+            "fluid/dataset.py of 1.8.5 (QueueDataset)",
+            "https://github.com/PaddlePaddle/Paddle/blob/v1.8.5/python/paddle/fluid/dataset.py",
+        ),
+    ),
 )
 def stream_dataset_cannot_shuffle(job: Job) -> Iterator[Verdict]:
     """A script shuffles a QueueDataset, which cannot shuffle.
@@ -343,9 +343,6 @@ def stream_dataset_cannot_shuffle(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only a data set that the script makes itself is known.
-
-    Evidence:
-        fluid/dataset.py of 1.8.5 (QueueDataset).
     """
     applicable = False
     for subject, _, claim in distinct_claims(job, "stream_dataset_shuffled"):
@@ -390,9 +387,6 @@ def every_trainer_reads_all_files(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         If each host has its own files the script is correct, so this is only a hint.
-
-    Evidence:
-        PaddlePaddle/Paddle#18956, PaddlePaddle/Paddle#18641.
     """
     applicable = False
     for subject, scope, claim in distinct_claims(job, "dataset_files_shared"):

@@ -21,7 +21,12 @@ _DEGREES = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_
     "fleet-degrees-differ-from-world",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=(f"{_STRATEGY}/base/topology.py",),
+    evidence=(
+        (
+            "paddle/distributed/fleet/base/topology.py of 2.6.2 (HybridCommunicateGroup)",
+            f"{_STRATEGY}/base/topology.py",
+        ),
+    ),
 )
 def fleet_degrees_differ_from_world(job: Job) -> Iterator[Verdict]:
     """The parallel degrees of hybrid_configs do not multiply to the number of ranks.
@@ -41,9 +46,6 @@ def fleet_degrees_differ_from_world(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Degrees that come from arguments are not known.
-
-    Evidence:
-        paddle/distributed/fleet/base/topology.py of 2.6.2 (HybridCommunicateGroup).
     """
     applicable = False
     for subject, scope, hybrid in distinct_claims(job, "fleet_hybrid"):
@@ -120,7 +122,12 @@ def _product(given: dict[str, int], ranks: int) -> int:
     "PDL009",
     "pipeline-batch-not-micro-times-steps",
     severity=Severity.WARNING,
-    evidence=(f"{_STRATEGY}/meta_parallel/pipeline_parallel.py",),
+    evidence=(
+        (
+            "paddle/distributed/fleet/meta_parallel/pipeline_parallel.py of 2.6.2",
+            f"{_STRATEGY}/meta_parallel/pipeline_parallel.py",
+        ),
+    ),
 )
 def pipeline_batch_not_micro_times_steps(job: Job) -> Iterator[Verdict]:
     """The batch size fed to Fleet's pipeline is not micro batch size x accumulate_steps.
@@ -139,9 +146,6 @@ def pipeline_batch_not_micro_times_steps(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A script with several loaders is not judged, nor a batch size that comes from an argument.
-
-    Evidence:
-        paddle/distributed/fleet/meta_parallel/pipeline_parallel.py of 2.6.2.
     """
     applicable = False
     for subject, scope, steps in distinct_claims(job, "pipeline_micro_batches"):
@@ -174,7 +178,12 @@ def pipeline_batch_not_micro_times_steps(job: Job) -> Iterator[Verdict]:
     "trainer-degrees-do-not-divide-ranks",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("https://github.com/PaddlePaddle/PaddleNLP/blob/v2.8.1/paddlenlp/trainer/training_args.py",),
+    evidence=(
+        (
+            "paddlenlp/trainer/training_args.py of 2.8.1",
+            "https://github.com/PaddlePaddle/PaddleNLP/blob/v2.8.1/paddlenlp/trainer/training_args.py",
+        ),
+    ),
 )
 def trainer_degrees_do_not_divide_ranks(job: Job) -> Iterator[Verdict]:
     """The parallel degrees of PaddleNLP's trainer do not divide the ranks that are started.
@@ -196,9 +205,6 @@ def trainer_degrees_do_not_divide_ranks(job: Job) -> Iterator[Verdict]:
     Known limits:
         The library chooses a degree of -1, which counts as 1 here. With one node, and ranks that more nodes would
         complete, it is a warning: recipes are published like that.
-
-    Evidence:
-        paddlenlp/trainer/training_args.py of 2.8.1.
     """
     applicable = False
     for launch in job.launches:

@@ -45,7 +45,7 @@ def transpiling_scopes(job: Job) -> Iterator[tuple[str, Scope]]:
     severity=Severity.ERROR,
     profile="gate",
     applies_to="paddlepaddle < 2.0 (Fluid)",
-    evidence=("PaddlePaddle/Paddle#15038",),
+    evidence=("PaddlePaddle/Paddle#15038", "fluid/transpiler/distribute_transpiler.py of 1.8.5"),
 )
 def transpile_given_text_for_number(job: Job) -> Iterator[Verdict]:
     """The transpiler gets trainer_id or the number of trainers as a string.
@@ -66,9 +66,6 @@ def transpile_given_text_for_number(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only a literal argument, or one taken directly from the environment, is judged.
-
-    Evidence:
-        PaddlePaddle/Paddle#15038; fluid/transpiler/distribute_transpiler.py of 1.8.5.
     """
     applicable = False
     for subject, scope in transpiling_scopes(job):
@@ -130,9 +127,6 @@ def server_program_of_unlisted_endpoint(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Endpoints from the environment are judged where the environment is known, by PPS004.
-
-    Evidence:
-        PaddlePaddle/Paddle#9426, PaddlePaddle/Paddle#15038.
     """
     applicable = False
     for subject, scope in transpiling_scopes(job):
@@ -171,7 +165,10 @@ def server_program_of_unlisted_endpoint(job: Job) -> Iterator[Verdict]:
     profile="gate",
     applies_to="paddlepaddle < 2.0 (Fluid)",
     evidence=(
-        "https://github.com/PaddlePaddle/Paddle/blob/v1.8.5/python/paddle/fluid/transpiler/distribute_transpiler.py",
+        (
+            "fluid/transpiler/distribute_transpiler.py of 1.8.5 (_transpile_nccl2)",
+            "https://github.com/PaddlePaddle/Paddle/blob/v1.8.5/python/paddle/fluid/transpiler/distribute_transpiler.py",
+        ),
     ),
 )
 def own_endpoint_outside_trainers(job: Job) -> Iterator[Verdict]:
@@ -193,9 +190,6 @@ def own_endpoint_outside_trainers(job: Job) -> Iterator[Verdict]:
     Known limits:
         Endpoints that the script takes from the environment are not known. Where one of several branches is wrong, it
         is a warning.
-
-    Evidence:
-        fluid/transpiler/distribute_transpiler.py of 1.8.5 (_transpile_nccl2).
     """
     applicable = False
     for subject, scope in transpiling_scopes(job):
@@ -243,7 +237,10 @@ def own_endpoint_outside_trainers(job: Job) -> Iterator[Verdict]:
     profile="gate",
     applies_to="paddlepaddle < 2.0 (Fluid)",
     evidence=(
-        "https://github.com/PaddlePaddle/Paddle/blob/v1.8.5/python/paddle/fluid/transpiler/distribute_transpiler.py",
+        (
+            "fluid/transpiler/distribute_transpiler.py of 1.8.5 (DistributeTranspilerConfig, get_pserver_program)",
+            "https://github.com/PaddlePaddle/Paddle/blob/v1.8.5/python/paddle/fluid/transpiler/distribute_transpiler.py",
+        ),
     ),
 )
 def update_settings_exclude_each_other(job: Job) -> Iterator[Verdict]:
@@ -265,9 +262,6 @@ def update_settings_exclude_each_other(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only settings of a configuration that the script makes itself are known.
-
-    Evidence:
-        fluid/transpiler/distribute_transpiler.py of 1.8.5 (DistributeTranspilerConfig, get_pserver_program).
     """
     applicable = False
     for subject, scope in transpiling_scopes(job):
@@ -309,7 +303,10 @@ def _excluded(job: Job, subject: str, scope: Scope, transpiler: Claim, claim: Cl
     profile="gate",
     applies_to="paddlepaddle < 2.0 (Fluid)",
     evidence=(
-        "https://github.com/PaddlePaddle/Paddle/blob/v1.8.5/python/paddle/fluid/transpiler/distribute_transpiler.py",
+        (
+            "fluid/transpiler/distribute_transpiler.py of 1.8.5 (transpile, get_startup_program)",
+            "https://github.com/PaddlePaddle/Paddle/blob/v1.8.5/python/paddle/fluid/transpiler/distribute_transpiler.py",
+        ),
     ),
 )
 def own_startup_program_not_passed(job: Job) -> Iterator[Verdict]:
@@ -330,9 +327,6 @@ def own_startup_program_not_passed(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only where both calls are in one script.
-
-    Evidence:
-        fluid/transpiler/distribute_transpiler.py of 1.8.5 (transpile, get_startup_program).
     """
     applicable = False
     for subject, scope in transpiling_scopes(job):
@@ -363,7 +357,10 @@ def own_startup_program_not_passed(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     applies_to="paddlepaddle < 2.0 (Fluid)",
     evidence=(
-        "https://github.com/PaddlePaddle/Paddle/blob/v1.8.5/python/paddle/fluid/tests/unittests/test_dist_base.py",
+        (
+            "Paddle's own distributed tests run servers on CPUPlace (test_dist_base.py of 1.8.5)",
+            "https://github.com/PaddlePaddle/Paddle/blob/v1.8.5/python/paddle/fluid/tests/unittests/test_dist_base.py",
+        ),
     ),
 )
 def server_runs_on_gpu(job: Job) -> Iterator[Verdict]:
@@ -384,9 +381,6 @@ def server_runs_on_gpu(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only executors that the same script makes.
-
-    Evidence:
-        Paddle's own distributed tests run servers on CPUPlace (test_dist_base.py of 1.8.5).
     """
     applicable = False
     for subject, device in stated(job, "server_executor_device"):

@@ -20,9 +20,9 @@ from preflight_rules.paddle.fluid import transpilers, transpiling_scopes
     applies_to="paddlepaddle < 2.0 (Fluid)",
     evidence=(
         "PaddlePaddle/Paddle#17771",
-        "PaddlePaddle/Paddle#26479",
-        "PaddlePaddle/models#2394",
-        "PaddlePaddle/Paddle#12544",
+        ("failures", "PaddlePaddle/Paddle#26479"),
+        ("one table only", "PaddlePaddle/models#2394"),
+        ("SGD only", "PaddlePaddle/Paddle#12544"),
     ),
 )
 def distributed_table_not_served(job: Job) -> Iterator[Verdict]:
@@ -45,10 +45,6 @@ def distributed_table_not_served(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Programs of Fluid before 1.3 with one table and SGD are correct.
-
-    Evidence:
-        PaddlePaddle/Paddle#17771 and #26479 (failures), PaddlePaddle/models#2394 (one table only),
-        PaddlePaddle/Paddle#12544 (SGD only).
     """
     applicable = False
     for subject, scope in transpiling_scopes(job):
@@ -131,9 +127,6 @@ def trainers_run_unequal_steps(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only an `if` directly in the loop that names the trainer's index, rank or worker index is seen.
-
-    Evidence:
-        PaddlePaddle/Paddle#11710.
     """
     applicable = False
     seen: set[tuple[str, int]] = set()
@@ -189,9 +182,6 @@ def memory_optimize_renames_gradients(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         From 1.5 on `skip_grads` is true by default, and from 1.6 on memory_optimize does nothing.
-
-    Evidence:
-        PaddlePaddle/Paddle#13535 and #18295, PaddlePaddle/Paddle#12974.
     """
     applicable = False
     for subject, scope in transpiling_scopes(job):
@@ -219,7 +209,11 @@ def memory_optimize_renames_gradients(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     applies_to="paddlepaddle < 2.0 (Fluid)",
-    evidence=("PaddlePaddle/Paddle#13535", "PaddlePaddle/Paddle#11710"),
+    evidence=(
+        "PaddlePaddle/Paddle#13535",
+        "PaddlePaddle/Paddle#11710",
+        "fluid/parallel_executor.py of 1.8.5 (`num_trainers` defaults to 1)",
+    ),
 )
 def executor_not_told_of_trainers(job: Job) -> Iterator[Verdict]:
     """A program in nccl2 mode runs on a ParallelExecutor without num_trainers and trainer_id.
@@ -240,9 +234,6 @@ def executor_not_told_of_trainers(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         An executor that shares its variables with another is used for evaluation and not checked.
-
-    Evidence:
-        fluid/parallel_executor.py of 1.8.5 (`num_trainers` defaults to 1); PaddlePaddle/Paddle#13535.
     """
     applicable = False
     for subject, scope in transpiling_scopes(job):

@@ -22,7 +22,10 @@ _MODES = ("sync", "async", "half-async", "geo", "heter", "gpubox")
     fix="unsafe",
     profile="gate",
     evidence=(
-        "https://github.com/PaddlePaddle/PaddleRec/blob/master/tools/utils/static_ps/program_helper.py",
+        (
+            "PaddleRec, tools/utils/static_ps/program_helper.py (get_strategy) and doc/yaml.md",
+            "https://github.com/PaddlePaddle/PaddleRec/blob/master/tools/utils/static_ps/program_helper.py",
+        ),
         "https://github.com/PaddlePaddle/PaddleRec/blob/master/doc/yaml.md",
     ),
 )
@@ -44,9 +47,6 @@ def update_mode_unknown(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Which of the modes a model supports is not known.
-
-    Evidence:
-        PaddleRec, tools/utils/static_ps/program_helper.py (get_strategy) and doc/yaml.md.
     """
     applicable = False
     for subject, _, claim in distinct_claims(job, "ps_update_mode"):
@@ -80,7 +80,9 @@ def update_mode_unknown(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     profile="gate",
     applies_to="PaddleRec 1.8",
-    evidence=("https://github.com/PaddlePaddle/PaddleRec/blob/release/1.8.5/doc/yaml.md",),
+    evidence=(
+        ("PaddleRec 1.8.5, doc/yaml.md", "https://github.com/PaddlePaddle/PaddleRec/blob/release/1.8.5/doc/yaml.md"),
+    ),
 )
 def runner_named_nowhere(job: Job) -> Iterator[Verdict]:
     """`mode` names a runner that the configuration does not have.
@@ -99,9 +101,6 @@ def runner_named_nowhere(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Names that a template fills in are not known.
-
-    Evidence:
-        PaddleRec 1.8.5, doc/yaml.md.
     """
     applicable = False
     for subject, scope, mode in distinct_claims(job, "runner_mode"):
@@ -135,7 +134,12 @@ def runner_named_nowhere(job: Job) -> Iterator[Verdict]:
     "runner-trains-locally",
     severity=Severity.WARNING,
     applies_to="PaddleRec 1.8",
-    evidence=("https://github.com/PaddlePaddle/PaddleRec/blob/release/1.8.5/doc/distributed_train.md",),
+    evidence=(
+        (
+            "PaddleRec 1.8.5, doc/distributed_train.md",
+            "https://github.com/PaddlePaddle/PaddleRec/blob/release/1.8.5/doc/distributed_train.md",
+        ),
+    ),
 )
 def runner_trains_locally(job: Job) -> Iterator[Verdict]:
     """A runner has settings for distributed training but trains locally.
@@ -155,9 +159,6 @@ def runner_trains_locally(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A runner that `mode` does not name is not judged.
-
-    Evidence:
-        PaddleRec 1.8.5, doc/distributed_train.md.
     """
     applicable = False
     for subject, scope, kind in distinct_claims(job, "runner_class"):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Fix, Severity
 from preflight.model.job import Claim, Job, Launch, Scope, Unresolved
 from preflight.model.job.claim import job_value
@@ -16,7 +16,7 @@ from preflight_rules.paddle.server_lists import endpoints, place_of
 #: The roles that fleet's role maker accepts in TRAINING_ROLE (paddle/distributed/fleet/base/role_maker.py, 2.6).
 _ROLES = ("TRAINER", "PSERVER", "HETER_TRAINER", "COORDINATOR")
 #: An image of PaddlePaddle's own repository and its release (`paddlepaddle/paddle:3.2.0-gpu-cuda12.6`).
-_OFFICIAL = lazy_pattern(r"paddlepaddle/paddle:v?(\d+(?:\.\d+)+(?:rc\d+|b\d+)?)")
+_OFFICIAL = re.compile(r"paddlepaddle/paddle:v?(\d+(?:\.\d+)+(?:rc\d+|b\d+)?)")
 #: The first release whose wheels have no parameter server (PaddlePaddle/Paddle#73999).
 _FIRST_WITHOUT = "3.1.1"
 
@@ -47,9 +47,6 @@ def role_index_out_of_range(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only values visible to one launch line are compared.
-
-    Evidence:
-        PaddlePaddle/Paddle#3659, PaddlePaddle/Paddle#7422.
     """
     applicable = False
     for subject, scope, launch in subjects(job):
@@ -97,7 +94,12 @@ def role_index_out_of_range(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     profile="gate",
     fix="unsafe",
-    evidence=("https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/base/role_maker.py",),
+    evidence=(
+        (
+            "PaddlePaddle 2.6, fleet/base/role_maker.py (PaddleCloudRoleMaker)",
+            "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/base/role_maker.py",
+        ),
+    ),
 )
 def training_role_unknown(job: Job) -> Iterator[Verdict]:
     """TRAINING_ROLE is set to a role that Paddle does not know.
@@ -116,9 +118,6 @@ def training_role_unknown(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A script that reads TRAINING_ROLE itself, without fleet, may know other roles.
-
-    Evidence:
-        PaddlePaddle 2.6, fleet/base/role_maker.py (PaddleCloudRoleMaker).
     """
     applicable = False
     seen: set[tuple[str, int, int]] = set()
@@ -186,9 +185,6 @@ def own_endpoint_of_wrong_role(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A host given by name in one place and by address in the other is reported: Paddle compares strings.
-
-    Evidence:
-        PaddlePaddle/Paddle#9426, PaddlePaddle/Paddle#16138, PaddlePaddle/models#1896.
     """
     applicable = False
     for launch in job.launches:
@@ -277,7 +273,10 @@ def _misplaced(
     severity=Severity.ERROR,
     profile="gate",
     applies_to="paddlepaddle >= 3.1.1",
-    evidence=("PaddlePaddle/Paddle#73999", "PaddlePaddle/Paddle#77412"),
+    evidence=(
+        ("the build options were dropped", "PaddlePaddle/Paddle#73999"),
+        ("the sources too", "PaddlePaddle/Paddle#77412"),
+    ),
 )
 def parameter_server_missing_in_paddle(job: Job) -> Iterator[Verdict]:
     """A parameter-server job names a Paddle release whose wheels have no parameter server.
@@ -298,9 +297,6 @@ def parameter_server_missing_in_paddle(job: Job) -> Iterator[Verdict]:
     Known limits:
         Only a version that the job's files name is judged, such as the tag of the official image; what is installed
         is checked by `preflight check`. A custom build may contain the parameter server.
-
-    Evidence:
-        PaddlePaddle/Paddle#73999 (the build options were dropped), PaddlePaddle/Paddle#77412 (the sources too).
     """
     applicable = False
     for subject, scope, launch in subjects(job):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job, Launch
 from preflight.model.job.claim import job_value
@@ -23,7 +23,12 @@ _FIRST_WITHOUT_FLUID = "2.5.0"
     severity=Severity.ERROR,
     profile="gate",
     applies_to="paddlepaddle >= 2.5",
-    evidence=("https://github.com/PaddlePaddle/Paddle/releases/tag/v2.5.0",),
+    evidence=(
+        (
+            "Release notes of PaddlePaddle 2.5.0 (paddle.fluid removed)",
+            "https://github.com/PaddlePaddle/Paddle/releases/tag/v2.5.0",
+        ),
+    ),
 )
 def fluid_missing_in_paddle(job: Job) -> Iterator[Verdict]:
     """A script imports paddle.fluid, and the job installs a Paddle that no longer has it.
@@ -42,9 +47,6 @@ def fluid_missing_in_paddle(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only a release that the job's files name is known. An import inside `try` is not judged.
-
-    Evidence:
-        Release notes of PaddlePaddle 2.5.0 (paddle.fluid removed).
     """
     applicable = False
     for subject, scope, claim in distinct_claims(job, "imports_fluid"):
@@ -85,7 +87,7 @@ def _lacks_fluid(text: str) -> bool:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     applies_to="paddlepaddle < 2.0 (Fluid)",
-    evidence=("PaddlePaddle/Paddle#13519", "PaddlePaddle/Paddle#8662", "PaddlePaddle/Paddle#17805"),
+    evidence=(("the answer", "PaddlePaddle/Paddle#13519"), "PaddlePaddle/Paddle#8662", "PaddlePaddle/Paddle#17805"),
 )
 def executor_never_closed(job: Job) -> Iterator[Verdict]:
     """A trainer of the transpiler ends without notifying its servers.
@@ -106,9 +108,6 @@ def executor_never_closed(job: Job) -> Iterator[Verdict]:
     Known limits:
         A script that passes the program to another script, or to a trainer class, is not judged. Unless the processes
         are started by hand it is only a hint: a controller may end the servers.
-
-    Evidence:
-        PaddlePaddle/Paddle#13519 (the answer), PaddlePaddle/Paddle#8662 and #17805.
     """
     applicable = False
     for subject, scope, claim in distinct_claims(job, "executor_closed"):
@@ -140,7 +139,12 @@ def executor_never_closed(job: Job) -> Iterator[Verdict]:
     "parallel-environment-never-made",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/parallel.py",),
+    evidence=(
+        (
+            "paddle/distributed/parallel.py of 2.6.2 (DataParallel)",
+            "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/parallel.py",
+        ),
+    ),
 )
 def parallel_environment_never_made(job: Job) -> Iterator[Verdict]:
     """A model is wrapped in paddle.DataParallel but the parallel environment is never initialised.
@@ -161,9 +165,6 @@ def parallel_environment_never_made(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A library that makes the call is not recognized.
-
-    Evidence:
-        paddle/distributed/parallel.py of 2.6.2 (DataParallel).
     """
     applicable = False
     judged: set[tuple[str, int]] = set()
@@ -216,9 +217,6 @@ def distributed_option_with_one_trainer(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         The option is recognized only by its name.
-
-    Evidence:
-        PaddlePaddle/PaddleDetection#1232.
     """
     applicable = False
     for launch in job.launches:
@@ -246,7 +244,7 @@ def distributed_option_with_one_trainer(job: Job) -> Iterator[Verdict]:
         yield not_applicable(job.name, "no launch with PADDLE_TRAINERS_NUM requests distributed training")
 
 
-_DISTRIBUTED = lazy_pattern(r"--(?:use_|is_)?dist(?:ributed)?(?:=(?:1|true|True))?")
+_DISTRIBUTED = re.compile(r"--(?:use_|is_)?dist(?:ributed)?(?:=(?:1|true|True))?")
 
 
 def _distributed_option(launch: Launch) -> str:
@@ -287,9 +285,6 @@ def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
     Known limits:
         With other releases than 2.0 to 2.2 it is a warning, and only where the launch names GPUs. From 3.0 on the
         wheels of both kinds may come from an index of their own; those are not judged.
-
-    Evidence:
-        PaddlePaddle/PaddleOCR#3073.
     """
     applicable = False
     for launch in job.launches:
@@ -329,8 +324,8 @@ def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
 
 
 #: Releases whose launcher chooses its mode by the wheel, and options by which a launch chooses it.
-_OLD_LAUNCHER = lazy_pattern(r"2\.[012](?:\.|$)")
-_STATES_MODE = lazy_pattern(
+_OLD_LAUNCHER = re.compile(r"2\.[012](?:\.|$)")
+_STATES_MODE = re.compile(
     r"--(?:servers|server_num|workers|worker_num|ips|nproc_per_node|run_mode|backend|http_port)\b"
 )
 

@@ -44,9 +44,6 @@ def endpoint_listed_twice(job: Job) -> Iterator[Verdict]:
     Known limits:
         Entries without a port are not compared. The same process written once by name and once by address is not
         recognised.
-
-    Evidence:
-        PaddlePaddle/Paddle#4281, PaddlePaddle/Paddle#16138.
     """
     applicable = False
     seen: set[tuple[str, int, int]] = set()
@@ -125,9 +122,6 @@ def server_lists_differ(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Two lists that have no server in common are treated as two jobs.
-
-    Evidence:
-        PaddlePaddle/Paddle#3532, PaddlePaddle/Paddle#4281.
     """
     lists = [(launch, job.setting("ps_server_endpoints", launch.scope)) for launch in job.launches]
     lists = [(launch, claims) for launch, claims in lists if claims]
@@ -182,9 +176,6 @@ def role_count_differs_from_list(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only numbers and lists of one launch are compared.
-
-    Evidence:
-        PaddlePaddle/Paddle#2224, PaddlePaddle/Paddle#7422.
     """
     applicable = False
     for subject, scope, launch in subjects(job):
@@ -245,9 +236,6 @@ def servers_all_on_one_host(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A single server is not reported.
-
-    Evidence:
-        tensorflow/tensorflow#3762, PaddlePaddle/Paddle#10398.
     """
     applicable = False
     for subject, scope, launch in subjects(job):
@@ -300,9 +288,6 @@ def loopback_among_remote_endpoints(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Lists with only loopback addresses belong to a trial on one host and are not reported.
-
-    Evidence:
-        PaddlePaddle/Paddle#37951, PaddlePaddle/Paddle#37116.
     """
     applicable = False
     for subject, scope, launch in subjects(job):

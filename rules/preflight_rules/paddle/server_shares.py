@@ -53,7 +53,7 @@ def _megabytes(size: float) -> str:
     "servers-hold-unequal-shares",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("PaddlePaddle/Paddle#2224", "PaddlePaddle/Paddle#8638"),
+    evidence=(("servers without parameters", "PaddlePaddle/Paddle#2224"), ("block sizes", "PaddlePaddle/Paddle#8638")),
 )
 def servers_hold_unequal_shares(job: Job) -> Iterator[Verdict]:
     """Some servers hold no parameter, or one holds far more than the others.
@@ -75,9 +75,6 @@ def servers_hold_unequal_shares(job: Job) -> Iterator[Verdict]:
     Known limits:
         Layers whose sizes are not followed (convolutions, recurrent layers) leave it unknown. HashName depends on
         the names of variables and is not computed.
-
-    Evidence:
-        PaddlePaddle/Paddle#2224 (servers without parameters), PaddlePaddle/Paddle#8638 (block sizes).
     """
     applicable = False
     for subject, scope, transpiler in distinct_claims(job, "transpiler"):
@@ -180,9 +177,6 @@ def tables_exceed_server_memory(job: Job) -> Iterator[Verdict]:
     Known limits:
         Tables that grow (`sparse_embedding`) start empty and are not counted. The trainers' own memory is not
         subtracted.
-
-    Evidence:
-        PaddlePaddle/Paddle#10398.
     """
     applicable = False
     seen: set[tuple[str, ...]] = set()
@@ -280,9 +274,6 @@ def large_table_sent_whole(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only tables with a literal size are judged.
-
-    Evidence:
-        PaddlePaddle/Paddle#25174.
     """
     applicable = False
     for subject, scope, table in distinct_claims(job, "embedding_shape"):
@@ -318,7 +309,10 @@ def large_table_sent_whole(job: Job) -> Iterator[Verdict]:
     confidence=Confidence.MEDIUM,
     applies_to="paddlepaddle < 2.0 (Fluid)",
     evidence=(
-        "https://github.com/PaddlePaddle/Paddle/blob/v1.8.5/python/paddle/fluid/transpiler/ps_dispatcher.py",
+        (
+            "fluid/transpiler/ps_dispatcher.py of 1.8.5 (HashName)",
+            "https://github.com/PaddlePaddle/Paddle/blob/v1.8.5/python/paddle/fluid/transpiler/ps_dispatcher.py",
+        ),
         "PaddlePaddle/Paddle#8638",
     ),
 )
@@ -341,9 +335,6 @@ def blocks_dealt_by_hash(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Programs for Python 2 work with HashName.
-
-    Evidence:
-        fluid/transpiler/ps_dispatcher.py of 1.8.5 (HashName).
     """
     applicable = False
     for subject, scope, method in distinct_claims(job, "split_method"):
@@ -375,7 +366,13 @@ _LEAST_SHARE = 1 / 50
     "server-pods-short-of-cores",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("PaddlePaddle/Paddle#30524", "https://www.tensorflow.org/tutorials/distribute/parameter_server_training"),
+    evidence=(
+        ("trainers beyond the cores of a server", "PaddlePaddle/Paddle#30524"),
+        (
+            "TensorFlow tutorial on parameter servers",
+            "https://www.tensorflow.org/tutorials/distribute/parameter_server_training",
+        ),
+    ),
 )
 def server_pods_short_of_cores(job: Job) -> Iterator[Verdict]:
     """The parameter servers of a manifest have few CPU cores for the trainers that they serve.
@@ -395,9 +392,6 @@ def server_pods_short_of_cores(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         The needed number depends on the model; the limits of this rule are for clear cases only.
-
-    Evidence:
-        PaddlePaddle/Paddle#30524 (trainers beyond the cores of a server); TensorFlow tutorial on parameter servers.
     """
     applicable = False
     for workload in workloads(job):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from preflight._util.hostnames import is_loopback
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Known, Launch
 from preflight.model.job.claim import job_value
@@ -15,11 +15,11 @@ from preflight_rules.helpers import host_of, quoted, starting_file, undecided, w
 from preflight_rules.paddle.server_lists import endpoints
 
 #: Names of scripts that each start one node: trainer0.sh, worker-1.sh, node2.sh.
-_NUMBERED = lazy_pattern(r"(?:.*[-_.])?(?:node|worker|trainer|machine|host|rank)[-_]?\d+\.\w+")
+_NUMBERED = re.compile(r"(?:.*[-_.])?(?:node|worker|trainer|machine|host|rank)[-_]?\d+\.\w+")
 #: Commands that wait.
-_WAIT_COMMANDS = lazy_pattern(r"\b(?:sleep|wait|nc|timeout)\b")
+_WAIT_COMMANDS = re.compile(r"\b(?:sleep|wait|nc|timeout)\b")
 #: The end of a background command.
-_BACKGROUND = lazy_pattern(r"(?<![&>])&(?![&>\d])")
+_BACKGROUND = re.compile(r"(?<![&>])&(?![&>\d])")
 
 
 def _role(job: Job, launch: Launch) -> str:
@@ -73,9 +73,6 @@ def fewer_trainers_started_than_declared(job: Job) -> Iterator[Verdict]:
     Known limits:
         If the endpoints name several hosts the others may be started elsewhere, and nothing is reported. A loop
         whose count is not known leaves it unknown.
-
-    Evidence:
-        PaddlePaddle/Paddle#7422, PaddlePaddle/Paddle#7465.
     """
     applicable = False
     for group in _by_program(job):
@@ -143,9 +140,6 @@ def index_of_role_twice(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Launches that run one after the other, and those of files with other names, are not compared.
-
-    Evidence:
-        PaddlePaddle/Paddle#16138, PaddlePaddle/Paddle#3659.
     """
     applicable = False
     for group in _by_program(job):
@@ -227,9 +221,6 @@ def trainer_started_with_its_server(job: Job) -> Iterator[Verdict]:
     Known limits:
         If the lines are further apart, the script may wait in between. Whether the program waits is known only if it is
         among the files.
-
-    Evidence:
-        PaddlePaddle/Paddle#9893.
     """
     applicable = False
     for group in _by_program(job):
@@ -283,7 +274,10 @@ def _waits_for_servers(job: Job, trainer: Launch, server: Launch) -> Verdict:
     "gloo-port-left-to-chance",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("PaddlePaddle/Paddle#37951",),
+    evidence=(
+        "PaddlePaddle/Paddle#37951",
+        "paddle/distributed/fleet/launch_utils.py (ParameterServerLauncher) of 2.6.2",
+    ),
 )
 def gloo_port_left_to_chance(job: Job) -> Iterator[Verdict]:
     """Every host of a parameter-server job chooses its own port for Gloo's rendezvous.
@@ -306,9 +300,6 @@ def gloo_port_left_to_chance(job: Job) -> Iterator[Verdict]:
     Known limits:
         A job that never uses Gloo (PADDLE_WITH_GLOO unset in PaddlePaddle 2.1 to 2.6, no barrier, no global shuffle)
         runs without it.
-
-    Evidence:
-        PaddlePaddle/Paddle#37951; paddle/distributed/fleet/launch_utils.py (ParameterServerLauncher) of 2.6.2.
     """
     applicable = False
     for launch in job.launches:

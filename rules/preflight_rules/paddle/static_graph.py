@@ -17,9 +17,9 @@ from preflight_rules.paddle.fleet import distinct_claims
     severity=Severity.WARNING,
     confidence=Confidence.LOW,
     evidence=(
-        "PaddlePaddle/Paddle#19397",
+        ("fixed in 1.6", "PaddlePaddle/Paddle#19397"),
         "PaddlePaddle/Paddle#23796",
-        "PaddlePaddle/Paddle#11661",
+        ("the effect", "PaddlePaddle/Paddle#11661"),
     ),
 )
 def test_program_cloned_after_minimize(job: Job) -> Iterator[Verdict]:
@@ -40,9 +40,6 @@ def test_program_cloned_after_minimize(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         From 1.6 on the clone is pruned; a script that does not use `paddle.fluid` gets a hint only.
-
-    Evidence:
-        PaddlePaddle/Paddle#19397 (fixed in 1.6), #23796 and #11661 (the effect).
     """
     applicable = False
     for subject, scope, claim in distinct_claims(job, "test_program_cloned"):
@@ -94,9 +91,6 @@ def startup_program_never_run(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A program run under another name, without feed and fetch, is treated as the startup program.
-
-    Evidence:
-        PaddlePaddle/Paddle#8383, PaddlePaddle/Paddle#15879.
     """
     applicable = False
     for subject, _, claim in distinct_claims(job, "startup_program_run"):
@@ -121,7 +115,10 @@ def startup_program_never_run(job: Job) -> Iterator[Verdict]:
     "evaluation-clone-keeps-training-mode",
     severity=Severity.WARNING,
     evidence=(
-        "https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/static/Program_en.html#clone",
+        (
+            "Paddle documentation, Program.clone",
+            "https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/static/Program_en.html#clone",
+        ),
         "PaddlePaddle/Paddle#11643",
     ),
 )
@@ -144,9 +141,6 @@ def evaluation_clone_keeps_training_mode(job: Job) -> Iterator[Verdict]:
     Known limits:
         The purpose is known from names only: test, eval, infer, valid or pred. A `for_test` that is computed is not
         judged.
-
-    Evidence:
-        Paddle documentation, Program.clone; PaddlePaddle/Paddle#11643.
     """
     applicable = False
     for subject, _, claim in distinct_claims(job, "evaluation_clone_trains"):
@@ -174,8 +168,11 @@ def evaluation_clone_keeps_training_mode(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     profile="gate",
     evidence=(
-        "https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/static/Executor_en.html",
-        "PaddlePaddle/Paddle#8383",
+        (
+            "Paddle documentation, Executor.run",
+            "https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/static/Executor_en.html",
+        ),
+        ("holder_ should not be null", "PaddlePaddle/Paddle#8383"),
     ),
 )
 def program_input_not_fed(job: Job) -> Iterator[Verdict]:
@@ -198,9 +195,6 @@ def program_input_not_fed(job: Job) -> Iterator[Verdict]:
     Known limits:
         Only where layers, loss and feed are in one script, with literal names. A program that reads through
         `py_reader` or a generator is not judged.
-
-    Evidence:
-        Paddle documentation, Executor.run; PaddlePaddle/Paddle#8383 (holder_ should not be null).
     """
     applicable = False
     for subject, _, claim in distinct_claims(job, "inputs_not_fed"):
@@ -235,7 +229,10 @@ def _is_role(condition: str) -> bool:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
-        "https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/static/nn/sparse_embedding_en.html",
+        (
+            "Paddle documentation, sparse_embedding (for parameter servers only)",
+            "https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/static/nn/sparse_embedding_en.html",
+        ),
         "PaddlePaddle/Paddle#26479",
     ),
 )
@@ -258,9 +255,6 @@ def served_table_without_servers(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only where the script itself minimizes and runs its program, and no other file of the job starts Fleet.
-
-    Evidence:
-        Paddle documentation, sparse_embedding (for parameter servers only); PaddlePaddle/Paddle#26479.
     """
     applicable = False
     for subject, scope, table in distinct_claims(job, "served_table"):

@@ -48,9 +48,6 @@ def synchronous_steps_of_unequal_trainers(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         The GPU models of the hosts are not known from files.
-
-    Evidence:
-        PaddlePaddle/Paddle#11710, intelligent-machine-learning/dlrover#718.
     """
     applicable = False
     trainers = [
@@ -102,7 +99,12 @@ _ASYNCHRONOUS = {"gpubox": "async", "heter": "async"}
     "SGD002",
     "update-mode-said-twice",
     severity=Severity.WARNING,
-    evidence=("https://github.com/PaddlePaddle/PaddleRec/blob/master/doc/yaml.md",),
+    evidence=(
+        (
+            "PaddleRec, doc/yaml.md (runner.sync_mode, hyper_parameters.optimizer.strategy)",
+            "https://github.com/PaddlePaddle/PaddleRec/blob/master/doc/yaml.md",
+        ),
+    ),
 )
 def update_mode_said_twice(job: Job) -> Iterator[Verdict]:
     """Two places of one configuration give different update modes.
@@ -122,9 +124,6 @@ def update_mode_said_twice(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Modes of different files are not compared.
-
-    Evidence:
-        PaddleRec, doc/yaml.md (runner.sync_mode, hyper_parameters.optimizer.strategy).
     """
     applicable = False
     seen: set[str] = set()
@@ -162,7 +161,7 @@ def update_mode_said_twice(job: Job) -> Iterator[Verdict]:
     "asynchronous-updates-without-servers",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=(_STRATEGY,),
+    evidence=(("distributed_strategy.py of 2.6.2: `a_sync` is valid with parameter servers", _STRATEGY),),
 )
 def asynchronous_updates_without_servers(job: Job) -> Iterator[Verdict]:
     """A collective job requests asynchronous updates.
@@ -183,9 +182,6 @@ def asynchronous_updates_without_servers(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A script that decides between the two at run time is not judged.
-
-    Evidence:
-        distributed_strategy.py of 2.6.2: `a_sync` is valid with parameter servers.
     """
     applicable = False
     for subject, _, claim in distinct_claims(job, "nccl2_update_mode"):
@@ -233,7 +229,7 @@ def asynchronous_updates_without_servers(job: Job) -> Iterator[Verdict]:
     "SGD004",
     "geo-steps-set-back",
     severity=Severity.WARNING,
-    evidence=(_STRATEGY,),
+    evidence=(("distributed_strategy.py of 2.6.2 (the setter of `a_sync`)", _STRATEGY),),
 )
 def geo_steps_set_back(job: Job) -> Iterator[Verdict]:
     """`k_steps` is set before `a_sync`, which resets it to 0.
@@ -253,9 +249,6 @@ def geo_steps_set_back(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only assignments in one function are compared.
-
-    Evidence:
-        distributed_strategy.py of 2.6.2 (the setter of `a_sync`).
     """
     applicable = False
     for subject, _, claim in distinct_claims(job, "a_sync_configs_lost"):
@@ -281,7 +274,7 @@ def geo_steps_set_back(job: Job) -> Iterator[Verdict]:
     "SGD005",
     "asynchronous-with-one-trainer",
     severity=Severity.INFO,
-    evidence=(_STRATEGY,),
+    evidence=(("distributed_strategy.py of 2.6.2", _STRATEGY),),
 )
 def asynchronous_with_one_trainer(job: Job) -> Iterator[Verdict]:
     """Servers update asynchronously for a single trainer.
@@ -300,9 +293,6 @@ def asynchronous_with_one_trainer(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A single trainer may be a trial run, so this is a hint only.
-
-    Evidence:
-        distributed_strategy.py of 2.6.2.
     """
     applicable = False
     for subject, scope, launch in subjects(job):
@@ -334,8 +324,11 @@ def asynchronous_with_one_trainer(job: Job) -> Iterator[Verdict]:
     "geo-steps-in-synchronous-mode",
     severity=Severity.ERROR,
     evidence=(
-        "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/meta_optimizers/"
-        "parameter_server_optimizer.py",
+        (
+            "parameter_server_optimizer.py of 2.6.2 (`_get_distributed_strategy`)",
+            "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/meta_optimizers/"
+            "parameter_server_optimizer.py",
+        ),
     ),
 )
 def geo_steps_in_synchronous_mode(job: Job) -> Iterator[Verdict]:
@@ -356,9 +349,6 @@ def geo_steps_in_synchronous_mode(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only a script that runs with parameter servers is refused, and only assignments in one function are compared.
-
-    Evidence:
-        parameter_server_optimizer.py of 2.6.2 (`_get_distributed_strategy`).
     """
     refused = list(distinct_claims(job, "geo_steps_refused"))
     for subject, _, claim in refused:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job
 from preflight.model.job.value import texts
@@ -14,10 +14,10 @@ from preflight_rules.rendezvous.identities import address_in_force
 
 #: What no host name or address contains, and what it shows.
 _FAULTS = (
-    (lazy_pattern(r"[^@\s]+@[^@\s]+"), "carries a user name, as for ssh"),
-    (lazy_pattern(r"[A-Za-z][A-Za-z0-9+.-]*://\S+"), "is a URL"),
-    (lazy_pattern(r"(?:\S+[,;]\s*)+\S+"), "is a list of hosts"),
-    (lazy_pattern(r"\S+(?:\s+\S+)+"), "holds several words"),
+    (re.compile(r"[^@\s]+@[^@\s]+"), "carries a user name, as for ssh"),
+    (re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+"), "is a URL"),
+    (re.compile(r"(?:\S+[,;]\s*)+\S+"), "is a list of hosts"),
+    (re.compile(r"\S+(?:\s+\S+)+"), "holds several words"),
 )
 
 
@@ -26,7 +26,13 @@ _FAULTS = (
     "rendezvous-address-is-no-host",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("huggingface/accelerate#1317", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
+    evidence=(
+        "huggingface/accelerate#1317",
+        (
+            "torchrun documentation (master_addr is a host name or address)",
+            "https://docs.pytorch.org/docs/stable/elastic/run.html",
+        ),
+    ),
 )
 def rendezvous_address_is_no_host(job: Job) -> Iterator[Verdict]:
     """The rendezvous address is written in a way that no host name has.
@@ -46,9 +52,6 @@ def rendezvous_address_is_no_host(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only addresses that are written out are judged.
-
-    Evidence:
-        huggingface/accelerate#1317; torchrun documentation (master_addr is a host name or address).
     """
     applicable = False
     for launch in job.launches:

@@ -21,7 +21,10 @@ _REMOVED = ("tcp",)
     "PGR006",
     "process-group-backend-refused",
     severity=Severity.WARNING,
-    evidence=("pytorch/pytorch#12721", "https://docs.pytorch.org/docs/stable/distributed.html#backends"),
+    evidence=(
+        ("scripts for older releases still ask for tcp", "pytorch/pytorch#12721"),
+        ("torch.distributed documentation, Backends", "https://docs.pytorch.org/docs/stable/distributed.html#backends"),
+    ),
 )
 def process_group_backend_refused(job: Job) -> Iterator[Verdict]:
     """A script creates its process group with a backend that torch does not have.
@@ -42,9 +45,6 @@ def process_group_backend_refused(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A backend that a plugin registers under a name unlike those that torch knows is not reported.
-
-    Evidence:
-        pytorch/pytorch#12721 (scripts for older releases still ask for tcp); torch.distributed documentation, Backends.
     """
     claims = [claim for claim in job.about("backend") if claim.source == "python"]
     for claim in claims:

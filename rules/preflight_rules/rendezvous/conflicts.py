@@ -17,7 +17,11 @@ from preflight_rules.helpers import certainly_one, certainly_several, joined, no
     "standalone-on-several-nodes",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("https://docs.pytorch.org/docs/stable/elastic/run.html", "pytorch/pytorch#76367"),
+    evidence=(
+        ("torchrun documentation", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
+        "pytorch/pytorch#76367",
+        "torch.distributed.run sets endpoint, id and backend itself under --standalone",
+    ),
 )
 def standalone_on_several_nodes(job: Job) -> Iterator[Verdict]:
     """`--standalone` is given to a launch over several nodes.
@@ -37,9 +41,6 @@ def standalone_on_several_nodes(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only `--nnodes` of the same launch is compared, not the size of the allocation.
-
-    Evidence:
-        torchrun documentation; torch.distributed.run sets endpoint, id and backend itself under --standalone.
     """
     applicable = False
     for launch in job.launches:
@@ -77,7 +78,7 @@ _IGNORED_BY_ENDPOINT = ("unused_master_addr", "unused_master_port")
     "rendezvous-argument-ignored",
     severity=Severity.WARNING,
     fix="safe",
-    evidence=("QwenAudio/CosyVoice#241", "pytorch/pytorch#76367"),
+    evidence=("QwenAudio/CosyVoice#241", "pytorch/pytorch#76367", "torch.distributed.run, get_rdzv_endpoint"),
 )
 def rendezvous_argument_ignored(job: Job) -> Iterator[Verdict]:
     """A rendezvous argument is given that torchrun does not use.
@@ -98,9 +99,6 @@ def rendezvous_argument_ignored(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         An argument that agrees with the endpoint is harmless and not reported; on one node it is advice.
-
-    Evidence:
-        QwenAudio/CosyVoice#241, pytorch/pytorch#76367; torch.distributed.run, get_rdzv_endpoint.
     """
     applicable = False
     for launch in job.launches:

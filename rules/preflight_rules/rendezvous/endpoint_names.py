@@ -21,7 +21,10 @@ from preflight_rules.helpers import certainly_several, host_of, nodes_spanned, p
     confidence=Confidence.MEDIUM,
     evidence=(
         "pytorch/pytorch#73656",
-        "https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/rendezvous/utils.py",
+        (
+            "torch.distributed.elastic.rendezvous.utils, _matches_machine_hostname",
+            "https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/rendezvous/utils.py",
+        ),
     ),
 )
 def rendezvous_host_is_no_nodes_own_name(job: Job) -> Iterator[Verdict]:
@@ -45,9 +48,6 @@ def rendezvous_host_is_no_nodes_own_name(job: Job) -> Iterator[Verdict]:
     Known limits:
         An alias that resolves to the address of the node's own name is accepted by torch; `preflight check` resolves
         the names. A domain after the name (`$HEAD.cluster.local`) is assumed to be correct.
-
-    Evidence:
-        pytorch/pytorch#73656; torch.distributed.elastic.rendezvous.utils, _matches_machine_hostname.
     """
     applicable = False
     for launch in job.launches:
@@ -121,7 +121,10 @@ def _is_among(host: str, known: set[str]) -> bool:
     "node-names-may-not-resolve",
     severity=Severity.WARNING,
     confidence=Confidence.LOW,
-    evidence=("pytorch/pytorch#150532", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
+    evidence=(
+        "pytorch/pytorch#150532",
+        ("torchrun documentation (--local-addr)", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
+    ),
 )
 def node_names_may_not_resolve(job: Job) -> Iterator[Verdict]:
     """The nodes meet at an IP address, but the ranks connect to a host name that may not resolve.
@@ -143,9 +146,6 @@ def node_names_may_not_resolve(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Whether the names resolve is checked by `preflight check`; where they do, nothing is wrong.
-
-    Evidence:
-        pytorch/pytorch#150532; torchrun documentation (--local-addr).
     """
     applicable = False
     for launch in job.launches:

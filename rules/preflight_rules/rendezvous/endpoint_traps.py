@@ -29,7 +29,11 @@ _PORTS = ("master_port", "rendezvous_endpoint")
     "rendezvous-on-submission-host",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("https://slurm.schedmd.com/sbatch.html", "mlc-ai/pith-train#47", "pytorch/pytorch#79388"),
+    evidence=(
+        ("sbatch documentation (output environment variables)", "https://slurm.schedmd.com/sbatch.html"),
+        "mlc-ai/pith-train#47",
+        "pytorch/pytorch#79388",
+    ),
 )
 def rendezvous_on_submission_host(job: Job) -> Iterator[Verdict]:
     """The rendezvous address is the host that the job was submitted from.
@@ -50,9 +54,6 @@ def rendezvous_on_submission_host(job: Job) -> Iterator[Verdict]:
     Known limits:
         Where jobs are submitted from inside an allocation the submitting host may be a node of the job, so this is
         a warning.
-
-    Evidence:
-        sbatch documentation (output environment variables); mlc-ai/pith-train#47; pytorch/pytorch#79388.
     """
     applicable = False
     for launch in job.launches:
@@ -86,7 +87,13 @@ def rendezvous_on_submission_host(job: Job) -> Iterator[Verdict]:
     "rendezvous-port-random-on-each-node",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("https://docs.pytorch.org/docs/stable/elastic/run.html", "hiyouga/LlamaFactory#7326"),
+    evidence=(
+        (
+            "torchrun documentation (all nodes need the same endpoint)",
+            "https://docs.pytorch.org/docs/stable/elastic/run.html",
+        ),
+        "hiyouga/LlamaFactory#7326",
+    ),
 )
 def rendezvous_port_random_on_each_node(job: Job) -> Iterator[Verdict]:
     """Every node chooses its own random port for the common rendezvous.
@@ -109,9 +116,6 @@ def rendezvous_port_random_on_each_node(job: Job) -> Iterator[Verdict]:
     Known limits:
         A script that is started manually on each node (it takes its node rank from the caller) gives a warning: a
         wrapper around it may set the port.
-
-    Evidence:
-        torchrun documentation (all nodes need the same endpoint); hiyouga/LlamaFactory#7326.
     """
     applicable = False
     for launch in job.launches:
@@ -165,7 +169,13 @@ def _on_each_node(job: Job, launch: Launch, random_port: Claim, count: str) -> V
     "node-rank-not-given",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("https://docs.pytorch.org/docs/stable/elastic/run.html", "pytorch/pytorch#52848"),
+    evidence=(
+        (
+            "torchrun documentation (the default of --node-rank)",
+            "https://docs.pytorch.org/docs/stable/elastic/run.html",
+        ),
+        "pytorch/pytorch#52848",
+    ),
 )
 def node_rank_not_given(job: Job) -> Iterator[Verdict]:
     """A torchrun line for several nodes with the static backend gives no node rank.
@@ -186,9 +196,6 @@ def node_rank_not_given(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         The line is correct if it is meant only for node 0 and the lines of the other nodes are elsewhere.
-
-    Evidence:
-        torchrun documentation (the default of --node-rank); pytorch/pytorch#52848.
     """
     applicable = False
     for launch in job.launches:

@@ -27,7 +27,10 @@ _INTERFACES = {"gloo": "GLOO_SOCKET_IFNAME", "tensorpipe": "TP_SOCKET_IFNAME"}
     confidence=Confidence.LOW,
     evidence=(
         "meta-pytorch/data#1142",
-        "https://docs.pytorch.org/docs/stable/distributed.html#common-environment-variables",
+        (
+            "torch.distributed documentation, choosing the network interface",
+            "https://docs.pytorch.org/docs/stable/distributed.html#common-environment-variables",
+        ),
     ),
 )
 def gloo_without_interface(job: Job) -> Iterator[Verdict]:
@@ -50,9 +53,6 @@ def gloo_without_interface(job: Job) -> Iterator[Verdict]:
     Known limits:
         Host names that resolve to routable addresses are fine, which files do not show; `preflight check` checks it. A
         backend that is gloo in one branch only is not judged.
-
-    Evidence:
-        meta-pytorch/data#1142; torch.distributed documentation, choosing the network interface.
     """
     applicable = False
     for subject, scope, launch in subjects(job):
@@ -110,7 +110,10 @@ def _from_line(words: Sequence[str | None], claim: Claim) -> Claim:
     "scheduler-variable-does-not-exist",
     severity=Severity.WARNING,
     fix="unsafe",
-    evidence=("tunib-ai/oslo#150", "https://slurm.schedmd.com/srun.html"),
+    evidence=(
+        "tunib-ai/oslo#150",
+        ("srun documentation, output environment variables", "https://slurm.schedmd.com/srun.html"),
+    ),
 )
 def scheduler_variable_does_not_exist(job: Job) -> Iterator[Verdict]:
     """A script reads a variable with Slurm's or Open MPI's prefix that neither of them sets.
@@ -131,9 +134,6 @@ def scheduler_variable_does_not_exist(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A name that resembles none of theirs may be the site's own and is not judged.
-
-    Evidence:
-        tunib-ai/oslo#150; srun documentation, output environment variables.
     """
     applicable = False
     for subject, read in stated(job, "variable_read"):
@@ -202,7 +202,12 @@ _RENDEZVOUS = {
     "rendezvous-variable-misnamed",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization",),
+    evidence=(
+        (
+            "torch.distributed documentation, environment variable initialization",
+            "https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization",
+        ),
+    ),
 )
 def rendezvous_variable_misnamed(job: Job) -> Iterator[Verdict]:
     """A script sets a variable of torch's rendezvous under a name that torch does not read.
@@ -222,9 +227,6 @@ def rendezvous_variable_misnamed(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         If the right variable is set as well, or by a launcher, the other is treated as the script's own.
-
-    Evidence:
-        torch.distributed documentation, environment variable initialization.
     """
     applicable = False
     for wrong, meant in _RENDEZVOUS.items():

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 
 from preflight._util.hostnames import is_loopback
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch, Relation, Strength, Value, strongest
 from preflight.model.job.claim import job_value
@@ -66,12 +65,7 @@ def backends(job: Job, launch: Launch) -> frozenset[str]:
     "rendezvous-on-loopback",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=(
-        "pytorch/pytorch#73656",
-        "pytorch/pytorch#76367",
-        "pytorch/pytorch#107021",
-        "pytorch/pytorch#79388",
-    ),
+    evidence=("pytorch/pytorch#73656", "pytorch/pytorch#76367", "pytorch/pytorch#107021", "pytorch/pytorch#79388"),
 )
 def rendezvous_on_loopback(job: Job) -> Iterator[Verdict]:
     """The rendezvous address of several nodes is loopback or unspecified, so each node reaches only itself.
@@ -97,9 +91,6 @@ def rendezvous_on_loopback(job: Job) -> Iterator[Verdict]:
         Only reported where more than one node is certain, and not for node 0 where the lines of the other nodes name
         another address. Nor where one script starts several nodes side by side on its own machine. A host name that
         resolves to loopback on its own node is a matter for `preflight check`.
-
-    Evidence:
-        pytorch/pytorch#73656, #76367, #107021, #79388.
     """
     applicable = False
     for launch in job.launches:
@@ -220,11 +211,11 @@ def _with_value(claim: Claim, host: str) -> str:
 
 
 #: The start of a double-quoted assignment in a script.
-_ASSIGNED = lazy_pattern(r"\s*(?:export\s+)?[A-Za-z_]\w*=\"[^\"]*$")
+_ASSIGNED = re.compile(r"\s*(?:export\s+)?[A-Za-z_]\w*=\"[^\"]*$")
 
 
 #: `bash -c 'cd work; `: single quotes leave expansion to that shell.
-_SINGLE_QUOTED = lazy_pattern(r"\b(?:ba|da|z)?sh\s+(?:-\w+\s+)*-\w*c\s+'[^']*$")
+_SINGLE_QUOTED = re.compile(r"\b(?:ba|da|z)?sh\s+(?:-\w+\s+)*-\w*c\s+'[^']*$")
 
 
 def evaluated_on_each_node(launch: Launch) -> bool | None:
@@ -278,9 +269,6 @@ def rendezvous_address_differs_per_node(job: Job) -> Iterator[Verdict]:
     Known limits:
         The same words directly under srun, without a shell in between, are expanded once by the batch script and are
         correct.
-
-    Evidence:
-        hiyouga/LlamaFactory#7326, pytorch/pytorch#79388.
     """
     applicable = False
     for launch in job.launches:

@@ -85,9 +85,6 @@ def interface_cannot_reach_other_nodes(job: Job) -> Iterator[Verdict]:
     Known limits:
         Container bridges are a warning: on some sites an interface of that name does reach other nodes. The interfaces
         of a node are checked by `preflight check`.
-
-    Evidence:
-        NVIDIA/nccl#286, horovod/horovod#310, PaddlePaddle/Paddle#51096.
     """
     applicable = False
     for item in filters(job):
@@ -134,8 +131,14 @@ def _local_interfaces(text: str) -> str:
     severity=Severity.ERROR,
     fix="unsafe",
     evidence=(
-        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname",
-        "https://docs.pytorch.org/docs/stable/distributed.html#common-environment-variables",
+        (
+            "NCCL user guide, NCCL_SOCKET_IFNAME",
+            "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname",
+        ),
+        (
+            "torch.distributed documentation, common environment variables",
+            "https://docs.pytorch.org/docs/stable/distributed.html#common-environment-variables",
+        ),
     ),
 )
 def interface_filter_malformed(job: Job) -> Iterator[Verdict]:
@@ -158,9 +161,6 @@ def interface_filter_malformed(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         An error only where the variable belongs to the backend that the script names; a warning otherwise.
-
-    Evidence:
-        NCCL user guide, NCCL_SOCKET_IFNAME; torch.distributed documentation, common environment variables.
     """
     applicable = False
     for item in filters(job):
@@ -239,7 +239,10 @@ def _filter_severity(job: Job, item: Filter) -> Severity | None:
     confidence=Confidence.MEDIUM,
     fix="unsafe",
     evidence=(
-        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname",
+        (
+            "NCCL user guide, NCCL_SOCKET_IFNAME (setting it bypasses the automatic selection)",
+            "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname",
+        ),
         "NVIDIA/nccl#913",
     ),
 )
@@ -262,9 +265,6 @@ def interface_exclusion_keeps_loopback(job: Job) -> Iterator[Verdict]:
     Known limits:
         Whether loopback is chosen depends on the order in which the node lists its interfaces. Where the number of
         nodes is unknown the finding is informational.
-
-    Evidence:
-        NCCL user guide, NCCL_SOCKET_IFNAME (setting it bypasses the automatic selection); NVIDIA/nccl#913.
     """
     applicable = False
     for item in filters(job):

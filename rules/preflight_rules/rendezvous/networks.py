@@ -6,7 +6,6 @@ import fnmatch
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Scope
 from preflight.model.job.value import numbers, texts
@@ -17,8 +16,8 @@ from preflight_rules.rendezvous.interfaces import filters, names
 
 _PREFIX = "env."
 #: Interfaces that usually carry VLANs, named with a number added: bond0.2093.
-_CARRIER = lazy_pattern(r"(?:bond|team)\d+")
-_HCA = lazy_pattern(r"((?:mlx|hfi|bnxt_re|irdma|rdma)\w*?_?)(\d{1,9})(?::\d+)?")
+_CARRIER = re.compile(r"(?:bond|team)\d+")
+_HCA = re.compile(r"((?:mlx|hfi|bnxt_re|irdma|rdma)\w*?_?)(\d{1,9})(?::\d+)?")
 #: From this number of nodes on, reproducing a failure costs more than the log of the first one.
 _MANY_NODES = 8
 
@@ -28,8 +27,11 @@ _MANY_NODES = 8
     "setting-voided-by-another",
     severity=Severity.WARNING,
     evidence=(
-        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
-        "areal-project/AReaL#639",
+        (
+            "NCCL user guide, environment variables",
+            "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
+        ),
+        ("traffic over sockets, 4 to 5 times slower", "areal-project/AReaL#639"),
     ),
 )
 def setting_voided_by_another(job: Job) -> Iterator[Verdict]:
@@ -51,9 +53,6 @@ def setting_voided_by_another(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only pairs of the table, and only what is set in the files of the job.
-
-    Evidence:
-        NCCL user guide, environment variables; areal-project/AReaL#639 (traffic over sockets, 4 to 5 times slower).
     """
     yield from _pairs(job, "void", "no two related settings are both set")
 
@@ -63,7 +62,10 @@ def setting_voided_by_another(job: Job) -> Iterator[Verdict]:
     "settings-of-two-providers",
     severity=Severity.WARNING,
     evidence=(
-        "https://github.com/stas00/ml-engineering/blob/master/network/debug/README.md",
+        (
+            "stas00/ml-engineering, network/debug (reused NCCL setup)",
+            "https://github.com/stas00/ml-engineering/blob/master/network/debug/README.md",
+        ),
         "aws/deep-learning-containers#2675",
     ),
 )
@@ -87,9 +89,6 @@ def settings_of_two_providers(job: Job) -> Iterator[Verdict]:
     Known limits:
         Which cluster it is cannot be read from the files; a single leftover setting that contradicts no other is not
         found.
-
-    Evidence:
-        stas00/ml-engineering, network/debug (reused NCCL setup); aws/deep-learning-containers#2675.
     """
     yield from _pairs(job, "provider", "no settings of two providers are both set")
 
@@ -151,7 +150,10 @@ def _matches(pattern: str, text: str) -> bool:
     confidence=Confidence.MEDIUM,
     evidence=(
         "NVIDIA/nccl-tests#9",
-        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname",
+        (
+            "NCCL user guide, NCCL_SOCKET_IFNAME (a list of prefixes)",
+            "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname",
+        ),
     ),
 )
 def interface_prefix_selects_vlans(job: Job) -> Iterator[Verdict]:
@@ -173,9 +175,6 @@ def interface_prefix_selects_vlans(job: Job) -> Iterator[Verdict]:
     Known limits:
         Whether a node has such VLANs is known only on the node. Plain names such as eth0 are not reported, because most
         nodes and all containers have one interface of the kind.
-
-    Evidence:
-        NVIDIA/nccl-tests#9; NCCL user guide, NCCL_SOCKET_IFNAME (a list of prefixes).
     """
     applicable = False
     for item in filters(job):
@@ -218,7 +217,10 @@ def _carriers(text: str) -> str:
     confidence=Confidence.MEDIUM,
     evidence=(
         "NVIDIA/nccl#719",
-        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca",
+        (
+            "NCCL user guide, NCCL_IB_HCA (prefixes, `=` for exact names)",
+            "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca",
+        ),
     ),
 )
 def adapter_prefix_selects_others(job: Job) -> Iterator[Verdict]:
@@ -240,9 +242,6 @@ def adapter_prefix_selects_others(job: Job) -> Iterator[Verdict]:
     Known limits:
         Nothing is reported where no member has a two-digit number; `preflight check` looks at the adapters of each
         node.
-
-    Evidence:
-        NVIDIA/nccl#719; NCCL user guide, NCCL_IB_HCA (prefixes, `=` for exact names).
     """
     applicable = False
     for subject, scope, launch in subjects(job):
@@ -287,7 +286,13 @@ def _also_selects(text: str) -> tuple[str, str]:
     "nccl-silent-on-many-nodes",
     severity=Severity.INFO,
     profile="pedantic",
-    evidence=("https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-debug", "NVIDIA/nccl#708"),
+    evidence=(
+        (
+            "NCCL user guide, NCCL_DEBUG",
+            "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-debug",
+        ),
+        "NVIDIA/nccl#708",
+    ),
 )
 def nccl_silent_on_many_nodes(job: Job) -> Iterator[Verdict]:
     """A large run would not log why NCCL failed.
@@ -306,9 +311,6 @@ def nccl_silent_on_many_nodes(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A container image or an NCCL configuration file may set it.
-
-    Evidence:
-        NCCL user guide, NCCL_DEBUG; NVIDIA/nccl#708.
     """
     applicable = False
     for launch in job.launches:

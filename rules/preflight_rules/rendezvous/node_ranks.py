@@ -30,7 +30,10 @@ _STARTERS = frozenset({"srun", "pdsh", "clush"})
     "node-rank-same-on-every-node",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("https://slurm.schedmd.com/srun.html", "pytorch/pytorch#73656"),
+    evidence=(
+        ("srun documentation (output environment variables)", "https://slurm.schedmd.com/srun.html"),
+        ("expanded too early, the initial rendezvous times out", "pytorch/pytorch#73656"),
+    ),
 )
 def node_rank_same_on_every_node(job: Job) -> Iterator[Verdict]:
     """The batch script expands the node rank itself, so every node gets the same rank.
@@ -53,10 +56,6 @@ def node_rank_same_on_every_node(job: Job) -> Iterator[Verdict]:
     Known limits:
         With the c10d backend the node rank is ignored, so nothing is reported. A node rank that a script on the
         node computes is not followed.
-
-    Evidence:
-        srun documentation (output environment variables); pytorch/pytorch#73656 (expanded too early, the initial
-        rendezvous times out).
     """
     applicable = False
     for launch in job.launches:

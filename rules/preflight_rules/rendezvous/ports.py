@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Span, as_int, refused_number
 from preflight.model.job.claim import job_value
@@ -27,11 +26,11 @@ from preflight_rules.helpers import (
 
 _MAX_PORT = 65535
 #: Placeholders for a port: `<port>`, `master_port`, `YOUR_PORT`, `xxxx`.
-_PLACEHOLDER = lazy_pattern(r"<.*>|\[.*\]|\{.*\}|\w+_port|port_\w+|[xX]{2,}", re.IGNORECASE)
+_PLACEHOLDER = re.compile(r"<.*>|\[.*\]|\{.*\}|\w+_port|port_\w+|[xX]{2,}", re.IGNORECASE)
 #: `xxx.xxx.xxx.xxx:port`: a placeholder for a whole endpoint.
-_PLACEHOLDER_HOST = lazy_pattern(r"[xX*]{1,4}(?:\.[xX*]{1,4}){3}:|<[^<>]*>:|\bip:", re.IGNORECASE)
+_PLACEHOLDER_HOST = re.compile(r"[xX*]{1,4}(?:\.[xX*]{1,4}){3}:|<[^<>]*>:|\bip:", re.IGNORECASE)
 #: The script keeps the value that it is given.
-_WITH_DEFAULT = lazy_pattern(r"environ\.get|getenv")
+_WITH_DEFAULT = re.compile(r"environ\.get|getenv")
 #: Ports below this can only be bound by root (net.ipv4.ip_unprivileged_port_start, Linux's default).
 _FIRST_UNPRIVILEGED = 1024
 
@@ -42,8 +41,14 @@ _FIRST_UNPRIVILEGED = 1024
     severity=Severity.ERROR,
     profile="gate",
     evidence=(
-        "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.TCPStore",
-        "https://docs.kernel.org/networking/ip-sysctl.html",
+        (
+            "torch.distributed.TCPStore documentation",
+            "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.TCPStore",
+        ),
+        (
+            "Linux ip-sysctl documentation (ip_unprivileged_port_start)",
+            "https://docs.kernel.org/networking/ip-sysctl.html",
+        ),
     ),
 )
 def port_invalid(job: Job) -> Iterator[Verdict]:
@@ -65,9 +70,6 @@ def port_invalid(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Port 0 means "any free one" to a launch on one node and is only wrong with several.
-
-    Evidence:
-        torch.distributed.TCPStore documentation; Linux ip-sysctl documentation (ip_unprivileged_port_start).
     """
     seen = False
     for subject, scope, launch in subjects(job):
@@ -148,9 +150,6 @@ def port_shared_by_concurrent_launches(job: Job) -> Iterator[Verdict]:
         Launches one after the other may share a port. Those with disjoint GPUs look like commands for several
         terminals, which is information; without disjoint GPUs only background starts are compared. Different files
         are not. Port 0 means "any free port" and is never shared.
-
-    Evidence:
-        thu-coai/CDial-GPT#103, meta-llama/llama-cookbook#186, NVIDIA/Megatron-LM#343.
     """
     users = [(launch, *_port_and_devices(job, launch)) for launch in job.launches]
     applicable = False
@@ -223,7 +222,10 @@ _EPHEMERAL = (32768, 60999)
     "port-among-ephemeral-ones",
     severity=Severity.INFO,
     confidence=Confidence.MEDIUM,
-    evidence=("https://docs.kernel.org/networking/ip-sysctl.html", "pytorch/pytorch#126510"),
+    evidence=(
+        ("Linux ip-sysctl documentation (ip_local_port_range)", "https://docs.kernel.org/networking/ip-sysctl.html"),
+        "pytorch/pytorch#126510",
+    ),
 )
 def port_among_ephemeral_ones(job: Job) -> Iterator[Verdict]:
     """A fixed rendezvous port is in the range that Linux uses for outgoing connections.
@@ -243,9 +245,6 @@ def port_among_ephemeral_ones(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A port derived from the job id is not judged. A site's own range is not known.
-
-    Evidence:
-        Linux ip-sysctl documentation (ip_local_port_range); pytorch/pytorch#126510.
     """
     applicable = False
     for subject, scope, launch in subjects(job):

@@ -17,7 +17,7 @@ from preflight_rules.helpers import AGENT_LAUNCHERS, distinct, quoted, starting_
     "variable-name-refused-by-shell",
     severity=Severity.WARNING,
     fix="unsafe",
-    evidence=("cocktailpeanut/fluxgym#283",),
+    evidence=(("NCCL_IB-DISABLE had no effect", "cocktailpeanut/fluxgym#283"),),
 )
 def variable_name_refused_by_shell(job: Job) -> Iterator[Verdict]:
     """A script exports a name that no shell variable can have.
@@ -37,9 +37,6 @@ def variable_name_refused_by_shell(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only `export` at the beginning of a line is checked.
-
-    Evidence:
-        cocktailpeanut/fluxgym#283 (NCCL_IB-DISABLE had no effect).
     """
     found = distinct(job.about("refused_variable"))
     for claim in found:
@@ -77,7 +74,10 @@ def _is_set_by_launchers(job: Job, claim: Claim) -> bool:
     "ENV018",
     "variable-does-not-reach-program",
     severity=Severity.WARNING,
-    evidence=("modelscope/ms-swift#1538", "modelscope/ms-swift#3681"),
+    evidence=(
+        ("assigned on a line of its own", "modelscope/ms-swift#1538"),
+        ("among the arguments", "modelscope/ms-swift#3681"),
+    ),
 )
 def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
     """A script sets a variable for a program, which does not see it.
@@ -100,9 +100,6 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
         A variable that the environment of the script has already stays exported when it is assigned. A script that
         names the variable a second time may pass it on, and is not judged. Ranks and their number are not judged where
         only launchers that set them start programs.
-
-    Evidence:
-        modelscope/ms-swift#1538 (assigned on a line of its own), modelscope/ms-swift#3681 (among the arguments).
     """
     applicable = False
     for claim in distinct((*job.about("unexported_variable"), *job.about("variable_as_argument"))):
@@ -138,7 +135,7 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
     "ENV019",
     "exported-value-replaced",
     severity=Severity.WARNING,
-    evidence=("PaddlePaddle/PaddleOCR#13912",),
+    evidence=(("two machines hang in NCCL", "PaddlePaddle/PaddleOCR#13912"),),
 )
 def exported_value_replaced(job: Job) -> Iterator[Verdict]:
     """A script exports a variable twice in a row with different values.
@@ -158,9 +155,6 @@ def exported_value_replaced(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only lines with only exports, comments and blank lines between them are compared.
-
-    Evidence:
-        PaddlePaddle/PaddleOCR#13912 (two machines hang in NCCL).
     """
     applicable = False
     for claim in distinct(job.about("overwritten_export")):

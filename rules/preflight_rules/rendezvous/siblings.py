@@ -125,7 +125,7 @@ def _deciding(job: Job, launch: Launch, quantity: str) -> tuple[Claim, ...]:
     "rendezvous-differs-between-launches",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("hiyouga/LlamaFactory#7326", "pytorch/pytorch#76367"),
+    evidence=(("each node exported its own MASTER_ADDR", "hiyouga/LlamaFactory#7326"), "pytorch/pytorch#76367"),
 )
 def rendezvous_differs_between_launches(job: Job) -> Iterator[Verdict]:
     """The launch lines for the nodes of one job have different rendezvous settings.
@@ -148,9 +148,6 @@ def rendezvous_differs_between_launches(job: Job) -> Iterator[Verdict]:
     Known limits:
         Sibling files that were not named together on the command line form a probable job, so the finding is a
         warning there. Lines with the same node rank are treated as two separate runs.
-
-    Evidence:
-        hiyouga/LlamaFactory#7326 (each node exported its own MASTER_ADDR), pytorch/pytorch#76367.
     """
     applicable = False
     single = [tuple(process.launch for process in processes) for processes in processes_of_ranks(job)]
@@ -262,9 +259,6 @@ def node_rank_twice_or_missing(job: Job) -> Iterator[Verdict]:
         A rank whose launch line is elsewhere (fewer lines than nodes) is not reported. Equal ranks in one file are
         treated as two runs one after the other, unless the starts run in the background, or are as many services of a
         compose file as there are nodes.
-
-    Evidence:
-        pytorch/pytorch#76367, Lightning-AI/pytorch-lightning#4389.
     """
     launches = node_launches(job)
     for launch in launches:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Fix, Severity
 from preflight.model.job import Claim, Job, Launch, Strength
 from preflight.model.job.claim import job_value
@@ -27,7 +26,7 @@ _PREFIX = "env."
 #: Prefixes of variables that belong to a library.
 _LIBRARIES = ("NCCL_", "TORCH_", "GLOO_", "PADDLE_", "CUDA_", "FLAGS_", "TP_SOCKET", "PYTORCH_")
 #: Misspellings of these prefixes.
-_NEAR_LIBRARIES = lazy_pattern(r"N?C?CC?L_|NCLL_|NCC_|NNCL_|CUDA[A-Z]|CUD_|GLO_|TROCH_")
+_NEAR_LIBRARIES = re.compile(r"N?C?CC?L_|NCLL_|NCC_|NNCL_|CUDA[A-Z]|CUD_|GLO_|TROCH_")
 #: Shorter names are too similar to each other to guess a misspelling.
 _MIN_LENGTH = 10
 #: A misspelt name of this length or more may have two typing errors, a shorter one only one.
@@ -52,7 +51,7 @@ def variables(job: Job) -> Iterator[tuple[str, Launch | None, str, Claim]]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     fix="unsafe",
-    evidence=("cocktailpeanut/fluxgym#283",),
+    evidence=(("NCCL_P2P5ISABLE and NCCL_IB-DISABLE had no effect", "cocktailpeanut/fluxgym#283"),),
 )
 def variable_misspelt(job: Job) -> Iterator[Verdict]:
     """A variable that nothing reads is set, and its name is almost that of a known one.
@@ -73,9 +72,6 @@ def variable_misspelt(job: Job) -> Iterator[Verdict]:
     Known limits:
         A name unlike all known ones is not reported, because scripts have their own variables. A name that is set
         together with the one it resembles is also treated as the script's own.
-
-    Evidence:
-        cocktailpeanut/fluxgym#283 (NCCL_P2P5ISABLE and NCCL_IB-DISABLE had no effect).
     """
     present = {claim.quantity.removeprefix(_PREFIX) for _, _, _, claim in variables(job)}
     applicable = False
@@ -148,8 +144,11 @@ def distance(first: str, second: str, limit: int) -> int:
     severity=Severity.WARNING,
     fix="unsafe",
     evidence=(
-        "https://github.com/NVIDIA/nccl/blob/master/src/misc/param.cc",
-        "https://docs.pytorch.org/docs/stable/distributed.html#torch-distributed-debug",
+        ("NCCL, src/misc/param.cc (strtoll)", "https://github.com/NVIDIA/nccl/blob/master/src/misc/param.cc"),
+        (
+            "torch.distributed documentation, TORCH_DISTRIBUTED_DEBUG",
+            "https://docs.pytorch.org/docs/stable/distributed.html#torch-distributed-debug",
+        ),
     ),
 )
 def variable_value_not_understood(job: Job) -> Iterator[Verdict]:
@@ -170,9 +169,6 @@ def variable_value_not_understood(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only variables in the table `data/values.toml` are checked.
-
-    Evidence:
-        NCCL, src/misc/param.cc (strtoll); torch.distributed documentation, TORCH_DISTRIBUTED_DEBUG.
     """
     applicable = False
     for subject, launch, name, claim in variables(job):
@@ -227,7 +223,10 @@ def _accepts(value: str, choices: tuple[str, ...]) -> bool:
     severity=Severity.WARNING,
     evidence=(
         "huggingface/transformers#22363",
-        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
+        (
+            "NCCL user guide, section on debugging variables",
+            "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
+        ),
     ),
 )
 def debug_setting_left_on(job: Job) -> Iterator[Verdict]:
@@ -252,9 +251,6 @@ def debug_setting_left_on(job: Job) -> Iterator[Verdict]:
     Known limits:
         Some clusters do need one of them; NCCL_IB_DISABLE, CUDA_LAUNCH_BLOCKING and the two log levels are therefore
         informational. A variable is reported once for a job. If the number of nodes is unknown, all are.
-
-    Evidence:
-        huggingface/transformers#22363; NCCL user guide, section on debugging variables.
     """
     rows = {row.name: row for row in leftovers()}
     applicable = False
@@ -303,7 +299,10 @@ def _waits_blocking(job: Job, launch: Launch) -> bool:
     "exported-rendezvous-ignored",
     severity=Severity.WARNING,
     fix="unsafe",
-    evidence=("pytorch/pytorch#76367", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
+    evidence=(
+        "pytorch/pytorch#76367",
+        ("torchrun documentation", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
+    ),
 )
 def exported_rendezvous_ignored(job: Job) -> Iterator[Verdict]:
     """MASTER_ADDR or MASTER_PORT is exported to a launcher that does not read it.
@@ -324,9 +323,6 @@ def exported_rendezvous_ignored(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only where the launcher's own default is certain; a value equal to the default does no harm.
-
-    Evidence:
-        torchrun documentation; pytorch/pytorch#76367.
     """
     applicable = False
     for launch in job.launches:

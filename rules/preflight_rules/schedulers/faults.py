@@ -25,7 +25,13 @@ _NUMBERS = {"1": "HUP", "2": "INT", "10": "USR1", "12": "USR2", "15": "TERM"}
     "FLT001",
     "background-step-failure-lost",
     severity=Severity.WARNING,
-    evidence=("PrimeIntellect-ai/prime-rl#2574", "https://www.gnu.org/software/bash/manual/bash.html#index-wait"),
+    evidence=(
+        "PrimeIntellect-ai/prime-rl#2574",
+        (
+            "the bash manual (a `wait` without arguments returns 0)",
+            "https://www.gnu.org/software/bash/manual/bash.html#index-wait",
+        ),
+    ),
 )
 def background_step_failure_lost(job: Job) -> Iterator[Verdict]:
     """A script runs steps in the background and ignores their exit codes.
@@ -47,9 +53,6 @@ def background_step_failure_lost(job: Job) -> Iterator[Verdict]:
     Known limits:
         Steps that watch each other, or a program that ends the job itself with scancel, are not seen. With a single
         background step the finding is informational.
-
-    Evidence:
-        PrimeIntellect-ai/prime-rl#2574; the bash manual (a `wait` without arguments returns 0).
     """
     waits = job.about("plain_wait")
     background = [step for step in steps(job) if step.definitely("step_background")]
@@ -89,7 +92,10 @@ def background_step_failure_lost(job: Job) -> Iterator[Verdict]:
     evidence=(
         "pytorch/pytorch#76287",
         "https://www.gnu.org/software/bash/manual/bash.html#Pipelines",
-        "https://slurm.schedmd.com/srun.html#OPT_kill-on-bad-exit",
+        (
+            "the manuals of bash (pipelines) and srun (--kill-on-bad-exit)",
+            "https://slurm.schedmd.com/srun.html#OPT_kill-on-bad-exit",
+        ),
     ),
 )
 def step_failure_hidden_by_pipe(job: Job) -> Iterator[Verdict]:
@@ -113,9 +119,6 @@ def step_failure_hidden_by_pipe(job: Job) -> Iterator[Verdict]:
     Known limits:
         Sites can end steps by configuration (KillOnBadExit). Where only one of the two is missing, or the step runs
         on fewer than 16 nodes or on an unknown number of nodes, the finding is informational.
-
-    Evidence:
-        pytorch/pytorch#76287; the manuals of bash (pipelines) and srun (--kill-on-bad-exit).
     """
     applicable = False
     for step in steps(job):
@@ -160,7 +163,10 @@ def step_failure_hidden_by_pipe(job: Job) -> Iterator[Verdict]:
     "failed-task-leaves-others-running",
     severity=Severity.INFO,
     profile="pedantic",
-    evidence=("EveryVoiceTTS/EveryVoice#178", "https://slurm.schedmd.com/srun.html#OPT_kill-on-bad-exit"),
+    evidence=(
+        "EveryVoiceTTS/EveryVoice#178",
+        ("srun's manual", "https://slurm.schedmd.com/srun.html#OPT_kill-on-bad-exit"),
+    ),
 )
 def failed_task_leaves_others_running(job: Job) -> Iterator[Verdict]:
     """A step of several tasks keeps running when one of them fails.
@@ -179,9 +185,6 @@ def failed_task_leaves_others_running(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Many sites set KillOnBadExit for everyone, and most public scripts leave it out: advice only.
-
-    Evidence:
-        EveryVoiceTTS/EveryVoice#178; srun's manual.
     """
     applicable = False
     for step in steps(job):
@@ -229,7 +232,10 @@ def _hand_off(claim: Claim) -> _HandOff | None:
     "hand-off-signal-not-handled",
     severity=Severity.WARNING,
     fix="unsafe",
-    evidence=("https://slurm.schedmd.com/sbatch.html#OPT_signal", "facebookincubator/submitit#1708"),
+    evidence=(
+        ("sbatch's manual, --signal", "https://slurm.schedmd.com/sbatch.html#OPT_signal"),
+        "facebookincubator/submitit#1708",
+    ),
 )
 def hand_off_signal_not_handled(job: Job) -> Iterator[Verdict]:
     """The signal before the time limit reaches no handler.
@@ -252,9 +258,6 @@ def hand_off_signal_not_handled(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Whether a program handles a signal that is sent to its step is not checked.
-
-    Evidence:
-        sbatch's manual, --signal; facebookincubator/submitit#1708.
     """
     applicable = False
     for claim in job.about("hand_off_signal"):
@@ -320,7 +323,7 @@ def _sources_unreadable_file(job: Job, path: str) -> bool:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
-        "facebookincubator/submitit#1708",
+        ("and its job_environment.py", "facebookincubator/submitit#1708"),
         "https://github.com/facebookincubator/submitit/blob/main/submitit/core/job_environment.py",
     ),
 )
@@ -344,9 +347,6 @@ def first_task_alone_hands_off(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Fine for models that rank 0 holds completely and saves quickly, which launch lines do not show.
-
-    Evidence:
-        facebookincubator/submitit#1708 and its job_environment.py.
     """
     applicable = False
     for step in steps(job):

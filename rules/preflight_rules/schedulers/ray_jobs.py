@@ -20,8 +20,14 @@ from preflight_rules.schedulers.ray_start import CLIENT_PORT, starts_of
     severity=Severity.ERROR,
     profile="gate",
     evidence=(
-        "https://docs.ray.io/en/latest/cluster/running-applications/job-submission/quickstart.html",
-        "https://github.com/ray-project/ray/blob/master/python/ray/dashboard/modules/dashboard_sdk.py",
+        (
+            "Ray documentation, job submission",
+            "https://docs.ray.io/en/latest/cluster/running-applications/job-submission/quickstart.html",
+        ),
+        (
+            "ray/dashboard/modules/dashboard_sdk.py, parse_cluster_info",
+            "https://github.com/ray-project/ray/blob/master/python/ray/dashboard/modules/dashboard_sdk.py",
+        ),
     ),
 )
 def ray_job_sent_to_wrong_address(job: Job) -> Iterator[Verdict]:
@@ -43,9 +49,6 @@ def ray_job_sent_to_wrong_address(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A dashboard that was moved to one of those ports is not known; a port is therefore only a warning.
-
-    Evidence:
-        Ray documentation, job submission; ray/dashboard/modules/dashboard_sdk.py, parse_cluster_info.
     """
     applicable = False
     for launch, _ in starts_of(job, "submit"):

@@ -17,7 +17,13 @@ from preflight_rules.scripts.script_facts import runs_program, stated
     "placement-group-waited-for-without-end",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("ray-project/ray#47792", "https://docs.ray.io/en/latest/ray-core/scheduling/placement-group.html"),
+    evidence=(
+        "ray-project/ray#47792",
+        (
+            "Ray documentation, placement groups",
+            "https://docs.ray.io/en/latest/ray-core/scheduling/placement-group.html",
+        ),
+    ),
 )
 def placement_group_waited_for_without_end(job: Job) -> Iterator[Verdict]:
     """A script waits without a timeout for a placement group that may not fit on any node.
@@ -39,9 +45,6 @@ def placement_group_waited_for_without_end(job: Job) -> Iterator[Verdict]:
     Known limits:
         How large the nodes are is not known from the script; on an autoscaling cluster the wait may be intended.
         Bundles of at most one GPU and one CPU fit on any node with a GPU and are not reported.
-
-    Evidence:
-        ray-project/ray#47792; Ray documentation, placement groups.
     """
     applicable = False
     for subject, waits in stated(job, "ray_wait_unbounded"):
@@ -82,7 +85,10 @@ def _fits_anywhere(bundle: str) -> bool:
     severity=Severity.ERROR,
     evidence=(
         "https://docs.ray.io/en/latest/train/api/doc/ray.train.ScalingConfig.html",
-        "https://github.com/ray-project/ray/blob/ray-2.9.0/python/ray/air/config.py",
+        (
+            "Ray, air/config.py (ScalingConfig.__post_init__) and its documentation",
+            "https://github.com/ray-project/ray/blob/ray-2.9.0/python/ray/air/config.py",
+        ),
     ),
 )
 def worker_gpus_not_used(job: Job) -> Iterator[Verdict]:
@@ -103,9 +109,6 @@ def worker_gpus_not_used(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only resources that are written out are judged.
-
-    Evidence:
-        Ray, air/config.py (ScalingConfig.__post_init__) and its documentation.
     """
     applicable = False
     for subject, gpus in stated(job, "ray_train_worker_gpus"):

@@ -22,7 +22,10 @@ _PREFIX = "setting.ray."
     "scaling-config-refused",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("https://docs.ray.io/en/latest/train/api/doc/ray.train.ScalingConfig.html",),
+    evidence=(
+        ("ray/train/v2/api/config.py", "https://docs.ray.io/en/latest/train/api/doc/ray.train.ScalingConfig.html"),
+        "Ray's documentation of ScalingConfig",
+    ),
 )
 def scaling_config_refused(job: Job) -> Iterator[Verdict]:
     """Ray rejects a ScalingConfig: an argument it does not have, a value, or two that contradict each other.
@@ -42,9 +45,6 @@ def scaling_config_refused(job: Job) -> Iterator[Verdict]:
     Known limits:
         Arguments that are known only at run time are not judged. What only Ray 2.51 and newer rejects is a warning
         unless the job's files pin a release.
-
-    Evidence:
-        Ray's documentation of ScalingConfig; ray/train/v2/api/config.py.
     """
     calls = distinct(job.about("ray_scaling"))
     version = pinned(job, "ray")

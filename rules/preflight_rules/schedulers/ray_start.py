@@ -35,8 +35,14 @@ def starts_of(job: Job, role: str = "") -> Iterator[tuple[Launch, str]]:
     severity=Severity.ERROR,
     profile="gate",
     evidence=(
-        "https://docs.ray.io/en/latest/ray-core/configure.html#ports-configurations",
-        "https://github.com/ray-project/ray/blob/master/python/ray/_private/parameter.py",
+        (
+            "Ray documentation, ports configurations",
+            "https://docs.ray.io/en/latest/ray-core/configure.html#ports-configurations",
+        ),
+        (
+            "ray/_private/parameter.py, update_pre_selected_port",
+            "https://github.com/ray-project/ray/blob/master/python/ray/_private/parameter.py",
+        ),
     ),
 )
 def ray_port_used_twice(job: Job) -> Iterator[Verdict]:
@@ -58,9 +64,6 @@ def ray_port_used_twice(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Ports that other programs use are checked by `preflight check`.
-
-    Evidence:
-        Ray documentation, ports configurations; ray/_private/parameter.py, update_pre_selected_port.
     """
     applicable = False
     for launch, kind in starts_of(job):
@@ -121,7 +124,10 @@ def _ports(job: Job, launch: Launch, own: list[Claim]) -> Verdict:
     severity=Severity.ERROR,
     profile="gate",
     evidence=(
-        "https://docs.ray.io/en/latest/cluster/vms/user-guides/launching-clusters/on-premises.html",
+        (
+            "Ray documentation, launching an on-premises cluster, and deploying on Slurm",
+            "https://docs.ray.io/en/latest/cluster/vms/user-guides/launching-clusters/on-premises.html",
+        ),
         "https://docs.ray.io/en/latest/cluster/vms/user-guides/community/slurm.html",
     ),
 )
@@ -144,9 +150,6 @@ def ray_worker_dials_another_port(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         With several heads in one job nothing is reported.
-
-    Evidence:
-        Ray documentation, launching an on-premises cluster, and deploying on Slurm.
     """
     heads = list(starts_of(job, "head"))
     applicable = False
@@ -180,7 +183,12 @@ def ray_worker_dials_another_port(job: Job) -> Iterator[Verdict]:
     "ray-head-on-every-node",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("https://docs.ray.io/en/latest/cluster/vms/user-guides/community/slurm.html",),
+    evidence=(
+        (
+            "Ray documentation, deploying on Slurm",
+            "https://docs.ray.io/en/latest/cluster/vms/user-guides/community/slurm.html",
+        ),
+    ),
 )
 def ray_head_on_every_node(job: Job) -> Iterator[Verdict]:
     """`ray start --head` is started on several nodes.
@@ -200,9 +208,6 @@ def ray_head_on_every_node(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A head under a condition on the node's rank is not recognized.
-
-    Evidence:
-        Ray documentation, deploying on Slurm.
     """
     applicable = False
     for launch, _ in starts_of(job, "head"):
@@ -237,7 +242,10 @@ def ray_head_on_every_node(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
-        "https://docs.ray.io/en/latest/cluster/vms/user-guides/community/slurm.html",
+        (
+            "Ray documentation, deploying on Slurm, and `ray start --help`",
+            "https://docs.ray.io/en/latest/cluster/vms/user-guides/community/slurm.html",
+        ),
         "https://docs.ray.io/en/latest/cluster/cli.html#ray-start",
     ),
 )
@@ -259,9 +267,6 @@ def ray_start_returns_at_once(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Where Slurm does not track processes, the daemons survive.
-
-    Evidence:
-        Ray documentation, deploying on Slurm, and `ray start --help`.
     """
     applicable = False
     for launch, kind in starts_of(job):
@@ -294,7 +299,12 @@ def ray_start_returns_at_once(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     fix="safe",
     profile="gate",
-    evidence=("https://github.com/ray-project/ray/blob/master/python/ray/scripts/scripts.py",),
+    evidence=(
+        (
+            "ray/scripts/scripts.py, start",
+            "https://github.com/ray-project/ray/blob/master/python/ray/scripts/scripts.py",
+        ),
+    ),
 )
 def ray_start_options_conflict(job: Job) -> Iterator[Verdict]:
     """A worker's `ray start` lacks the head's address, or has an option that only the head accepts.
@@ -314,9 +324,6 @@ def ray_start_options_conflict(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         An address in RAY_ADDRESS does not count for `ray start`.
-
-    Evidence:
-        ray/scripts/scripts.py, start.
     """
     applicable = False
     for launch, _ in starts_of(job, "worker"):

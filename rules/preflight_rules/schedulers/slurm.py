@@ -68,9 +68,6 @@ def launcher_started_more_than_once_per_node(job: Job) -> Iterator[Verdict]:
     Known limits:
         One process per launcher (`--nproc_per_node=1`) with as many launchers as `--nnodes` is valid, if rare, and is
         not reported. Launchers inside a script that reads SLURM_LOCALID itself are not analysed.
-
-    Evidence:
-        interTwin-eu/itwinai#360, pytorch/pytorch#67547, Lightning-AI/pytorch-lightning#18950.
     """
     applicable = False
     for launch in job.launches:
@@ -166,9 +163,6 @@ def one_task_for_several_gpus(job: Job) -> Iterator[Verdict]:
     Known limits:
         A script that drives all GPUs of its node from one process (model parallelism in one process, or its own
         spawn) is correct; therefore the finding is a warning of medium confidence.
-
-    Evidence:
-        Lightning-AI/pytorch-lightning#4389 and #18950.
     """
     applicable = False
     for launch in job.launches:
@@ -212,7 +206,7 @@ def one_task_for_several_gpus(job: Job) -> Iterator[Verdict]:
     profile="gate",
     evidence=(
         "pytorch/pytorch#67547",
-        "https://slurm.schedmd.com/sbatch.html",
+        ("sbatch documentation (the script runs on the first allocated node)", "https://slurm.schedmd.com/sbatch.html"),
         "huggingface/accelerate#2521",
     ),
 )
@@ -236,9 +230,6 @@ def multi_node_launcher_on_first_node_only(job: Job) -> Iterator[Verdict]:
     Known limits:
         A launch for which the script has a node rank of its own (a loop over hosts with ssh) is not judged, nor one
         inside a function or script that another command may start on all nodes.
-
-    Evidence:
-        sbatch documentation (the script runs on the first allocated node); pytorch/pytorch#67547.
     """
     applicable = False
     for launch in job.launches:
@@ -308,7 +299,10 @@ def _first_node_verdict(job: Job, launch: Launch, stated: Claim) -> Verdict:
     "SLU004",
     "allocated-nodes-never-used",
     severity=Severity.WARNING,
-    evidence=("https://slurm.schedmd.com/sbatch.html", "Lightning-AI/pytorch-lightning#18950"),
+    evidence=(
+        ("sbatch documentation (the script runs on the first allocated node)", "https://slurm.schedmd.com/sbatch.html"),
+        "Lightning-AI/pytorch-lightning#18950",
+    ),
 )
 def allocated_nodes_never_used(job: Job) -> Iterator[Verdict]:
     """A batch script requests several nodes but starts everything on the first one.
@@ -329,9 +323,6 @@ def allocated_nodes_never_used(job: Job) -> Iterator[Verdict]:
     Known limits:
         A launcher that waits for several nodes is reported by SLU003. A program that spreads itself by
         other means (its own ssh, a cluster library) is not recognised.
-
-    Evidence:
-        sbatch documentation (the script runs on the first allocated node); Lightning-AI/pytorch-lightning#18950.
     """
     granted = _header_nodes(job)
     alone = [

@@ -62,7 +62,10 @@ def _meant() -> dict[str, str]:
     "directive-refused",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("https://slurm.schedmd.com/sbatch.html#SECTION_OPTIONS",),
+    evidence=(
+        ("answers of `sbatch --test-only`, Slurm 22.05", "https://slurm.schedmd.com/sbatch.html#SECTION_OPTIONS"),
+        "sbatch's manual",
+    ),
 )
 def directive_refused(job: Job) -> Iterator[Verdict]:
     """sbatch rejects a directive: an option it does not have, a value it cannot parse, or a combination of two options.
@@ -83,9 +86,6 @@ def directive_refused(job: Job) -> Iterator[Verdict]:
     Known limits:
         Plugins of a site add options. A name that resembles none of sbatch's own is only information. A placeholder in
         place of a number (`your_nodes`) is a warning.
-
-    Evidence:
-        sbatch's manual; answers of `sbatch --test-only`, Slurm 22.05.
     """
     claims = distinct(job.about("batch_directive"))
     if not claims:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Scope
 from preflight.model.job.claim import job_value
@@ -15,7 +14,7 @@ from preflight_rules.helpers import counted, placed, quoted, undecided
 from preflight_rules.schedulers.steps import steps
 
 #: Forms of --time (sbatch manual): minutes[:seconds], hours:minutes:seconds, days-hours[:minutes[:seconds]].
-_TIME = lazy_pattern(r"-?\d+(?::\d+){0,2}|\d+-\d+(?::\d+){0,2}|(?i:infinite|unlimited)|0")
+_TIME = re.compile(r"-?\d+(?::\d+){0,2}|\d+-\d+(?::\d+){0,2}|(?i:infinite|unlimited)|0")
 #: Numbers that are common as hours and unlikely as minutes.
 _HOURS = ("24", "36", "48", "72", "96", "168")
 
@@ -30,7 +29,10 @@ def header_claims(job: Job, quantity: str) -> tuple[Claim, ...]:
     "directive-not-read",
     severity=Severity.WARNING,
     evidence=(
-        "https://slurm.schedmd.com/sbatch.html#SECTION_DESCRIPTION",
+        (
+            "sbatch's manual (directives are read up to the first line that is neither blank nor a comment)",
+            "https://slurm.schedmd.com/sbatch.html#SECTION_DESCRIPTION",
+        ),
         "https://bugs.schedmd.com/show_bug.cgi?id=8376",
     ),
 )
@@ -54,9 +56,6 @@ def directive_not_read(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         `##SBATCH` is treated as disabled on purpose.
-
-    Evidence:
-        sbatch's manual (directives are read up to the first line that is neither blank nor a comment).
     """
     found = job.about("directive_unread")
     for claim in found:
@@ -87,7 +86,10 @@ def _sets_needed_nodes(job: Job, claim: Claim) -> bool:
     "SLU008",
     "tasks-contradict-tasks-per-node",
     severity=Severity.WARNING,
-    evidence=("https://slurm.schedmd.com/sbatch.html#OPT_ntasks-per-node", "pytorch/pytorch#67547"),
+    evidence=(
+        ("sbatch's manual, --ntasks-per-node", "https://slurm.schedmd.com/sbatch.html#OPT_ntasks-per-node"),
+        "pytorch/pytorch#67547",
+    ),
 )
 def tasks_contradict_tasks_per_node(job: Job) -> Iterator[Verdict]:
     """`--ntasks` and `--ntasks-per-node` of one header contradict each other.
@@ -107,9 +109,6 @@ def tasks_contradict_tasks_per_node(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Fewer tasks than the product is allowed, and only information.
-
-    Evidence:
-        sbatch's manual, --ntasks-per-node.
     """
     nodes, tasks, each = (header_claims(job, name) for name in ("nodes", "tasks", "tasks_per_node"))
     nodes, tasks, each = (tuple(c for c in found if c.scope == Scope()) for found in (nodes, tasks, each))
@@ -138,7 +137,7 @@ def tasks_contradict_tasks_per_node(job: Job) -> Iterator[Verdict]:
     "SLU009",
     "time-limit-not-what-it-seems",
     severity=Severity.ERROR,
-    evidence=("https://slurm.schedmd.com/sbatch.html#OPT_time",),
+    evidence=(("sbatch's manual, --time", "https://slurm.schedmd.com/sbatch.html#OPT_time"),),
 )
 def time_limit_not_what_it_seems(job: Job) -> Iterator[Verdict]:
     """`--time` has a form that Slurm rejects, or gives minutes where hours are probably intended.
@@ -158,9 +157,6 @@ def time_limit_not_what_it_seems(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         48 minutes may be intended.
-
-    Evidence:
-        sbatch's manual, --time.
     """
     found = header_claims(job, "time_limit")
     for claim in found:
@@ -207,7 +203,7 @@ def _option_of(claim: Claim) -> str:
     "SLU010",
     "memory-options-exclude-each-other",
     severity=Severity.ERROR,
-    evidence=("https://slurm.schedmd.com/sbatch.html#OPT_mem",),
+    evidence=(("sbatch's manual, --mem", "https://slurm.schedmd.com/sbatch.html#OPT_mem"),),
 )
 def memory_options_exclude_each_other(job: Job) -> Iterator[Verdict]:
     """Memory is requested with two options that exclude each other.
@@ -226,9 +222,6 @@ def memory_options_exclude_each_other(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         What is given on the command line of sbatch is not seen.
-
-    Evidence:
-        sbatch's manual, --mem.
     """
     by_file: dict[str, list[Claim]] = {}
     for claim in job.about("batch_directive"):
@@ -256,7 +249,10 @@ def memory_options_exclude_each_other(job: Job) -> Iterator[Verdict]:
     "SLU013",
     "step-larger-than-allocation",
     severity=Severity.ERROR,
-    evidence=("https://slurm.schedmd.com/srun.html#OPT_nodes", "huggingface/accelerate#2521"),
+    evidence=(
+        ("srun's manual, --nodes", "https://slurm.schedmd.com/srun.html#OPT_nodes"),
+        "huggingface/accelerate#2521",
+    ),
 )
 def step_larger_than_allocation(job: Job) -> Iterator[Verdict]:
     """A step requests more nodes than the job has.
@@ -275,9 +271,6 @@ def step_larger_than_allocation(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Directives may be overridden on the command line of sbatch.
-
-    Evidence:
-        srun's manual, --nodes.
     """
     applicable = False
     for step in steps(job):
@@ -309,7 +302,7 @@ def step_larger_than_allocation(job: Job) -> Iterator[Verdict]:
     "CST001",
     "granted-nodes-beyond-all-steps",
     severity=Severity.WARNING,
-    evidence=("https://slurm.schedmd.com/srun.html#OPT_nodes",),
+    evidence=(("srun's manual, --nodes", "https://slurm.schedmd.com/srun.html#OPT_nodes"),),
 )
 def granted_nodes_beyond_all_steps(job: Job) -> Iterator[Verdict]:
     """The steps of a script together use fewer nodes than the job has.
@@ -330,9 +323,6 @@ def granted_nodes_beyond_all_steps(job: Job) -> Iterator[Verdict]:
     Known limits:
         Only reported where every command that does some work is a step whose nodes are known, not with mpirun, ssh and
         the like in the script.
-
-    Evidence:
-        srun's manual, --nodes.
     """
     granted = tuple(c for c in header_claims(job, "nodes") if c.scope == Scope())
     found = list(steps(job))

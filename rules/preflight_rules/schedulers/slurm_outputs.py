@@ -41,9 +41,6 @@ def array_tasks_share_a_port(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A node with fewer than eight GPUs may be filled by one task; the size of a node is not known from files.
-
-    Evidence:
-        pytorch/pytorch#85604, meta-pytorch/torchtune#392.
     """
     applicable = False
     for launch in job.launches:
@@ -75,7 +72,7 @@ def array_tasks_share_a_port(job: Job) -> Iterator[Verdict]:
     "SLU012",
     "array-tasks-share-an-output-file",
     severity=Severity.WARNING,
-    evidence=("https://slurm.schedmd.com/sbatch.html#SECTION_FILENAME-PATTERN",),
+    evidence=(("sbatch's manual, filename pattern", "https://slurm.schedmd.com/sbatch.html#SECTION_FILENAME-PATTERN"),),
 )
 def array_tasks_share_an_output_file(job: Job) -> Iterator[Verdict]:
     """All tasks of a job array write to one file.
@@ -94,9 +91,6 @@ def array_tasks_share_an_output_file(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         With `--open-mode=append` nothing is lost, only interleaved; the finding is informational then.
-
-    Evidence:
-        sbatch's manual, filename pattern.
     """
     arrays, outputs = job.about("job_array"), job.about("output_file")
     if not arrays or not outputs:
@@ -129,7 +123,7 @@ def array_tasks_share_an_output_file(job: Job) -> Iterator[Verdict]:
     "LOG001",
     "log-folder-made-too-late",
     severity=Severity.WARNING,
-    evidence=("https://slurm.schedmd.com/sbatch.html#SECTION_FILENAME-PATTERN",),
+    evidence=(("sbatch's manual, --output", "https://slurm.schedmd.com/sbatch.html#SECTION_FILENAME-PATTERN"),),
 )
 def log_folder_made_too_late(job: Job) -> Iterator[Verdict]:
     """The script itself creates the folder of its output file, which is too late.
@@ -149,9 +143,6 @@ def log_folder_made_too_late(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A folder that already exists is fine.
-
-    Evidence:
-        sbatch's manual, --output.
     """
     outputs, made = job.about("output_file"), job.about("directory_made")
     applicable = False
@@ -186,7 +177,7 @@ def log_folder_made_too_late(job: Job) -> Iterator[Verdict]:
     "requeued-job-empties-its-log",
     severity=Severity.INFO,
     evidence=(
-        "https://slurm.schedmd.com/sbatch.html#OPT_open-mode",
+        ("sbatch's manual, --open-mode", "https://slurm.schedmd.com/sbatch.html#OPT_open-mode"),
         "https://slurm.schedmd.com/sbatch.html#OPT_requeue",
     ),
 )
@@ -208,9 +199,6 @@ def requeued_job_empties_its_log(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A site may have set JobFileAppend.
-
-    Evidence:
-        sbatch's manual, --open-mode.
     """
     again = [c for c in (*job.about("requeue"), *job.about("requeues_itself")) if True in c.alternatives]
     if not again:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Known, Scope, Unresolved
 from preflight.model.job.claim import job_value
@@ -14,7 +14,7 @@ from preflight_rules.helpers import certainly_one, certainly_several, placed, qu
 from preflight_rules.schedulers.steps import Step, steps
 
 #: Values of --gpu-bind that give each task one GPU.
-_ONE_EACH = lazy_pattern(r"(?:verbose,)?(?:single:1|per_task:1|closest)$")
+_ONE_EACH = re.compile(r"(?:verbose,)?(?:single:1|per_task:1|closest)$")
 #: Frameworks that use the local rank as device index.
 _BY_LOCAL_RANK = ("--deepspeed", "--deepspeed_config", "--local_rank", "--local-rank")
 
@@ -31,6 +31,7 @@ _BY_LOCAL_RANK = ("--deepspeed", "--deepspeed_config", "--local_rank", "--local-
         "Lightning-AI/pytorch-lightning#18650",
         "redmod-team/profit#179",
         "snakemake/snakemake-executor-plugin-slurm#41",
+        "Slurm's release notes of 22.05 and 23.11",
     ),
 )
 def cores_not_inherited_by_step(job: Job) -> Iterator[Verdict]:
@@ -56,10 +57,6 @@ def cores_not_inherited_by_step(job: Job) -> Iterator[Verdict]:
         Slurm before 22.05 and from 23.11 on passes the cores on; the cluster's version is not known from files. Some
         sites set the variable for everyone. A task that is alone on its node often keeps all its cores, so that is
         informational.
-
-    Evidence:
-        NOAA-EMC/global-workflow#2044, Lightning-AI/pytorch-lightning#18650, redmod-team/profit#179; Slurm's release
-        notes of 22.05 and 23.11.
     """
     bare: list[tuple[Step, Claim]] = []
     applicable = False
@@ -108,7 +105,10 @@ def cores_not_inherited_by_step(job: Job) -> Iterator[Verdict]:
     evidence=(
         "deepspeedai/DeepSpeed#3165",
         "Lightning-AI/pytorch-lightning#16828",
-        "https://slurm.schedmd.com/srun.html#OPT_gpus-per-task",
+        (
+            "srun's manual, --gpus-per-task (implies binding per task)",
+            "https://slurm.schedmd.com/srun.html#OPT_gpus-per-task",
+        ),
     ),
 )
 def task_sees_one_gpu_but_indexes_local_rank(job: Job) -> Iterator[Verdict]:
@@ -134,10 +134,6 @@ def task_sees_one_gpu_but_indexes_local_rank(job: Job) -> Iterator[Verdict]:
         A script that uses device 0 where only one is visible is correct; nothing is reported for a program that is not
         known to use its local rank. It is a warning where the script counts its devices or handles the failure, and
         where srun has a number of GPUs of its own.
-
-    Evidence:
-        deepspeedai/DeepSpeed#3165, Lightning-AI/pytorch-lightning#16828; srun's manual, --gpus-per-task (implies
-        binding per task).
     """
     applicable = False
     for launch in job.launches:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Scope
 from preflight.model.job.claim import job_value
@@ -15,17 +14,17 @@ from preflight_rules.helpers import certainly_several, nodes_spanned, placed, qu
 from preflight_rules.sizes.parallel_sizes import setups
 
 #: Usual names of partitions whose jobs may be preempted.
-_PREEMPTIBLE = lazy_pattern(
+_PREEMPTIBLE = re.compile(
     r"(?:^|[-_.])(?:preempt(?:ible|able|ed)?|spot|scaveng(?:e|er)?|interruptible|lowprio)(?:$|[-_.])"
 )
 _SPOT_LABELS = (
-    lazy_pattern(r"cloud\.google\.com/gke-(?:spot|preemptible)=true"),
-    lazy_pattern(r"eks\.amazonaws\.com/capacityType=SPOT"),
-    lazy_pattern(r"karpenter\.sh/capacity-type=spot"),
-    lazy_pattern(r"kubernetes\.azure\.com/scalesetpriority=spot"),
+    re.compile(r"cloud\.google\.com/gke-(?:spot|preemptible)=true"),
+    re.compile(r"eks\.amazonaws\.com/capacityType=SPOT"),
+    re.compile(r"karpenter\.sh/capacity-type=spot"),
+    re.compile(r"kubernetes\.azure\.com/scalesetpriority=spot"),
 )
 #: Words of a command line for a checkpoint to resume from.
-_RESUME_WORDS = lazy_pattern(r"resum|restor|load|ckpt|checkpoint|restart|auto_|requeue|snapshot|--save", re.IGNORECASE)
+_RESUME_WORDS = re.compile(r"resum|restor|load|ckpt|checkpoint|restart|auto_|requeue|snapshot|--save", re.IGNORECASE)
 
 
 @rule(
@@ -34,8 +33,11 @@ _RESUME_WORDS = lazy_pattern(r"resum|restor|load|ckpt|checkpoint|restart|auto_|r
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
-        "https://arxiv.org/abs/2407.21783",
-        "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/training.py",
+        ("The Llama 3 report, arXiv 2407.21783, section 3.3.4", "https://arxiv.org/abs/2407.21783"),
+        (
+            "Megatron-LM, training.py",
+            "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/training.py",
+        ),
     ),
 )
 def nothing_saved_before_the_end(job: Job) -> Iterator[Verdict]:
@@ -56,9 +58,6 @@ def nothing_saved_before_the_end(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         On one node, or on an unknown number of nodes, the finding is informational.
-
-    Evidence:
-        The Llama 3 report, arXiv 2407.21783, section 3.3.4; Megatron-LM, training.py.
     """
     applicable = False
     for setup in setups(job):
@@ -93,9 +92,9 @@ def nothing_saved_before_the_end(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
-        "https://slurm.schedmd.com/preempt.html",
+        ("Slurm's guide to preemption", "https://slurm.schedmd.com/preempt.html"),
         "facebookincubator/submitit#1708",
-        "https://cloud.google.com/kubernetes-engine/docs/concepts/spot-vms",
+        ("GKE documentation on Spot VMs", "https://cloud.google.com/kubernetes-engine/docs/concepts/spot-vms"),
     ),
 )
 def preemptible_nodes_without_resuming(job: Job) -> Iterator[Verdict]:
@@ -117,9 +116,6 @@ def preemptible_nodes_without_resuming(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A program that finds its last checkpoint by itself is fine.
-
-    Evidence:
-        Slurm's guide to preemption; facebookincubator/submitit#1708; GKE documentation on Spot VMs.
     """
     applicable = False
     for subject, scope, launch in subjects(job):
@@ -167,7 +163,12 @@ def _may_resume(launch: Launch) -> bool:
     "BAT021",
     "training-length-given-twice",
     severity=Severity.ERROR,
-    evidence=("https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/arguments.py",),
+    evidence=(
+        (
+            "Megatron-LM, validate_args",
+            "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/arguments.py",
+        ),
+    ),
 )
 def training_length_given_twice(job: Job) -> Iterator[Verdict]:
     """Megatron-LM is given the training length both in steps and in samples.
@@ -186,9 +187,6 @@ def training_length_given_twice(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only Megatron-LM's own option names are recognized.
-
-    Evidence:
-        Megatron-LM, validate_args.
     """
     applicable = False
     for setup in setups(job):

@@ -48,9 +48,6 @@ def checkpoint_written_on_every_node(job: Job) -> Iterator[Verdict]:
     Known limits:
         Whether the path is shared is not known from files, nor the number of nodes where no launch runs the script.
         With local disks one copy per node may be intended; then put the node into the path.
-
-    Evidence:
-        NVIDIA/DeepLearningExamples#1092, huggingface/pytorch-image-models#693.
     """
     applicable = False
     reported: set[str] = set()
@@ -102,9 +99,6 @@ def folder_made_by_every_rank(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only reported where the script itself shows that every rank reaches it.
-
-    Evidence:
-        allenai/allennlp#3841, facebookresearch/ClassyVision#182, PaddlePaddle/PaddleNLP#2660.
     """
     applicable = False
     for subject, made in stated(job, "folder_made"):
@@ -168,9 +162,6 @@ def path_used_while_another_rank_changes_it(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Calls between the two whose names say that they wait, save or train are taken for a barrier.
-
-    Evidence:
-        Physical-Intelligence/openpi#969, pytorch/pytorch#84881, karpathy/nanochat#336.
     """
     applicable = False
     for subject, changed in stated(job, "shared_path"):
@@ -198,7 +189,12 @@ def path_used_while_another_rank_changes_it(job: Job) -> Iterator[Verdict]:
     "checkpoint-written-by-every-rank",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html",),
+    evidence=(
+        (
+            "PyTorch tutorial on DistributedDataParallel, saving and loading checkpoints",
+            "https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html",
+        ),
+    ),
 )
 def checkpoint_written_by_every_rank(job: Job) -> Iterator[Verdict]:
     """Every rank writes the same checkpoint file.
@@ -219,9 +215,6 @@ def checkpoint_written_by_every_rank(job: Job) -> Iterator[Verdict]:
     Known limits:
         Only reported where the script itself shows that every rank reaches it; a call in a function whose callers are
         unknown is not reported.
-
-    Evidence:
-        PyTorch tutorial on DistributedDataParallel, saving and loading checkpoints.
     """
     applicable = False
     for subject, written in stated(job, "checkpoint_written"):
@@ -246,7 +239,12 @@ def checkpoint_written_by_every_rank(job: Job) -> Iterator[Verdict]:
     "CKP004",
     "checkpoint-read-where-nobody-wrote-it",
     severity=Severity.WARNING,
-    evidence=("https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html#save-and-load-checkpoints",),
+    evidence=(
+        (
+            "PyTorch DDP tutorial, which saves on rank 0 and loads on all ranks, of one node",
+            "https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html#save-and-load-checkpoints",
+        ),
+    ),
 )
 def checkpoint_read_where_nobody_wrote_it(job: Job) -> Iterator[Verdict]:
     """Rank 0 writes a checkpoint to a local disk, and ranks on other nodes read it.
@@ -267,9 +265,6 @@ def checkpoint_read_where_nobody_wrote_it(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A shared /tmp is not recognized; paths known only at run time are not judged.
-
-    Evidence:
-        PyTorch DDP tutorial, which saves on rank 0 and loads on all ranks, of one node.
     """
     applicable = False
     for subject, read in stated(job, "local_checkpoint_read"):

@@ -22,7 +22,9 @@ _STARTERS = frozenset(
     "spawn-under-launcher",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("https://docs.pytorch.org/docs/stable/elastic/run.html",),
+    evidence=(
+        ("torchrun documentation, transitioning to torchrun", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
+    ),
 )
 def spawn_under_launcher(job: Job) -> Iterator[Verdict]:
     """A launcher starts a script several times per node, and the script spawns all ranks itself.
@@ -43,9 +45,6 @@ def spawn_under_launcher(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A script that reads any of these variables may not spawn under a launcher, and is not judged.
-
-    Evidence:
-        torchrun documentation, transitioning to torchrun.
     """
     applicable = False
     for subject, spawns in stated(job, "spawned_processes"):
@@ -79,8 +78,14 @@ def spawn_under_launcher(job: Job) -> Iterator[Verdict]:
     "more-spawned-than-group-or-gpus-hold",
     severity=Severity.WARNING,
     evidence=(
-        "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group",
-        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communicators.html",
+        (
+            "torch.distributed.init_process_group",
+            "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group",
+        ),
+        (
+            "NCCL user guide, one device for each rank of a communicator",
+            "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communicators.html",
+        ),
     ),
 )
 def more_spawned_than_group_or_gpus_hold(job: Job) -> Iterator[Verdict]:
@@ -102,9 +107,6 @@ def more_spawned_than_group_or_gpus_hold(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only judged where a script spawns once and gives one world size.
-
-    Evidence:
-        torch.distributed.init_process_group; NCCL user guide, one device for each rank of a communicator.
     """
     applicable = False
     found = list(stated(job, "spawned_processes"))
@@ -170,9 +172,6 @@ def more_loader_workers_than_cores(job: Job) -> Iterator[Verdict]:
     Known limits:
         Up to twice as many workers as cores the finding is informational: workers that wait for storage do not need a
         full core.
-
-    Evidence:
-        NVIDIA/enroot#175, facebookresearch/vissl#254.
     """
     applicable = False
     for launch in job.launches:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Unresolved
 from preflight.model.job.claim import job_value
@@ -14,7 +13,7 @@ from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicabl
 from preflight_rules.helpers import distinct, quoted, ranks_started, subjects, undecided, where, why_unresolved
 from preflight_rules.scripts.script_facts import runs_program, started_files
 
-_EVALUATION = lazy_pattern(r"val|test|eval|dev|infer|predict", re.IGNORECASE)
+_EVALUATION = re.compile(r"val|test|eval|dev|infer|predict", re.IGNORECASE)
 
 
 @rule(
@@ -46,9 +45,6 @@ def set_epoch_never_called(job: Job) -> Iterator[Verdict]:
         Samplers whose own name, or whose data's name, suggests evaluation, Paddle's DistributedBatchSampler, which
         counts its epochs itself, and scripts driven by a library that calls set_epoch are not reported. A loop in
         another file is not seen: then it is unknown, and the confidence is medium.
-
-    Evidence:
-        pytorch/pytorch#31771, pytorch/pytorch#11324, huggingface/transformers#4398.
     """
     applicable = False
     seen: set[tuple[str, int, int]] = set()
@@ -96,7 +92,12 @@ def set_epoch_never_called(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     profile="gate",
     fix="safe",
-    evidence=("https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",),
+    evidence=(
+        (
+            "torch.utils.data.DataLoader documentation",
+            "https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",
+        ),
+    ),
 )
 def loader_shuffles_beside_sampler(job: Job) -> Iterator[Verdict]:
     """A DataLoader is given both shuffle=True and a sampler.
@@ -115,9 +116,6 @@ def loader_shuffles_beside_sampler(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A sampler variable that may be None in another branch is not reported.
-
-    Evidence:
-        torch.utils.data.DataLoader documentation.
     """
     applicable = False
     seen: set[tuple[str, int, int]] = set()
@@ -181,9 +179,6 @@ def fewer_shards_than_ranks(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A reader that splits each file among the ranks needs only one, so this is a warning.
-
-    Evidence:
-        PaddlePaddle/Paddle#18956, meta-pytorch/torchrec#3132.
     """
     applicable = False
     seen: set[tuple[str, int, int]] = set()
@@ -247,9 +242,6 @@ def long_work_behind_short_timeout(job: Job) -> Iterator[Verdict]:
     Known limits:
         The duration of the work is not known from files; with a small data set it is short enough. In a script
         driven by a library's trainer, which brings its own timeout, the finding is informational.
-
-    Evidence:
-        hiyouga/LlamaFactory#360, ultralytics/ultralytics#3343, speechbrain/speechbrain#1766.
     """
     applicable = False
     seen: set[str] = set()

@@ -21,7 +21,10 @@ _MASK = "env.CUDA_VISIBLE_DEVICES"
     profile="gate",
     evidence=(
         "pytorch/examples#885",
-        "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables",
+        (
+            "CUDA programming guide, environment variables",
+            "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables",
+        ),
     ),
 )
 def physical_gpu_index_after_mask(job: Job) -> Iterator[Verdict]:
@@ -43,9 +46,6 @@ def physical_gpu_index_after_mask(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         If the list is not written out, or some of its entries are small enough to exist, it is a warning.
-
-    Evidence:
-        pytorch/examples#885; CUDA programming guide, environment variables.
     """
     applicable = False
     for subject, chosen in stated(job, "device_of_masked_list"):
@@ -132,7 +132,10 @@ def _physical(
     "gpu-chosen-by-global-rank",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("https://docs.pytorch.org/docs/stable/elastic/run.html", "pytorch/examples#885"),
+    evidence=(
+        ("torchrun documentation (RANK and LOCAL_RANK)", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
+        ("the same error", "pytorch/examples#885"),
+    ),
 )
 def gpu_chosen_by_global_rank(job: Job) -> Iterator[Verdict]:
     """A rank uses its global rank as GPU index although the job has more than one node.
@@ -153,9 +156,6 @@ def gpu_chosen_by_global_rank(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A rank that is passed in from another file is not judged, nor is a script on one node.
-
-    Evidence:
-        torchrun documentation (RANK and LOCAL_RANK); pytorch/examples#885 (the same error).
     """
     applicable = False
     reported: set[str] = set()

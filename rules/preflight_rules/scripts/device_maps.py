@@ -23,8 +23,14 @@ _STARTERS = frozenset(("torchrun", "torch.distributed.launch", "accelerate", "de
     severity=Severity.ERROR,
     evidence=(
         "https://huggingface.co/docs/accelerate/concept_guides/big_model_inference",
-        "https://github.com/huggingface/accelerate/blob/v1.10.0/src/accelerate/accelerator.py",
-        "https://github.com/huggingface/transformers/blob/v4.56.0/src/transformers/modeling_utils.py",
+        (
+            "accelerate, Accelerator.prepare_model",
+            "https://github.com/huggingface/accelerate/blob/v1.10.0/src/accelerate/accelerator.py",
+        ),
+        (
+            "transformers, modeling_utils.py",
+            "https://github.com/huggingface/transformers/blob/v4.56.0/src/transformers/modeling_utils.py",
+        ),
     ),
 )
 def device_map_beside_other_ranks(job: Job) -> Iterator[Verdict]:
@@ -50,9 +56,6 @@ def device_map_beside_other_ranks(job: Job) -> Iterator[Verdict]:
         Where no call before the model sets the trainer up, only a spreading map is reported, at warning.
         `low_cpu_mem_usage` is a warning, because releases since 4.50 ignore it. With several models, a model used only
         for inference is reported too. Ranks that see only one GPU each are not reported.
-
-    Evidence:
-        transformers, modeling_utils.py; accelerate, Accelerator.prepare_model.
     """
     applicable = False
     for quantity in ("device_map", "low_cpu_mem_usage"):
@@ -128,7 +131,12 @@ def _after(launch: Launch, option: str) -> set[str | None]:
     "HFT016",
     "swift-splits-model-over-visible-gpus",
     severity=Severity.ERROR,
-    evidence=("modelscope/ms-swift#5328", "modelscope/ms-swift#479", "modelscope/ms-swift#4567"),
+    evidence=(
+        "modelscope/ms-swift#5328",
+        "modelscope/ms-swift#479",
+        "modelscope/ms-swift#4567",
+        "swift/llm/argument/base_args (_init_device, _init_deepspeed)",
+    ),
 )
 def swift_splits_model_over_visible_gpus(job: Job) -> Iterator[Verdict]:
     """ms-swift sees several GPUs in a process, spreads the model over them, and stops because DeepSpeed is asked for.
@@ -150,9 +158,6 @@ def swift_splits_model_over_visible_gpus(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Without CUDA_VISIBLE_DEVICES the number of GPUs is that of the machine, which is not known.
-
-    Evidence:
-        modelscope/ms-swift#5328, #479, #4567; swift/llm/argument/base_args (_init_device, _init_deepspeed).
     """
     applicable = False
     for launch in job.launches:

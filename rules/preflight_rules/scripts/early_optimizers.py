@@ -20,7 +20,11 @@ from preflight_rules.sizes.fsdp import is_value, only_claim
     profile="gate",
     evidence=(
         "https://docs.pytorch.org/docs/stable/fsdp.html",
-        "https://docs.pytorch.org/tutorials/intermediate/FSDP_tutorial.html",
+        (
+            "torch.distributed.fsdp documentation and FSDP2 tutorial (the optimizer is made "
+            "after the model is wrapped)",
+            "https://docs.pytorch.org/tutorials/intermediate/FSDP_tutorial.html",
+        ),
         "intelligent-machine-learning/dlrover#584",
         "huggingface/accelerate#3256",
         "Lightning-Universe/lightning-GPT#17",
@@ -47,10 +51,6 @@ def optimizer_made_before_fsdp(job: Job) -> Iterator[Verdict]:
     Known limits:
         `use_orig_params=True` keeps the parameters, so nothing is reported there. An optimizer that another function
         makes is not seen.
-
-    Evidence:
-        torch.distributed.fsdp documentation and FSDP2 tutorial (the optimizer is made after the model is wrapped);
-        intelligent-machine-learning/dlrover#584, huggingface/accelerate#3256, Lightning-Universe/lightning-GPT#17.
     """
     applicable = False
     for subject, optimizer in stated(job, "early_optimizer"):

@@ -20,8 +20,14 @@ _FEW_FILES = 12
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
-        "https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html",
-        "https://www.paddlepaddle.org.cn/documentation/docs/en/guides/06_distributed_training/cluster_quick_start_collective_en.html",
+        (
+            "PyTorch tutorial on DistributedDataParallel",
+            "https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html",
+        ),
+        (
+            "Paddle guide on collective training",
+            "https://www.paddlepaddle.org.cn/documentation/docs/en/guides/06_distributed_training/cluster_quick_start_collective_en.html",
+        ),
     ),
 )
 def gradients_never_exchanged(job: Job) -> Iterator[Verdict]:
@@ -46,9 +52,6 @@ def gradients_never_exchanged(job: Job) -> Iterator[Verdict]:
     Known limits:
         A word that may exchange gradients anywhere in the job's files counts as an exchange. With a library that is not
         known the result is unknown. `fleet.distributed_optimizer` alone exchanges nothing in a dynamic graph.
-
-    Evidence:
-        PyTorch tutorial on DistributedDataParallel; Paddle guide on collective training.
     """
     applicable = False
     for subject, taken in stated(job, "gradients_taken"):

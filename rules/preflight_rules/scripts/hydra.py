@@ -38,9 +38,6 @@ def hydra_configuration_refused(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Judged only where all files of the configuration are in the tree and the program registers none in its code.
-
-    Evidence:
-        facebookresearch/hydra#1912; taokz/BiomedGPT#75.
     """
     refused = distinct(job.about("config_refused"))
     for claim in refused:
@@ -69,7 +66,10 @@ def hydra_configuration_refused(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
-        "https://omegaconf.readthedocs.io/en/2.3_branch/usage.html#variable-interpolation",
+        (
+            'OmegaConf documentation, "Variable interpolation"',
+            "https://omegaconf.readthedocs.io/en/2.3_branch/usage.html#variable-interpolation",
+        ),
         "facebookresearch/hydra#1912",
     ),
 )
@@ -93,9 +93,6 @@ def hydra_interpolation_leads_nowhere(job: Job) -> Iterator[Verdict]:
     Known limits:
         A program that never reads the value, or sets the key before it does, is not affected. Judged only where all
         files of the configuration are in the tree.
-
-    Evidence:
-        OmegaConf documentation, "Variable interpolation"; facebookresearch/hydra#1912.
     """
     dangling = distinct(job.about("config_unresolvable"))
     for claim in dangling:

@@ -23,7 +23,12 @@ from preflight_rules.scripts.script_facts import (
     "loader-arguments-refused",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",),
+    evidence=(
+        (
+            "torch.utils.data.DataLoader documentation",
+            "https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",
+        ),
+    ),
 )
 def loader_arguments_refused(job: Job) -> Iterator[Verdict]:
     """A DataLoader is given arguments that exclude each other.
@@ -44,9 +49,6 @@ def loader_arguments_refused(job: Job) -> Iterator[Verdict]:
     Known limits:
         Arguments passed as `**options` are not known. A number of workers from the command line is judged by its
         default only where that is certain.
-
-    Evidence:
-        torch.utils.data.DataLoader documentation.
     """
     applicable = False
     for quantity in ("dataloader_prefetch_factor", "dataloader_persistent_workers"):
@@ -153,9 +155,6 @@ def data_not_divided_among_ranks(job: Job) -> Iterator[Verdict]:
     Known limits:
         A data set that another file has already divided among the ranks is not recognized. Scripts whose loaders are
         divided by a library are not reported.
-
-    Evidence:
-        huggingface/datasets#5360, Lightning-AI/pytorch-lightning#20149, pytorch/pytorch#48702.
     """
     applicable = False
     for subject, sampler in stated(job, "sampler_of_local_rank"):

@@ -19,7 +19,12 @@ from preflight_rules.scripts.script_facts import definitely_one_rank, launches_o
     severity=Severity.ERROR,
     profile="gate",
     applies_to="torch >= 1.9",
-    evidence=("https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",),
+    evidence=(
+        (
+            "torch.nn.parallel.DistributedDataParallel documentation, device_ids",
+            "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+        ),
+    ),
 )
 def ddp_over_several_devices(job: Job) -> Iterator[Verdict]:
     """DistributedDataParallel is given more than one device.
@@ -38,9 +43,6 @@ def ddp_over_several_devices(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A list known only at run time is not judged.
-
-    Evidence:
-        torch.nn.parallel.DistributedDataParallel documentation, device_ids.
     """
     applicable = False
     for subject, given in stated(job, "ddp_device_count"):
@@ -67,7 +69,12 @@ def ddp_over_several_devices(job: Job) -> Iterator[Verdict]:
     "TRN008",
     "sync-batchnorm-after-wrapping",
     severity=Severity.WARNING,
-    evidence=("https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html",),
+    evidence=(
+        (
+            "torch.nn.SyncBatchNorm documentation: convert before wrapping the network with DDP",
+            "https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html",
+        ),
+    ),
 )
 def sync_batchnorm_after_wrapping(job: Job) -> Iterator[Verdict]:
     """BatchNorm is converted to SyncBatchNorm after the model was wrapped in DDP.
@@ -87,9 +94,6 @@ def sync_batchnorm_after_wrapping(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only reported where both are in one function and use the same variable.
-
-    Evidence:
-        torch.nn.SyncBatchNorm documentation: convert before wrapping the network with DDP.
     """
     applicable = False
     for subject, late in stated(job, "sync_batchnorm_late"):
@@ -118,7 +122,11 @@ def sync_batchnorm_after_wrapping(job: Job) -> Iterator[Verdict]:
     "gpu-never-chosen",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("pytorch/examples#969", "pytorch/pytorch#78047", "https://horovod.readthedocs.io/en/stable/pytorch.html"),
+    evidence=(
+        "pytorch/examples#969",
+        "pytorch/pytorch#78047",
+        ("Horovod documentation, pin each GPU to one process", "https://horovod.readthedocs.io/en/stable/pytorch.html"),
+    ),
 )
 def gpu_never_chosen(job: Job) -> Iterator[Verdict]:
     """A script for several ranks moves its model to the default GPU without choosing one per rank.
@@ -141,9 +149,6 @@ def gpu_never_chosen(job: Job) -> Iterator[Verdict]:
     Known limits:
         With a scheduler that shows each task one GPU the script is correct; then, and for a script that no launch
         starts, the result is unknown. An imported module may choose the GPU.
-
-    Evidence:
-        pytorch/examples#969, pytorch/pytorch#78047; Horovod documentation, pin each GPU to one process.
     """
     applicable = False
     for subject, moved in stated(job, "device_not_chosen"):
@@ -207,7 +212,12 @@ def _choice(job: Job, launch: Launch, moved: Claim) -> str:
     "horovod-first-weights-not-broadcast",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("https://horovod.readthedocs.io/en/stable/pytorch.html",),
+    evidence=(
+        (
+            "Horovod documentation, broadcast the initial variable states from rank 0",
+            "https://horovod.readthedocs.io/en/stable/pytorch.html",
+        ),
+    ),
 )
 def horovod_first_weights_not_broadcast(job: Job) -> Iterator[Verdict]:
     """A Horovod script averages gradients, but its ranks start with different weights.
@@ -228,9 +238,6 @@ def horovod_first_weights_not_broadcast(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A broadcast in another file is not seen; with a fixed seed or loaded weights the ranks are equal anyway.
-
-    Evidence:
-        Horovod documentation, broadcast the initial variable states from rank 0.
     """
     applicable = False
     reported: set[str] = set()

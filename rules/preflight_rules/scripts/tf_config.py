@@ -92,9 +92,6 @@ def evaluator_in_cluster(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only for a literal TF_CONFIG; operators that make it at run time leave the evaluator out themselves.
-
-    Evidence:
-        tensorflow/tensorflow#46169, tony-framework/TonY#506.
     """
     applicable = False
     for subject, cluster, claim in _clusters(job):
@@ -120,7 +117,10 @@ def evaluator_in_cluster(job: Job) -> Iterator[Verdict]:
     "task-not-in-cluster",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("tensorflow/tensorflow#46827", "https://www.tensorflow.org/guide/distributed_training#TF_CONFIG"),
+    evidence=(
+        "tensorflow/tensorflow#46827",
+        ("TensorFlow guide, TF_CONFIG", "https://www.tensorflow.org/guide/distributed_training#TF_CONFIG"),
+    ),
 )
 def task_not_in_cluster(job: Job) -> Iterator[Verdict]:
     """The task that TF_CONFIG gives a process does not exist in its cluster, or an address exists twice.
@@ -141,9 +141,6 @@ def task_not_in_cluster(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         An index known only at run time is not judged.
-
-    Evidence:
-        tensorflow/tensorflow#46827; TensorFlow guide, TF_CONFIG.
     """
     applicable = False
     for subject, cluster, claim in _clusters(job):
@@ -190,7 +187,12 @@ def _fault(cluster: _Cluster) -> str:
     "parameter-servers-missing",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("https://www.tensorflow.org/tutorials/distribute/parameter_server_training",),
+    evidence=(
+        (
+            "TensorFlow tutorial, parameter server training",
+            "https://www.tensorflow.org/tutorials/distribute/parameter_server_training",
+        ),
+    ),
 )
 def parameter_servers_missing(job: Job) -> Iterator[Verdict]:
     """A parameter-server strategy gets a cluster without parameter servers, or without workers.
@@ -210,9 +212,6 @@ def parameter_servers_missing(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only judged where strategy and TF_CONFIG are in files of one job.
-
-    Evidence:
-        TensorFlow tutorial, parameter server training.
     """
     applicable = False
     strategies = [claim for claim in job.about("tf_strategy") if "ParameterServer" in str(claim.alternatives)]

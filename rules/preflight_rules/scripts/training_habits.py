@@ -23,8 +23,11 @@ _FEW_FILES = 12
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
-        "https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html",
-        "https://arxiv.org/abs/2407.21783",
+        (
+            "PyTorch tutorial, saving a general checkpoint",
+            "https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html",
+        ),
+        ("arXiv:2407.21783, section 3.3.4", "https://arxiv.org/abs/2407.21783"),
     ),
 )
 def long_job_saves_nothing(job: Job) -> Iterator[Verdict]:
@@ -46,9 +49,6 @@ def long_job_saves_nothing(job: Job) -> Iterator[Verdict]:
     Known limits:
         Any call that may save, in any file of the job, counts. A library that is not known may save: then the result is
         unknown.
-
-    Evidence:
-        PyTorch tutorial, saving a general checkpoint; arXiv:2407.21783, section 3.3.4.
     """
     applicable = False
     for subject, saves in stated(job, "saves_while_training"):
@@ -84,7 +84,10 @@ def long_job_saves_nothing(job: Job) -> Iterator[Verdict]:
     "every-step-profiled",
     severity=Severity.WARNING,
     evidence=(
-        "https://docs.pytorch.org/docs/stable/profiler.html",
+        (
+            "torch.profiler and paddle.profiler documentation (schedules for long jobs)",
+            "https://docs.pytorch.org/docs/stable/profiler.html",
+        ),
         "https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/profiler/Profiler_en.html",
     ),
 )
@@ -106,9 +109,6 @@ def every_step_profiled(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A loop of a few steps that is made for profiling is reported as well.
-
-    Evidence:
-        torch.profiler and paddle.profiler documentation (schedules for long jobs).
     """
     applicable = False
     for subject, profiler in stated(job, "profiles_every_step"):
@@ -134,7 +134,12 @@ def every_step_profiled(job: Job) -> Iterator[Verdict]:
     "PGR019",
     "model-of-processes-not-shared",
     severity=Severity.WARNING,
-    evidence=("https://docs.pytorch.org/docs/stable/notes/multiprocessing.html#hogwild",),
+    evidence=(
+        (
+            "PyTorch notes on multiprocessing, Hogwild",
+            "https://docs.pytorch.org/docs/stable/notes/multiprocessing.html#hogwild",
+        ),
+    ),
 )
 def model_of_processes_not_shared(job: Job) -> Iterator[Verdict]:
     """Several processes train one model that is not in shared memory (Hogwild).
@@ -155,9 +160,6 @@ def model_of_processes_not_shared(job: Job) -> Iterator[Verdict]:
     Known limits:
         With the start methods spawn and forkserver torch shares the parameters by itself; scripts that name them are
         not judged.
-
-    Evidence:
-        PyTorch notes on multiprocessing, Hogwild.
     """
     applicable = False
     for subject, model in stated(job, "model_not_shared"):

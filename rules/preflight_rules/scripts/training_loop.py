@@ -23,7 +23,10 @@ from preflight_rules.scripts.script_facts import (
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
-        "https://huggingface.co/docs/accelerate/basic_tutorials/troubleshooting",
+        (
+            "Accelerate documentation, Troubleshooting, Early stopping",
+            "https://huggingface.co/docs/accelerate/basic_tutorials/troubleshooting",
+        ),
         "Lightning-AI/pytorch-lightning#20404",
     ),
 )
@@ -48,9 +51,6 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
     Known limits:
         A condition that is computed in another file is not judged. A value that happens to be the
         same on every rank (every rank reads the same validation data) does no harm.
-
-    Evidence:
-        Accelerate documentation, Troubleshooting, Early stopping; Lightning-AI/pytorch-lightning#20404.
     """
     applicable = False
     for subject, leaving in stated(job, "rank_local_exit"):
@@ -85,8 +85,8 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
     profile="gate",
     evidence=(
         "deepspeedai/DeepSpeed#2993",
-        "deepspeedai/DeepSpeed#801",
-        "https://docs.pytorch.org/docs/stable/distributed.html",
+        ("save_checkpoint on one rank hangs", "deepspeedai/DeepSpeed#801"),
+        ("torch.distributed documentation", "https://docs.pytorch.org/docs/stable/distributed.html"),
     ),
 )
 def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
@@ -110,9 +110,6 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
         Collectives over their own group (`group=...`) are not reported. Another function may contain the counterpart:
         it is an error only where the script certainly comes to the call, several ranks certainly run it, it has no
         other call of that name, and the job has no other module.
-
-    Evidence:
-        deepspeedai/DeepSpeed#2993 and #801 (save_checkpoint on one rank hangs); torch.distributed documentation.
     """
     applicable = False
     for subject, call in (*stated(job, "guarded_collective"), *stated(job, "guarded_gather")):
@@ -196,8 +193,14 @@ def _definitely_waits(job: Job, call: Claim) -> bool:
     severity=Severity.ERROR,
     profile="gate",
     evidence=(
-        "https://docs.pytorch.org/docs/stable/distributed.html#collective-functions",
-        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/collectives.html",
+        (
+            "torch.distributed documentation, collective functions",
+            "https://docs.pytorch.org/docs/stable/distributed.html#collective-functions",
+        ),
+        (
+            "NCCL user guide, collective operations",
+            "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/collectives.html",
+        ),
     ),
 )
 def collectives_ordered_by_rank(job: Job) -> Iterator[Verdict]:
@@ -219,9 +222,6 @@ def collectives_ordered_by_rank(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A branch that calls other functions of the script, or has branches or loops of its own, is not judged.
-
-    Evidence:
-        torch.distributed documentation, collective functions; NCCL user guide, collective operations.
     """
     applicable = False
     for subject, call in stated(job, "collective_order_differs"):
@@ -249,7 +249,10 @@ def collectives_ordered_by_rank(job: Job) -> Iterator[Verdict]:
     "group-destroyed-after-failure",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("goodfire-ai/spd#552", "https://docs.pytorch.org/docs/stable/distributed.html#shutdown"),
+    evidence=(
+        ("two jobs of 64 GPUs did nothing for nine hours", "goodfire-ai/spd#552"),
+        ("torch.distributed documentation, Shutdown", "https://docs.pytorch.org/docs/stable/distributed.html#shutdown"),
+    ),
 )
 def group_destroyed_after_failure(job: Job) -> Iterator[Verdict]:
     """A rank that fails waits for the others in its clean-up instead of ending.
@@ -272,9 +275,6 @@ def group_destroyed_after_failure(job: Job) -> Iterator[Verdict]:
     Known limits:
         On one node, or where the number of nodes is unknown, the finding is informational: the launcher mostly ends the
         other ranks in time.
-
-    Evidence:
-        goodfire-ai/spd#552 (two jobs of 64 GPUs did nothing for nine hours); torch.distributed documentation, Shutdown.
     """
     applicable = False
     for subject, call in stated(job, "group_left_on_failure"):
@@ -306,7 +306,10 @@ def group_destroyed_after_failure(job: Job) -> Iterator[Verdict]:
     "step-failure-swallowed",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("pytorch/pytorch#44353", "facebookresearch/fairseq#708"),
+    evidence=(
+        ("one process catches the exception, the others get blocked", "pytorch/pytorch#44353"),
+        "facebookresearch/fairseq#708",
+    ),
 )
 def step_failure_swallowed(job: Job) -> Iterator[Verdict]:
     """A rank whose step failed continues with the next batch, while the others wait in the failed step.
@@ -328,9 +331,6 @@ def step_failure_swallowed(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Functions in other files that the handler calls are not followed.
-
-    Evidence:
-        pytorch/pytorch#44353 (one process catches the exception, the others get blocked), facebookresearch/fairseq#708.
     """
     applicable = False
     for subject, handler in stated(job, "step_failure_swallowed"):

@@ -48,9 +48,6 @@ def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Code elsewhere that balances the shares, with a Join context or a step limit, is not found.
-
-    Evidence:
-        mlcommons/storage#455, Lightning-AI/pytorch-lightning#13498, huggingface/datasets#6437.
     """
     applicable = False
     for subject, share in stated(job, "uneven_shards"):
@@ -89,7 +86,7 @@ def _has_servers(job: Job, share: Claim) -> bool:
     "BAT023",
     "batch-size-by-rank",
     severity=Severity.WARNING,
-    evidence=("pytorch/pytorch#67253", "pytorch/pytorch#37359"),
+    evidence=("pytorch/pytorch#67253", ("averages are not weighted by the batch size", "pytorch/pytorch#37359")),
 )
 def batch_size_by_rank(job: Job) -> Iterator[Verdict]:
     """The batch size of a loader depends on the rank.
@@ -110,9 +107,6 @@ def batch_size_by_rank(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A script that weights its gradients by batch size itself is correct.
-
-    Evidence:
-        pytorch/pytorch#67253 and #37359 (averages are not weighted by the batch size).
     """
     applicable = False
     for subject, size in stated(job, "batch_size_of_rank"):
@@ -145,7 +139,14 @@ _ORDERS = {
     "shards-of-different-orders",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("QwenLM/Qwen3-VL#1947", "NVlabs/LongLive#71", "https://docs.python.org/3/library/os.html#os.listdir"),
+    evidence=(
+        "QwenLM/Qwen3-VL#1947",
+        ("each rank its own order", "NVlabs/LongLive#71"),
+        (
+            "Python documentation of os.listdir (arbitrary order)",
+            "https://docs.python.org/3/library/os.html#os.listdir",
+        ),
+    ),
 )
 def shards_of_different_orders(job: Job) -> Iterator[Verdict]:
     """Ranks take every n-th item of a list whose order differs between them.
@@ -166,10 +167,6 @@ def shards_of_different_orders(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A seed that is set in another file is not seen.
-
-    Evidence:
-        QwenLM/Qwen3-VL#1947 and NVlabs/LongLive#71 (each rank its own order); Python documentation of
-        os.listdir (arbitrary order).
     """
     applicable = False
     for subject, order in stated(job, "shard_order"):

@@ -14,7 +14,7 @@ from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight_rules.data_tables import table
 from preflight_rules.helpers import nodes_spanned, placed, quoted, ranks_started, subjects, why_unresolved
-from preflight_rules.settings.tables import pinned, release
+from preflight_rules.settings.tables import cut, pinned, release
 
 _FEATURE = "script_feature"
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
@@ -66,10 +66,14 @@ def _combinations() -> tuple[_Combination, ...]:
     profile="gate",
     evidence=(
         "https://docs.pytorch.org/docs/stable/data.html",
-        "https://docs.python.org/3/library/multiprocessing.html",
+        (
+            "Documentation of torch.utils.data and of Python's multiprocessing",
+            "https://docs.python.org/3/library/multiprocessing.html",
+        ),
         "deepspeedai/DeepSpeed#6793",
         "huggingface/transformers#1081",
         "PaddlePaddle/PaddleNLP#6938",
+        "each row names its own source",
     ),
 )
 def combination_refused(job: Job) -> Iterator[Verdict]:
@@ -94,10 +98,6 @@ def combination_refused(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A part that stands under a condition makes the finding a warning. What a library does inside is not seen.
-
-    Evidence:
-        Documentation of torch.utils.data and of Python's multiprocessing; deepspeedai/DeepSpeed#6793,
-        huggingface/transformers#1081, PaddlePaddle/PaddleNLP#6938; each row names its own source.
     """
     applicable = False
     seen: set[tuple[str, str, int]] = set()
@@ -220,8 +220,11 @@ def _package(job: Job, name: str, sign: str, wanted: str) -> _Met | None:
     version = pinned(job, "paddle" if name == "paddlepaddle" else name)
     if not version:
         raise _Undecided(f"the release of {name} is not pinned")
-    width = wanted.count(".") + 1 if sign in ("<=", "==") else 4
-    if not _OPERATORS[sign](release(version)[:width], release(wanted)):
+    if sign in ("<=", "=="):
+        is_met = _OPERATORS[sign](cut(version, wanted), release(wanted).release)
+    else:
+        is_met = _OPERATORS[sign](release(version), release(wanted))
+    if not is_met:
         return None
     names = (name, f"{name}-gpu")
     found = [

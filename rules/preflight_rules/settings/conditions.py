@@ -15,7 +15,6 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job.quantities import LISTED_SECTION
 
 
@@ -107,7 +106,7 @@ def _matches(text: str, pattern: str) -> bool:
     return re.fullmatch(pattern, text) is not None
 
 
-_RANGE = lazy_pattern(
+_RANGE = re.compile(
     r"(?:.{0,80}:)?\s{0,4}(\d{1,12}(?:\.\d{1,6})?)\s{0,4}([a-zA-Z]{0,4})\.\.\s{0,4}(\d{1,12}(?:\.\d{1,6})?)\s{0,4}([a-zA-Z]{0,4})(?::.{0,80})?"
 )
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Plain
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.sources.tables.training_arguments import TRAINING_ARGUMENTS
+from preflight.sources.tables import Row, load_table
 from preflight_rules.helpers import placed, quoted, why_unresolved
 from preflight_rules.settings.conditions import UnknownValue, holds
 from preflight_rules.settings.given import ANY, AUTO, CALL, Given, given
@@ -55,8 +56,11 @@ _FRAMEWORKS = {
     severity=Severity.ERROR,
     profile="gate",
     evidence=(
-        "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/zero/config.py",
-        "https://docs.pydantic.dev/latest/concepts/conversion_table/",
+        (
+            "DeepSpeed's models (zero/config.py, zero/offload_config.py, precision_config.py)",
+            "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/zero/config.py",
+        ),
+        ("pydantic's conversion table", "https://docs.pydantic.dev/latest/concepts/conversion_table/"),
     ),
 )
 def setting_value_refused(job: Job) -> Iterator[Verdict]:
@@ -80,9 +84,6 @@ def setting_value_refused(job: Job) -> Iterator[Verdict]:
         Types and bounds are those of the release that the table names; what only newer releases reject is a warning
         unless the job's files pin one of them. Where autotuning is enabled, a list holds the values that it tries, and
         they are not judged.
-
-    Evidence:
-        DeepSpeed's models (zero/config.py, zero/offload_config.py, precision_config.py); pydantic's conversion table.
     """
     applicable = False
     seen: set[tuple[str, int, int]] = set()
@@ -177,9 +178,15 @@ def _is_read(place: Given, setting: Setting) -> bool:
     severity=Severity.ERROR,
     profile="gate",
     evidence=(
-        "https://huggingface.co/docs/transformers/main_classes/trainer",
-        "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/config.py",
-        "https://github.com/huggingface/accelerate/blob/v1.10.1/src/accelerate/commands/launch.py",
+        ("The documentation of TrainingArguments", "https://huggingface.co/docs/transformers/main_classes/trainer"),
+        (
+            "runtime/config.py of DeepSpeed",
+            "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/config.py",
+        ),
+        (
+            "commands/launch.py of Accelerate",
+            "https://github.com/huggingface/accelerate/blob/v1.10.1/src/accelerate/commands/launch.py",
+        ),
     ),
 )
 def settings_refused_together(job: Job) -> Iterator[Verdict]:
@@ -201,9 +208,6 @@ def settings_refused_together(job: Job) -> Iterator[Verdict]:
     Known limits:
         What a script sets after it has created the object is not seen. A condition that holds only for some releases is
         a warning unless the job's files pin a release.
-
-    Evidence:
-        The documentation of TrainingArguments; runtime/config.py of DeepSpeed; commands/launch.py of Accelerate.
     """
     applicable = False
     seen: set[tuple[str, int, str]] = set()
@@ -269,7 +273,13 @@ def _range(row: Refusal) -> str:
     "trainer-argument-unknown",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("https://huggingface.co/docs/transformers/main_classes/trainer",),
+    evidence=(
+        (
+            "transformers' documentation of TrainingArguments",
+            "https://huggingface.co/docs/transformers/main_classes/trainer",
+        ),
+        "the fields of TrainingArguments at versions 4.36, 4.57 and 5.24",
+    ),
 )
 def trainer_argument_unknown(job: Job) -> Iterator[Verdict]:
     """Hugging Face's trainer is given an argument that it does not have.
@@ -291,9 +301,6 @@ def trainer_argument_unknown(job: Job) -> Iterator[Verdict]:
     Known limits:
         Without a pinned release, a name that some release has is accepted, and one that resembles none is a warning.
         Classes derived from TrainingArguments have fields of their own, and are not judged.
-
-    Evidence:
-        transformers' documentation of TrainingArguments; its fields at versions 4.36, 4.57 and 5.24.
     """
     applicable = False
     seen: set[tuple[str, int, int]] = set()
@@ -324,16 +331,16 @@ def trainer_argument_unknown(job: Job) -> Iterator[Verdict]:
 
 
 def _unknown_argument(place: Given, key: str, claim: Claim, version: str, names: NearestNames) -> Verdict | None:
-    row = _ARGUMENTS.get(key)
-    if row is not None and may_have(TRAINING_ARGUMENTS, row, version):
+    row = _arguments().get(key)
+    if row is not None and may_have(load_table("training_arguments"), row, version):
         return None
     nearest = _RENAMED.get(key) or names.nearest(
         claim,
         "TrainingArguments",
         key,
-        lambda: (name for name, other in _ARGUMENTS.items() if not other.until),
+        lambda: (name for name, other in _arguments().items() if not other.until),
     )
-    newest = TRAINING_ARGUMENTS.newest
+    newest = load_table("training_arguments").newest
     return unknown_name(
         place,
         claim,
@@ -354,8 +361,11 @@ _RENAMED = {
     "per_gpu_eval_batch_size": "per_device_eval_batch_size",
     "warmup_ratio": "warmup_steps",
 }
-#: By field; the negation that the parser adds (`--no_tf32`) is one, too.
-_ARGUMENTS = {
-    **{row.dest: row for row in TRAINING_ARGUMENTS.rows},
-    **{spelling[2:]: row for row in TRAINING_ARGUMENTS.rows for spelling in row.spellings if "-" not in spelling[2:]},
-}
+
+
+@functools.cache
+def _arguments() -> dict[str, Row]:
+    """The rows by field; the negation that the parser adds (`--no_tf32`) is one, too."""
+    rows = load_table("training_arguments").rows
+    negated = {spelling[2:]: row for row in rows for spelling in row.spellings if "-" not in spelling[2:]}
+    return {row.dest: row for row in rows} | negated

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+import re
+from typing import TYPE_CHECKING, NamedTuple
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Job
 from preflight.model.job.value import texts
-from preflight.sources.tables.row import Generated, Row
+from preflight.sources.tables import Generated, Row
 from preflight_rules.data_tables import table
 from preflight_rules.settings.kinds import Setting
+
+if TYPE_CHECKING:
+    from packaging.version import Version
 
 #: Frameworks whose refusals are in a file of their own, with the NAME of `data/refusals/NAME.toml`.
 _WITH_OWN_FILE = {
@@ -35,9 +38,12 @@ _DISTRIBUTIONS = {
     **dict.fromkeys(("lightning", "lightning_cli", "pytorch-lightning"), ("lightning", "pytorch-lightning")),
     **dict.fromkeys(("lightning_fabric", "lightning-fabric"), ("lightning", "lightning-fabric")),
 }
-_ITEM = lazy_pattern(r"\.item\d{1,4}(?=\.|$)")
-_PATH = lazy_pattern(r"\.[/~][^.]*")
-_PINNED = lazy_pattern(r"([a-z0-9][a-z0-9-]*)==(\d{1,6}(?:\.\d{1,6}){0,3}).*")
+_ITEM = re.compile(r"\.item\d{1,4}(?=\.|$)")
+_PATH = re.compile(r"\.[/~][^.]*")
+_PINNED = re.compile(
+    r"([a-z0-9][a-z0-9-]*)=="
+    r"(\d{1,6}(?:\.\d{1,6}){0,3}(?:(?:a|b|rc)\d{1,6})?(?:\.post\d{1,6})?(?:\.dev\d{1,6})?).*"
+)
 
 
 class Refusal(NamedTuple):
@@ -172,13 +178,22 @@ def in_range(version: str, since: str, until: str) -> bool | None:
         return True
     if not version:
         return None
-    own = release(version)
-    return (not since or own >= release(since)) and (not until or own[: until.count(".") + 1] <= release(until))
+    return (not since or release(version) >= release(since)) and (
+        not until or cut(version, until) <= release(until).release
+    )
 
 
-def release(version: str) -> tuple[int, ...]:
-    """The numbers of a release, to be compared."""
-    return tuple(int(part) for part in version.split("."))
+@functools.lru_cache(maxsize=1024)
+def release(version: str) -> Version:
+    """A release, to be compared."""
+    from packaging.version import Version
+
+    return Version(version)
+
+
+def cut(version: str, like: str) -> tuple[int, ...]:
+    """The numbers of a release, as many as `like` has: 2.4.1 is within 2.4."""
+    return release(version).release[: len(release(like).release)]
 
 
 def may_have(table: Generated, row: Row, version: str) -> bool:

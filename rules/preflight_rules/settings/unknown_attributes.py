@@ -97,7 +97,15 @@ _COMPLETE = {
     severity=Severity.ERROR,
     profile="gate",
     evidence=(
-        "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/base/distributed_strategy.py",
+        (
+            "paddle/distributed/fleet/base/distributed_strategy.py of 2.6.2 and 3.3.1 (__setattr__, check_configs_key)",
+            "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/base/distributed_strategy.py",
+        ),
+        "the parser of Megatron-LM core_v0.16.1",
+        "openrlhf/cli/train_ppo_ray.py of 0.11.2",
+        "verl/trainer/config of 0.9.1",
+        "torchtitan's JobConfig at four releases from 0.1.0 to 0.2.2",
+        "the schemas of SkyPilot 0.14.1 and dstack 0.22.5",
     ),
 )
 def framework_setting_unknown(job: Job) -> Iterator[Verdict]:
@@ -125,11 +133,6 @@ def framework_setting_unknown(job: Job) -> Iterator[Verdict]:
         holds for OpenRLHF and verl. Keys of verl are judged with its default configuration only, not with
         `model_engine=megatron`; those of torchtitan only without a module that adds keys. Of a script that makes
         several strategies, none is judged.
-
-    Evidence:
-        paddle/distributed/fleet/base/distributed_strategy.py of 2.6.2 and 3.3.1 (__setattr__, check_configs_key);
-        the parser of Megatron-LM core_v0.16.1; openrlhf/cli/train_ppo_ray.py of 0.11.2; verl/trainer/config of 0.9.1;
-        torchtitan's JobConfig at four releases from 0.1.0 to 0.2.2; the schemas of SkyPilot 0.14.1 and dstack 0.22.5.
     """
     applicable = False
     seen: set[tuple[str, int, int]] = set()
@@ -183,7 +186,7 @@ def _judged(place: Given, known: Names, key: str, claim: Claim, version: str, na
         return None
     last = newest(place.framework)
     # The table is of one release: others, older ones as well, have other options.
-    own = not version or release(version)[:2] != release(last)[:2]
+    own = not version or release(version).release[:2] != release(last).release[:2]
     if known.extended and setting is None and own:
         reason = f"{quoted(claim)} is not an option of {known.title} that is known; the program may add it"
         return unknown(place.subject, reason, at=claim)

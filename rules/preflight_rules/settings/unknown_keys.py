@@ -9,18 +9,7 @@ from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job
 from preflight.model.job.value import texts
 from preflight.plugins.authoring import Verdict, not_applicable, passed, rule, unknown
-from preflight.sources.tables.lightning_fabric import LIGHTNING_FABRIC
-from preflight.sources.tables.lightning_trainer import LIGHTNING_TRAINER
-from preflight.sources.tables.llamafactory_arguments import LLAMAFACTORY_ARGUMENTS
-from preflight.sources.tables.row import Generated
-from preflight.sources.tables.seq2seq_training_arguments import SEQ2SEQ_TRAINING_ARGUMENTS
-from preflight.sources.tables.training_arguments import TRAINING_ARGUMENTS
-from preflight.sources.tables.trl_dpo_config import TRL_DPO_CONFIG
-from preflight.sources.tables.trl_grpo_config import TRL_GRPO_CONFIG
-from preflight.sources.tables.trl_kto_config import TRL_KTO_CONFIG
-from preflight.sources.tables.trl_reward_config import TRL_REWARD_CONFIG
-from preflight.sources.tables.trl_rloo_config import TRL_RLOO_CONFIG
-from preflight.sources.tables.trl_sft_config import TRL_SFT_CONFIG
+from preflight.sources.tables import Generated, load_table
 from preflight_rules.helpers import quoted
 from preflight_rules.settings.given import CLASS, Given, given
 from preflight_rules.settings.tables import may_have, pinned, release
@@ -32,7 +21,7 @@ class Parser(NamedTuple):
 
     Args:
         title: its name in a message.
-        tables: what it takes, its own table first.
+        names: of the tables of what it takes, its own first.
         switches: variables that let it take other keys.
         others: keys of another parser that such a variable selects; a file with one of them is not judged.
         usual: for keys of other frameworks, and for common mistakes, what is meant.
@@ -40,11 +29,16 @@ class Parser(NamedTuple):
     """
 
     title: str
-    tables: tuple[Generated, ...]
+    names: tuple[str, ...]
     switches: tuple[str, ...]
     others: frozenset[str]
     usual: dict[str, str]
     fixes_others: bool = False
+
+    @property
+    def tables(self) -> tuple[Generated, ...]:
+        """What it takes, its own table first."""
+        return tuple(load_table(name) for name in self.names)
 
 
 #: Of keys that later releases of Lightning dropped, and of other trainers.
@@ -63,7 +57,7 @@ _USUAL_OF_LIGHTNING = {
 _PARSERS = {
     "llamafactory": Parser(
         "LLaMA-Factory",
-        (LLAMAFACTORY_ARGUMENTS, TRAINING_ARGUMENTS, SEQ2SEQ_TRAINING_ARGUMENTS),
+        ("llamafactory_arguments", "training_arguments", "seq2seq_training_arguments"),
         ("ALLOW_EXTRA_ARGS", "USE_MCA", "USE_V1"),
         frozenset(
             ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size"),
@@ -84,9 +78,9 @@ _PARSERS = {
         # Its own requirements limit transformers.
         fixes_others=True,
     ),
-    "lightning": Parser("Lightning's Trainer", (LIGHTNING_TRAINER,), (), frozenset(), _USUAL_OF_LIGHTNING),
-    "lightning_cli": Parser("Lightning's Trainer", (LIGHTNING_TRAINER,), (), frozenset(), _USUAL_OF_LIGHTNING),
-    "lightning_fabric": Parser("Lightning's Fabric", (LIGHTNING_FABRIC,), (), frozenset(), _USUAL_OF_LIGHTNING),
+    "lightning": Parser("Lightning's Trainer", ("lightning_trainer",), (), frozenset(), _USUAL_OF_LIGHTNING),
+    "lightning_cli": Parser("Lightning's Trainer", ("lightning_trainer",), (), frozenset(), _USUAL_OF_LIGHTNING),
+    "lightning_fabric": Parser("Lightning's Fabric", ("lightning_fabric",), (), frozenset(), _USUAL_OF_LIGHTNING),
 }
 _USUAL_OF_TRL = {
     "batch_size": "per_device_train_batch_size",
@@ -96,14 +90,14 @@ _USUAL_OF_TRL = {
 }
 #: TRL has a class for each trainer.
 _CLASSES = {
-    name: Parser(f"TRL's {name}", (table, TRAINING_ARGUMENTS), (), frozenset(), _USUAL_OF_TRL)
+    name: Parser(f"TRL's {name}", (table, "training_arguments"), (), frozenset(), _USUAL_OF_TRL)
     for name, table in (
-        ("SFTConfig", TRL_SFT_CONFIG),
-        ("DPOConfig", TRL_DPO_CONFIG),
-        ("GRPOConfig", TRL_GRPO_CONFIG),
-        ("RLOOConfig", TRL_RLOO_CONFIG),
-        ("KTOConfig", TRL_KTO_CONFIG),
-        ("RewardConfig", TRL_REWARD_CONFIG),
+        ("SFTConfig", "trl_sft_config"),
+        ("DPOConfig", "trl_dpo_config"),
+        ("GRPOConfig", "trl_grpo_config"),
+        ("RLOOConfig", "trl_rloo_config"),
+        ("KTOConfig", "trl_kto_config"),
+        ("RewardConfig", "trl_reward_config"),
     )
 }
 _OFF = frozenset(("0", "n", "no", "false", "off", ""))
@@ -114,7 +108,14 @@ _OFF = frozenset(("0", "n", "no", "false", "off", ""))
     "setting-unknown",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("https://github.com/hiyouga/LLaMA-Factory/blob/v0.9.3/src/llamafactory/hparams/parser.py",),
+    evidence=(
+        (
+            "hparams/parser.py of LLaMA-Factory and its arguments at seven releases from 0.7.1 to 0.9.5",
+            "https://github.com/hiyouga/LLaMA-Factory/blob/v0.9.3/src/llamafactory/hparams/parser.py",
+        ),
+        "TRL's configurations at up to seven releases from 0.12.2 to 1.16.0",
+        "Lightning's arguments at seven releases from 1.5.10 to 2.6.6",
+    ),
 )
 def setting_unknown(job: Job) -> Iterator[Verdict]:
     """A configuration has a key that its framework does not know and stops at.
@@ -139,10 +140,6 @@ def setting_unknown(job: Job) -> Iterator[Verdict]:
         Without a pinned release, a key that some release has passes, and one that is like no other is unknown: a newer
         release may have it. Nothing is judged where a variable lets the parser take other keys (`ALLOW_EXTRA_ARGS`,
         `USE_MCA`), where the file has keys of Megatron's parser, or where a script makes several configurations of TRL.
-
-    Evidence:
-        hparams/parser.py of LLaMA-Factory and its arguments at seven releases from 0.7.1 to 0.9.5; TRL's configurations
-        at up to seven releases from 0.12.2 to 1.16.0; Lightning's arguments at seven releases from 1.5.10 to 2.6.6.
     """
     applicable = False
     seen: set[tuple[str, int, int]] = set()

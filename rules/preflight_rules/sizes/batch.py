@@ -47,9 +47,6 @@ def deepspeed_batch_product_mismatch(job: Job) -> Iterator[Verdict]:
         With elasticity DeepSpeed computes the sizes itself and nothing is reported. deepspeed without a hostfile is
         assumed to run on one node; if more nodes would make the sizes fit, it is a warning. Where the number of ranks
         is unknown, only what no number of ranks could satisfy is reported.
-
-    Evidence:
-        deepspeedai/DeepSpeed#6914, #3982; CASIA-LMC-Lab/AnomalyGPT#19.
     """
     applicable = False
     for subject, scope, launch in subjects(job):
@@ -214,7 +211,10 @@ def _data_parallel(ranks: Plain, size: Plain) -> Plain:
     severity=Severity.ERROR,
     profile="gate",
     fix="safe",
-    evidence=("hiyouga/LlamaFactory#1116", "https://www.deepspeed.ai/docs/config-json/"),
+    evidence=(
+        ('"ds gradient_accumulation_steps=8 vs hf gradient_accumulation_steps=8"', "hiyouga/LlamaFactory#1116"),
+        "https://www.deepspeed.ai/docs/config-json/",
+    ),
 )
 def deepspeed_batch_size_not_positive_integer(job: Job) -> Iterator[Verdict]:
     """A batch size of DeepSpeed's configuration is not a positive whole number.
@@ -236,9 +236,6 @@ def deepspeed_batch_size_not_positive_integer(job: Job) -> Iterator[Verdict]:
     Known limits:
         "auto" and placeholders that something else fills in are left alone. A number such as `8.0` passes
         DeepSpeed's own comparison and fails later or not at all, so it is a warning.
-
-    Evidence:
-        hiyouga/LlamaFactory#1116 ("ds gradient_accumulation_steps=8 vs hf gradient_accumulation_steps=8").
     """
     found = distinct(claim for quantity in BATCH for claim in job.about(quantity) if claim.source == "deepspeed")
     for claim in found:

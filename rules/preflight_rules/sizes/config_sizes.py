@@ -43,7 +43,10 @@ def _trainers(job: Job) -> Iterator[tuple[Setup, int | None, tuple[Claim, ...], 
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
-        "https://github.com/NVIDIA/NeMo/blob/r1.23.0/nemo/collections/nlp/modules/common/megatron/megatron_init.py",
+        (
+            "NeMo, megatron_init.py",
+            "https://github.com/NVIDIA/NeMo/blob/r1.23.0/nemo/collections/nlp/modules/common/megatron/megatron_init.py",
+        ),
     ),
 )
 def trainer_ranks_not_divisible(job: Job) -> Iterator[Verdict]:
@@ -64,9 +67,6 @@ def trainer_ranks_not_divisible(job: Job) -> Iterator[Verdict]:
     Known limits:
         Such files are templates whose numbers are overridden on the command line, so this is a warning, or information
         where only ranks are missing.
-
-    Evidence:
-        NeMo, megatron_init.py.
     """
     applicable = False
     for setup, ranks, because, parts, product in _trainers(job):
@@ -97,7 +97,10 @@ def trainer_ranks_not_divisible(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
-        "https://github.com/NVIDIA/NeMo/blob/r1.23.0/nemo/collections/nlp/modules/common/megatron/megatron_init.py",
+        (
+            "NeMo, megatron_init.py",
+            "https://github.com/NVIDIA/NeMo/blob/r1.23.0/nemo/collections/nlp/modules/common/megatron/megatron_init.py",
+        ),
         "deepspeedai/DeepSpeed#17",
     ),
 )
@@ -119,9 +122,6 @@ def trainer_global_batch_not_divisible(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         The numbers may be overridden on the command line.
-
-    Evidence:
-        NeMo, megatron_init.py; deepspeedai/DeepSpeed#17.
     """
     applicable = False
     for setup, ranks, because, parts, product in _trainers(job):

@@ -28,7 +28,10 @@ _SHAPE_ELSEWHERE = ("--use-checkpoint-args", "--yaml-cfg", "--use-mp-args-from-c
     evidence=(
         "NVIDIA/Megatron-LM#5768",
         "pytorch/torchtitan#4258",
-        "https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/training/arguments.py",
+        (
+            "Megatron-LM's validate_args",
+            "https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/training/arguments.py",
+        ),
     ),
 )
 def expert_ranks_impossible(job: Job) -> Iterator[Verdict]:
@@ -50,9 +53,6 @@ def expert_ranks_impossible(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A model whose shape comes from a checkpoint or another file is not judged for its experts.
-
-    Evidence:
-        NVIDIA/Megatron-LM#5768, pytorch/torchtitan#4258; Megatron-LM's validate_args.
     """
     applicable = False
     for launch in job.launches:
@@ -166,9 +166,6 @@ def hugectr_batch_not_for_gpus(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Solvers on several nodes are not judged, because the nodes may have different numbers of GPUs.
-
-    Evidence:
-        NVIDIA-Merlin/HugeCTR#223.
     """
     applicable = False
     for batch in job.about("train_batch_size"):

@@ -122,10 +122,21 @@ def _left_to_the_environment(run: Run, nodes: Claim) -> bool:
     severity=Severity.ERROR,
     profile="gate",
     evidence=(
-        "https://github.com/pytorch/torchtitan/blob/v0.2.1/torchtitan/distributed/parallel_dims.py",
-        "https://github.com/huggingface/nanotron/blob/main/src/nanotron/parallel/context.py",
-        "https://github.com/PaddlePaddle/PaddleFleetX/blob/develop/ppfleetx/utils/config.py",
-        "https://github.com/PaddlePaddle/PaddleNLP/blob/v2.8.1/paddlenlp/trainer/training_args.py",
+        (
+            "torchtitan, parallel_dims.py (_validate)",
+            "https://github.com/pytorch/torchtitan/blob/v0.2.1/torchtitan/distributed/parallel_dims.py",
+        ),
+        ("nanotron, context.py", "https://github.com/huggingface/nanotron/blob/main/src/nanotron/parallel/context.py"),
+        (
+            "PaddleFleetX, process_dist_config",
+            "https://github.com/PaddlePaddle/PaddleFleetX/blob/develop/ppfleetx/utils/config.py",
+        ),
+        (
+            "PaddleNLP, training_args.py (dp_degree) and Paddle's topology.py, which compares "
+            "the product with the ranks",
+            "https://github.com/PaddlePaddle/PaddleNLP/blob/v2.8.1/paddlenlp/trainer/training_args.py",
+        ),
+        "Paddle, launch/context/args_envs.py (PADDLE_NNODES)",
     ),
 )
 def parallel_degrees_unlike_ranks(job: Job) -> Iterator[Verdict]:
@@ -149,11 +160,6 @@ def parallel_degrees_unlike_ranks(job: Job) -> Iterator[Verdict]:
         If only one node is started and more nodes would make the degrees fit, it is a warning: such scripts are
         published with numbers to replace. With Paddle's launcher and no `--nnodes` nothing is reported then: the
         cluster sets PADDLE_NNODES for a script that is started on each node.
-
-    Evidence:
-        torchtitan, parallel_dims.py (_validate); nanotron, context.py; PaddleFleetX, process_dist_config; PaddleNLP,
-        training_args.py (dp_degree) and Paddle's topology.py, which compares the product with the ranks; Paddle,
-        launch/context/args_envs.py (PADDLE_NNODES).
     """
     applicable = False
     for run in _runs(job):
@@ -193,8 +199,11 @@ def parallel_degrees_unlike_ranks(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     profile="gate",
     evidence=(
-        "https://github.com/pytorch/torchtitan/blob/v0.2.1/torchtitan/train.py",
-        "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/core/num_microbatches_calculator.py",
+        ("torchtitan, train.py", "https://github.com/pytorch/torchtitan/blob/v0.2.1/torchtitan/train.py"),
+        (
+            "Megatron-LM, num_microbatches_calculator.py",
+            "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/core/num_microbatches_calculator.py",
+        ),
     ),
 )
 def configured_batch_not_divisible(job: Job) -> Iterator[Verdict]:
@@ -216,9 +225,6 @@ def configured_batch_not_divisible(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A batch size that only the recipe sets is not known.
-
-    Evidence:
-        torchtitan, train.py; Megatron-LM, num_microbatches_calculator.py.
     """
     applicable = False
     for run in _runs(job):
@@ -256,8 +262,14 @@ def configured_batch_not_divisible(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     profile="gate",
     evidence=(
-        "https://github.com/pytorch/torchtitan/blob/v0.2.1/torchtitan/distributed/parallel_dims.py",
-        "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/arguments.py",
+        (
+            "torchtitan, parallel_dims.py (seq_len_divisor)",
+            "https://github.com/pytorch/torchtitan/blob/v0.2.1/torchtitan/distributed/parallel_dims.py",
+        ),
+        (
+            "Megatron-LM, validate_args",
+            "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/arguments.py",
+        ),
     ),
 )
 def sequence_not_divisible_by_its_parts(job: Job) -> Iterator[Verdict]:
@@ -279,9 +291,6 @@ def sequence_not_divisible_by_its_parts(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A length that only the recipe sets is not known.
-
-    Evidence:
-        torchtitan, parallel_dims.py (seq_len_divisor); Megatron-LM, validate_args.
     """
     applicable = False
     for subject, scope, launch in subjects(job):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Known, Launch, Scope, Strength, Unresolved
 from preflight.model.job.claim import job_value
@@ -47,7 +47,12 @@ def is_value(claim: Claim | None, value: object) -> bool:
     "fsdp-module-states-not-synchronised",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("https://huggingface.co/docs/accelerate/usage_guides/fsdp",),
+    evidence=(
+        (
+            "Accelerate's guide to FSDP (fsdp_cpu_ram_efficient_loading needs fsdp_sync_module_states)",
+            "https://huggingface.co/docs/accelerate/usage_guides/fsdp",
+        ),
+    ),
 )
 def fsdp_module_states_not_synchronised(job: Job) -> Iterator[Verdict]:
     """Only the first rank loads the weights, and they are not sent to the other ranks.
@@ -67,9 +72,6 @@ def fsdp_module_states_not_synchronised(job: Job) -> Iterator[Verdict]:
     Known limits:
         If fsdp_cpu_ram_efficient_loading is not set, it is a warning, because its default has changed between versions;
         likewise with version 2 of FSDP, which does not need the setting.
-
-    Evidence:
-        Accelerate's guide to FSDP (fsdp_cpu_ram_efficient_loading needs fsdp_sync_module_states).
     """
     applicable = False
     for subject, scope, launch in subjects(job):
@@ -106,7 +108,12 @@ def fsdp_module_states_not_synchronised(job: Job) -> Iterator[Verdict]:
     "FSD004",
     "fsdp-setting-of-the-other-version",
     severity=Severity.WARNING,
-    evidence=("https://huggingface.co/docs/accelerate/concept_guides/fsdp1_vs_fsdp2",),
+    evidence=(
+        (
+            "Accelerate's comparison of FSDP 1 and 2",
+            "https://huggingface.co/docs/accelerate/concept_guides/fsdp1_vs_fsdp2",
+        ),
+    ),
 )
 def fsdp_setting_of_the_other_version(job: Job) -> Iterator[Verdict]:
     """A setting of FSDP 1 is given together with `fsdp_version: 2`.
@@ -129,9 +136,6 @@ def fsdp_setting_of_the_other_version(job: Job) -> Iterator[Verdict]:
     Known limits:
         Settings that version 2 ignores without consequences (fsdp_use_orig_params, fsdp_backward_prefetch) are
         accepted.
-
-    Evidence:
-        Accelerate's comparison of FSDP 1 and 2.
     """
     applicable = False
     for subject, scope, launch in subjects(job):
@@ -186,7 +190,10 @@ def _version_1_settings(job: Job, subject: str, scope: Scope, version: Claim) ->
     "activation-checkpointing-twice",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("huggingface/transformers#30404", "https://huggingface.co/docs/transformers/fsdp"),
+    evidence=(
+        "huggingface/transformers#30404",
+        ("transformers' guide to FSDP", "https://huggingface.co/docs/transformers/fsdp"),
+    ),
 )
 def activation_checkpointing_twice(job: Job) -> Iterator[Verdict]:
     """Activation checkpointing is on both in FSDP and in the trainer.
@@ -206,9 +213,6 @@ def activation_checkpointing_twice(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         For a script that is not known to use Hugging Face's trainer it is a warning.
-
-    Evidence:
-        transformers' guide to FSDP; huggingface/transformers#30404.
     """
     applicable = False
     for subject, scope, launch in subjects(job):
@@ -243,7 +247,7 @@ def activation_checkpointing_twice(job: Job) -> Iterator[Verdict]:
 
 
 #: `fsdp_sharding_strategy: 3`.
-_BARE_NUMBER = lazy_pattern(r"[:=\s][\"']?[1-5][\"']?$")
+_BARE_NUMBER = re.compile(r"[:=\s][\"']?[1-5][\"']?$")
 
 
 #: Settings that version 2 of FSDP passes over.
@@ -255,7 +259,10 @@ _OF_FIRST = ("fsdp_sharding_strategy",)
     "fsdp-word-unknown-or-misread",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("netease-youdao/BCEmbedding#66", "https://huggingface.co/docs/accelerate/usage_guides/fsdp"),
+    evidence=(
+        ("the number 3", "netease-youdao/BCEmbedding#66"),
+        ("Accelerate's guide to FSDP lists the words", "https://huggingface.co/docs/accelerate/usage_guides/fsdp"),
+    ),
 )
 def fsdp_word_unknown_or_misread(job: Job) -> Iterator[Verdict]:
     """An FSDP setting has an unknown value, or a number with another meaning than intended.
@@ -276,9 +283,6 @@ def fsdp_word_unknown_or_misread(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         The number 3 is a warning: it may be intended.
-
-    Evidence:
-        netease-youdao/BCEmbedding#66 (the number 3); Accelerate's guide to FSDP lists the words.
     """
     applicable = False
     for subject, scope, launch in subjects(job):

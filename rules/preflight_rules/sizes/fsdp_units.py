@@ -45,9 +45,6 @@ def fsdp_wrap_class_missing(job: Job) -> Iterator[Verdict]:
         most models of the transformers library nothing needs to be named, so a launch is reported only where it lets
         the model use its own code (trust_remote_code), and a configuration without a launch only where it lacks
         fsdp_cpu_ram_efficient_loading, which works only with those models.
-
-    Evidence:
-        hiyouga/LlamaFactory#8279.
     """
     applicable = False
     for subject, scope, launch in subjects(job):
@@ -126,9 +123,6 @@ def fsdp_wrap_class_of_another_model(job: Job) -> Iterator[Verdict]:
     Known limits:
         The model's family is identified by its published name (preflight_rules/data/models.toml); a local path with
         another name does not identify it.
-
-    Evidence:
-        netease-youdao/BCEmbedding#66.
     """
     applicable = False
     for subject, scope, launch in subjects(job):

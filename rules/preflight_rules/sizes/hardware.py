@@ -6,7 +6,6 @@ import functools
 import re
 from typing import NamedTuple
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim, Job, Scope
 from preflight.model.job.value import texts
 from preflight_rules.data_tables import gpu_rows
@@ -14,7 +13,7 @@ from preflight_rules.data_tables import gpu_rows
 _SEPARATORS = r"(?:^|[-_=:/,.&| \"'\[\(])"
 _ENDS = r"(?=$|[-_:/,.&| \"'\]\)*])"
 #: Node labels whose value names a GPU or a machine type.
-_LABELS = lazy_pattern(r".*(?:accelerator|gpu[.-]product|gpu[.-]name|instance-type|gpu[.-]type|gpu[.-]family|sku).*=")
+_LABELS = re.compile(r".*(?:accelerator|gpu[.-]product|gpu[.-]name|instance-type|gpu[.-]type|gpu[.-]family|sku).*=")
 
 
 class Gpu(NamedTuple):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job
 from preflight.model.job.claim import job_value
@@ -23,7 +23,7 @@ _SUPPORTED_PRECISIONS = {
 _SINCE_2_1 = ("16-true", "bf16-true")
 #: Older spellings of the same (lightning/fabric/connector.py, `_convert_precision_to_unified_args`).
 _OLD = {"16": "16-mixed", "bf16": "bf16-mixed", "32": "32-true", "64": "64-true", "None": "32-true"}
-_VERSION = lazy_pattern(r"(?:lightning|pytorch-lightning)(?:==|>=|~=|>)(\d{1,9})\.(\d{1,9})")
+_VERSION = re.compile(r"(?:lightning|pytorch-lightning)(?:==|>=|~=|>)(\d{1,9})\.(\d{1,9})")
 
 
 @rule(
@@ -31,7 +31,13 @@ _VERSION = lazy_pattern(r"(?:lightning|pytorch-lightning)(?:==|>=|~=|>)(\d{1,9})
     "lightning-precision-not-for-strategy",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("Lightning-AI/litgpt#116", "https://lightning.ai/docs/fabric/stable/fundamentals/precision.html"),
+    evidence=(
+        "Lightning-AI/litgpt#116",
+        (
+            "Lightning's documentation of precisions, and its own lists at 2.0.0, 2.0.9, 2.1.0 and 2.6.6",
+            "https://lightning.ai/docs/fabric/stable/fundamentals/precision.html",
+        ),
+    ),
 )
 def lightning_precision_not_for_strategy(job: Job) -> Iterator[Verdict]:
     """Lightning is given a precision that its strategy does not support.
@@ -52,10 +58,6 @@ def lightning_precision_not_for_strategy(job: Job) -> Iterator[Verdict]:
     Known limits:
         16-true and bf16-true with DeepSpeed are new in Lightning 2.1, so they are a warning, and not reported if the
         job's files pin 2.1 or a later version. Precision plugins are not checked.
-
-    Evidence:
-        Lightning-AI/litgpt#116; Lightning's documentation of precisions, and its own lists at 2.0.0, 2.0.9, 2.1.0 and
-        2.6.6.
     """
     applicable = False
     strategies = {claim.span.path: claim for claim in job.about("lightning_strategy")}
@@ -114,7 +116,13 @@ def _is_new(job: Job) -> bool:
     "lightning-accumulation-in-deepspeed-file",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("https://lightning.ai/docs/pytorch/stable/advanced/model_parallel/deepspeed.html",),
+    evidence=(
+        (
+            "Lightning's guide to DeepSpeed",
+            "https://lightning.ai/docs/pytorch/stable/advanced/model_parallel/deepspeed.html",
+        ),
+        ("lightning/pytorch/strategies/deepspeed.py of lightning 2.6.6 (`_format_batch_size_and_grad_accum_config`)"),
+    ),
 )
 def lightning_accumulation_in_deepspeed_file(job: Job) -> Iterator[Verdict]:
     """Lightning's Trainer is given a DeepSpeed configuration with gradient_accumulation_steps.
@@ -135,10 +143,6 @@ def lightning_accumulation_in_deepspeed_file(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Fabric leaves the key alone, and so does this rule.
-
-    Evidence:
-        Lightning's guide to DeepSpeed; lightning/pytorch/strategies/deepspeed.py of lightning 2.6.6
-        (`_format_batch_size_and_grad_accum_config`).
     """
     trainers = [
         claim
@@ -172,7 +176,10 @@ def lightning_accumulation_in_deepspeed_file(job: Job) -> Iterator[Verdict]:
     "lightning-nodes-not-allocated",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("Lightning-AI/pytorch-lightning#10098", "https://slurm.schedmd.com/sbatch.html"),
+    evidence=(
+        "Lightning-AI/pytorch-lightning#10098",
+        ("sbatch documentation (--nodes, --ntasks-per-node)", "https://slurm.schedmd.com/sbatch.html"),
+    ),
 )
 def lightning_nodes_not_allocated(job: Job) -> Iterator[Verdict]:
     """A Lightning Trainer waits for several nodes, and the batch script asks for no number of nodes.
@@ -193,9 +200,6 @@ def lightning_nodes_not_allocated(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A script whose header is completed by options of sbatch on the command line is reported, too.
-
-    Evidence:
-        Lightning-AI/pytorch-lightning#10098; sbatch documentation (--nodes, --ntasks-per-node).
     """
     applicable = False
     header = [claim for claim in job.about("batch_directive") if claim.source == "slurm"]

@@ -71,7 +71,10 @@ def on_one_node(job: Job, launch: Launch) -> bool:
     severity=Severity.ERROR,
     profile="gate",
     evidence=(
-        "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/arguments.py",
+        (
+            "Megatron-LM, validate_args (the world size check)",
+            "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/arguments.py",
+        ),
         "tunib-ai/oslo#150",
     ),
 )
@@ -94,9 +97,6 @@ def ranks_not_divisible_by_model_parallel_size(job: Job) -> Iterator[Verdict]:
     Known limits:
         Sizes in a configuration file of another framework are not read. If the number of nodes is 1 and more nodes
         would make the sizes fit, it is a warning: scripts are published with placeholder numbers.
-
-    Evidence:
-        Megatron-LM, validate_args (the world size check); tunib-ai/oslo#150.
     """
     applicable = False
     for launch in job.launches:
@@ -136,7 +136,10 @@ def ranks_not_divisible_by_model_parallel_size(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     profile="gate",
     evidence=(
-        "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/core/num_microbatches_calculator.py",
+        (
+            "Megatron-LM, num_microbatches_calculator.py",
+            "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/core/num_microbatches_calculator.py",
+        ),
         "deepspeedai/DeepSpeed#17",
     ),
 )
@@ -159,9 +162,6 @@ def global_batch_not_divisible(job: Job) -> Iterator[Verdict]:
     Known limits:
         `--decrease-batch-size-if-needed` and `--rampup-batch-size` change the arithmetic; with them nothing is
         reported.
-
-    Evidence:
-        Megatron-LM, num_microbatches_calculator.py; deepspeedai/DeepSpeed#17.
     """
     applicable = False
     for launch in job.launches:

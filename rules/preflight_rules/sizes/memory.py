@@ -44,9 +44,12 @@ _FULLY_SHARDED = ("--use-torch-fsdp2", "--use-megatron-fsdp", "--use-custom-fsdp
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
-        "https://arxiv.org/abs/1910.02054",
-        "https://arxiv.org/abs/2205.05198",
-        "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/docs/source/api-guide/dist_optimizer.md",
+        ("Rajbhandari et al., arXiv 1910.02054", "https://arxiv.org/abs/1910.02054"),
+        ("Korthikanti et al., arXiv 2205.05198", "https://arxiv.org/abs/2205.05198"),
+        (
+            "Megatron-LM, distributed optimizer",
+            "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/docs/source/api-guide/dist_optimizer.md",
+        ),
     ),
 )
 def training_exceeds_device_memory(job: Job) -> Iterator[Verdict]:
@@ -71,9 +74,6 @@ def training_exceeds_device_memory(job: Job) -> Iterator[Verdict]:
     Known limits:
         This is a lower bound: a run that passes may still run out of memory. Optimizers other than Adam, adapters and
         quantisation are not judged where the command line names them.
-
-    Evidence:
-        Rajbhandari et al., arXiv 1910.02054; Korthikanti et al., arXiv 2205.05198; Megatron-LM, distributed optimizer.
     """
     applicable = False
     for setup in setups(job):
@@ -240,7 +240,11 @@ def _is_offloaded(job: Job, quantity: str, scope: Scope) -> bool:
     "offload-exceeds-host-memory",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("deepspeedai/DeepSpeed#4239", "deepspeedai/DeepSpeedExamples#498", "https://arxiv.org/abs/2101.06840"),
+    evidence=(
+        "deepspeedai/DeepSpeed#4239",
+        "deepspeedai/DeepSpeedExamples#498",
+        ("Ren et al., arXiv 2101.06840", "https://arxiv.org/abs/2101.06840"),
+    ),
 )
 def offload_exceeds_host_memory(job: Job) -> Iterator[Verdict]:
     """The training needs more host memory than the job requests on each node.
@@ -263,9 +267,6 @@ def offload_exceeds_host_memory(job: Job) -> Iterator[Verdict]:
     Known limits:
         Only where files name both the model's size and a memory limit; without a limit the node's own memory counts,
         which `preflight check` sees.
-
-    Evidence:
-        deepspeedai/DeepSpeed#4239, deepspeedai/DeepSpeedExamples#498; Ren et al., arXiv 2101.06840.
     """
     applicable = False
     for subject, scope, launch in subjects(job):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 
-from preflight.sources.tables.transformer_layers import TRANSFORMER_LAYERS
+from preflight.sources.tables import load_table
 from preflight_rules.data_tables import models
 
 #: Longer texts are not names.
@@ -22,13 +22,13 @@ def family_of(name: str) -> str:
 @functools.cache
 def layers_of(family: str) -> tuple[str, ...]:
     """The layer classes of a family that are kept whole, the repeated one last."""
-    return tuple(row.dest for row in TRANSFORMER_LAYERS.rows if row.kind == family)
+    return tuple(row.dest for row in load_table("transformer_layers").rows if row.kind == family)
 
 
 @functools.cache
 def families_with(layer: str) -> frozenset[str]:
     """The families that have a layer class of this name; empty for an unknown class."""
-    return frozenset(row.kind for row in TRANSFORMER_LAYERS.rows if row.dest == layer)
+    return frozenset(row.kind for row in load_table("transformer_layers").rows if row.dest == layer)
 
 
 def main_layer(family: str) -> str:

@@ -149,9 +149,15 @@ _DEMANDS = (
     profile="gate",
     evidence=(
         "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/arguments.py",
-        "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/core/utils.py",
-        "https://github.com/EleutherAI/gpt-neox/blob/main/megatron/neox_arguments/arguments.py",
-        "https://github.com/huggingface/nanotron/blob/main/src/nanotron/config/config.py",
+        (
+            "Megatron-LM, validate_args and core/utils.py (divide)",
+            "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/core/utils.py",
+        ),
+        (
+            "gpt-neox, neox_arguments",
+            "https://github.com/EleutherAI/gpt-neox/blob/main/megatron/neox_arguments/arguments.py",
+        ),
+        ("nanotron, config.py", "https://github.com/huggingface/nanotron/blob/main/src/nanotron/config/config.py"),
     ),
 )
 def model_not_divisible_by_parallel_size(job: Job) -> Iterator[Verdict]:
@@ -173,9 +179,6 @@ def model_not_divisible_by_parallel_size(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Layers that are distributed unevenly on purpose, and gpt-neox's own partition of layers, are not reported.
-
-    Evidence:
-        Megatron-LM, validate_args and core/utils.py (divide); gpt-neox, neox_arguments; nanotron, config.py.
     """
     applicable = False
     for setup in setups(job):
@@ -219,8 +222,11 @@ def model_not_divisible_by_parallel_size(job: Job) -> Iterator[Verdict]:
     "tensor-parallel-across-nodes",
     severity=Severity.WARNING,
     evidence=(
-        "https://docs.nvidia.com/megatron-core/developer-guide/latest/user-guide/features/tensor_parallel.html",
-        "https://arxiv.org/abs/2104.04473",
+        (
+            "Megatron-Core's guide",
+            "https://docs.nvidia.com/megatron-core/developer-guide/latest/user-guide/features/tensor_parallel.html",
+        ),
+        ("Narayanan et al., arXiv 2104.04473, section 3.2 (takeaway 1)", "https://arxiv.org/abs/2104.04473"),
     ),
 )
 def tensor_parallel_across_nodes(job: Job) -> Iterator[Verdict]:
@@ -241,9 +247,6 @@ def tensor_parallel_across_nodes(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Machines whose NVLink spans nodes (NVL72) are reported too, although they are fine.
-
-    Evidence:
-        Megatron-Core's guide; Narayanan et al., arXiv 2104.04473, section 3.2 (takeaway 1).
     """
     applicable = False
     for setup in setups(job):
@@ -277,7 +280,10 @@ def tensor_parallel_across_nodes(job: Job) -> Iterator[Verdict]:
     "connections-not-limited-to-one",
     severity=Severity.WARNING,
     evidence=(
-        "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/arguments.py",
+        (
+            "Megatron-LM, validate_args",
+            "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/arguments.py",
+        ),
         "NVIDIA/Megatron-LM#533",
     ),
 )
@@ -301,9 +307,6 @@ def connections_not_limited_to_one(job: Job) -> Iterator[Verdict]:
     Known limits:
         If it is not set, the container image may set it; the finding is informational then. Fully sharded training
         needs another value and is not reported.
-
-    Evidence:
-        Megatron-LM, validate_args; NVIDIA/Megatron-LM#533.
     """
     applicable = False
     for setup in setups(job):

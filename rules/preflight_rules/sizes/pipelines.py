@@ -68,7 +68,10 @@ def pipeline_of(setup: Setup) -> Pipeline | str:
     "pipeline-mostly-waits",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("https://arxiv.org/abs/2104.04473", "https://arxiv.org/abs/1811.06965"),
+    evidence=(
+        ("Narayanan et al., arXiv 2104.04473, section 2.2", "https://arxiv.org/abs/2104.04473"),
+        ("Huang et al., arXiv 1811.06965", "https://arxiv.org/abs/1811.06965"),
+    ),
 )
 def pipeline_mostly_waits(job: Job) -> Iterator[Verdict]:
     """A pipeline gets too few micro-batches to keep its stages busy.
@@ -90,9 +93,6 @@ def pipeline_mostly_waits(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         The training may require its batch size; then idle stages are the price of fitting into memory.
-
-    Evidence:
-        Narayanan et al., arXiv 2104.04473, section 2.2; Huang et al., arXiv 1811.06965.
     """
     applicable = False
     for setup in setups(job):
@@ -133,7 +133,10 @@ def _batches(pipeline: Pipeline) -> str:
     "interleaved-pipeline-not-divisible",
     severity=Severity.ERROR,
     evidence=(
-        "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/core/pipeline_parallel/schedules.py",
+        (
+            "Megatron-LM, validate_args and core/pipeline_parallel/schedules.py",
+            "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/core/pipeline_parallel/schedules.py",
+        ),
         "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/arguments.py",
     ),
 )
@@ -157,9 +160,6 @@ def interleaved_pipeline_not_divisible(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Layouts given by hand are not reported.
-
-    Evidence:
-        Megatron-LM, validate_args and core/pipeline_parallel/schedules.py.
     """
     applicable = False
     for setup in setups(job):

@@ -26,9 +26,18 @@ def _enabling_claims(job: Job, quantity: str, scope: Scope, source: str = "") ->
     severity=Severity.ERROR,
     profile="gate",
     evidence=(
-        "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/config.py",
-        "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/arguments.py",
-        "https://github.com/huggingface/transformers/blob/v4.57.1/src/transformers/training_args.py",
+        (
+            "DeepSpeed, runtime/config.py",
+            "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/config.py",
+        ),
+        (
+            "Megatron-LM, validate_args",
+            "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/arguments.py",
+        ),
+        (
+            "transformers, TrainingArguments.__post_init__",
+            "https://github.com/huggingface/transformers/blob/v4.57.1/src/transformers/training_args.py",
+        ),
     ),
 )
 def two_half_precisions_at_once(job: Job) -> Iterator[Verdict]:
@@ -50,9 +59,6 @@ def two_half_precisions_at_once(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         `"auto"` is filled in by the trainer and never counts.
-
-    Evidence:
-        DeepSpeed, runtime/config.py; Megatron-LM, validate_args; transformers, TrainingArguments.__post_init__.
     """
     applicable = False
     seen: set[tuple[str, int, int]] = set()
@@ -130,9 +136,6 @@ def bfloat16_inside_fp16_section(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         gpt-neox 1.0 with its own fork of DeepSpeed understood it.
-
-    Evidence:
-        EleutherAI/gpt-neox#939.
     """
     applicable = False
     for subject, scope, launch in subjects(job):
@@ -167,9 +170,15 @@ def bfloat16_inside_fp16_section(job: Job) -> Iterator[Verdict]:
     "number-format-missing-on-gpu",
     severity=Severity.WARNING,
     evidence=(
-        "https://github.com/huggingface/transformers/blob/v4.57.1/src/transformers/training_args.py",
-        "https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/index.html",
-        "https://developer.nvidia.com/cuda-gpus",
+        (
+            "transformers, TrainingArguments.__post_init__",
+            "https://github.com/huggingface/transformers/blob/v4.57.1/src/transformers/training_args.py",
+        ),
+        (
+            "Transformer Engine's documentation",
+            "https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/index.html",
+        ),
+        ("NVIDIA's table of compute capabilities", "https://developer.nvidia.com/cuda-gpus"),
     ),
 )
 def number_format_missing_on_gpu(job: Job) -> Iterator[Verdict]:
@@ -190,10 +199,6 @@ def number_format_missing_on_gpu(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         The GPU must be named: in the request, a constraint, a partition, a node label or an instance type.
-
-    Evidence:
-        transformers, TrainingArguments.__post_init__; Transformer Engine's documentation; NVIDIA's table of compute
-        capabilities.
     """
     applicable = False
     seen: set[tuple[str, int, int]] = set()
@@ -247,8 +252,11 @@ def _formats(job: Job, scope: Scope) -> list[tuple[Claim, str, float]]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
-        "https://docs.nvidia.com/deeplearning/performance/mixed-precision-training/index.html#lossscaling",
-        "https://www.deepspeed.ai/docs/config-json/#fp16-training-options",
+        (
+            "NVIDIA, mixed-precision training",
+            "https://docs.nvidia.com/deeplearning/performance/mixed-precision-training/index.html#lossscaling",
+        ),
+        ("DeepSpeed documentation, fp16 options", "https://www.deepspeed.ai/docs/config-json/#fp16-training-options"),
     ),
 )
 def fp16_without_loss_scaling(job: Job) -> Iterator[Verdict]:
@@ -268,9 +276,6 @@ def fp16_without_loss_scaling(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A model without small gradients trains anyway.
-
-    Evidence:
-        NVIDIA, mixed-precision training; DeepSpeed documentation, fp16 options.
     """
     applicable = False
     for subject, scope, launch in subjects(job):

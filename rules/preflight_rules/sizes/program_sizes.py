@@ -43,7 +43,7 @@ def _programs() -> tuple[_Program, ...]:
     "program-sizes-refused",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("huggingface/finetrainers#408", "https://github.com/ultralytics/yolov5"),
+    evidence=("huggingface/finetrainers#408", ("train.py of YOLOv5 7.0", "https://github.com/ultralytics/yolov5")),
 )
 def program_sizes_refused(job: Job) -> Iterator[Verdict]:
     """A known program is given batch sizes or parallel degrees that do not fit the ranks that are started.
@@ -64,9 +64,6 @@ def program_sizes_refused(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A program that is known only by its options gets a warning.
-
-    Evidence:
-        huggingface/finetrainers#408; train.py of YOLOv5 7.0.
     """
     applicable = False
     for launch in job.launches:

@@ -180,7 +180,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     "rl-sizes-refused",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("volcengine/verl#1191", "volcengine/verl#1785", "volcengine/verl#833"),
+    evidence=("volcengine/verl#1191", "volcengine/verl#1785", "volcengine/verl#833", "the validators themselves"),
 )
 def rl_sizes_refused(job: Job) -> Iterator[Verdict]:
     """Sizes of batches, engines or replicas that the framework for reinforcement learning rejects at start.
@@ -202,9 +202,6 @@ def rl_sizes_refused(job: Job) -> Iterator[Verdict]:
     Known limits:
         A custom program on top of one of these frameworks may skip the check, so it is a warning. With dynamic batches
         verl divides by tokens, and batch sizes are not judged. Values not set in the files are not judged.
-
-    Evidence:
-        volcengine/verl#1191, #1785, #833; the validators themselves.
     """
     applicable = False
     for launch in job.launches:

@@ -41,9 +41,6 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
     Known limits:
         For a program that is not known to be Hugging Face's trainer it is a warning; so it is where the trainer's
         own default differs, because the script may set another.
-
-    Evidence:
-        hiyouga/LlamaFactory#201, hendrycks/apps#9, huggingface/transformers#27830.
     """
     applicable = False
     for subject, scope, launch in subjects(job):

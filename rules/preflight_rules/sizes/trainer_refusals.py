@@ -9,7 +9,7 @@ from preflight.model.job import Claim, Job, Known, Launch, Scope, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import texts
 from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
-from preflight.sources.tables.training_arguments import TRAINING_ARGUMENTS
+from preflight.sources.tables import load_table
 from preflight_rules.helpers import certainly_several, distinct, quoted, subjects, undecided
 from preflight_rules.rendezvous.variables import distance
 from preflight_rules.settings.given import given
@@ -22,7 +22,7 @@ from preflight_rules.sizes.trainer_settings import numbers_of, trainer_claims
     "llamafactory-rank-of-the-node-ignored",
     severity=Severity.WARNING,
     fix="unsafe",
-    evidence=("hiyouga/LlamaFactory#7326",),
+    evidence=("hiyouga/LlamaFactory#7326", "llamafactory/launcher.py of 0.9.5"),
 )
 def llamafactory_rank_of_the_node_ignored(job: Job) -> Iterator[Verdict]:
     """llamafactory-cli is given RANK, but reads NODE_RANK.
@@ -42,9 +42,6 @@ def llamafactory_rank_of_the_node_ignored(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Versions before 0.9.2 looked for RANK; which version is installed is not known.
-
-    Evidence:
-        hiyouga/LlamaFactory#7326; llamafactory/launcher.py of 0.9.5.
     """
     applicable = False
     for launch in job.launches:
@@ -74,9 +71,6 @@ def llamafactory_rank_of_the_node_ignored(job: Job) -> Iterator[Verdict]:
         yield not_applicable(job.name, "the job does not start llamafactory-cli on several nodes")
 
 
-_ARGUMENTS = frozenset(row.dest for row in TRAINING_ARGUMENTS.rows)
-
-
 _MIN_LENGTH = 8
 
 
@@ -89,7 +83,13 @@ _LONG = 12
     severity=Severity.WARNING,
     fix="unsafe",
     confidence=Confidence.MEDIUM,
-    evidence=("https://huggingface.co/docs/transformers/main_classes/trainer",),
+    evidence=(
+        (
+            "transformers' documentation of TrainingArguments",
+            "https://huggingface.co/docs/transformers/main_classes/trainer",
+        ),
+        "the fields of TrainingArguments at versions 4.36, 4.57 and 5.23",
+    ),
 )
 def trainer_argument_misspelt(job: Job) -> Iterator[Verdict]:
     """A file of training arguments contains a misspelt argument.
@@ -111,9 +111,6 @@ def trainer_argument_misspelt(job: Job) -> Iterator[Verdict]:
     Known limits:
         A script's own arguments that resemble none of the trainer's are left alone, and so are those that only an
         older or newer version has.
-
-    Evidence:
-        transformers' documentation of TrainingArguments; its fields at versions 4.36, 4.57 and 5.23.
     """
     applicable = False
     # CFG003 judges what nothing but TrainingArguments is parsed from.
@@ -134,7 +131,7 @@ def trainer_argument_misspelt(job: Job) -> Iterator[Verdict]:
         if not _is_hugging_face_file(job, claim):
             continue
         applicable = True
-        near = "" if name in _ARGUMENTS else _similar_argument(name)
+        near = "" if name in load_table("training_arguments").names() else _similar_argument(name)
         if near:
             yield failed(
                 claim.span.path,
@@ -161,7 +158,8 @@ def _similar_argument(name: str) -> str:
         return ""
     most = 2 if len(name) >= _LONG else 1
     best: tuple[int, str] | None = None
-    for candidate in sorted(row for row in _ARGUMENTS if abs(len(row) - len(name)) <= most):
+    known = load_table("training_arguments").names()
+    for candidate in sorted(row for row in known if abs(len(row) - len(name)) <= most):
         slips = distance(name, candidate, most)
         if 0 < slips <= most and (best is None or slips < best[0]):
             best = (slips, candidate)
@@ -172,7 +170,12 @@ def _similar_argument(name: str) -> str:
     "HFT005",
     "best-model-needs-equal-strategies",
     severity=Severity.ERROR,
-    evidence=("https://huggingface.co/docs/transformers/main_classes/trainer",),
+    evidence=(
+        (
+            "transformers' documentation of TrainingArguments (load_best_model_at_end)",
+            "https://huggingface.co/docs/transformers/main_classes/trainer",
+        ),
+    ),
 )
 def best_model_needs_equal_strategies(job: Job) -> Iterator[Verdict]:
     """The trainer loads the best checkpoint at the end, but its save and evaluation settings differ.
@@ -194,9 +197,6 @@ def best_model_needs_equal_strategies(job: Job) -> Iterator[Verdict]:
         Only where load_best_model_at_end and a strategy are in a file of arguments or on one command line; axolotl
         and scripts set further defaults. On a command line alone it is a warning for that reason, unless the program
         parses it with HfArgumentParser.
-
-    Evidence:
-        transformers' documentation of TrainingArguments (load_best_model_at_end).
     """
     applicable = False
     for subject, scope, launch in subjects(job):

@@ -52,7 +52,11 @@ def numbers_of(claims: tuple[Claim, ...]) -> tuple[float, ...]:
     "trainer-setting-differs-from-deepspeed",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("hendrycks/apps#9", "hiyouga/LlamaFactory#201", "https://huggingface.co/docs/transformers/deepspeed"),
+    evidence=(
+        ("learning rate and warm-up", "hendrycks/apps#9"),
+        "hiyouga/LlamaFactory#201",
+        ("transformers' guide to DeepSpeed", "https://huggingface.co/docs/transformers/deepspeed"),
+    ),
 )
 def trainer_setting_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
     """The trainer and the DeepSpeed configuration differ in learning rate, decay, warm-up or clipping.
@@ -74,9 +78,6 @@ def trainer_setting_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
     Known limits:
         For a program that is not known to be Hugging Face's trainer it is a warning. The trainer's own defaults are
         not compared, because the script may set others.
-
-    Evidence:
-        hendrycks/apps#9 (learning rate and warm-up), hiyouga/LlamaFactory#201; transformers' guide to DeepSpeed.
     """
     applicable = False
     for subject, scope, launch in subjects(job):
@@ -113,7 +114,13 @@ def trainer_setting_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
     "HFT006",
     "precision-differs-between-accelerate-and-trainer",
     severity=Severity.WARNING,
-    evidence=("https://huggingface.co/docs/transformers/main_classes/trainer", "huggingface/transformers#32622"),
+    evidence=(
+        (
+            "transformers' documentation of TrainingArguments",
+            "https://huggingface.co/docs/transformers/main_classes/trainer",
+        ),
+        ("where the trainer takes its precision from", "huggingface/transformers#32622"),
+    ),
 )
 def precision_differs_between_accelerate_and_trainer(job: Job) -> Iterator[Verdict]:
     """Accelerate and the trainer are given different half precisions.
@@ -134,10 +141,6 @@ def precision_differs_between_accelerate_and_trainer(job: Job) -> Iterator[Verdi
 
     Known limits:
         What the script itself decides is not seen. PRC001 reports a trainer that is given both fp16 and bf16.
-
-    Evidence:
-        transformers' documentation of TrainingArguments; huggingface/transformers#32622 (where the trainer takes its
-        precision from).
     """
     applicable = False
     for subject, scope, launch in subjects(job):
@@ -173,7 +176,11 @@ _HALF = frozenset({"fp16", "bf16"})
     "deepspeed-and-fsdp-together",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("https://huggingface.co/docs/transformers/fsdp", "https://huggingface.co/docs/transformers/deepspeed"),
+    evidence=(
+        "https://huggingface.co/docs/transformers/fsdp",
+        ("transformers' guides to FSDP and DeepSpeed", "https://huggingface.co/docs/transformers/deepspeed"),
+        "transformers/trainer.py (5.23), axolotl/utils/schemas/validation.py (0.19)",
+    ),
 )
 def deepspeed_and_fsdp_together(job: Job) -> Iterator[Verdict]:
     """The trainer is configured for both DeepSpeed and FSDP.
@@ -192,10 +199,6 @@ def deepspeed_and_fsdp_together(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         If one is in the file and the other on the command line, nothing is reported.
-
-    Evidence:
-        transformers' guides to FSDP and DeepSpeed; transformers/trainer.py (5.23), axolotl/utils/schemas/validation.py
-        (0.19).
     """
     applicable = False
     for subject, scope, launch in subjects(job):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Scope, Unresolved, is_whole_number
 from preflight.model.job.claim import job_value
@@ -16,11 +16,11 @@ from preflight_rules.sizes.batch import data_parallel_ranks
 from preflight_rules.sizes.batch_sizes import configured, given_to_trainer, uses_hugging_face
 
 #: Usual names of scripts' own options: samples of one rank, and accumulated steps.
-_OF_ONE_RANK = lazy_pattern(
+_OF_ONE_RANK = re.compile(
     r"--(?:per[-_](?:device|gpu|replica|rank|card)[-_](?:train[-_])?batch[-_]?size"
     r"|(?:train[-_]|micro[-_])*batch[-_]?size[-_]per[-_](?:device|gpu|replica|rank|card))"
 )
-_ADDED_UP = lazy_pattern(
+_ADDED_UP = re.compile(
     r"--(?:grad(?:ient)?s?[-_]acc(?:um(?:ulat(?:e|ion))?)?[-_]?(?:steps?|iters?|batches)?"
     r"|accum(?:ulat(?:e|ion))?[-_](?:grad(?:ient)?s?[-_])?(?:steps?|iters?|batches))"
 )
@@ -30,7 +30,10 @@ _ADDED_UP = lazy_pattern(
     "HFT002",
     "total-batch-differs-from-its-factors",
     severity=Severity.ERROR,
-    evidence=("hendrycks/apps#9", "https://huggingface.co/docs/transformers/deepspeed"),
+    evidence=(
+        "hendrycks/apps#9",
+        ("transformers' guide to DeepSpeed", "https://huggingface.co/docs/transformers/deepspeed"),
+    ),
 )
 def total_batch_differs_from_its_factors(job: Job) -> Iterator[Verdict]:
     """DeepSpeed's train_batch_size does not equal the trainer's batch x accumulation x ranks.
@@ -53,9 +56,6 @@ def total_batch_differs_from_its_factors(job: Job) -> Iterator[Verdict]:
     Known limits:
         A script's own options are recognised by their names, and then it is a warning. BAT001 and BAT003 judge a
         configuration that also gives the factors.
-
-    Evidence:
-        hendrycks/apps#9; transformers' guide to DeepSpeed.
     """
     applicable = False
     for launch in job.launches:

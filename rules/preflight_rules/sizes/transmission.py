@@ -23,7 +23,13 @@ def _setting(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
     "TRX001",
     "gradients-travel-in-full-precision",
     severity=Severity.INFO,
-    evidence=("https://www.deepspeed.ai/docs/config-json/#communication-options", "https://arxiv.org/abs/2104.04473"),
+    evidence=(
+        (
+            "DeepSpeed documentation, communication options",
+            "https://www.deepspeed.ai/docs/config-json/#communication-options",
+        ),
+        ("Narayanan et al., arXiv 2104.04473", "https://arxiv.org/abs/2104.04473"),
+    ),
 )
 def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
     """Training is in 16 bits, and gradients are exchanged in 32.
@@ -42,9 +48,6 @@ def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Some choose it on purpose for exact sums, so the finding is informational.
-
-    Evidence:
-        DeepSpeed documentation, communication options; Narayanan et al., arXiv 2104.04473.
     """
     applicable = False
     seen: set[tuple[str, int]] = set()
@@ -84,8 +87,11 @@ def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
     "gradients-exchanged-without-overlap",
     severity=Severity.INFO,
     evidence=(
-        "https://www.deepspeed.ai/docs/config-json/#zero-optimizations-for-fp16-training",
-        "https://arxiv.org/abs/2006.15704",
+        (
+            "DeepSpeed documentation, ZeRO options",
+            "https://www.deepspeed.ai/docs/config-json/#zero-optimizations-for-fp16-training",
+        ),
+        ("Li et al., arXiv 2006.15704 (buckets in DDP)", "https://arxiv.org/abs/2006.15704"),
     ),
 )
 def gradients_exchanged_without_overlap(job: Job) -> Iterator[Verdict]:
@@ -106,9 +112,6 @@ def gradients_exchanged_without_overlap(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Overlap needs memory for its buffers; where that is short it is right to switch it off.
-
-    Evidence:
-        DeepSpeed documentation, ZeRO options; Li et al., arXiv 2006.15704 (buckets in DDP).
     """
     applicable = False
     for subject, scope, launch in subjects(job):

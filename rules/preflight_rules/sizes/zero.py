@@ -9,20 +9,16 @@ from preflight.model.job import Claim, Job, Launch, Scope, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
-from preflight.sources.tables.deepspeed_keys import DEEPSPEED_KEYS
-from preflight.sources.tables.deepspeed_offload_optimizer import DEEPSPEED_OFFLOAD_OPTIMIZER
-from preflight.sources.tables.deepspeed_offload_param import DEEPSPEED_OFFLOAD_PARAM
-from preflight.sources.tables.deepspeed_zero import DEEPSPEED_ZERO
-from preflight.sources.tables.row import Generated
+from preflight.sources.tables import Generated, load_table
 from preflight_rules.helpers import placed, quoted, subjects, undecided
 from preflight_rules.rendezvous.variables import distance
 from preflight_rules.settings.tables import in_range, pinned, settings
 
 #: The table of each section; these readers stop at an unknown key.
-_STRICT: dict[str, Generated] = {
-    "zero_optimization": DEEPSPEED_ZERO,
-    "zero_optimization.offload_optimizer": DEEPSPEED_OFFLOAD_OPTIMIZER,
-    "zero_optimization.offload_param": DEEPSPEED_OFFLOAD_PARAM,
+_STRICT = {
+    "zero_optimization": "deepspeed_zero",
+    "zero_optimization.offload_optimizer": "deepspeed_offload_optimizer",
+    "zero_optimization.offload_param": "deepspeed_offload_param",
 }
 #: Keys of releases older than the tables.
 _OLD = frozenset(
@@ -97,8 +93,11 @@ def _nearest(key: str, names: frozenset[str]) -> str:
     severity=Severity.ERROR,
     fix="unsafe",
     evidence=(
-        "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/config_utils.py",
-        "https://www.deepspeed.ai/docs/config-json/",
+        (
+            'DeepSpeed, runtime/config_utils.py (extra="forbid"), zero/config.py',
+            "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/config_utils.py",
+        ),
+        ("DeepSpeed's documentation", "https://www.deepspeed.ai/docs/config-json/"),
     ),
 )
 def deepspeed_key_unknown(job: Job) -> Iterator[Verdict]:
@@ -122,9 +121,6 @@ def deepspeed_key_unknown(job: Job) -> Iterator[Verdict]:
     Known limits:
         A key that only other releases have is reported as a warning, or as an error if it resembles a known key or the
         job's files pin a known release. Releases before 0.8 ignored unknown keys.
-
-    Evidence:
-        DeepSpeed, runtime/config_utils.py (extra="forbid"), zero/config.py; its documentation.
     """
     applicable = False
     version = pinned(job, "deepspeed")
@@ -135,7 +131,7 @@ def deepspeed_key_unknown(job: Job) -> Iterator[Verdict]:
         if (known is None and section and model is None) or (section, key) in _OLD:
             continue
         applicable = True
-        table = known or DEEPSPEED_KEYS
+        table = load_table(known or "deepspeed_keys")
         names = _names(table, section)
         if key in names or (not section and key in _SECTIONS) or key.startswith(("_", "//", "#")):
             yield passed(job.name)
@@ -158,7 +154,8 @@ def deepspeed_key_unknown(job: Job) -> Iterator[Verdict]:
         if section and left_out:
             yield passed(job.name)
             continue
-        sure = section and applies and (near or in_range(version, "", DEEPSPEED_KEYS.newest) if version else near)
+        newest = load_table("deepspeed_keys").newest
+        sure = section and applies and (near or in_range(version, "", newest) if version else near)
         yield failed(
             job.name,
             f"{quoted(claim)} is not a key of {section or 'a DeepSpeed configuration'}"
@@ -180,7 +177,10 @@ def deepspeed_key_unknown(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     evidence=(
         "https://www.deepspeed.ai/docs/config-json/#parameter-offloading",
-        "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/zero/offload_config.py",
+        (
+            'DeepSpeed documentation and offload_config.py ("Valid only with stage 3")',
+            "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/zero/offload_config.py",
+        ),
     ),
 )
 def offload_without_its_stage(job: Job) -> Iterator[Verdict]:
@@ -200,9 +200,6 @@ def offload_without_its_stage(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         It is not known which of the two was intended.
-
-    Evidence:
-        DeepSpeed documentation and offload_config.py ("Valid only with stage 3").
     """
     applicable = False
     seen: set[tuple[str, int]] = set()
@@ -248,7 +245,10 @@ def _deepspeed_claims(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...
     "zero-stage-beside-pipeline",
     severity=Severity.ERROR,
     evidence=(
-        "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/pipe/engine.py",
+        (
+            'DeepSpeed, runtime/pipe/engine.py ("ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism")',
+            "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/pipe/engine.py",
+        ),
         "https://www.deepspeed.ai/docs/config-json/",
     ),
 )
@@ -271,9 +271,6 @@ def zero_stage_beside_pipeline(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Megatron-DeepSpeed with `--no-pipeline-parallel` is not reported. Other frameworks have their own pipelines.
-
-    Evidence:
-        DeepSpeed, runtime/pipe/engine.py ("ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism").
     """
     applicable = False
     seen: set[tuple[str, int]] = set()
@@ -319,7 +316,12 @@ def _has_no_pipeline(launch: Launch | None) -> bool:
     "DSP004",
     "deepspeed-key-renamed",
     severity=Severity.WARNING,
-    evidence=("https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/zero/config.py",),
+    evidence=(
+        (
+            "DeepSpeed, runtime/zero/config.py (deprecated fields) and config_utils.py",
+            "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/zero/config.py",
+        ),
+    ),
 )
 def deepspeed_key_renamed(job: Job) -> Iterator[Verdict]:
     """A DeepSpeed configuration uses a key that has a new name.
@@ -339,9 +341,6 @@ def deepspeed_key_renamed(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Only keys that DeepSpeed itself marks as deprecated.
-
-    Evidence:
-        DeepSpeed, runtime/zero/config.py (deprecated fields) and config_utils.py.
     """
     applicable = False
     keys = {(claim.span.path, text) for claim in job.about("deepspeed_key") for text in texts(claim.value)}
@@ -375,8 +374,11 @@ def deepspeed_key_renamed(job: Job) -> Iterator[Verdict]:
     "nvme-offload-without-path",
     severity=Severity.WARNING,
     evidence=(
-        "https://www.deepspeed.ai/docs/config-json/#optimizer-offloading",
-        "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/zero/stage3.py",
+        ("DeepSpeed documentation, offloading", "https://www.deepspeed.ai/docs/config-json/#optimizer-offloading"),
+        (
+            "runtime/zero/stage3.py (_configure_tensor_swapping)",
+            "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/zero/stage3.py",
+        ),
     ),
 )
 def nvme_offload_without_path(job: Job) -> Iterator[Verdict]:
@@ -397,9 +399,6 @@ def nvme_offload_without_path(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Below stage 3 the optimizer is always offloaded to host memory, and nothing is reported.
-
-    Evidence:
-        DeepSpeed documentation, offloading; runtime/zero/stage3.py (_configure_tensor_swapping).
     """
     applicable = False
     keys = {(claim.span.path, text) for claim in job.about("deepspeed_key") for text in texts(claim.value)}

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import preflight.sources.tables
 from preflight.sources.formats import lenient_yaml
 from preflight.sources.formats.structured import Node
 from preflight.sources.kubernetes.admission import Outcome, admission
 from preflight.sources.kubernetes.conditions import holds
+from preflight.sources.tables import FOLDER
 
-TABLE: dict[str, Any] = json.loads(
-    Path(preflight.sources.tables.__file__).with_name("custom_resources.json").read_text(encoding="utf-8")
-)
+TABLE: dict[str, Any] = json.loads((FOLDER / "custom_resources.json").read_text(encoding="utf-8"))
 
 
 def node(text: str) -> Node:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Known, Unresolved, Value, as_int
 from preflight.sources.configs.frameworks.table import FORMATS, Framework, Key, as_path, word_of
 
@@ -22,7 +21,7 @@ def _micro(value: Value) -> Value:
 COMPOSER = Framework(
     name="composer",
     suffixes=(".yaml", ".yml"),
-    signs=(lazy_pattern(r"^(?:global_train_batch_size|device_train_microbatch_size):", re.MULTILINE),),
+    signs=(re.compile(r"^(?:global_train_batch_size|device_train_microbatch_size):", re.MULTILINE),),
     keys=(
         Key("global_train_batch_size", "train_batch_size"),
         Key("device_train_microbatch_size", "micro_batch_size_per_gpu", _micro),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.configs.frameworks.table import (
     FORMATS,
     Framework,
@@ -66,11 +65,11 @@ MEGATRON_BRIDGE = Framework(
     name="megatron-bridge",
     suffixes=(".yaml", ".yml"),
     signs=(
-        lazy_pattern(r"^train:", re.MULTILINE),
-        lazy_pattern(r"^[ \t]+train_iters:", re.MULTILINE),
-        lazy_pattern(r"^(?:model|ddp|dist|rng|logger|checkpoint|dataset|scheduler):", re.MULTILINE),
+        re.compile(r"^train:", re.MULTILINE),
+        re.compile(r"^[ \t]+train_iters:", re.MULTILINE),
+        re.compile(r"^(?:model|ddp|dist|rng|logger|checkpoint|dataset|scheduler):", re.MULTILINE),
     ),
-    others=(lazy_pattern(r"^(?:trainer|apiVersion|modules|hydra):", re.MULTILINE),),
+    others=(re.compile(r"^(?:trainer|apiVersion|modules|hydra):", re.MULTILINE),),
     keys=_KEYS,
     imports=("megatron.bridge",),
 )

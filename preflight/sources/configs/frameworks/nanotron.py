@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Known, as_int
 from preflight.sources.configs.frameworks.table import (
     FORMATS,
@@ -62,10 +61,10 @@ NANOTRON = Framework(
     name="nanotron",
     suffixes=(".yaml", ".yml"),
     signs=(
-        lazy_pattern(r"^parallelism:", re.MULTILINE),
-        lazy_pattern(r"^[ \t]+tp:", re.MULTILINE),
-        lazy_pattern(r"^[ \t]+dp:", re.MULTILINE),
-        lazy_pattern(r"^(?:tokens|general|checkpoints|data_stages):", re.MULTILINE),
+        re.compile(r"^parallelism:", re.MULTILINE),
+        re.compile(r"^[ \t]+tp:", re.MULTILINE),
+        re.compile(r"^[ \t]+dp:", re.MULTILINE),
+        re.compile(r"^(?:tokens|general|checkpoints|data_stages):", re.MULTILINE),
     ),
     keys=_KEYS,
     also=_also,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Known, Plain, Relation, Unresolved, Value, as_int
 from preflight.sources.configs.frameworks.table import FORMATS, GATED, Framework, Key, map_alternatives, word_of
 from preflight.sources.configs.setting_claims import state_settings
@@ -55,9 +54,9 @@ def _positive(item: Plain) -> Plain:
 
 
 #: What only LightningCLI's files have: jsonargparse's objects, and the seed that it sets.
-_OF_CLI = lazy_pattern(r"^seed_everything:|^[ \t]+(?:-[ \t]+)?class_path:", re.MULTILINE)
+_OF_CLI = re.compile(r"^seed_everything:|^[ \t]+(?:-[ \t]+)?class_path:", re.MULTILINE)
 #: What only files of Hydra have, which build the trainer by themselves.
-_OF_HYDRA = lazy_pattern(r"^defaults:|^[ \t]*_target_:|\$\{", re.MULTILINE)
+_OF_HYDRA = re.compile(r"^defaults:|^[ \t]*_target_:|\$\{", re.MULTILINE)
 
 
 def _state_trainer(node_claims: NodeClaims, root: Node) -> None:
@@ -83,7 +82,7 @@ NEMO = Framework(
     suffixes=(".yaml", ".yml"),
     signs=(
         # A `trainer` at the top that has devices or nodes.
-        lazy_pattern(
+        re.compile(
             r"^trainer:[ \t]*(?:#.*)?\r?\n(?:.*\n){0,60}?[ \t]+"
             r"(?:devices|num_nodes|accelerator|max_epochs|max_steps):",
             re.MULTILINE,

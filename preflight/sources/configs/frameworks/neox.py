@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Known, lift
 from preflight.sources.configs import deepspeed_claims
 from preflight.sources.configs.frameworks.table import Framework, Key, as_path, at_least_one, map_alternatives
@@ -60,7 +59,7 @@ GPT_NEOX = Framework(
     suffixes=(".yml", ".yaml"),
     signs=(
         # Top-level keys that no other YAML of the field has.
-        lazy_pattern(
+        re.compile(
             r"^[ \t{]{0,4}[\"']?(?:pipe[-_]parallel[-_]size|zero_optimization|train_micro_batch_size_per_gpu"
             r"|checkpoint[-_]factor)[\"']?[ \t]*:",
             re.MULTILINE,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.secret_names import is_secret
 from preflight.model.job import Relation, Value, lift
 from preflight.sources.configs.frameworks.table import (
@@ -44,8 +43,8 @@ AUTOMODEL = Framework(
     name="automodel",
     suffixes=_YAML,
     signs=(
-        lazy_pattern(r"^step_scheduler:", re.MULTILINE),
-        lazy_pattern(r"^[ \t]+(?:local_batch_size|global_batch_size):", re.MULTILINE),
+        re.compile(r"^step_scheduler:", re.MULTILINE),
+        re.compile(r"^[ \t]+(?:local_batch_size|global_batch_size):", re.MULTILINE),
     ),
     keys=(
         Key("step_scheduler.global_batch_size", "train_batch_size", as_count),
@@ -86,11 +85,11 @@ VEOMNI = Framework(
     name="veomni",
     suffixes=_YAML,
     signs=(
-        lazy_pattern(r"^train:", re.MULTILINE),
-        lazy_pattern(
+        re.compile(r"^train:", re.MULTILINE),
+        re.compile(
             r"^[ \t]+(?:ulysses_(?:parallel_)?size|fsdp_mode|data_parallel_mode|rmpad|dyn_bsz\w*):", re.MULTILINE
         ),
-        lazy_pattern(r"^[ \t]+(?:micro_batch_size|global_batch_size):", re.MULTILINE),
+        re.compile(r"^[ \t]+(?:micro_batch_size|global_batch_size):", re.MULTILINE),
     ),
     keys=(
         Key("train.global_batch_size", "train_batch_size", as_count),
@@ -122,9 +121,9 @@ LINGUA = Framework(
     name="lingua",
     suffixes=_YAML,
     signs=(
-        lazy_pattern(r"^distributed:", re.MULTILINE),
-        lazy_pattern(r"^[ \t]+(?:fsdp_type|dp_shard|dp_replicate|tp_size):", re.MULTILINE),
-        lazy_pattern(r"^(?:optim|dump_dir|probe_freq|profiling):", re.MULTILINE),
+        re.compile(r"^distributed:", re.MULTILINE),
+        re.compile(r"^[ \t]+(?:fsdp_type|dp_shard|dp_replicate|tp_size):", re.MULTILINE),
+        re.compile(r"^(?:optim|dump_dir|probe_freq|profiling):", re.MULTILINE),
     ),
     keys=(
         Key("distributed.dp_shard", "shard_degree", as_count),
@@ -156,9 +155,9 @@ LITGPT = Framework(
     name="litgpt",
     suffixes=_YAML,
     signs=(
-        lazy_pattern(r"^train:", re.MULTILINE),
-        lazy_pattern(r"^[ \t]+(?:lr_warmup_steps|max_tokens|lr_warmup_fraction):", re.MULTILINE),
-        lazy_pattern(r"^(?:out_dir|checkpoint_dir|initial_checkpoint_dir|tokenizer_dir):", re.MULTILINE),
+        re.compile(r"^train:", re.MULTILINE),
+        re.compile(r"^[ \t]+(?:lr_warmup_steps|max_tokens|lr_warmup_fraction):", re.MULTILINE),
+        re.compile(r"^(?:out_dir|checkpoint_dir|initial_checkpoint_dir|tokenizer_dir):", re.MULTILINE),
     ),
     keys=(
         Key("num_nodes", "nodes", as_count, Relation.REQUIRES),
@@ -180,9 +179,9 @@ HYPERPOD = Framework(
     name="hyperpod",
     suffixes=_YAML,
     signs=(
-        lazy_pattern(r"^run:[^\n]*\n(?:(?:[ \t#][^\n]*)?\n){0,40}?[ \t]+model_type:", re.MULTILINE),
-        lazy_pattern(r"^(?:training_config|trainer|training_args|model|evaluation):", re.MULTILINE),
-        lazy_pattern(r"^[ \t]+(?:results_dir|replicas|data_s3_path|output_s3_path):", re.MULTILINE),
+        re.compile(r"^run:[^\n]*\n(?:(?:[ \t#][^\n]*)?\n){0,40}?[ \t]+model_type:", re.MULTILINE),
+        re.compile(r"^(?:training_config|trainer|training_args|model|evaluation):", re.MULTILINE),
+        re.compile(r"^[ \t]+(?:results_dir|replicas|data_s3_path|output_s3_path):", re.MULTILINE),
     ),
     keys=(
         Key("trainer.num_nodes", "nodes", as_count, Relation.REQUIRES),
@@ -227,8 +226,8 @@ MEGATRON_CASE = Framework(
     name="megatron",
     suffixes=_YAML,
     signs=(
-        lazy_pattern(r"^MODEL_ARGS:", re.MULTILINE),
-        lazy_pattern(r"^[ \t]+--[\w-]+:", re.MULTILINE),
+        re.compile(r"^MODEL_ARGS:", re.MULTILINE),
+        re.compile(r"^[ \t]+--[\w-]+:", re.MULTILINE),
     ),
     keys=tuple(
         Key(f"MODEL_ARGS.--{option}", quantity, reader)
@@ -260,8 +259,8 @@ GRAPHSTORM = Framework(
     name="graphstorm",
     suffixes=_YAML,
     signs=(
-        lazy_pattern(r"^gsf:", re.MULTILINE),
-        lazy_pattern(r"^[ \t]+(?:basic|gnn|hyperparam):", re.MULTILINE),
+        re.compile(r"^gsf:", re.MULTILINE),
+        re.compile(r"^[ \t]+(?:basic|gnn|hyperparam):", re.MULTILINE),
     ),
     keys=(
         Key("gsf.basic.backend", "backend", as_text),
@@ -280,14 +279,14 @@ MINDFORMERS = Framework(
     name="mindformers",
     suffixes=_YAML,
     signs=(
-        lazy_pattern(r"^(?:parallel_config|runner_config|use_parallel|parallel):", re.MULTILINE),
-        lazy_pattern(r"^(?:run_mode|trainer|train_dataset|load_checkpoint|context):", re.MULTILINE),
-        lazy_pattern(
+        re.compile(r"^(?:parallel_config|runner_config|use_parallel|parallel):", re.MULTILINE),
+        re.compile(r"^(?:run_mode|trainer|train_dataset|load_checkpoint|context):", re.MULTILINE),
+        re.compile(
             r"^[ \t]+(?:model_parallel|pipeline_stage|sink_mode|parallel_mode|data_parallel|device_target):",
             re.MULTILINE,
         ),
     ),
-    others=(lazy_pattern(r"^(?:apiVersion|hydra|defaults):", re.MULTILINE),),
+    others=(re.compile(r"^(?:apiVersion|hydra|defaults):", re.MULTILINE),),
     keys=(
         Key("parallel_config.data_parallel", "data_parallel_size", as_count),
         Key("parallel_config.model_parallel", "tensor_parallel_size", as_count),
@@ -327,9 +326,9 @@ HUGECTR = Framework(
     name="hugectr",
     suffixes=(".json",),
     signs=(
-        lazy_pattern(r"\"solver\"[ \t]*:"),
-        lazy_pattern(r"\"(?:batchsize|gpu|max_iter)\"[ \t]*:"),
-        lazy_pattern(r"\"(?:layers|optimizer)\"[ \t]*:"),
+        re.compile(r"\"solver\"[ \t]*:"),
+        re.compile(r"\"(?:batchsize|gpu|max_iter)\"[ \t]*:"),
+        re.compile(r"\"(?:layers|optimizer)\"[ \t]*:"),
     ),
     keys=(
         Key("solver.batchsize", "train_batch_size", as_count),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.configs.frameworks.table import (
     FORMATS,
     Framework,
@@ -25,8 +24,8 @@ PADDLE_FLEET_X = Framework(
     name="paddlefleetx",
     suffixes=(".yaml", ".yml"),
     signs=(
-        lazy_pattern(r"^(?:Global|Distributed):", re.MULTILINE),
-        lazy_pattern(
+        re.compile(r"^(?:Global|Distributed):", re.MULTILINE),
+        re.compile(
             r"^[ \t]+(?:mp_degree|dp_degree|pp_degree|sharding_degree|local_batch_size|global_batch_size):",
             re.MULTILINE,
         ),
@@ -67,10 +66,10 @@ PADDLE_DETECTION = Framework(
     name="paddledetection",
     suffixes=(".yaml", ".yml"),
     signs=(
-        lazy_pattern(
+        re.compile(
             r"^(?:_BASE_|TrainReader|architecture|snapshot_epoch|TrainDataset|LearningRate|worker_num):", re.MULTILINE
         ),
-        lazy_pattern(
+        re.compile(
             r"^(?:TrainReader|EvalReader|TestReader|OptimizerBuilder|TrainDataset|snapshot_epoch|pretrain_weights"
             r"|log_iter|use_gpu):",
             re.MULTILINE,
@@ -92,9 +91,9 @@ PADDLE_CLAS = Framework(
     name="paddleclas",
     suffixes=(".yaml", ".yml"),
     signs=(
-        lazy_pattern(r"^DataLoader:", re.MULTILINE),
-        lazy_pattern(r"^(?:Arch|Global|Loss):", re.MULTILINE),
-        lazy_pattern(r"^[ \t]+(?:sampler|loader|use_shared_memory|batch_size):", re.MULTILINE),
+        re.compile(r"^DataLoader:", re.MULTILINE),
+        re.compile(r"^(?:Arch|Global|Loss):", re.MULTILINE),
+        re.compile(r"^[ \t]+(?:sampler|loader|use_shared_memory|batch_size):", re.MULTILINE),
     ),
     keys=(
         Key("DataLoader.Train.sampler.batch_size", "micro_batch_size_per_gpu", as_count),

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import re
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.configs.frameworks.table import Framework, Key, as_count, as_float, as_path
 
 PADDLE_SEG = Framework(
     name="paddleseg",
     suffixes=(".yaml", ".yml"),
     signs=(
-        lazy_pattern(r"^(?:iters|_base_):", re.MULTILINE),
-        lazy_pattern(r"^(?:batch_size|train_dataset|val_dataset|lr_scheduler|loss|model):", re.MULTILINE),
-        lazy_pattern(r"^(?:model|optimizer|lr_scheduler|loss|val_dataset|train_dataset):", re.MULTILINE),
+        re.compile(r"^(?:iters|_base_):", re.MULTILINE),
+        re.compile(r"^(?:batch_size|train_dataset|val_dataset|lr_scheduler|loss|model):", re.MULTILINE),
+        re.compile(r"^(?:model|optimizer|lr_scheduler|loss|val_dataset|train_dataset):", re.MULTILINE),
     ),
     others=(
-        lazy_pattern(
+        re.compile(
             r"^(?:apiVersion|trainer|hydra|defaults|Global|Distributed|TrainReader|trainer_args):", re.MULTILINE
         ),
-        lazy_pattern(r"![\w.:]+|_target_:"),
+        re.compile(r"![\w.:]+|_target_:"),
     ),
     keys=(
         Key("batch_size", "micro_batch_size_per_gpu", as_count),

@@ -8,30 +8,29 @@ from __future__ import annotations
 
 import re
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.configs.frameworks.table import Framework, Key, as_count, as_float, as_text
 
 PRIME_RL = Framework(
     name="prime-rl",
     suffixes=(".toml",),
     signs=(
-        lazy_pattern(
+        re.compile(
             r"^\[{1,2}(?:orchestrator|inference|deployment|trainer|env|buffer|sampling|model|data|client|weight_broadcast)"
             r"(?:\.[\w.]+)?\]{1,2}",
             re.MULTILINE,
         ),
-        lazy_pattern(
+        re.compile(
             r"^\[{1,2}(?:orchestrator|inference|deployment|monitors|ckpt|wandb|env|buffer|sampling|model\.(?:ac|lora)"
             r"|trainer\.\w+|slurm)(?:\.[\w.]+)?\]{1,2}",
             re.MULTILINE,
         ),
-        lazy_pattern(
+        re.compile(
             r"^[ \t]*(?:max_steps|batch_size|num_train_(?:nodes|gpus)|num_infer_(?:nodes|gpus)|rollouts_per_example"
             r"|group_size|max_async_level|impl|dp|tp)[ \t]*=",
             re.MULTILINE,
         ),
     ),
-    others=(lazy_pattern(r"^\[(?:project|build-system|tool|job|parallelism|training)(?:\.[\w.-]+)?\]", re.MULTILINE),),
+    others=(re.compile(r"^\[(?:project|build-system|tool|job|parallelism|training)(?:\.[\w.-]+)?\]", re.MULTILINE),),
     keys=(
         Key("deployment.num_train_nodes", "nodes", as_count),
         Key("deployment.num_nodes", "nodes", as_count),

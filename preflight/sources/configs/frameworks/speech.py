@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.configs.frameworks.table import (
     FORMATS,
     Framework,
@@ -23,9 +22,9 @@ WENET = Framework(
     name="wenet",
     suffixes=(".yaml", ".yml"),
     signs=(
-        lazy_pattern(r"^(?:encoder_conf|dataset_conf):", re.MULTILINE),
-        lazy_pattern(r"^[ \t]+batch_conf:", re.MULTILINE),
-        lazy_pattern(r"^(?:optim_conf|max_epoch|accum_grad|grad_clip):", re.MULTILINE),
+        re.compile(r"^(?:encoder_conf|dataset_conf):", re.MULTILINE),
+        re.compile(r"^[ \t]+batch_conf:", re.MULTILINE),
+        re.compile(r"^(?:optim_conf|max_epoch|accum_grad|grad_clip):", re.MULTILINE),
     ),
     keys=(
         Key("dataset_conf.batch_conf.batch_size", "micro_batch_size_per_gpu", as_count),

@@ -10,7 +10,6 @@ from __future__ import annotations
 import posixpath
 import re
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Known, as_int, lift
 from preflight.sources.configs.frameworks.table import (
     FORMATS,
@@ -84,13 +83,13 @@ TORCHTITAN = Framework(
     name="torchtitan",
     suffixes=(".toml",),
     signs=(
-        lazy_pattern(r"^\[(?:parallelism|training|job)\]", re.MULTILINE),
-        lazy_pattern(
+        re.compile(r"^\[(?:parallelism|training|job)\]", re.MULTILINE),
+        re.compile(
             r"^[ \t]*(?:local_batch_size|seq_len|data_parallel_shard_degree|data_parallel_replicate_degree"
             r"|tensor_parallel_degree|pipeline_parallel_degree|context_parallel_degree|dump_folder)[ \t]*=",
             re.MULTILINE,
         ),
-        lazy_pattern(r"^\[(?:model|optimizer|checkpoint|activation_checkpoint|parallelism|metrics)\]", re.MULTILINE),
+        re.compile(r"^\[(?:model|optimizer|checkpoint|activation_checkpoint|parallelism|metrics)\]", re.MULTILINE),
     ),
     keys=TORCHTITAN_KEYS,
     programs=("torchtitan.train",),

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import fnmatch
 import posixpath
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from preflight._util.budget import truncate
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Note, NoteKind
 from preflight.sources.base import SourceFile, Tree
 from preflight.sources.formats.composed import Origin, Piece
@@ -28,7 +28,7 @@ _MAX_FILES = 200
 _MAX_DEPTH = 5
 _MAX_CHART_DEPTH = 3
 #: Files beside a chart that may hold the command that installs it.
-_INSTALLING = lazy_pattern(r"(?i)readme[^/]*\.(?:md|rst|txt)|readme|[^/]*\.(?:sh|md)|makefile|justfile")
+_INSTALLING = re.compile(r"(?i)readme[^/]*\.(?:md|rst|txt)|readme|[^/]*\.(?:sh|md)|makefile|justfile")
 #: The name that `helm template` gives to a release without one.
 RELEASE = "release-name"
 

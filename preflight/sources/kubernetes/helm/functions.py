@@ -16,16 +16,15 @@ from collections.abc import Callable
 from typing import Any
 
 from preflight._util.budget import spend
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.formats.composed import Origin, Piece
 from preflight.sources.kubernetes.helm.data import Data, Gap, Series, Table, Written, copy_data
 
 #: Characters of a result; no part of a manifest is longer.
 MAX_TEXT_LENGTH = 400_000
 MAX_SERIES_LENGTH = 10_000
-_NUMBER = lazy_pattern(r"\s*([+-]?[0-9]+)(?:\.[0-9]*)?\s*")
-_PLAIN = lazy_pattern(r"[A-Za-z_/][A-Za-z0-9_./ @%+=~-]*")
-_VERB = lazy_pattern(r"%([-+# 0]*)([0-9]*)(?:\.([0-9]+))?([a-zA-Z%])")
+_NUMBER = re.compile(r"\s*([+-]?[0-9]+)(?:\.[0-9]*)?\s*")
+_PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./ @%+=~-]*")
+_VERB = re.compile(r"%([-+# 0]*)([0-9]*)(?:\.([0-9]+))?([a-zA-Z%])")
 _LIKE_NO_TEXT = frozenset(("null", "true", "false", "yes", "no", "on", "off", "y", "n"))
 
 

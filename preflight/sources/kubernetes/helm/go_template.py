@@ -10,23 +10,22 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from preflight._util.budget import spend
-from preflight._util.lazy_regex import lazy_pattern
 
 #: Levels of nested blocks, and of nested parentheses.
 MAX_DEPTH = 60
-_ACTION = lazy_pattern(
+_ACTION = re.compile(
     r"\{\{(?P<left>-(?=\s))?(?:\s*/\*(?P<comment>.*?)\*/\s*?|(?P<body>(?:\"(?:[^\"\\\n]|\\.)*\"|`[^`]*`|[^\"`]){0,20000}?))"
     r"(?P<right>\s-)?\}\}",
     re.DOTALL,
 )
-_TOKEN = lazy_pattern(
+_TOKEN = re.compile(
     r"(?P<space>\s+)|(?P<string>\"(?:[^\"\\\n]|\\.)*\")|(?P<raw>`[^`]*`)|(?P<char>'(?:[^'\\]|\\.)+')"
     r"|(?P<number>[+-]?(?:0[xX][0-9a-fA-F_]+|[0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?))"
     r"|(?P<field>\.[A-Za-z_]\w*)|(?P<variable>\$\w*)|(?P<word>[A-Za-z_]\w*)|(?P<sign>:=|[=|(),.])"
 )
 
 
-_BLANKS = lazy_pattern(r"[ \t\r\n]*")
+_BLANKS = re.compile(r"[ \t\r\n]*")
 
 
 class TemplateFault(ValueError):
@@ -384,7 +383,7 @@ class _Tokens:
 
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
-_ESCAPE = lazy_pattern(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[0-7]{3}|.)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[0-7]{3}|.)", re.DOTALL)
 
 
 def unquoted(text: str) -> str:

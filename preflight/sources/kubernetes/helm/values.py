@@ -12,18 +12,17 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.sources.base import SourceFile, Tree
 from preflight.sources.formats.composed import Origin, Piece
 from preflight.sources.kubernetes.helm.data import Data, Gap, Series, Table, Written, data_of, merge_tables
 from preflight.sources.shell.shell_document import FileText
 
-_COMMAND = lazy_pattern(
+_COMMAND = re.compile(
     r"^[ \t>$]*(?:[\w./-]*/)?helm[ \t]+(?:\\\r?\n[ \t]*)?(?:install|upgrade|template)\b(?:[^\n\\]|\\.|\\\r?\n)*",
     re.MULTILINE,
 )
-_STEP = lazy_pattern(r"([^.\[\]\\]+)|\[(\d{1,4})\]")
-_UNKNOWN = lazy_pattern(r"\$\{?\w|\$\(|`|<[\w -]+>")
+_STEP = re.compile(r"([^.\[\]\\]+)|\[(\d{1,4})\]")
+_UNKNOWN = re.compile(r"\$\{?\w|\$\(|`|<[\w -]+>")
 _MAX_COMMANDS = 20
 _MAX_FILES = 12
 #: Options of `helm install`, `upgrade` and `template` with a value that do not affect the rendered text.

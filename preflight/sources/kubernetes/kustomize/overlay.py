@@ -7,11 +7,11 @@ result in a note.
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from preflight._util.budget import spend
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Note, NoteKind
 from preflight.sources.base import SourceFile, Tree
 from preflight.sources.formats import lenient_yaml
@@ -23,7 +23,7 @@ from preflight.sources.shell.shell_document import FileText
 NAMES = ("kustomization.yaml", "kustomization.yml", "Kustomization")
 _MAX_DEPTH = 8
 _MAX_FILES = 200
-_HEADER = lazy_pattern(r"[|>](?:[0-9][+-]?|[+-][0-9]?)?[ \t]*(?:#[^\n]*)?\r?\n")
+_HEADER = re.compile(r"[|>](?:[0-9][+-]?|[+-][0-9]?)?[ \t]*(?:#[^\n]*)?\r?\n")
 _PATCH_KEYS = ("patchesStrategicMerge", "patches", "patchesJson6902")
 
 
