@@ -100,22 +100,25 @@ def diagnose(
         remaining -= read_problem.size_bytes
         scans.append(scanned)
         logs.append(read_problem)
-    return _answer(scans, logs, pointers, version, _hang_event(side_files, table), side_files.reported)
+    return _answer(scans, logs, pointers, version, _hang_events(side_files, table), side_files)
 
 
-def _hang_event(side_files: SideFiles, table: Table) -> Event | None:
-    """Return the difference between the ranks that dumps and stacks show, as an event."""
+def _hang_events(side_files: SideFiles, table: Table) -> tuple[Event, ...]:
+    """Return the difference between the ranks that dumps and stacks show, as an event of each rank that differs."""
     hang = side_files.hang()
     match = table.match(f"@hang {hang.kind}") if hang is not None else None
     if hang is None or match is None:
-        return None
-    return Event(
-        symptom=match[0],
-        member=LogProcess(rank=hang.ranks[0]),
-        line=Line(hang.path, 1, scrub(hang.text)),
-        frame=scrub(hang.place),
-        evidence=tuple(scrub(text) for text in hang.places),
-        is_hang=True,
+        return ()
+    return tuple(
+        Event(
+            symptom=match[0],
+            member=LogProcess(rank=rank),
+            line=Line(hang.path, 1, scrub(hang.text)),
+            frame=scrub(hang.place),
+            evidence=tuple(scrub(text) for text in hang.places),
+            is_hang=True,
+        )
+        for rank in hang.ranks
     )
 
 
@@ -144,21 +147,18 @@ def _answer(
     logs: Sequence[Log],
     pointers: Callable[[], Mapping[str, Pointer]],
     version: str,
-    hang: Event | None,
-    reported: Mapping[str, Reported],
+    hang: Sequence[Event],
+    side_files: SideFiles,
 ) -> Diagnosis:
     names = Names(scans)
     events = [[replace(event, member=names.known(event.member)) for event in scanned.events] for scanned in scans]
     survival = judge_survival(scans, events)
     lasting = survival.lasting
-    if hang is not None:
-        lasting = (*lasting, replace(hang, member=names.known(hang.member)))
+    lasting = (*lasting, *(replace(event, member=names.known(event.member)) for event in hang))
     blamed = attribute(lasting)
     last_words = last_lines(scans, names)
     known = pointers() if blamed.causes else {}
-    causes = tuple(_cause(group, known, reported) for group in blamed.causes)
-    if hang is not None:
-        causes = tuple(_with_hang(cause, hang) for cause in causes)
+    causes = tuple(_with_hang(_cause(group, known, side_files.reported), hang) for group in blamed.causes)
     counts: Counter[str] = Counter()
     for scanned in scans:
         for (symptom, _), number in scanned.counts.items():
@@ -175,7 +175,7 @@ def _answer(
         effects=effects,
         last_words=_last_errors(scans) if not causes and answer is not Answer.COMPLETED else (),
         logs=tuple(logs),
-        notes=_notes(scans, logs, blamed.causes),
+        notes=(*_notes(scans, logs, blamed.causes), *side_files.notes()),
         survived=_effects(survival.survived, counts),
         completion=survival.completion if answer is Answer.COMPLETED else None,
     )
@@ -222,11 +222,12 @@ def _cause(group: Group, pointers: Mapping[str, Pointer], reported: Mapping[str,
     )
 
 
-def _with_hang(cause: Cause, hang: Event) -> Cause:
+def _with_hang(cause: Cause, hang: Sequence[Event]) -> Cause:
     """Return the cause with what the others do meanwhile, if it is the reason why a rank is missing."""
-    if cause.is_hang or hang.member.rank not in {member.rank for member in cause.members}:
+    ranks = {member.rank for member in cause.members}
+    if cause.is_hang or not any(event.member.rank in ranks for event in hang):
         return cause
-    return replace(cause, evidence=(*cause.evidence, hang.line.text, *hang.evidence))
+    return replace(cause, evidence=(*cause.evidence, hang[0].line.text, *hang[0].evidence))
 
 
 def _effects(consequences: Iterable[Event], counts: Mapping[str, int]) -> tuple[Effect, ...]:
