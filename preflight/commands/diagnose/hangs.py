@@ -126,7 +126,9 @@ def _members(group: str, calls: Mapping[int, object], dumps: Mapping[int, Dump])
         listed = dump.groups.get(group) or (dump.groups.get("") if group == "0" else None)
         if listed:
             return tuple(sorted(set(listed)))
-    return tuple(sorted(calls))
+    # Every rank is in the default group, so that a gap between most of the numbers is a rank without a dump.
+    has_gaps = group == "0" and max(dumps) < 2 * len(dumps)
+    return tuple(range(max(dumps) + 1)) if has_gaps else tuple(sorted(calls))
 
 
 def _first_difference(group: _Positions, dumps: Mapping[int, Dump]) -> Hang | None:

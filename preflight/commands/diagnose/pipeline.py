@@ -22,6 +22,7 @@ from preflight.commands.diagnose.diagnosis import (
     Diagnosis,
     Effect,
     Event,
+    Kind,
     Line,
     Log,
     LogProcess,
@@ -50,6 +51,7 @@ _EXIT = {
     Answer.CAUSE: 1,
     Answer.UNKNOWN: 3,
     Answer.NO_END: 3,
+    Answer.NO_RUN: 4,
     Answer.UNREADABLE: 4,
     Answer.SUSPECTED: 6,
 }
@@ -152,6 +154,9 @@ def _answer(
 ) -> Diagnosis:
     names = Names(scans)
     events = [[replace(event, member=names.known(event.member)) for event in scanned.events] for scanned in scans]
+    is_run = bool(hang or side_files.dumps or side_files.stacks) or _is_of_a_run(scans)
+    foreign = [event for found in events for event in found if not is_run or event.symptom.kind is Kind.FOREIGN]
+    events = [[event for event in found if is_run and event.symptom.kind is not Kind.FOREIGN] for found in events]
     survival = judge_survival(scans, events)
     lasting = survival.lasting
     lasting = (*lasting, *(replace(event, member=names.known(event.member)) for event in hang))
@@ -165,6 +170,8 @@ def _answer(
             counts[symptom] += number
     effects = _effects(blamed.consequences, counts)
     answer = _decide(blamed.causes, effects, survival, logs)
+    if answer is Answer.NO_END and not is_run:
+        answer, effects = Answer.NO_RUN, _effects(foreign, counts)
     return Diagnosis(
         version=version,
         answer=answer,
@@ -173,11 +180,28 @@ def _answer(
         others=causes[1:_MAX_CAUSES],
         suspect=suspect(blamed.consequences, last_words) if answer is Answer.UNKNOWN else None,
         effects=effects,
-        last_words=_last_errors(scans) if not causes and answer is not Answer.COMPLETED else (),
+        last_words=_last_errors(scans) if not causes and answer not in (Answer.COMPLETED, Answer.NO_RUN) else (),
         logs=tuple(logs),
         notes=(*_notes(scans, logs, blamed.causes), *side_files.notes()),
         survived=_effects(survival.survived, counts),
         completion=survival.completion if answer is Answer.COMPLETED else None,
+    )
+
+
+def _is_of_a_run(scans: Sequence[ScanResult]) -> bool:
+    """Return whether anything shows that the logs are of a training run: their text, their names, or a symptom that
+    only such a run has.
+    """
+    return any(
+        scanned.is_of_a_run
+        or scanned.completion is not None
+        or scanned.member.rank is not None
+        or scanned.member.local_rank is not None
+        or any(
+            event.member.rank is not None or not (event.symptom.everyday or event.symptom.kind is Kind.FOREIGN)
+            for event in scanned.events
+        )
+        for scanned in scans
     )
 
 
@@ -242,6 +266,7 @@ def _effects(consequences: Iterable[Event], counts: Mapping[str, int]) -> tuple[
             tuple(sorted({event.member for event in events if event.member}, key=member_order)),
             events[0].line,
             counts[name],
+            is_foreign=events[0].symptom.kind is Kind.FOREIGN,
         )
         for name, events in groups.items()
     )
