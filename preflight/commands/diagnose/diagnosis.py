@@ -62,7 +62,7 @@ class Symptom:
 
     Args:
         passes: whether the line also occurs in successful runs (a retry), so that it counts only if few lines follow.
-        everyday: whether programs that train nothing write the line, too, so that it is no evidence of a training run.
+        everyday: whether programs that train nothing write the line, too, so that it does not show a training run.
         explains: symptoms that are not causes if this one occurred.
         found_by: ids of the rules and checks that find it before the job starts; `beyond` says why there are none.
     """
