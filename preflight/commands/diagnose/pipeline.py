@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
@@ -62,7 +62,7 @@ _MAX_CAUSES = 5
 def diagnose(
     paths: Sequence[str | Path],
     table: Table,
-    pointers: Callable[[], Mapping[str, Pointer]],
+    pointers: Callable[[Collection[str]], Mapping[str, Pointer]],
     *,
     version: str,
     given: IO[bytes] | None = None,
@@ -71,7 +71,7 @@ def diagnose(
     """Diagnose the logs in `paths`; `given` is the stream for `-`.
 
     Args:
-        pointers: returns all rules and checks by id; called only if needed. Unknown ids of a symptom are left out.
+        pointers: returns the rules and checks with some ids; called only if needed. Unknown ids are left out.
 
     Raises:
         UsageError: a path does not exist.
@@ -147,7 +147,7 @@ def _read(
 def _answer(
     scans: Sequence[ScanResult],
     logs: Sequence[Log],
-    pointers: Callable[[], Mapping[str, Pointer]],
+    pointers: Callable[[Collection[str]], Mapping[str, Pointer]],
     version: str,
     hang: Sequence[Event],
     side_files: SideFiles,
@@ -162,7 +162,8 @@ def _answer(
     lasting = (*lasting, *(replace(event, member=names.known(event.member)) for event in hang))
     blamed = attribute(lasting)
     last_words = last_lines(scans, names)
-    known = pointers() if blamed.causes else {}
+    wanted = {name for group in blamed.causes for name in group.chosen.symptom.found_by}
+    known = pointers(wanted) if wanted else {}
     causes = tuple(_with_hang(_cause(group, known, side_files.reported), hang) for group in blamed.causes)
     counts: Counter[str] = Counter()
     for scanned in scans:
