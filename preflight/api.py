@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -23,6 +23,7 @@ from preflight.model.recording import Configuration, Recording
 from preflight.model.smoke_options import check_server_options, job_of
 from preflight.model.stages import NODES, SMOKE
 from preflight.plugins import registry
+from preflight.plugins.authoring import Check
 from preflight.sources.discovery.roots import folder_of, repository_of, resolve_paths, root_of
 
 if TYPE_CHECKING:
@@ -491,12 +492,14 @@ def history(address: str, *, days: int | None = 90, hosts: str = "", add: Sequen
     return concerning(account, names) if names else account
 
 
-def _pointers() -> dict[str, Pointer]:
-    """The rules and checks that a diagnosis can refer to, by id."""
+def _pointers(ids: Collection[str]) -> dict[str, Pointer]:
+    """The rules and checks with these ids, to which a diagnosis refers."""
     from preflight.commands.diagnose.diagnosis import Pointer
 
-    rules = {rule.meta.id: Pointer(rule.meta.id, rule.meta.name, "lint") for rule in registry.rules()}
-    return rules | {item.meta.id: Pointer(item.meta.id, item.meta.name, item.when) for item in registry.checks()}
+    return {
+        item.meta.id: Pointer(item.meta.id, item.meta.name, item.when if isinstance(item, Check) else "lint")
+        for item in registry.stating(ids)
+    }
 
 
 def crashed(error: BaseException, *, verb: str) -> Report:

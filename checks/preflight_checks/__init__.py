@@ -60,6 +60,7 @@ _STAGES = {
 _SYMPTOMS = tuple(
     f"data/symptoms/{name}.toml"
     for name in (
+        "runs",
         "completions",
         "accelerators",
         "clusters",

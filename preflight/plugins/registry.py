@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import importlib.util
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import Distribution, EntryPoint, entry_points
@@ -176,6 +177,35 @@ def rules() -> tuple[Rule, ...]:
 def checks(stages: Stages = None) -> tuple[Check, ...]:
     """All checks that a run of these stages needs, by id."""
     return tuple(sorted(load(CHECKS, stages).items, key=lambda item: item.meta.id))
+
+
+def stating(ids: Collection[str]) -> tuple[Rule | Check, ...]:
+    """The rules and checks with these ids. Modules whose text contains none of them are not imported, which is most."""
+    found: list[Rule | Check] = [item for file in _plugin_files for item in file.items if item.meta.id in ids]
+    for group in (RULES, CHECKS):
+        for _, pack in _usable_packs(group):
+            for entry in pack.items:
+                if isinstance(entry, str) and not _mentions(entry.partition(":")[0], ids):
+                    continue
+                with suppress(Exception, SystemExit):
+                    found.extend(item for item in _resolve_all(group, entry) if item.meta.id in ids)
+    return tuple(sorted(found, key=lambda item: item.meta.id))
+
+
+@functools.cache
+def _text_of(module: str) -> str:
+    """The source of a module; empty if it has none."""
+    spec = importlib.util.find_spec(module)
+    origin = spec.origin if spec is not None else None
+    return Path(origin).read_text("utf-8", "replace") if origin is not None and origin.endswith(".py") else ""
+
+
+def _mentions(module: str, ids: Collection[str]) -> bool:
+    """Whether a module may define a rule or check with one of these ids."""
+    with suppress(ImportError, OSError, ValueError):
+        text = _text_of(module)
+        return not text or any(f'"{name}"' in text for name in ids)
+    return True
 
 
 def sources() -> tuple[Any, ...]:

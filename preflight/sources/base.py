@@ -25,6 +25,9 @@ from preflight.model.job import (
     Value,
 )
 
+#: The role of a file with all settings of a run, which is looked up but read only by a source that knows its form.
+SETTINGS = "settings"
+
 
 class SourceError(Exception):
     """A source cannot handle its input; the engine turns this into a note with the file's name."""

@@ -31,6 +31,10 @@ _OTHER_WORK = re.compile(
 _CUDA_WORDS = re.compile(r"\bcuda\b|\bnccl\b|--gpus?[= ]|--num[_-]gpus|--fp16|--bf16|--nproc[_-]per[_-]node")
 _SHELLS = re.compile(r"(?:/\S*/)?(?:ba|z|da|k)?sh(?:\s+-[il]+)?$")
 _SMALL_SHM_MIB = 256
+#: Backends that exchange data over sockets, or in a way of their own.
+_WITHOUT_NCCL = {"gloo", "mpi"}
+#: `torch:2.4-cpu`, `pytorch-cpu:latest`
+_CPU_IMAGE = lazy_pattern(r"(?:^|[/:._-])cpu(?:$|[/:._-])")
 #: Loader workers on a line that is not a launch: their batches use /dev/shm too.
 _WORKERS = re.compile(r"--(?:num[-_]|data[-_]?loader[-_])?(?:data[-_])?workers[ =](\d{1,9})\b")
 
@@ -206,7 +210,8 @@ def _too_small(sizes: tuple[Claim, ...]) -> bool:
 def _sharing_processes(job: Job, scope: Scope, launch: Launch | None) -> tuple[Claim, str] | None:
     """The claim that several processes share the container's memory, and their description; None without one."""
     if launch is not None:
-        return _ranks(_several_ranks(job, launch)) or _workers(job, scope)
+        shares = not _is_without_nccl(job, scope, launch)
+        return (_ranks(_several_ranks(job, launch)) if shares else None) or _workers(job, scope)
     command = _text(job.setting("container_command", scope)).strip()
     if _TRAINING.search(command) and (found := _workers(job, scope)) is not None:
         return found
@@ -220,6 +225,15 @@ def _sharing_processes(job: Job, scope: Scope, launch: Launch | None) -> tuple[C
             if typed is not None:
                 return typed
     return None
+
+
+def _is_without_nccl(job: Job, scope: Scope, launch: Launch) -> bool:
+    """Whether ranks meet over something else than NCCL's shared memory: no GPUs, and another backend or a CPU image."""
+    if job.setting("container_gpus", scope):
+        return False
+    backends = {text for claim in job.about("backend", launch.scope) for text in texts(claim.value)}
+    image = _text(job.setting("container_run", scope))
+    return bool(backends and backends <= _WITHOUT_NCCL) or _CPU_IMAGE.search(image) is not None
 
 
 def _ranks(claim: Claim | None) -> tuple[Claim, str] | None:

@@ -12,11 +12,15 @@ SCHEMA_VERSION = 3
 
 
 class Kind(enum.Enum):
-    """Whether a line names what went wrong, only shows that something did, or reports that the run completed."""
+    """Whether a line names what went wrong, only shows that something did, or reports that the run completed.
+
+    `foreign`: a line of another system than a training run, which looks like a fault of one.
+    """
 
     CAUSE = "cause"
     CONSEQUENCE = "consequence"
     COMPLETION = "completion"
+    FOREIGN = "foreign"
 
 
 class Certainty(enum.Enum):
@@ -39,7 +43,8 @@ class Answer(enum.Enum):
     """The result of a diagnosis.
 
     `suspected`: only the usual reason, or how a process ended. `unknown`: the run failed, and no line says why.
-    `no-end`: no line says that the run failed, and none that it completed. `unreadable`: empty, binary or truncated.
+    `no-end`: no line says that the run failed, and none that it completed. `no-run`: nothing shows that the logs are of
+    a training run. `unreadable`: empty, binary or truncated.
     """
 
     COMPLETED = "completed"
@@ -47,6 +52,7 @@ class Answer(enum.Enum):
     SUSPECTED = "suspected"
     UNKNOWN = "unknown"
     NO_END = "no-end"
+    NO_RUN = "no-run"
     UNREADABLE = "unreadable"
 
 
@@ -56,6 +62,7 @@ class Symptom:
 
     Args:
         passes: whether the line also occurs in successful runs (a retry), so that it counts only if few lines follow.
+        everyday: whether programs that train nothing write the line, too, so that it does not show a training run.
         explains: symptoms that are not causes if this one occurred.
         found_by: ids of the rules and checks that find it before the job starts; `beyond` says why there are none.
     """
@@ -72,6 +79,7 @@ class Symptom:
     beyond: str = ""
     explains: tuple[str, ...] = ()
     passes: bool = False
+    everyday: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,13 +183,14 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """A consequence of another failure; `line` is its first occurrence."""
+    """A consequence of another failure; `line` is its first occurrence. `is_foreign`: of another system than a run."""
 
     symptom: str
     meaning: str
     members: tuple[LogProcess, ...]
     line: Line
     count: int
+    is_foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True)

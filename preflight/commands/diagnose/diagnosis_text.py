@@ -34,7 +34,12 @@ def page(diagnosis: Diagnosis, style: Style) -> str:
         sheet.line()
     elif diagnosis.answer is not Answer.COMPLETED:
         _unknown(sheet, diagnosis)
-    if diagnosis.effects:
+    if diagnosis.answer is Answer.NO_RUN:
+        for effect in diagnosis.effects:
+            what = effect.meaning if effect.is_foreign else f"{effect.symptom}, if it were a training run"
+            sheet.wrapped(f"{count(effect.count, 'line')}: {what}", indent=2, hanging=4)
+            _line(sheet, effect.line)
+    elif diagnosis.effects:
         culprits = diagnosis.cause.members if diagnosis.cause is not None else ()
         _effects(sheet, diagnosis.effects, culprits)
     if diagnosis.survived:
@@ -80,6 +85,7 @@ _WITHOUT_CAUSE = {
     Answer.UNKNOWN: "the run failed, and no line of these logs says why",
     Answer.NO_END: "no line says that the run failed, and none that it completed: it may still run, have stopped "
     "without a word, or have more logs than these",
+    Answer.NO_RUN: "no sign of a training run: these logs name no launcher, no framework and no rank",
     Answer.UNREADABLE: "these logs are empty, binary or truncated, so nothing is known about the run",
 }
 
@@ -176,6 +182,7 @@ def _last(diagnosis: Diagnosis) -> Text:
         Answer.UNKNOWN: ("DON'T KNOW", "bold yellow"),
         Answer.NO_END: ("NO END SEEN", "bold yellow"),
         Answer.COMPLETED: ("COMPLETED", "bold green"),
+        Answer.NO_RUN: ("NO TRAINING RUN", "bold yellow"),
         Answer.UNREADABLE: ("UNREADABLE", "bold yellow"),
     }
     word, color = words[diagnosis.answer]

@@ -1,7 +1,7 @@
 """Reads dumps of torch's Flight Recorder: the last collectives of a rank, as JSON or as a pickle.
 
 The format is that of `torch._C._distributed_c10d._dump_fr_trace` and `_dump_fr_trace_json` (versions 2.1 to 2.10). A
-dump does not name its rank; the name of its file does.
+dump does not name its rank: the groups that it lists have one rank in common, or the name of its file ends with it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 from preflight.commands.diagnose import pickled
@@ -29,6 +29,7 @@ _MAX_SIZES = 64
 _MAX_NUMBERS = 16
 _MAX_RANKS = 100_000
 _NUMBER = re.compile(r"\d{1,7}")
+_PAIR = re.compile(r"(?P<own>\d{1,7})(?P<way>->|<-)(?P<peer>\d{1,7})$")
 _PICKLE = b"\x80"
 
 
@@ -40,6 +41,7 @@ class Call:
         sequence: its number in the group, from 1 on; the same for all ranks of the group.
         shapes: sizes of its input tensors, as text.
         is_finished: it ended on this rank.
+        pair: sender and receiver of a point-to-point call, numbered in the group; `sequence` then counts such calls.
         place: `path:line` of the user's program, or of the innermost frame; empty if the dump has no stacks.
     """
 
@@ -51,16 +53,32 @@ class Call:
     dtypes: str
     is_finished: bool
     place: str
+    pair: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far a rank came in a group: the last collective that it entered, and the last one that it finished."""
+
+    entered: int
+    finished: int
 
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """The dump of one rank: its calls in order, and the ranks of each group, if the dump lists them."""
+    """The dump of one rank: its calls in order, and the ranks of each group, if the dump lists them.
+
+    Args:
+        reached: how far it came in groups of whose collectives none may be left in the dump.
+        is_whole: the dump goes back to the first call, so that a group without calls was never used.
+    """
 
     rank: int
     path: str
     calls: tuple[Call, ...]
     groups: dict[str, tuple[int, ...]]
+    reached: dict[str, Reached] = field(default_factory=dict)
+    is_whole: bool = True
 
 
 def looks_like_dump(head: bytes) -> bool:
@@ -68,8 +86,11 @@ def looks_like_dump(head: bytes) -> bool:
     return head.startswith(_PICKLE) or head.lstrip().startswith(b"{")
 
 
-def read_dump(data: bytes, rank: int, path: str) -> Dump | None:
+def read_dump(data: bytes, rank: int | None, path: str) -> Dump | None:
     """Return the dump that a file holds, or None if it holds something else.
+
+    Args:
+        rank: the rank that the file is named for. The groups that the dump lists overrule it; without both it is -1.
 
     Raises:
         ValueError: it is damaged, or a pickle of something else than plain containers.
@@ -87,8 +108,71 @@ def read_dump(data: bytes, rank: int, path: str) -> Dump | None:
             raise ValueError(f"invalid JSON: {error}") from None
     if not isinstance(document, dict) or not isinstance(document.get("entries"), list | tuple):
         return None
-    calls = _relevant(list(_calls(document["entries"])))
-    return Dump(rank, path, calls, _groups(document.get("pg_config")))
+    entries = document["entries"]
+    groups = _groups(document.get("pg_config"))
+    reached = _reached(document.get("pg_status"), groups, entries)
+    return Dump(
+        rank=_rank(groups, rank),
+        path=path,
+        calls=_relevant(list(_calls(entries))),
+        groups=groups,
+        reached=reached,
+        is_whole=_is_whole(entries, reached),
+    )
+
+
+def _rank(groups: Mapping[str, tuple[int, ...]], named: int | None) -> int:
+    """Return the only rank that is in all groups that a dump lists, otherwise the one that its file is named for."""
+    listed = [set(ranks) for ranks in groups.values() if ranks]
+    common = set.intersection(*listed) if listed else set()
+    if len(common) == 1:
+        return common.pop()
+    return named if named is not None else -1
+
+
+def _reached(status: Any, groups: Mapping[str, tuple[int, ...]], entries: Any) -> dict[str, Reached]:
+    """Return how far the rank came in each group.
+
+    The status counts the groups in the order in which they were made, and their names are numbers in that order. With
+    point-to-point calls in a group, its numbers are those of these calls.
+    """
+    if not isinstance(status, dict):
+        return {}
+    known = [entry for entry in entries[-MAX_CALLS:] if isinstance(entry, dict)]
+    uneven = {_group_of(entry)[0] for entry in known if entry.get("is_p2p") is True}
+    names = {_text(entry.get("pg_id")): _group_of(entry)[0] for entry in known}
+    numbers = [key for key in status if isinstance(key, str) and key.isascii() and key.isdecimal()]
+    if len(numbers) == len(status) == len(groups) and all(name.isascii() and name.isdecimal() for name in groups):
+        pairs = dict(zip(sorted(numbers, key=int), sorted(groups, key=int), strict=True))
+        if all(pairs.get(number) == name for number, name in names.items()):
+            names = pairs
+    found: dict[str, Reached] = {}
+    for number, name in names.items():
+        counts = status.get(number)
+        entered, finished = (
+            (counts.get(f"last_{state}_collective") for state in ("enqueued", "completed"))
+            if isinstance(counts, dict)
+            else (None, None)
+        )
+        # -1: nothing yet.
+        if name not in uneven and isinstance(entered, int) and isinstance(finished, int):
+            found[name] = Reached(max(entered, 0), max(finished, 0))
+    return found
+
+
+def _is_whole(entries: Any, reached: Mapping[str, Reached]) -> bool:
+    first = entries[0] if entries else None
+    if isinstance(first, dict):
+        number = first.get("record_id")
+        return not _is_count(number) or number == 0
+    return not any(counts.entered for counts in reached.values())
+
+
+def _group_of(entry: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the name and the description of the group of a call."""
+    group = entry.get("process_group")
+    pair = [_text(part) for part in group[:2]] if isinstance(group, list | tuple) else []
+    return (pair[0] if pair else "", pair[1] if len(pair) > 1 else "")
 
 
 def _relevant(calls: list[Call]) -> tuple[Call, ...]:
@@ -97,7 +181,7 @@ def _relevant(calls: list[Call]) -> tuple[Call, ...]:
     kept: list[Call] = []
     for call in reversed(calls):
         finished[call.group] += call.is_finished
-        if not call.is_finished or finished[call.group] <= _KEPT_FINISHED:
+        if not call.is_finished or (finished[call.group] <= _KEPT_FINISHED and call.pair is None):
             kept.append(call)
     return tuple(reversed(kept))
 
@@ -105,24 +189,34 @@ def _relevant(calls: list[Call]) -> tuple[Call, ...]:
 def _calls(entries: Any) -> Iterator[Call]:
     # The oldest come first, and the newest explain a hang.
     for entry in entries[-MAX_CALLS:]:
-        if not isinstance(entry, dict) or entry.get("is_p2p") is True:
+        if not isinstance(entry, dict):
             continue
-        sequence = entry.get("collective_seq_id")
+        is_pair = entry.get("is_p2p") is True
+        sequence = entry.get("p2p_seq_id" if is_pair else "collective_seq_id")
         name = entry.get("profiling_name")
         if not _is_count(sequence) or not isinstance(name, str):
             continue
-        group = entry.get("process_group")
-        pair = [_text(part) for part in group[:2]] if isinstance(group, list | tuple) else []
+        pair = _PAIR.search(name[:_MAX_TEXT]) if is_pair else None
+        if is_pair and pair is None:
+            continue
+        group, description = _group_of(entry)
         yield Call(
-            group=pair[0] if pair else "",
-            description=pair[1] if len(pair) > 1 else "",
+            group=group,
+            description=description,
             sequence=sequence,
             operation=name[:_MAX_TEXT].rpartition(":")[2],
             shapes=_shapes(entry.get("input_sizes")),
             dtypes=_names(entry.get("input_dtypes")),
             is_finished=entry.get("retired") is True or entry.get("state") == "completed",
             place=_place(entry.get("frames")),
+            pair=_sender_and_receiver(pair) if pair is not None else None,
         )
+
+
+def _sender_and_receiver(pair: re.Match[str]) -> tuple[int, int]:
+    """Return the ranks of `send 0->3` and `recv 3<-0`, which is (0, 3) both times."""
+    own, peer = int(pair["own"]), int(pair["peer"])
+    return (own, peer) if pair["way"] == "->" else (peer, own)
 
 
 def _shapes(sizes: Any) -> str:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from preflight.commands.diagnose.flight_recorder import Call, Dump
 
-Kind = Literal["missing", "order", "other", "sizes"]
+Kind = Literal["missing", "stuck", "order", "other", "sizes"]
 
 #: Operations in which ranks may pass tensors of different sizes.
 _UNEVEN = ("all_to_all", "alltoall", "gather", "scatter", "send", "recv", "coalesced")
+#: Collectives of one group in which ranks wait, at most; a job has one or two.
+_MAX_NUMBERS = 1000
 #: Largest number of ranks that are described one by one.
 MAX_DESCRIBED = 16
 
@@ -22,8 +24,9 @@ class Hang:
     """Ranks that wait in a collective which cannot end.
 
     Args:
-        kind: `missing`: some ranks did not come to it. `order`: ranks call the same collectives in another order.
-            `other`: a rank is in another collective. `sizes`: the tensors differ.
+        kind: `missing`: some ranks did not come to it. `stuck`: some do not finish what others finished.
+            `order`: ranks call the same collectives in another order. `other`: a rank is in another collective.
+            `sizes`: the tensors differ.
         ranks: those that differ from the others.
         waiting: those that entered it.
         text: the difference in words.
@@ -42,29 +45,78 @@ class Hang:
 
 
 def find_hang(dumps: Sequence[Dump]) -> Hang | None:
-    """Return the first collective that not all ranks of its group can finish, or None."""
+    """Return the collective in which ranks call different things, otherwise the ranks that all others wait for."""
     by_rank = {dump.rank: dump for dump in dumps}
-    by_group: dict[str, dict[int, dict[int, Call]]] = {}
-    for dump in dumps:
-        for call in dump.calls:
-            # Of several calls with one number, the first counts.
-            by_group.setdefault(call.group, {}).setdefault(dump.rank, {}).setdefault(call.sequence, call)
-    found = [hang for group in sorted(by_group) if (hang := _in_group(group, by_group[group], by_rank)) is not None]
+    groups = _positions(by_rank)
     # Ranks that differ matter more than ranks that are missing: these may wait in the other group.
-    found.sort(key=lambda hang: ("order", "other", "sizes", "missing").index(hang.kind))
-    return found[0] if found else None
+    found = [hang for name in sorted(groups) if (hang := _first_difference(groups[name], by_rank)) is not None]
+    found.sort(key=lambda hang: ("order", "other", "sizes").index(hang.kind))
+    return found[0] if found else _awaited(groups, by_rank)
 
 
-def _in_group(group: str, calls: Mapping[int, Mapping[int, Call]], dumps: Mapping[int, Dump]) -> Hang | None:
-    members = _members(group, calls, dumps)
-    last = {rank: max(calls.get(rank, {}), default=0) for rank in members}
-    unfinished = {call.sequence for found in calls.values() for call in found.values() if not call.is_finished}
-    for number in sorted(unfinished):
-        here = {rank: calls[rank][number] for rank in members if number in calls.get(rank, {})}
-        hang = _different(number, here, calls, dumps) or _missing(number, here, last, dumps)
-        if hang is not None:
-            return hang
-    return None
+def ranks_without_dump(dumps: Sequence[Dump]) -> tuple[int, ...]:
+    """Return the ranks that the dumps list in their groups, and that left none."""
+    listed = {rank for dump in dumps for ranks in dump.groups.values() for rank in ranks}
+    return tuple(sorted(listed - {dump.rank for dump in dumps}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Positions:
+    """How far each rank of a group came.
+
+    Args:
+        calls: of each rank, the collectives by number.
+        waits: the first collective that a rank has entered and not finished.
+        reached: the first collective that a rank has not finished, or half a step after the last one that it entered;
+            ranks without a dump, and those that may have called more than their dump shows, are left out.
+        lost: ranks of the group that left no dump.
+    """
+
+    calls: Mapping[int, Mapping[int, Call]]
+    waits: Mapping[int, int]
+    reached: Mapping[int, float]
+    lost: tuple[int, ...]
+
+    def awaited(self, number: int) -> tuple[int, ...]:
+        """Return the ranks that hold up a collective. One whose dump was lost or not copied may be anywhere: one that
+        left a dump comes first.
+        """
+        return tuple(rank for rank, reached in self.reached.items() if reached < number) or self.lost
+
+
+def _positions(dumps: Mapping[int, Dump]) -> dict[str, _Positions]:
+    """Return how far each rank came in each group in which a rank waits."""
+    calls: dict[str, dict[int, dict[int, Call]]] = {}
+    in_pairs: set[str] = set()
+    for rank, dump in dumps.items():
+        for call in dump.calls:
+            if call.pair is not None:
+                in_pairs.add(call.group)
+            else:
+                # Of several calls with one number, the first counts.
+                calls.setdefault(call.group, {}).setdefault(rank, {}).setdefault(call.sequence, call)
+    found: dict[str, _Positions] = {}
+    for group, by_rank in calls.items():
+        waits = {
+            rank: min(call.sequence for call in own.values() if not call.is_finished)
+            for rank, own in by_rank.items()
+            if not all(call.is_finished for call in own.values())
+        }
+        if not waits:
+            continue
+        members = _members(group, by_rank, dumps)
+        reached: dict[int, float] = {}
+        for rank in members:
+            counts = dumps[rank].reached.get(group) if rank in dumps and group not in in_pairs else None
+            if rank in by_rank:
+                reached[rank] = waits.get(rank, max(by_rank[rank]) + 0.5)
+            elif counts is not None:
+                reached[rank] = counts.finished + 1 if counts.finished < counts.entered else counts.entered + 0.5
+            elif rank in dumps and dumps[rank].is_whole:
+                reached[rank] = 0.5
+        lost = tuple(rank for rank in members if rank not in dumps)
+        found[group] = _Positions(by_rank, waits, reached, lost)
+    return found
 
 
 def _members(group: str, calls: Mapping[int, object], dumps: Mapping[int, Dump]) -> tuple[int, ...]:
@@ -74,7 +126,137 @@ def _members(group: str, calls: Mapping[int, object], dumps: Mapping[int, Dump])
         listed = dump.groups.get(group) or (dump.groups.get("") if group == "0" else None)
         if listed:
             return tuple(sorted(set(listed)))
-    return tuple(sorted(calls))
+    # Every rank is in the default group, so that a gap between most of the numbers is a rank without a dump.
+    has_gaps = group == "0" and max(dumps) < 2 * len(dumps)
+    return tuple(range(max(dumps) + 1)) if has_gaps else tuple(sorted(calls))
+
+
+def _first_difference(group: _Positions, dumps: Mapping[int, Dump]) -> Hang | None:
+    """Return the first unfinished collective of a group that the ranks call in different ways."""
+    unfinished = {call.sequence for own in group.calls.values() for call in own.values() if not call.is_finished}
+    for number in sorted(unfinished):
+        here = {rank: own[number] for rank, own in sorted(group.calls.items()) if number in own}
+        if (hang := _different(number, here, group.calls, dumps)) is not None:
+            return hang
+    return None
+
+
+def _awaited(groups: Mapping[str, _Positions], dumps: Mapping[int, Dump]) -> Hang | None:
+    """Return the ranks that others wait for and that wait for nobody; otherwise those that wait for each other."""
+    # Of several calls a rank may have put the later ones into a queue behind the first.
+    for first in (_any_call, _first_call):
+        edges = _edges(groups, dumps, first)
+        awaited = {rank for ranks in edges.values() for rank in ranks}
+        if odd := sorted(rank for rank in awaited if not edges.get(rank)):
+            return _explained(odd, groups, dumps, text="")
+    edges = _edges(groups, dumps, _any_call)
+    awaited = {rank for ranks in edges.values() for rank in ranks}
+    while (inner := {rank for own in awaited for rank in edges[own] if rank in awaited}) != awaited:
+        awaited = inner
+    each_other = f"{format_ranks(awaited)} wait for each other, and the dumps do not tell which one went wrong: "
+    return _explained(sorted(awaited), groups, dumps, text=each_other) if awaited else None
+
+
+def _any_call(_: Dump, __: Call) -> bool:
+    return True
+
+
+def _first_call(dump: Dump, call: Call) -> bool:
+    return next(other for other in dump.calls if not other.is_finished) is call
+
+
+def _edges(
+    groups: Mapping[str, _Positions], dumps: Mapping[int, Dump], counts: Callable[[Dump, Call], bool]
+) -> dict[int, set[int]]:
+    """Return the ranks that each rank waits for in the calls that count."""
+    edges: dict[int, set[int]] = {}
+    for group in groups.values():
+        held_up = {number: group.awaited(number) for number in sorted(set(group.waits.values()))[:_MAX_NUMBERS]}
+        for rank, number in group.waits.items():
+            if number in held_up and counts(dumps[rank], group.calls[rank][number]):
+                edges.setdefault(rank, set()).update(held_up[number])
+    for rank, peer, call in _unanswered(dumps):
+        # A sender may be through although the receiver is not, so that the numbers of collectives count more.
+        if rank not in edges.get(peer, ()) and counts(dumps[rank], call):
+            edges.setdefault(rank, set()).add(peer)
+    return edges
+
+
+def _unanswered(dumps: Mapping[int, Dump]) -> Iterator[tuple[int, int, Call]]:
+    """Return each rank with more unfinished point-to-point calls to a peer than the peer has, and the first one."""
+    found: dict[tuple[str, int, int], dict[int, list[Call]]] = {}
+    members: dict[str, tuple[int, ...]] = {}
+    for rank, dump in dumps.items():
+        for call in dump.calls:
+            if call.pair is None or call.is_finished:
+                continue
+            if call.group not in members:
+                members[call.group] = _members(call.group, dumps, dumps)
+            if max(call.pair) < len(members[call.group]):
+                sender, receiver = (members[call.group][at] for at in call.pair)
+                found.setdefault((call.group, sender, receiver), {}).setdefault(rank, []).append(call)
+    for (_, sender, receiver), calls in sorted(found.items(), key=lambda item: item[0]):
+        for rank, peer in ((sender, receiver), (receiver, sender)):
+            if len(calls.get(rank, ())) > len(calls.get(peer, ())):
+                yield rank, peer, calls[rank][0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Delay:
+    """Why others wait for a rank: a collective that it alone does not finish, or one that it did not come to."""
+
+    group: str
+    number: int
+    is_entered: bool
+
+    def text(self, ranks: Sequence[int], group: _Positions, dumps: Mapping[int, Dump]) -> str:
+        here = self.here(group)
+        what = f"collective {self.number} of {_group(here)}, {next(iter(here.values())).operation}"
+        if self.is_entered:
+            return f"{format_ranks(ranks)} did not finish {what}, which others of the group finished"
+        if not any(rank in dumps for rank in ranks):
+            return f"{format_ranks(ranks)} left no dump, and may be the cause that the others wait in {what}"
+        waits = f"{format_ranks(here)} {'waits' if len(here) == 1 else 'wait'}"
+        return f"{format_ranks(ranks)} did not come to {what}, in which {waits}"
+
+    def here(self, group: _Positions) -> dict[int, Call]:
+        return {rank: own[self.number] for rank, own in sorted(group.calls.items()) if self.number in own}
+
+
+def _delays(rank: int, groups: Mapping[str, _Positions]) -> Iterator[tuple[int, _Delay]]:
+    """Return in which collectives a rank holds up others, and how many."""
+    for name, group in sorted(groups.items()):
+        reached = group.reached.get(rank, 0)
+        late = [number for number in group.waits.values() if rank in group.awaited(number)]
+        if late and rank in group.waits and group.waits[rank] == reached:
+            yield len(late), _Delay(name, group.waits[rank], is_entered=True)
+        elif late:
+            yield len(late), _Delay(name, min(late), is_entered=False)
+
+
+def _explained(odd: Sequence[int], groups: Mapping[str, _Positions], dumps: Mapping[int, Dump], *, text: str) -> Hang:
+    """Say which collective each of these ranks did not come to, or did not finish."""
+    by_delay: dict[_Delay, list[int]] = {}
+    here: dict[int, Call] = {}
+    for rank in odd:
+        found = list(_delays(rank, groups))
+        if found:
+            by_delay.setdefault(max(found, key=lambda item: (item[1].is_entered, item[0]))[1], []).append(rank)
+    parts = [delay.text(ranks, groups[delay.group], dumps) for delay, ranks in by_delay.items()]
+    for delay in by_delay:
+        here |= {rank: call for rank, call in delay.here(groups[delay.group]).items() if rank not in odd}
+    told = {rank for ranks in by_delay.values() for rank in ranks}
+    for rank, peer, call in _unanswered(dumps):
+        if peer in odd and peer not in told:
+            told.add(peer)
+            here.setdefault(rank, call)
+            parts.append(f"rank {peer} did not come to the {call.operation} that rank {rank} waits in")
+    now = _elsewhere(odd, dumps)
+    entered = {rank for delay, ranks in by_delay.items() if delay.is_entered for rank in ranks}
+    waiting = {rank for rank, call in now.items() if not call.is_finished} - entered
+    # A missing rank that waits in another group waits for ranks that wait for it.
+    kind: Kind = "other" if waiting else "stuck" if entered == set(odd) else "missing"
+    return _hang(kind, odd, here, text + "; ".join(parts), here | now, dumps)
 
 
 def _different(
@@ -127,31 +309,18 @@ def _is_swapped(
     return own_next.operation == common and (not other_next or here[rank].operation in other_next)
 
 
-def _missing(number: int, here: Mapping[int, Call], last: Mapping[int, int], dumps: Mapping[int, Dump]) -> Hang | None:
-    absent = sorted(rank for rank, latest in last.items() if latest < number)
-    if not absent or not here:
-        return None
-    # A rank whose dump was lost or not copied may be anywhere: one that left a dump comes first.
-    shown = [rank for rank in absent if rank in dumps]
-    absent = shown or absent
-    operation = next(iter(here.values())).operation
-    did = "did not come to" if shown else "left no dump, and may be the cause that the others wait in"
-    waiting = "" if not shown else f", in which {format_ranks(here)} {'waits' if len(here) == 1 else 'wait'}"
-    text = f"{format_ranks(absent)} {did} collective {number} of {_group(here)}, {operation}{waiting}"
-    now = _elsewhere(absent, dumps) | dict(here)
-    # A missing rank that waits in another group waits for ranks that wait for it.
-    kind: Kind = "other" if any(rank in now and not now[rank].is_finished for rank in absent) else "missing"
-    return _hang(kind, absent, here, text, now, dumps)
-
-
 def _latest(here: Mapping[int, Call], dumps: Mapping[int, Dump]) -> dict[int, Call]:
     """Return the call that each rank is in: a later one if it finished this one."""
     return {rank: dumps[rank].calls[-1] if call.is_finished else call for rank, call in here.items()}
 
 
 def _elsewhere(ranks: Sequence[int], dumps: Mapping[int, Dump]) -> dict[int, Call]:
-    """Return the last call of each rank that has a dump."""
-    return {rank: dumps[rank].calls[-1] for rank in ranks if rank in dumps and dumps[rank].calls}
+    """Return the first unfinished call of each rank that has a dump, or its last one."""
+    return {
+        rank: next((call for call in dumps[rank].calls if not call.is_finished), dumps[rank].calls[-1])
+        for rank in ranks
+        if rank in dumps and dumps[rank].calls
+    }
 
 
 def _hang(

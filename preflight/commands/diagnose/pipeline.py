@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
@@ -22,6 +22,7 @@ from preflight.commands.diagnose.diagnosis import (
     Diagnosis,
     Effect,
     Event,
+    Kind,
     Line,
     Log,
     LogProcess,
@@ -50,6 +51,7 @@ _EXIT = {
     Answer.CAUSE: 1,
     Answer.UNKNOWN: 3,
     Answer.NO_END: 3,
+    Answer.NO_RUN: 4,
     Answer.UNREADABLE: 4,
     Answer.SUSPECTED: 6,
 }
@@ -60,7 +62,7 @@ _MAX_CAUSES = 5
 def diagnose(
     paths: Sequence[str | Path],
     table: Table,
-    pointers: Callable[[], Mapping[str, Pointer]],
+    pointers: Callable[[Collection[str]], Mapping[str, Pointer]],
     *,
     version: str,
     given: IO[bytes] | None = None,
@@ -69,7 +71,7 @@ def diagnose(
     """Diagnose the logs in `paths`; `given` is the stream for `-`.
 
     Args:
-        pointers: returns all rules and checks by id; called only if needed. Unknown ids of a symptom are left out.
+        pointers: returns the rules and checks with some ids; called only if needed. Unknown ids are left out.
 
     Raises:
         UsageError: a path does not exist.
@@ -100,22 +102,25 @@ def diagnose(
         remaining -= read_problem.size_bytes
         scans.append(scanned)
         logs.append(read_problem)
-    return _answer(scans, logs, pointers, version, _hang_event(side_files, table), side_files.reported)
+    return _answer(scans, logs, pointers, version, _hang_events(side_files, table), side_files)
 
 
-def _hang_event(side_files: SideFiles, table: Table) -> Event | None:
-    """Return the difference between the ranks that dumps and stacks show, as an event."""
+def _hang_events(side_files: SideFiles, table: Table) -> tuple[Event, ...]:
+    """Return the difference between the ranks that dumps and stacks show, as an event of each rank that differs."""
     hang = side_files.hang()
     match = table.match(f"@hang {hang.kind}") if hang is not None else None
     if hang is None or match is None:
-        return None
-    return Event(
-        symptom=match[0],
-        member=LogProcess(rank=hang.ranks[0]),
-        line=Line(hang.path, 1, scrub(hang.text)),
-        frame=scrub(hang.place),
-        evidence=tuple(scrub(text) for text in hang.places),
-        is_hang=True,
+        return ()
+    return tuple(
+        Event(
+            symptom=match[0],
+            member=LogProcess(rank=rank),
+            line=Line(hang.path, 1, scrub(hang.text)),
+            frame=scrub(hang.place),
+            evidence=tuple(scrub(text) for text in hang.places),
+            is_hang=True,
+        )
+        for rank in hang.ranks
     )
 
 
@@ -142,29 +147,32 @@ def _read(
 def _answer(
     scans: Sequence[ScanResult],
     logs: Sequence[Log],
-    pointers: Callable[[], Mapping[str, Pointer]],
+    pointers: Callable[[Collection[str]], Mapping[str, Pointer]],
     version: str,
-    hang: Event | None,
-    reported: Mapping[str, Reported],
+    hang: Sequence[Event],
+    side_files: SideFiles,
 ) -> Diagnosis:
     names = Names(scans)
     events = [[replace(event, member=names.known(event.member)) for event in scanned.events] for scanned in scans]
+    is_run = bool(hang or side_files.dumps or side_files.stacks) or _is_of_a_run(scans)
+    foreign = [event for found in events for event in found if not is_run or event.symptom.kind is Kind.FOREIGN]
+    events = [[event for event in found if is_run and event.symptom.kind is not Kind.FOREIGN] for found in events]
     survival = judge_survival(scans, events)
     lasting = survival.lasting
-    if hang is not None:
-        lasting = (*lasting, replace(hang, member=names.known(hang.member)))
+    lasting = (*lasting, *(replace(event, member=names.known(event.member)) for event in hang))
     blamed = attribute(lasting)
     last_words = last_lines(scans, names)
-    known = pointers() if blamed.causes else {}
-    causes = tuple(_cause(group, known, reported) for group in blamed.causes)
-    if hang is not None:
-        causes = tuple(_with_hang(cause, hang) for cause in causes)
+    wanted = {name for group in blamed.causes for name in group.chosen.symptom.found_by}
+    known = pointers(wanted) if wanted else {}
+    causes = tuple(_with_hang(_cause(group, known, side_files.reported), hang) for group in blamed.causes)
     counts: Counter[str] = Counter()
     for scanned in scans:
         for (symptom, _), number in scanned.counts.items():
             counts[symptom] += number
     effects = _effects(blamed.consequences, counts)
     answer = _decide(blamed.causes, effects, survival, logs)
+    if answer is Answer.NO_END and not is_run:
+        answer, effects = Answer.NO_RUN, _effects(foreign, counts)
     return Diagnosis(
         version=version,
         answer=answer,
@@ -173,11 +181,28 @@ def _answer(
         others=causes[1:_MAX_CAUSES],
         suspect=suspect(blamed.consequences, last_words) if answer is Answer.UNKNOWN else None,
         effects=effects,
-        last_words=_last_errors(scans) if not causes and answer is not Answer.COMPLETED else (),
+        last_words=_last_errors(scans) if not causes and answer not in (Answer.COMPLETED, Answer.NO_RUN) else (),
         logs=tuple(logs),
-        notes=_notes(scans, logs, blamed.causes),
+        notes=(*_notes(scans, logs, blamed.causes), *side_files.notes()),
         survived=_effects(survival.survived, counts),
         completion=survival.completion if answer is Answer.COMPLETED else None,
+    )
+
+
+def _is_of_a_run(scans: Sequence[ScanResult]) -> bool:
+    """Return whether anything shows that the logs are of a training run: their text, their names, or a symptom that
+    only such a run has.
+    """
+    return any(
+        scanned.is_of_a_run
+        or scanned.completion is not None
+        or scanned.member.rank is not None
+        or scanned.member.local_rank is not None
+        or any(
+            event.member.rank is not None or not (event.symptom.everyday or event.symptom.kind is Kind.FOREIGN)
+            for event in scanned.events
+        )
+        for scanned in scans
     )
 
 
@@ -222,11 +247,12 @@ def _cause(group: Group, pointers: Mapping[str, Pointer], reported: Mapping[str,
     )
 
 
-def _with_hang(cause: Cause, hang: Event) -> Cause:
+def _with_hang(cause: Cause, hang: Sequence[Event]) -> Cause:
     """Return the cause with what the others do meanwhile, if it is the reason why a rank is missing."""
-    if cause.is_hang or hang.member.rank not in {member.rank for member in cause.members}:
+    ranks = {member.rank for member in cause.members}
+    if cause.is_hang or not any(event.member.rank in ranks for event in hang):
         return cause
-    return replace(cause, evidence=(*cause.evidence, hang.line.text, *hang.evidence))
+    return replace(cause, evidence=(*cause.evidence, hang[0].line.text, *hang[0].evidence))
 
 
 def _effects(consequences: Iterable[Event], counts: Mapping[str, int]) -> tuple[Effect, ...]:
@@ -241,6 +267,7 @@ def _effects(consequences: Iterable[Event], counts: Mapping[str, int]) -> tuple[
             tuple(sorted({event.member for event in events if event.member}, key=member_order)),
             events[0].line,
             counts[name],
+            is_foreign=events[0].symptom.kind is Kind.FOREIGN,
         )
         for name, events in groups.items()
     )

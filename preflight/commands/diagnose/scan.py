@@ -67,6 +67,7 @@ class ScanResult:
     `progress` is the third-to-last line that counts steps, so an error before it was followed by three of them;
     `last_progress` is the number of the last one.
     `completion` is the last line that reports a completed run.
+    `is_of_a_run`: its text shows that it is of a training run.
     """
 
     member: LogProcess
@@ -84,6 +85,7 @@ class ScanResult:
     last_progress: int = 0
     completion: Line | None = None
     is_binary: bool = False
+    is_of_a_run: bool = False
 
 
 class Scanner:
@@ -150,6 +152,7 @@ class Scanner:
         if not self.found.lines:
             self._remember_secrets(chunk, 0, _HEAD_BYTES)
             self.found.is_binary = looks_binary(chunk)
+        self.found.is_of_a_run = self.found.is_of_a_run or self._table.is_of_a_run(chunk)
         base, number, at = self.found.lines, 0, 0
         for start, end in self._spans(chunk):
             number += chunk.count(b"\n", at, start)

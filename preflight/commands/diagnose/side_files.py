@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from preflight._util import regular_file
+from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.redaction import scrub
 from preflight._util.sanitize import clean
 from preflight.commands.diagnose import flight_recorder, hangs, stacks
@@ -28,6 +29,7 @@ _MAX_FILES = 20_000
 #: Number of calls kept of all dumps together; a thousand ranks that wait in a hundred collectives each have fewer.
 _MAX_CALLS = 1_000_000
 _MAX_TEXT = 400
+_LAST_NUMBER = lazy_pattern(r"(?P<rank>\d{1,6})(?:\.[a-z]{1,8})?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +85,17 @@ class SideFiles:
                 0,
                 f"is larger than {regular_file.size_of(flight_recorder.MAX_BYTES)}, the limit for a dump",
             )
-        rank = member_of_file(log.name).rank
         try:
-            dump = flight_recorder.read_dump(data, rank if rank is not None else -1, log.name)
+            dump = flight_recorder.read_dump(data, _rank_of(log.name), log.name)
         except ValueError as error:
             # A log may begin with a brace, but not with the first byte of a pickle.
             return is_pickle, len(data), f"is a dump that cannot be read: {error}" if is_pickle else ""
         if dump is None:
             return is_pickle, len(data), "is a pickle, but no dump of the Flight Recorder" if is_pickle else ""
-        if rank is None:
+        if dump.rank < 0:
             return True, len(data), "is a dump without a rank; name it like nccl_trace_rank_3"
         # A rank may have a pickle, with stacks, and the same as JSON, without.
-        known = next((at for at, other in enumerate(self.dumps) if other.rank == rank), None)
+        known = next((at for at, other in enumerate(self.dumps) if other.rank == dump.rank), None)
         self._calls += len(dump.calls)
         if self._calls > _MAX_CALLS:
             return True, len(data), "was not read: the dumps before it have too many collectives"
@@ -130,10 +131,23 @@ class SideFiles:
         """Return the explanation of a hang: from dumps of collectives, otherwise from stacks."""
         return hangs.find_hang(self.dumps) or stacks.find_hang(self.stacks)
 
+    def notes(self) -> tuple[str, ...]:
+        """Return which ranks left no dump although the dumps of the others list them."""
+        missing = hangs.ranks_without_dump(self.dumps)
+        return (f"{hangs.format_ranks(missing)} left no dump",) if missing else ()
+
 
 def reported_before(reported: Iterable[Reported]) -> tuple[str, ...]:
     """Return what preflight reported, as text."""
     return tuple(f"preflight reported {item.id} beforehand: {item.text} ({item.path})" for item in reported)
+
+
+def _rank_of(name: str) -> int | None:
+    """Return the rank that a dump is named for: `nccl_trace_rank_3`, `_dump_3`, `trace.3.json`."""
+    rank = member_of_file(name).rank
+    if rank is None and (number := _LAST_NUMBER.search(name)) is not None:
+        rank = int(number["rank"])
+    return rank
 
 
 def _looks_like_events(head: bytes) -> bool:

@@ -28,14 +28,14 @@ _MAX_BYTES = 1 << 20
 SCHEMA = 1
 _ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _KEYS = {"id", "kind", "certainty", "subject", "systems", "needles", "pattern", "meaning", "remedy"} | {
-    "found_by", "beyond", "explains", "passes", "sources", "lines",
+    "found_by", "beyond", "explains", "passes", "everyday", "sources", "lines",
 }  # fmt: skip
 #: Named groups allowed in a pattern; each becomes part of the event. A name may be numbered: `rank_2`.
 GROUPS = {"rank", "local_rank", "host", "index", "peer", "peers", "sequence", "operation", "enqueued"}
 #: Number of line shapes whose possible rows are remembered.
 _MAX_SHAPES = 20_000
 _Word = TypeVar("_Word", bound=enum.Enum)
-_TOP = {"schema", "date", "symptom", "codes", "boilerplate"}
+_TOP = {"schema", "date", "symptom", "codes", "boilerplate", "evidence"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,23 @@ class Boilerplate:
 
 
 @dataclass(frozen=True, slots=True)
+class Evidence:
+    """Text that shows that a log is of a training run: a needle occurs (lower case), and the pattern matches."""
+
+    name: str
+    needles: tuple[str, ...]
+    pattern: re.Pattern[str]
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """All rows in the order in which they are tried."""
 
     rows: tuple[Row, ...]
     codes: tuple[Codes, ...] = ()
     boilerplate: tuple[Boilerplate, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
     _likely: dict[bytes, tuple[Row, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     def match(self, line: str) -> tuple[Symptom, Mapping[str, str]] | None:
@@ -96,6 +107,17 @@ class Table:
                         return row.symptom, caught
                     break
         return None
+
+    def is_of_a_run(self, text: bytes) -> bool:
+        """Return whether a part of a log shows that it is of a training run."""
+        lower = text.lower()
+        decoded = ""
+        for row in self.evidence:
+            if any(needle.encode() in lower for needle in row.needles):
+                decoded = decoded or text.decode("utf-8", "replace")
+                if row.pattern.search(decoded) is not None:
+                    return True
+        return False
 
     def meaning_of_codes(self, line: str) -> str:
         """Return what the numbers in a line mean, or ''."""
@@ -127,12 +149,14 @@ def known(own: Sequence[Path] = ()) -> Table:
     rows: list[Row] = []
     codes: list[Codes] = []
     boilerplate: list[Boilerplate] = []
+    evidence: list[Evidence] = []
 
     def add(text: str, name: str) -> None:
         table = parse_table(text, name)
         rows.extend(table.rows)
         codes.extend(table.codes)
         boilerplate.extend(table.boilerplate)
+        evidence.extend(table.evidence)
 
     for path in own:
         try:
@@ -149,7 +173,7 @@ def known(own: Sequence[Path] = ()) -> Table:
     for name in sorted(twice):
         if sum(row.symptom.id == name for row in rows) > 1:
             raise UsageError(f"two tables define the symptom {name!r}; ids must be unique")
-    return Table(tuple(rows), tuple(codes), tuple(boilerplate))
+    return Table(tuple(rows), tuple(codes), tuple(boilerplate), tuple(evidence))
 
 
 def parse(text: str, name: str) -> tuple[Row, ...]:
@@ -177,11 +201,14 @@ def parse_table(text: str, name: str) -> Table:
         raise ValueError(f"{name}: expected `schema = {SCHEMA}`")
     if unknown := sorted(set(document) - _TOP):
         raise ValueError(f"{name} has unknown keys: {', '.join(unknown)}; expected {', '.join(sorted(_TOP))}")
-    rows, codes, boilerplate = (_tables(document, key, name) for key in ("symptom", "codes", "boilerplate"))
+    rows, codes, boilerplate, evidence = (
+        _tables(document, key, name) for key in ("symptom", "codes", "boilerplate", "evidence")
+    )
     return Table(
         tuple(_row(row, f"{name}: symptom {row.get('id', f'no. {at}')!r}") for at, row in enumerate(rows, 1)),
         tuple(_codes(row, f"{name}: codes no. {at}") for at, row in enumerate(codes, 1)),
         tuple(_boilerplate(row, f"{name}: boilerplate no. {at}") for at, row in enumerate(boilerplate, 1)),
+        tuple(_evidence(row, f"{name}: evidence no. {at}") for at, row in enumerate(evidence, 1)),
     )
 
 
@@ -206,6 +233,18 @@ def _boilerplate(row: dict[str, Any], where: str) -> Boilerplate:
     return Boilerplate(_text(row, "needle", where), _pattern(row, where))
 
 
+def _evidence(row: dict[str, Any], where: str) -> Evidence:
+    source = _text(row, "source", where)
+    return Evidence(_text(row, "name", where), _needles(row, where), _pattern(row, where), source)
+
+
+def _needles(row: dict[str, Any], where: str) -> tuple[str, ...]:
+    needles = _texts(row, "needles", where)
+    if not needles or any(needle != needle.lower() or len(needle) < 3 for needle in needles):
+        raise ValueError(f"{where}: expected needles in lower case, of at least three characters")
+    return needles
+
+
 def _pattern(row: dict[str, Any], where: str) -> re.Pattern[str]:
     try:
         return re.compile(_text(row, "pattern", where))
@@ -222,9 +261,7 @@ def _row(row: dict[str, Any], where: str) -> Row:
     pattern = _pattern(row, where)
     if strange := sorted(set(map(_plain, pattern.groupindex)) - GROUPS):
         raise ValueError(f"{where}: pattern has unknown groups: {', '.join(strange)}")
-    needles = _texts(row, "needles", where)
-    if not needles or any(needle != needle.lower() or len(needle) < 3 for needle in needles):
-        raise ValueError(f"{where}: expected needles in lower case, of at least three characters")
+    needles = _needles(row, where)
     symptom = Symptom(
         id=name,
         kind=_enum_value(row, "kind", Kind, where),
@@ -238,6 +275,7 @@ def _row(row: dict[str, Any], where: str) -> Row:
         beyond=str(row.get("beyond", "")),
         explains=_texts(row, "explains", where),
         passes=row.get("passes") is True,
+        everyday=row.get("everyday") is True,
     )
     if not symptom.systems or not symptom.sources:
         raise ValueError(f"{where}: expected systems and sources")

@@ -16,7 +16,20 @@ from typing import NamedTuple
 
 from preflight._util.hostnames import is_hostname
 from preflight._util.spans import MAX_SNIPPET_LENGTH
-from preflight.model.job import WHOLE_JOB, Claim, Known, Note, NoteKind, Plain, Relation, Scope, Span, Strength, span_of
+from preflight.model.job import (
+    WHOLE_JOB,
+    Claim,
+    Known,
+    Note,
+    NoteKind,
+    Plain,
+    Relation,
+    Scope,
+    Span,
+    Strength,
+    Unresolved,
+    span_of,
+)
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.formats.comments import suppressions
 
@@ -75,7 +88,7 @@ class HostfileSource:
         return bool(head) and 2 * hosts > len(head) and any(_looks_like_a_list(line) for line in head)
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the hosts, their slots, and the totals; a bad line gives a note and no claim."""
+        """State the hosts, their slots, and the totals; a bad line gives a note, and no total is known."""
         # Checked before a line is read: claims about only the first hosts would be wrong for the job.
         if file.text.count("\n") > MAX_LINES:
             message = f"{file.path} has more than {MAX_LINES} lines, too many for a hostfile; it was not read"
@@ -92,7 +105,7 @@ class HostfileSource:
             return Reading(notes=notes)
         mixed = itertools.islice(_mixed_line_notes(lines), MAX_NOTES)
         return Reading(
-            claims=tuple(_claims(lines, scope)),
+            claims=tuple(_claims(lines, scope, is_whole=not notes)),
             notes=(*notes, *mixed),
             suppressions=suppressions(file),
         )
@@ -137,7 +150,8 @@ def _match(line: str) -> tuple[str, int | None] | str:
     return f"`{_short(host)}` is not a host name: expected letters, digits, dots, `-` and `_`, and no leading `-`"
 
 
-def _claims(lines: list[_Line], scope: Scope) -> Iterator[Claim]:
+def _claims(lines: list[_Line], scope: Scope, *, is_whole: bool) -> Iterator[Claim]:
+    """The hosts, their slots, and the totals, which are unknown if a line could not be read."""
     hosts = tuple(line.host for line in lines)
     distinct = tuple(dict.fromkeys(hosts))
     first, last = lines[0].span, lines[-1].span
@@ -147,7 +161,9 @@ def _claims(lines: list[_Line], scope: Scope) -> Iterator[Claim]:
         spelling = lines[0].spelling if len(lines) == 1 else f"{lines[0].spelling} … {lines[-1].spelling}"
         return Claim(
             quantity=quantity,
-            value=Known(value),
+            value=Known(value)
+            if is_whole or quantity == "hosts"
+            else Unresolved(f"a line of {first.path} cannot be read"),
             span=whole,
             spelling=_short(spelling),
             source="hostfile",

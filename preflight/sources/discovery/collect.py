@@ -24,7 +24,7 @@ from preflight.model.job import (
     Suppression,
     Unresolved,
 )
-from preflight.sources.base import Reading, Source, SourceFile, Tree, WrittenFile
+from preflight.sources.base import SETTINGS, Reading, Source, SourceFile, Tree, WrittenFile
 from preflight.sources.discovery.files import RecognisedFiles
 from preflight.sources.discovery.parallel import read_source
 from preflight.sources.formats.comments import suppressions
@@ -115,6 +115,8 @@ class JobCollector:
                     queue.append(_Step(reference.target, reference.role, reference.scope, reference, step.depth + 1))
 
     def _is_followed(self, reference: Reference, step: _Step) -> bool:
+        if reference.role == SETTINGS:
+            return False
         if reference.role == "data":
             return False
         if step.depth >= MAX_DEPTH:
@@ -230,6 +232,16 @@ class JobCollector:
         ]
         claims = _drop_answered(claims)
         left_out = [note for path, note in self._left_out.items() if path not in self.files]
+        left_out += [
+            Note(
+                NoteKind.UNSUPPORTED,
+                f"`{reference.target}` holds the settings of this launch, and no source reads a file of this kind",
+                reference.span,
+                required=True,
+            )
+            for reference in self.references
+            if reference.role == SETTINGS and reference.target not in self.files
+        ]
         names = [Path(path).name for path in self.entries[1:4]]
         more = ["..."] if len(self.entries) > 4 else []
         return Job(

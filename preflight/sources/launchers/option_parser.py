@@ -162,6 +162,10 @@ def scan(words: Sequence[Word], known: Table) -> ScannedLine:
                 continue
             return ScannedLine(tuple(given), tuple(words[index - 1 :]), incomplete, tuple(unknown))
         text = known_prefix(word)
+        if _is_one_of_several_options(word, text):
+            # Which one, and whether the next word is its value, depends on a branch.
+            incomplete = True
+            continue
         if text == "--" and isinstance(word.value, Known):
             return ScannedLine(tuple(given), (*kept, *words[index:]), incomplete, tuple(unknown))
         if not text.startswith("-") or text == "-":
@@ -181,6 +185,14 @@ def scan(words: Sequence[Word], known: Table) -> ScannedLine:
         given.extend(found)
         index += consumed
     return ScannedLine(tuple(given), tuple(kept), incomplete, tuple(unknown))
+
+
+def _is_one_of_several_options(word: Word, text: str) -> bool:
+    """Return whether a word is another option in each branch (`--head` or `--address=h1`), not another value of one."""
+    if not isinstance(word.value, OneOf) or "=" in text or len(text) > 2:
+        return False
+    names = {str(value).partition("=")[0] for value in word.value.values}
+    return len(names) > 1 and any(name.startswith("--") for name in names)
 
 
 def _parse_option(

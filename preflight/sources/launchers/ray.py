@@ -6,7 +6,9 @@ ray/scripts/scripts.py and ray/_private/parameter.py, Ray 2.60.
 
 from __future__ import annotations
 
-from preflight.model.job import Known, Launch, Plain, Strength, Value, as_int, lift
+from dataclasses import replace
+
+from preflight.model.job import Known, Launch, Plain, Strength, Unresolved, Value, as_int, lift
 from preflight.sources.base import LaunchLine, Reading, Tree
 from preflight.sources.launchers.claim_builder import ClaimBuilder, as_text, endpoint, state_unknown
 from preflight.sources.launchers.option_parser import ScannedLine, generated_table, scan, text_of
@@ -61,6 +63,9 @@ class RayReader:
         scanned = scan(line.words[2:], _START)
         if scanned.last("help") is not None:
             return Reading()
+        if any(isinstance(each.value, Unresolved) for each in scanned.rest):
+            # `ray start` takes options only, so that an unknown word is one of them.
+            scanned = replace(scanned, incomplete=True)
         builder = ClaimBuilder(self.name, line.scope, line.command.condition)
         word = line.words[0]
         head = scanned.last("head")

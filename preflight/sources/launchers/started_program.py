@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim, Launch, Reference, one_of
-from preflight.sources.base import LaunchLine, SourceFile, Tree, Word
+from preflight.sources.base import SETTINGS, LaunchLine, SourceFile, Tree, Word
 from preflight.sources.hydra.framework_claims import claims_of
 from preflight.sources.hydra.run_config import run_config
 from preflight.sources.launchers.claim_builder import ClaimBuilder
@@ -89,8 +91,37 @@ def read_program(
     return StartedProgram(
         launch,
         (*builder.claims, *claims, *trainer, *own, *framework.claims),
-        (*references, *argument_references, *files, *configurations, *models, *framework.references),
+        (
+            *references,
+            *argument_references,
+            *files,
+            *configurations,
+            *models,
+            *framework.references,
+            *_settings(line, words[1:], tree),
+        ),
     )
+
+
+#: Options that name the file with all settings of a run, in many programs.
+_SETTINGS = lazy_pattern(
+    r"--?(?:c|cfg|config|configs|config[-_](?:file|path|yaml)|cfg[-_](?:file|path)|recipe|settings)"
+)
+_SETTINGS_FILE = lazy_pattern(r"\.(?:ya?ml|toml|json)$")
+
+
+def _settings(line: LaunchLine, words: Sequence[Word], tree: Tree) -> Iterator[Reference]:
+    """Yield the existing files of settings that a program is given: unless something is read from them, the job is not
+    understood.
+    """
+    for word, after in itertools.zip_longest(words, words[1:]):
+        name, equals, value = (text_of(word) or "").partition("=")
+        value = value if equals else (text_of(after) or "") if after is not None else ""
+        if _SETTINGS.fullmatch(name) is None or _SETTINGS_FILE.search(value) is None:
+            continue
+        target = relative(value, line, tree)
+        if target is not None and isinstance(tree.read(target), SourceFile):
+            yield Reference(target, SETTINGS, word.span, line.scope)
 
 
 @dataclass(frozen=True, slots=True)

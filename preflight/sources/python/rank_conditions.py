@@ -236,7 +236,7 @@ def _first_of(module: Module, rank: ast.expr) -> RankSet:
 def is_local(module: Module, rank: ast.expr, depth: int = 0) -> bool:
     """Whether a rank counts from 0 on every node: judging by its assignment, otherwise by its name."""
     meant = module.definition(rank) if isinstance(rank, ast.Name) else rank
-    if isinstance(meant, ast.Attribute) and isinstance(meant.value, ast.Call) and _is_of_job(meant.value):
+    if isinstance(meant, ast.Attribute) and _is_of_job(module, meant.value):
         return False
     if isinstance(meant, (ast.Name, ast.Attribute)):
         assigned = module.outline.assigned_once(meant)
@@ -254,12 +254,16 @@ def is_local(module: Module, rank: ast.expr, depth: int = 0) -> bool:
     return bool(_LOCAL_RANK.search(end_of(rank)))
 
 
-def _is_of_job(call: ast.Call) -> bool:
-    """Whether `.local_rank` of what a call returns is the rank in the whole job.
+def _is_of_job(module: Module, owner: ast.expr) -> bool:
+    """Whether `.local_rank` of an object is the rank in the whole job.
 
     In Paddle's `ParallelEnv()` it is an old name for it (paddle/distributed/parallel.py).
     """
-    return end_of(call.func) == "ParallelEnv"
+    if isinstance(owner, ast.Name):
+        owner = module.definition(owner)
+    elif isinstance(owner, ast.Attribute):
+        owner = module.outline.assigned_once(owner) or owner
+    return isinstance(owner, ast.Call) and end_of(owner.func) == "ParallelEnv"
 
 
 def variable_read(module: Module, expression: ast.expr) -> str | None:

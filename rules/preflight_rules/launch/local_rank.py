@@ -49,8 +49,8 @@ def local_rank_option_of_old_torch(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         It is an error where the files pin torch 2 or newer and the script's own parser stops at unknown options.
-        Otherwise it is a warning: with torch 1.x the script is right, and one that uses parse_known_args ignores the
-        option and takes its default.
+        Otherwise it is a warning, because a script that uses parse_known_args ignores the option and takes its default.
+        Where the files pin torch 1.x, the script is right.
     """
     applicable = False
     for launch in job.launches:
@@ -63,7 +63,7 @@ def local_rank_option_of_old_torch(job: Job) -> Iterator[Verdict]:
             continue
         applicable = True
         spellings = {text for claim in declared for text in texts(claim.value)}
-        if spellings == {"--local_rank"}:
+        if spellings == {"--local_rank"} and not _is_old_torch(job, launch.scope):
             yield failed(
                 launch.id,
                 f"`--local_rank` is the only form that the script declares ({declared[0].span.path}:"
@@ -80,12 +80,21 @@ def local_rank_option_of_old_torch(job: Job) -> Iterator[Verdict]:
         yield not_applicable(job.name, "nothing is started with torch.distributed.launch")
 
 
-def _definitely_refused(job: Job, scope: Scope) -> bool:
-    """Whether the files pin torch 2 or newer only, and the script's parser stops at options that it does not know."""
+def _majors(job: Job, scope: Scope) -> set[int]:
+    """The major versions of torch that the files pin; empty unless all are known."""
     pinned = [text for claim in job.about("package", scope) for text in texts(claim.value)]
     releases = [text.partition("==")[2].strip() for text in pinned if text.partition("==")[0].strip() == "torch"]
-    majors = {release.partition(".")[0] for release in releases}
-    new = bool(majors) and all(major.isdecimal() and int(major) >= 2 for major in majors)
+    majors = [release.partition(".")[0] for release in releases]
+    return set(map(int, majors)) if all(major.isdecimal() for major in majors) else set()
+
+
+def _is_old_torch(job: Job, scope: Scope) -> bool:
+    return _majors(job, scope) in ({0}, {1}, {0, 1})
+
+
+def _definitely_refused(job: Job, scope: Scope) -> bool:
+    """Whether the files pin torch 2 or newer only, and the script's parser stops at options that it does not know."""
+    new = min(_majors(job, scope), default=0) >= 2
     return new and any(claim.alternatives == (True,) for claim in job.about("strict_arguments", scope))
 
 

@@ -278,16 +278,22 @@ def interface_exclusion_keeps_loopback(job: Job) -> Iterator[Verdict]:
         values = texts(item.claim.value)
         if values and all(text.startswith("^") and not _excludes_loopback(text) for text in values):
             wanted = ",".join(("lo", *names(values[0])))
+            # Without a card of the node that leads to the others, `^lo,...` leaves nothing.
+            cards = [name for name in names(values[0]) if not name.startswith(_LOCAL_PREFIXES)]
+            remedy = f"Write {item.name}=^{wanted}."
+            if cards:
+                remedy = f"Name the interface that leads to the other nodes ({item.name}=NAME). If it is not"
+                remedy += f" {' or '.join(cards)}, {item.name}=^{wanted} will do."
             yield failed(
                 item.subject,
                 f"{quoted(item.claim)} excludes {', '.join(names(values[0]))} but not lo, so NCCL may choose"
                 " the loopback interface, which it avoids by default.",
                 at=item.claim,
-                remedy=f"Write {item.name}=^{wanted}.",
+                remedy=remedy,
                 fix=make_fix(
                     f"exclude lo in {item.name}", replace_text(item.claim, values[0], f"^{wanted}"), safe=False
                 )
-                if len(values) == 1 and not values[0].startswith("^=")
+                if len(values) == 1 and not values[0].startswith("^=") and not cards
                 else None,
                 severity=None if item.several else Severity.INFO,
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.model.findings import Fix, Severity
-from preflight.model.job import Claim, Job, Launch
+from preflight.model.job import Claim, Job, Launch, Scope
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers
 from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule
@@ -40,7 +40,8 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         For a program that is not known to be Hugging Face's trainer it is a warning; so it is where the trainer's
-        own default differs, because the script may set another.
+        own default differs, because the script may set another. A script that declares its options itself may use
+        them for something else than DeepSpeed's batch, and is not judged.
     """
     applicable = False
     for subject, scope, launch in subjects(job):
@@ -55,7 +56,7 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
                 if verdict is not None:
                     applicable = True
                     yield verdict
-            if not ours or not theirs:
+            if not ours or not theirs or _has_own_options(job, launch, scope):
                 continue
             applicable = True
             undecided_verdict = undecided(subject, (*ours, *theirs), launch)
@@ -76,6 +77,11 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
                 yield passed(subject)
     if not applicable:
         yield not_applicable(job.name, "no batch size is given both to the program and to DeepSpeed")
+
+
+def _has_own_options(job: Job, launch: Launch | None, scope: Scope) -> bool:
+    """Whether the script declares its options itself, and leaves none to Hugging Face's trainer."""
+    return bool(job.about("declared_options", scope)) and not uses_hugging_face(job, launch, scope)
 
 
 def _as_auto(claim: Claim, quantity: str) -> Fix | None:

@@ -23,7 +23,7 @@ from preflight.commands.diagnose import flight_recorder, pickled, stacks
 from preflight.commands.diagnose.diagnosis import Answer, Diagnosis
 from preflight.commands.diagnose.flight_recorder import Call as Collective
 from preflight.commands.diagnose.flight_recorder import Dump, read_dump
-from preflight.commands.diagnose.hangs import find_hang
+from preflight.commands.diagnose.hangs import Hang, find_hang
 
 HERE = Path(__file__).parent
 DUMPS = HERE / "dumps"
@@ -112,6 +112,123 @@ def test_a_rank_that_left_a_dump_comes_before_one_whose_dump_is_lost() -> None:
     assert found is not None and found.ranks == (1,) and "rank 1 did not come to collective 5" in found.text
     found = find_hang(dumps[:1])
     assert found is not None and found.ranks == (1, 2) and "left no dump, and may be the cause" in found.text
+
+
+def test_a_rank_is_known_from_the_groups_in_its_dump() -> None:
+    groups = {"0": {"ranks": "[0, 1, 2, 3]"}, "1": {"ranks": "[1, 3]"}, "2": {"ranks": "[2, 3]"}}
+    dump = read_dump(json.dumps({"entries": [], "pg_config": groups}).encode(), 7, "x")
+    assert dump is not None and dump.rank == 3
+    del groups["2"]
+    dump = read_dump(json.dumps({"entries": [], "pg_config": groups}).encode(), 1, "x")
+    assert dump is not None and dump.rank == 1
+
+
+@pytest.mark.parametrize("name", ["_dump_{}", "trace.{}.json", "node-a-{}"])
+def test_a_rank_is_known_from_a_number_at_the_end_of_a_name(name: str, tmp_path: Path) -> None:
+    for rank in range(3):
+        (tmp_path / name.format(rank)).write_bytes((DUMPS / "missing" / f"nccl_trace_rank_{rank}").read_bytes())
+    found = api.diagnose([tmp_path])
+    assert found.cause is not None and [member.rank for member in found.cause.members] == [1]
+
+
+def entry(group: str, sequence: int, pair: str = "", *, is_finished: bool = False) -> dict[str, Any]:
+    """A call as torch writes it; `pair` is `send 0->1` of a point-to-point call."""
+    return {
+        "record_id": 900,
+        "pg_id": int(group),
+        "process_group": (group, f"group {group}"),
+        "p2p_seq_id" if pair else "collective_seq_id": sequence,
+        "profiling_name": f"nccl:{pair or 'all_reduce'}",
+        "retired": is_finished,
+        "is_p2p": bool(pair),
+    }
+
+
+def hang_of(
+    groups: dict[str, list[int]],
+    calls: dict[int, list[dict[str, Any]]],
+    reached: dict[int, dict[str, tuple[int, int]]] | None = None,
+) -> Hang | None:
+    """The hang of ranks with these groups, calls, and last entered and finished collectives of each group."""
+    dumps = []
+    for rank, entries in calls.items():
+        own = {name: {"ranks": str(ranks)} for name, ranks in groups.items() if rank in ranks}
+        status = {
+            name: {"last_enqueued_collective": entered, "last_completed_collective": finished}
+            for name, (entered, finished) in (reached or {}).get(rank, {}).items()
+        }
+        document = {"entries": entries, "pg_config": own, "pg_status": status}
+        dump = read_dump(json.dumps(document).encode(), rank, f"rank_{rank}")
+        assert dump is not None
+        dumps.append(dump)
+    return find_hang(dumps)
+
+
+def test_a_rank_that_alone_does_not_finish_a_collective_is_stuck() -> None:
+    calls = {
+        0: [entry("0", 8)],
+        1: [entry("0", 5), entry("0", 6), entry("0", 7), entry("0", 8)],
+        2: [entry("0", 8)],
+    }
+    found = hang_of({"0": [0, 1, 2]}, calls)
+    assert found is not None and (found.kind, found.ranks) == ("stuck", (1,))
+    assert "rank 1 did not finish collective 5 of group group 0, all_reduce, which others" in found.text
+
+
+def test_a_rank_whose_dump_is_empty_is_told_by_the_counts_in_it() -> None:
+    calls = {0: [entry("0", 8)], 1: [], 2: [entry("0", 8)], 3: []}
+    reached = {1: {"0": (7, 7)}, 3: {"0": (8, 8)}}
+    found = hang_of({"0": [0, 1, 2, 3]}, calls, reached)
+    assert found is not None and (found.kind, found.ranks) == ("missing", (1,))
+
+
+def test_a_rank_that_waits_for_another_one_is_not_to_blame() -> None:
+    # Rank 2 is missing in group 1, because it waits in group 2 for rank 3, which is in no collective.
+    calls = {0: [entry("1", 5)], 1: [entry("1", 5)], 2: [entry("2", 9)], 3: []}
+    reached = {2: {"1": (4, 4), "2": (9, 8)}, 3: {"2": (8, 8)}}
+    found = hang_of({"1": [0, 1, 2], "2": [2, 3]}, calls, reached)
+    assert found is not None and found.ranks == (3,)
+
+
+def test_a_rank_that_waits_for_a_message_is_not_to_blame() -> None:
+    # Two stages of a pipeline: rank 2 waits for a message of rank 0, and rank 3 for rank 2 in their group.
+    calls = {0: [], 1: [entry("1", 5)], 2: [entry("3", 7, "recv 1<-0")], 3: [entry("2", 6)]}
+    groups = {"1": [0, 1], "2": [2, 3], "3": [0, 2], "4": [1, 3]}
+    found = hang_of(groups, calls, {0: {"1": (4, 4)}, 2: {"2": (5, 5)}})
+    assert found is not None and (found.kind, found.ranks) == ("missing", (0,))
+    calls = {0: [], 2: [entry("3", 7, "recv 1<-0")]}
+    found = hang_of({"3": [0, 2], "0": [0, 1, 2]}, calls)
+    assert found is not None and found.ranks == (0,)
+    assert found.text == "rank 0 did not come to the recv 1<-0 that rank 2 waits in"
+
+
+def test_messages_that_both_sides_know_of_accuse_nobody() -> None:
+    calls = {0: [entry("3", 7, "send 0->1")], 2: [entry("3", 7, "recv 1<-0")]}
+    assert hang_of({"3": [0, 2]}, calls) is None
+
+
+def test_ranks_that_wait_for_each_other_are_not_told_apart() -> None:
+    calls = {0: [entry("1", 5)], 1: [entry("2", 9)], 2: [entry("1", 5), entry("2", 9)]}
+    reached = {0: {"1": (5, 4), "2": (8, 8)}, 1: {"1": (4, 4), "2": (9, 8)}}
+    found = hang_of({"1": [0, 1, 2], "2": [0, 1, 2]}, calls, reached)
+    assert found is not None and (found.kind, found.ranks) == ("other", (0, 1))
+    assert found.text.startswith("ranks 0-1 wait for each other, and the dumps do not tell which one went wrong: ")
+
+
+def test_a_group_whose_calls_the_dump_no_longer_holds_accuses_nobody() -> None:
+    calls = {0: [entry("0", 8)], 1: [entry("1", 3, is_finished=True)]}
+    assert hang_of({"0": [0, 1], "1": [1, 2]}, calls) is None
+
+
+def test_ranks_without_a_dump_are_named(tmp_path: Path) -> None:
+    for rank in range(2):
+        name = f"nccl_trace_rank_{rank}"
+        document = pickled.load((DUMPS / "missing" / name).read_bytes())
+        document["pg_config"] = {"0": {"ranks": "[0, 1, 2, 3, 4]"}}
+        (tmp_path / name).write_bytes(pickle.dumps(document, protocol=2))
+    found = api.diagnose([tmp_path])
+    assert found.cause is not None and [member.rank for member in found.cause.members] == [1]
+    assert "ranks 2-4 left no dump" in found.notes
 
 
 def test_the_newest_calls_of_a_long_dump_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,3 @@
+import deepspeed
+
+engine, _, _, _ = deepspeed.initialize(args=None, model=None)
