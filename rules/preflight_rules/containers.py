@@ -34,7 +34,7 @@ _SMALL_SHM_MIB = 256
 #: Backends that exchange data over sockets, or in a way of their own.
 _WITHOUT_NCCL = {"gloo", "mpi"}
 #: `torch:2.4-cpu`, `pytorch-cpu:latest`
-_CPU_IMAGE = lazy_pattern(r"(?:^|[/:._-])cpu(?:$|[/:._-])")
+_CPU_IMAGE = re.compile(r"(?:^|[/:._-])cpu(?:$|[/:._-])")
 #: Loader workers on a line that is not a launch: their batches use /dev/shm too.
 _WORKERS = re.compile(r"--(?:num[-_]|data[-_]?loader[-_])?(?:data[-_])?workers[ =](\d{1,9})\b")
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from preflight._util import regular_file
-from preflight._util.lazy_regex import lazy_pattern
 from preflight._util.redaction import scrub
 from preflight._util.sanitize import clean
 from preflight.commands.diagnose import flight_recorder, hangs, stacks
@@ -29,7 +29,7 @@ _MAX_FILES = 20_000
 #: Number of calls kept of all dumps together; a thousand ranks that wait in a hundred collectives each have fewer.
 _MAX_CALLS = 1_000_000
 _MAX_TEXT = 400
-_LAST_NUMBER = lazy_pattern(r"(?P<rank>\d{1,6})(?:\.[a-z]{1,8})?$")
+_LAST_NUMBER = re.compile(r"(?P<rank>\d{1,6})(?:\.[a-z]{1,8})?$")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from preflight._util.lazy_regex import lazy_pattern
 from preflight.model.job import Claim, Launch, Reference, one_of
 from preflight.sources.base import SETTINGS, LaunchLine, SourceFile, Tree, Word
 from preflight.sources.hydra.framework_claims import claims_of
@@ -104,10 +103,8 @@ def read_program(
 
 
 #: Options that name the file with all settings of a run, in many programs.
-_SETTINGS = lazy_pattern(
-    r"--?(?:c|cfg|config|configs|config[-_](?:file|path|yaml)|cfg[-_](?:file|path)|recipe|settings)"
-)
-_SETTINGS_FILE = lazy_pattern(r"\.(?:ya?ml|toml|json)$")
+_SETTINGS = re.compile(r"--?(?:c|cfg|config|configs|config[-_](?:file|path|yaml)|cfg[-_](?:file|path)|recipe|settings)")
+_SETTINGS_FILE = re.compile(r"\.(?:ya?ml|toml|json)$")
 
 
 def _settings(line: LaunchLine, words: Sequence[Word], tree: Tree) -> Iterator[Reference]:
