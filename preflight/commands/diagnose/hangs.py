@@ -359,7 +359,7 @@ def _hang(
         # It is not in a collective any more: where the others wait is the better place.
         place = now[waiting[0]].place or place
     source = next((rank for rank in (*odd, *waiting) if rank in dumps), None)
-    lines = [_where(rank, now.get(rank)) for rank in odd[:MAX_DESCRIBED]]
+    lines = [_where(rank, now.get(rank), has_dump=rank in dumps) for rank in odd[:MAX_DESCRIBED]]
     by_call: dict[str, list[int]] = {}
     for rank in waiting:
         by_call.setdefault(_what(now[rank]), []).append(rank)
@@ -367,8 +367,8 @@ def _hang(
     return Hang(kind, tuple(odd), waiting, text, tuple(lines), place, dumps[source].path if source is not None else "")
 
 
-def _where(rank: int, call: Call | None) -> str:
-    return f"rank {rank}: {_what(call) if call is not None else 'no dump, or no collective in it'}"
+def _where(rank: int, call: Call | None, *, has_dump: bool) -> str:
+    return f"rank {rank}: {_what(call) if call is not None else 'in no collective' if has_dump else 'no dump'}"
 
 
 def _what(call: Call) -> str:
