@@ -83,9 +83,16 @@ class _Positions:
         """
         return tuple(rank for rank, reached in self.reached.items() if reached < number) or self.lost
 
+    def is_held_up(self, number: int, rank: int) -> bool:
+        """Return whether this rank is among those that hold up a collective."""
+        if rank in self.reached:
+            return self.reached[rank] < number
+        return rank in self.lost and rank in self.awaited(number)
+
 
 def _positions(dumps: Mapping[int, Dump]) -> dict[str, _Positions]:
     """Return how far each rank came in each group in which a rank waits."""
+    listed = _listed(dumps)
     calls: dict[str, dict[int, dict[int, Call]]] = {}
     in_pairs: set[str] = set()
     for rank, dump in dumps.items():
@@ -104,7 +111,7 @@ def _positions(dumps: Mapping[int, Dump]) -> dict[str, _Positions]:
         }
         if not waits:
             continue
-        members = _members(group, by_rank, dumps)
+        members = _members(group, by_rank, dumps, listed)
         reached: dict[int, float] = {}
         for rank in members:
             counts = dumps[rank].reached.get(group) if rank in dumps and group not in in_pairs else None
@@ -119,13 +126,23 @@ def _positions(dumps: Mapping[int, Dump]) -> dict[str, _Positions]:
     return found
 
 
-def _members(group: str, calls: Mapping[int, object], dumps: Mapping[int, Dump]) -> tuple[int, ...]:
-    """Return the ranks of a group: those that a dump lists, otherwise those that called something in it."""
+def _listed(dumps: Mapping[int, Dump]) -> dict[str, tuple[int, ...]]:
+    """Return the ranks of each group that a dump lists."""
+    found: dict[str, tuple[int, ...]] = {}
     for dump in dumps.values():
-        # The default group has the name "0" in its calls, and with some backends "" in the list.
-        listed = dump.groups.get(group) or (dump.groups.get("") if group == "0" else None)
-        if listed:
-            return tuple(sorted(set(listed)))
+        for group, ranks in dump.groups.items():
+            if ranks and group not in found:
+                found[group] = tuple(sorted(set(ranks)))
+    return found
+
+
+def _members(
+    group: str, calls: Mapping[int, object], dumps: Mapping[int, Dump], listed: Mapping[str, tuple[int, ...]]
+) -> tuple[int, ...]:
+    """Return the ranks of a group: those that a dump lists, otherwise those that called something in it."""
+    # The default group has the name "0" in its calls, and with some backends "" in the list.
+    if found := listed.get(group) or (listed.get("") if group == "0" else None):
+        return found
     # Every rank is in the default group, so that a gap between most of the numbers is a rank without a dump.
     has_gaps = group == "0" and max(dumps) < 2 * len(dumps)
     return tuple(range(max(dumps) + 1)) if has_gaps else tuple(sorted(calls))
@@ -186,12 +203,13 @@ def _unanswered(dumps: Mapping[int, Dump]) -> Iterator[tuple[int, int, Call]]:
     """Return each rank with more unfinished point-to-point calls to a peer than the peer has, and the first one."""
     found: dict[tuple[str, int, int], dict[int, list[Call]]] = {}
     members: dict[str, tuple[int, ...]] = {}
+    listed = _listed(dumps)
     for rank, dump in dumps.items():
         for call in dump.calls:
             if call.pair is None or call.is_finished:
                 continue
             if call.group not in members:
-                members[call.group] = _members(call.group, dumps, dumps)
+                members[call.group] = _members(call.group, dumps, dumps, listed)
             if max(call.pair) < len(members[call.group]):
                 sender, receiver = (members[call.group][at] for at in call.pair)
                 found.setdefault((call.group, sender, receiver), {}).setdefault(rank, []).append(call)
@@ -227,11 +245,13 @@ def _delays(rank: int, groups: Mapping[str, _Positions]) -> Iterator[tuple[int, 
     """Return in which collectives a rank holds up others, and how many."""
     for name, group in sorted(groups.items()):
         reached = group.reached.get(rank, 0)
-        late = [number for number in group.waits.values() if rank in group.awaited(number)]
+        numbers = Counter(group.waits.values())
+        late = [number for number in numbers if group.is_held_up(number, rank)]
+        waiting = sum(numbers[number] for number in late)
         if late and rank in group.waits and group.waits[rank] == reached:
-            yield len(late), _Delay(name, group.waits[rank], is_entered=True)
+            yield waiting, _Delay(name, group.waits[rank], is_entered=True)
         elif late:
-            yield len(late), _Delay(name, min(late), is_entered=False)
+            yield waiting, _Delay(name, min(late), is_entered=False)
 
 
 def _explained(odd: Sequence[int], groups: Mapping[str, _Positions], dumps: Mapping[int, Dump], *, text: str) -> Hang:
@@ -339,7 +359,7 @@ def _hang(
         # It is not in a collective any more: where the others wait is the better place.
         place = now[waiting[0]].place or place
     source = next((rank for rank in (*odd, *waiting) if rank in dumps), None)
-    lines = [_where(rank, now.get(rank)) for rank in odd[:MAX_DESCRIBED]]
+    lines = [_where(rank, now.get(rank), has_dump=rank in dumps) for rank in odd[:MAX_DESCRIBED]]
     by_call: dict[str, list[int]] = {}
     for rank in waiting:
         by_call.setdefault(_what(now[rank]), []).append(rank)
@@ -347,8 +367,8 @@ def _hang(
     return Hang(kind, tuple(odd), waiting, text, tuple(lines), place, dumps[source].path if source is not None else "")
 
 
-def _where(rank: int, call: Call | None) -> str:
-    return f"rank {rank}: {_what(call) if call is not None else 'no dump, or no collective in it'}"
+def _where(rank: int, call: Call | None, *, has_dump: bool) -> str:
+    return f"rank {rank}: {_what(call) if call is not None else 'in no collective' if has_dump else 'no dump'}"
 
 
 def _what(call: Call) -> str:
