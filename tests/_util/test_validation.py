@@ -32,12 +32,12 @@ def return_types() -> dict[str, Any]:
 RETURN_TYPES = return_types()
 
 
-@pytest.mark.parametrize("probe", sorted(RETURN_TYPES))
-def test_pydantic_can_validate_the_return_type_of_every_probe(probe: str) -> None:
-    adapter = type_adapter(RETURN_TYPES[probe])
-    assert adapter is type_adapter(RETURN_TYPES[probe])
-    with pytest.raises(ValidationError):
-        adapter.validate_json('[[["?"]]]')
+def test_pydantic_can_validate_the_return_type_of_every_probe() -> None:
+    for kind in RETURN_TYPES.values():
+        adapter = type_adapter(kind)
+        assert adapter is type_adapter(kind)
+        with pytest.raises(ValidationError):
+            adapter.validate_json('[[["?"]]]')
 
 
 @pytest.mark.parametrize("kind", [document(), Recording, tuple[Job, ...]], ids=["document", "recording", "jobs"])

@@ -48,9 +48,9 @@ def test_many_checks_have_commands() -> None:
     assert len({place for place, _ in written()}) >= 20
 
 
-@pytest.mark.parametrize(("place", "word"), written())
-def test_no_command_has_a_placeholder(place: str, word: str) -> None:
-    assert word in NAMES or not HOLE.search(word), f"{place}: {word!r} is to be replaced by somebody"
+def test_no_command_has_a_placeholder() -> None:
+    for place, word in written():
+        assert word in NAMES or not HOLE.search(word), f"{place}: {word!r} is to be replaced by somebody"
 
 
 @pytest.mark.parametrize("word", ["<first node>", "--rdzv_endpoint=HOST", "...", "NAME", "ip link set DEV up"])

@@ -118,11 +118,11 @@ def test_plugin_modules_come_with_their_packages() -> None:
         pack_extra_modules([("acme.probes.disk", "#" * (MAX_BYTES + 1))])
 
 
-@pytest.mark.parametrize("name", sorted(content()["modules"]))
-def test_every_module_compiles_on_python_3_8(name: str) -> None:
+def test_every_module_compiles_on_python_3_8() -> None:
     import ast
 
-    ast.parse(content()["modules"][name], feature_version=(3, 8))
+    for name, code in content()["modules"].items():
+        ast.parse(code, name, feature_version=(3, 8))
 
 
 def test_imports_come_from_memory_and_show_their_lines() -> None:
