@@ -25,7 +25,6 @@ from tests.agreement.jobs.launcher import Launcher, Machines
 from tests.agreement.places import Places, places
 from tests.cluster import Cluster
 from tests.executors.conformance import PATHS
-from tests.suite.effort import gate_first
 
 pytestmark = [
     pytest.mark.thorough,
@@ -157,10 +156,6 @@ LINES = {
     ),
 }
 
-#: The lines that the gate runs; all of them run with `--thorough`.
-IN_GATE = ("torchrun in an if", "torchrun in a case", "a program that spawns its ranks", "paddle 3")
-KILLED_IN_GATE = ("a program that spawns its ranks", "paddle 3")
-
 
 @pytest.fixture(scope="module")
 def machines() -> Iterator[Places]:
@@ -200,7 +195,7 @@ def folder(machines: Places) -> Path:
     return Path(tempfile.mkdtemp(dir=machines.root))
 
 
-@pytest.mark.parametrize("line", gate_first(LINES, lambda name: name in IN_GATE), indirect=True)
+@pytest.mark.parametrize("line", LINES, indirect=True)
 def test_all_ranks_of_the_line_join_and_train(line: LaunchLine, machines: Places, folder: Path) -> None:
     nodes = prepared(line, machines, folder)
     environment = {"PATH": machines.path, "PYTHONPATH": PATHS}
@@ -219,7 +214,7 @@ def test_all_ranks_of_the_line_join_and_train(line: LaunchLine, machines: Places
         assert report["framework"].startswith("paddle" if line.through == "paddle" else "torch")
 
 
-@pytest.mark.parametrize("line", gate_first(LINES, lambda name: name in KILLED_IN_GATE), indirect=True)
+@pytest.mark.parametrize("line", LINES, indirect=True)
 def test_a_killed_rank_of_the_line_is_named(line: LaunchLine, machines: Places, folder: Path) -> None:
     nodes = prepared(line, machines, folder)
     environment = {"PATH": machines.path, "PYTHONPATH": PATHS}

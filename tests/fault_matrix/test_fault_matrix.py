@@ -33,7 +33,6 @@ from tests.fault_matrix import (
     servers,
     unreachable_nodes,
 )
-from tests.suite.effort import gate_first
 
 from .fault import Fault
 
@@ -46,15 +45,6 @@ ROWS = [row for subject in SUBJECTS for row in subject.FAULTS]
 ORDERED = sorted(ROWS, key=lambda row: row.gpus)
 
 
-def kind_of(row: Fault) -> tuple[str, str, str]:
-    """The kind of a row: the area of its check, the stage, and the status."""
-    return (row.id[:3], row.stage, row.status)
-
-
-#: Names of the rows that run in the gate: the first of each kind.
-IN_GATE = {row.name for row in {kind_of(row): row for row in reversed(ORDERED)}.values()}
-
-
 @pytest.fixture
 def nodes(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """The cluster for the row, with shards on every node."""
@@ -64,7 +54,7 @@ def nodes(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     yield chosen
 
 
-@pytest.mark.parametrize("row", gate_first(ORDERED, lambda row: row.name in IN_GATE), ids=lambda row: row.name)
+@pytest.mark.parametrize("row", ORDERED, ids=lambda row: row.name)
 def test_fault_is_found_on_its_node_in_time_and_alone(
     row: Fault, nodes: Cluster, head_of: Callable[[Cluster], WarmHead], tmp_path: Path
 ) -> None:

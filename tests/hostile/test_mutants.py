@@ -16,7 +16,6 @@ import pytest
 from tests.hostile.mutants import MUTANTS
 from tests.hostile.mutants_fresh import MUTANTS as FRESH
 from tests.hostile.mutants_sealed import MUTANTS as SEALED
-from tests.suite.effort import THOROUGH
 from tests.suite.load import Slowdown
 
 pytestmark = pytest.mark.thorough
@@ -34,13 +33,6 @@ srun torchrun --nnodes=8 --nproc-per-node=1 --rdzv-backend=c10d --rdzv-endpoint=
 OPEN_DEADLINE_S, NODE_DEADLINE_S = 60, 30
 #: The time allowed beyond the deadlines, on a quiet machine.
 MAX_MORE_S = 40
-#: In the gate one of each class: numbers, texts and types in each kind of message, documents, frames, streams, order.
-IN_GATE = (
-    *("beat-nan", "beat-sent-huge", "ready-notes-many", "done-id-huge", "event-at-huge", "failed-exit-huge"),
-    *("facts-huge", "facts-control", "facts-null", "facts-missing-keys", "body-deep", "body-many-items"),
-    *("body-not-utf-8", "length-lies-long", "truncated", "endless-events", "answers-for-others"),
-    "sealed-random-leaves",
-)
 #: The head alone takes about 100 MiB.
 MAX_MEMORY_KIB = 700 * 1024
 
@@ -113,20 +105,10 @@ def look(folder: Path, names: Sequence[str], healthy: dict[str, dict[str, bool]]
         assert "\x1b" not in printed and "\u202e" not in printed
 
 
-def test_gate_cases_exist() -> None:
-    assert {*MUTANTS, *SEALED} >= set(IN_GATE)
-
-
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     "names",
-    [
-        *batches(IN_GATE),
-        *(
-            pytest.param(names, marks=THOROUGH)
-            for names in batches([name for name in (*MUTANTS, *SEALED, *FRESH) if name not in IN_GATE])
-        ),
-    ],
+    batches([*MUTANTS, *SEALED, *FRESH]),
     ids=lambda names: names[0],
 )
 def test_mutated_agents_do_not_affect_other_nodes(

@@ -33,8 +33,6 @@ HARMLESS = frozenset(
         ),
     )
 )
-#: Real runs in the gate, one for each outcome; all of them with `--thorough`.
-IN_GATE = ("rank-progress-huge", "rank-floods", "rank-decides", "rank-texts-control")
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 

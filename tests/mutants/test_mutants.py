@@ -9,24 +9,12 @@ import pytest
 from tests.mutants.catalog import MUTANTS
 from tests.mutants.patch import MODES
 from tests.mutants.score import Driver
-from tests.suite.effort import gate_first
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(400)]
 
 #: Mutants that a smoke run does not find, by name and mode, and why. docs/smoke.md explains them.
 SURVIVORS: dict[tuple[str, str], str] = {}
-#: One mutant and mode of each kind in the gate.
-IN_GATE = {
-    ("server-freezes-pulls-in-training", "async"),
-    ("worker-never-refreshes-weights", "geo"),
-    ("server-does-not-wait-in-ssp", "ssp"),
-    ("server-sums-an-old-push", "sync"),
-    ("recovery-forgets-parts", "recovery-async"),
-    ("timed-broadcast-wrong-but-the-last", "ddp"),
-    ("fsdp-gathers-old-weights", "fsdp"),
-    ("pipeline-crosses-replicas", "pipeline"),
-}
 #: A fault that depends on which process is faster may have no effect in a run; another one shows it.
 TRIES = 2
 PAIRS = [(name, mode) for name, mutant in sorted(MUTANTS.items()) for mode in mutant.modes]
@@ -40,7 +28,7 @@ def driver() -> Iterator[Driver]:
     found.close()
 
 
-@pytest.mark.parametrize("pair", gate_first(PAIRS, IN_GATE.__contains__), ids="-in-".join)
+@pytest.mark.parametrize("pair", PAIRS, ids="-in-".join)
 def test_mutant_is_found(driver: Driver, pair: tuple[str, str]) -> None:
     name, mode = pair
     for _ in range(TRIES):
@@ -53,7 +41,7 @@ def test_mutant_is_found(driver: Driver, pair: tuple[str, str]) -> None:
     assert result.caught or (name, mode) in SURVIVORS, MUTANTS[name].what
 
 
-@pytest.mark.parametrize("mode", gate_first(MODES, ("ssp", "fsdp").__contains__))
+@pytest.mark.parametrize("mode", MODES)
 def test_healthy_run_is_found_healthy(driver: Driver, mode: str) -> None:
     result = driver.run("", mode)
     assert result.caught == {}, result.details
