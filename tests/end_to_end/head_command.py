@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,8 +21,6 @@ from tests.end_to_end.warm import WarmHead
 ROOT = Path(__file__).resolve().parents[2]
 #: A check that takes longer hangs, whatever its own deadlines are.
 HARD_LIMIT_S = 110.0
-#: The longest time from the start of a stage to the naming of its fault.
-NAMED_WITHIN_S = 10.0
 
 #: The interpreter may have another checkout installed; this one is tested.
 THIS_CHECKOUT = {"PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in ("", "checks", "rules"))}
@@ -120,7 +117,6 @@ class Checked:
     report: dict[str, Any]
     recording: Recording
     judged: Report
-    took_s: float
 
     def found(self, id: str) -> list[dict[str, Any]]:
         """The findings of one rule or check."""
@@ -132,27 +128,25 @@ class Checked:
         assert len(findings) == 1, f"{id}: expected one finding in\n{self.text}\n{self.progress}"
         return findings[0]
 
-    def stage_s(self, name: str) -> float:
-        """The duration of a stage."""
+    def require_stage(self, name: str) -> None:
+        """Check that a stage ran."""
         (stage,) = [stage for stage in self.recording.stages if stage.name == name]
         assert not stage.skipped, f"{name} was skipped: {stage.skipped}\n{self.text}"
-        return stage.finished_s - stage.started_s
 
 
 def check(
     cluster: Cluster, job: Path, *options: str, python: str = sys.executable, head: WarmHead | None = None
 ) -> Checked:
     """Run a check in the head, and judge its recording again here, without a cluster."""
-    began = time.monotonic()
     words = command(job, *options, python=python)
     if head is None:
         done = cluster.head.run(words, cwd=str(ROOT), env=THIS_CHECKOUT, timeout=HARD_LIMIT_S)
     else:
         done = head.run(words[words.index("check") :], job.parent / "said", timeout=HARD_LIMIT_S)
-    return collect(job, done.returncode, done.stdout, done.stderr, time.monotonic() - began)
+    return collect(job, done.returncode, done.stdout, done.stderr)
 
 
-def collect(job: Path, code: int, text: str, progress: str, took_s: float) -> Checked:
+def collect(job: Path, code: int, text: str, progress: str) -> Checked:
     """Read the output of a check, and compare it with a second judgement of its recording."""
     assert "Traceback" not in progress, progress
     assert (job.parent / "report.json").exists(), f"exit code {code}\n{text}\n{progress}"
@@ -163,4 +157,4 @@ def collect(job: Path, code: int, text: str, progress: str, took_s: float) -> Ch
     assert [finding.fingerprint for finding in judged.findings] == [f["fingerprint"] for f in report["findings"]]
     assert [finding.message for finding in judged.findings] == [f["message"] for f in report["findings"]]
     assert judged.exit_code == report["exit_code"] == code
-    return Checked(code, text, progress, report, recording, judged, took_s)
+    return Checked(code, text, progress, report, recording, judged)

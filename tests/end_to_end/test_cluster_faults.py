@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.cluster import Cluster
-from tests.end_to_end.head_command import HARD_LIMIT_S, NAMED_WITHIN_S, ROOT, Checked, collect, give_shards, write_job
+from tests.end_to_end.head_command import HARD_LIMIT_S, ROOT, Checked, collect, give_shards, write_job
 from tests.executors.kubernetes_stub import Stub, api_server
 from tests.executors.ray_cluster import RayNodes, ray_cluster
 from tests.executors.test_conformance_kubernetes import listening_in
@@ -38,10 +37,9 @@ def checked(cluster: Cluster, job: Path, *options: str, environment: dict[str, s
         *("--save", str(job.parent / "recording.json"), "--output", f"json:{job.parent / 'report.json'}"),
         *("--output", "text", "--until", "node", *options),
     ]
-    began = time.monotonic()
     environment = {"PYTHONPATH": _PATHS, **(environment or {})}
     done = cluster.head.run(command, env=environment, cwd=str(ROOT), timeout=HARD_LIMIT_S)
-    return collect(job, done.returncode, done.stdout, done.stderr, time.monotonic() - began)
+    return collect(job, done.returncode, done.stdout, done.stderr)
 
 
 def errors(found: Checked) -> set[tuple[str, str]]:
@@ -94,7 +92,6 @@ def test_pending_pod_is_reported_with_the_schedulers_message(cluster: Cluster, j
     assert found.code == 1 and errors(found) == {("NOD001", "train-3")}, found.text
     finding = found.only("NOD001")
     assert message in finding["message"] and "kubectl describe pod train-3" in finding["remedy"]
-    assert found.stage_s("open") < NAMED_WITHIN_S
 
 
 @needs_kubernetes
@@ -136,4 +133,3 @@ def test_a_ray_node_that_died_is_named(cluster: Cluster, job: Path, ray: RayNode
     found = checked(cluster, job, "--open-deadline", "30", environment=environment)
     assert found.code == 1 and errors(found) == {("NOD001", "node3")}, found.text
     assert "Ray lost it" in found.only("NOD001")["message"]
-    assert found.stage_s("open") < NAMED_WITHIN_S

@@ -42,7 +42,6 @@ def run_with_pause(cluster: Cluster, tmp_path: Path, python: str, *, whose: str,
     try:
         rank = process_on(cluster.node("node3"), with_sockets(4))
         pid = rank if whose == "rank" else children_of(process.pid)[0]
-        began = time.monotonic()
         os.kill(pid, signal.SIGSTOP)
         time.sleep(seconds)
         for stopped in (pid, process.pid):  # nsenter stops with its child
@@ -51,7 +50,7 @@ def run_with_pause(cluster: Cluster, tmp_path: Path, python: str, *, whose: str,
     except BaseException:
         process.kill_session()
         raise
-    return collect(job, process.returncode, text, progress, time.monotonic() - began)
+    return collect(job, process.returncode, text, progress)
 
 
 @pytest.mark.timeout(300)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
-from preflight.analysis.culprit import LIMITS
 from tests.cluster import Cluster
 from tests.end_to_end.head_command import (
     HARD_LIMIT_S,
-    NAMED_WITHIN_S,
     ROOT,
     SERVER_JOB,
     SERVER_SCRIPT,
@@ -55,18 +52,15 @@ def test_a_process_gets_a_signal(
     process = cluster.head.popen(command(job, *MANY_STEPS, python=warm), cwd=str(ROOT), env=THIS_CHECKOUT)
     try:
         pid = process_on(cluster.node(node), connected_at(6170, 2))
-        signalled = time.monotonic()
         os.kill(pid, signal.Signals[f"SIG{name}"])
         text, progress = process.communicate(timeout=HARD_LIMIT_S)
     except BaseException:
         process.kill_session()
         raise
-    checked = collect(job, process.returncode, text, progress, time.monotonic() - signalled)
+    checked = collect(job, process.returncode, text, progress)
     finding = checked.only("SMK021")
     assert finding["nodes"] == [node]
     assert finding["message"].startswith(f"{who} on {node} {said}"), finding["message"]
     assert checked.code == 1
-    within_s = NAMED_WITHIN_S + (LIMITS.stopped_s if name == "STOP" else 0.0)
-    assert checked.took_s < within_s, "from the signal to the end of the whole command"
     reasons = [r.unavailable.reason for r in checked.recording.facts if r.request.group and r.unavailable is not None]
     assert sum(f"because of {who} on {node}" in reason for reason in reasons) == 3, reasons

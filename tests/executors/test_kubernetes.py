@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from preflight.model.recording import Node, NodeRecord
 from preflight.runner.fleet import open_fleet
 from tests.executors.kubernetes_stub import Stub, api_server
 from tests.executors.trial import no_bundle
-from tests.suite.load import Slowdown
 from tests.waiting import until
 
 pytestmark = pytest.mark.thorough
@@ -171,13 +169,10 @@ def test_reason_why_a_pod_does_not_run_is_reported(stub: Stub, tmp_path: Path) -
     unpulled["status"]["containerStatuses"][0]["state"] = {"waiting": waiting}
     ended["status"] = {"phase": "Failed", "reason": "Evicted", "message": "low on resource: memory"}
     del stub.pods[("train", "train-4-x4x4x")]
-    began = time.monotonic()
-    with Slowdown() as slow:
-        problems = {
-            r.node.name: (r.problem_kind, r.problem)
-            for r in open_records(executor(stub, tmp_path, job="train"), deadline_s=3.0)
-        }
-    assert time.monotonic() - began < 8 * slow.factor
+    problems = {
+        r.node.name: (r.problem_kind, r.problem)
+        for r in open_records(executor(stub, tmp_path, job="train"), deadline_s=3.0)
+    }
     assert problems["gpu-0"] == ("", "")
     kind, words = problems["train-1-x1x1x"]
     assert kind == "blocked" and words.startswith("train-1-x1x1x: ") and message in words
@@ -244,13 +239,11 @@ def test_expired_login_is_reported(stub: Stub, tmp_path: Path) -> None:
     assert caught.value.kind == "denied"
 
 
-def test_unreachable_api_server_is_reported_in_time(stub: Stub, tmp_path: Path) -> None:
+def test_unreachable_api_server_is_reported(stub: Stub, tmp_path: Path) -> None:
     stub.silent = "/api"
-    began = time.monotonic()
-    with Slowdown() as slow, pytest.raises(ExecutorError, match="did not list the pods within 2 s") as caught:
+    with pytest.raises(ExecutorError, match="did not list the pods within 2 s") as caught:
         gathered(executor(stub, tmp_path, job="train"), NodeRequest(deadline_s=2.0))
     assert caught.value.kind == "timeout"
-    assert time.monotonic() - began < 6 * slow.factor
     config = stub.write_kubeconfig(tmp_path / "gone")
     config.write_text(config.read_text().replace(stub.url, "http://127.0.0.1:9"))
     with pytest.raises(ExecutorError, match="Connection refused") as caught:

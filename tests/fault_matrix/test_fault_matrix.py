@@ -17,7 +17,7 @@ import pytest
 
 from preflight.plugins import registry
 from tests.cluster import Cluster, faults
-from tests.end_to_end.head_command import NAMED_WITHIN_S, Checked, check, give_shards, write_job
+from tests.end_to_end.head_command import Checked, check, give_shards, write_job
 from tests.end_to_end.warm import WarmHead
 from tests.fault_matrix import (
     context,
@@ -55,7 +55,7 @@ def nodes(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize("row", ORDERED, ids=lambda row: row.name)
-def test_fault_is_found_on_its_node_in_time_and_alone(
+def test_fault_is_found_on_its_node_and_alone(
     row: Fault, nodes: Cluster, head_of: Callable[[Cluster], WarmHead], tmp_path: Path
 ) -> None:
     job = write_job(tmp_path, row.job, row.script)
@@ -74,7 +74,7 @@ def test_fault_is_found_on_its_node_in_time_and_alone(
     assert checked.report["verdict"] == row.verdict, checked.text
     others = {f["id"] for f in checked.report["findings"] if f["severity"] == "error"} - {row.id, *row.follows}
     assert not others, f"{sorted(others)} beside {row.id} in\n{checked.text}"
-    assert checked.stage_s(row.stage) < NAMED_WITHIN_S
+    checked.require_stage(row.stage)
     _check_charts(row, checked)
 
 

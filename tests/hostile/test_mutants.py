@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import pytest
 from tests.hostile.mutants import MUTANTS
 from tests.hostile.mutants_fresh import MUTANTS as FRESH
 from tests.hostile.mutants_sealed import MUTANTS as SEALED
-from tests.suite.load import Slowdown
 
 pytestmark = pytest.mark.thorough
 
@@ -31,8 +29,6 @@ srun torchrun --nnodes=8 --nproc-per-node=1 --rdzv-backend=c10d --rdzv-endpoint=
 """
 #: Longer than any node needs on a machine at three times its load; stalled nodes wait for it.
 OPEN_DEADLINE_S, NODE_DEADLINE_S = 60, 30
-#: The time allowed beyond the deadlines, on a quiet machine.
-MAX_MORE_S = 40
 #: The head alone takes about 100 MiB.
 MAX_MEMORY_KIB = 700 * 1024
 
@@ -43,28 +39,24 @@ def checked(folder: Path, mutants: Sequence[str]) -> tuple[int, dict[str, Any], 
     (folder / "train.py").write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\n")
     chosen = ",".join(f"local{number}={name}" for number, name in enumerate(mutants, 1))
     command = [sys.executable, "-m", "tests.hostile.mutants", chosen, str(folder / "memory"), "check", "run.sh"]
-    began = time.monotonic()
-    with Slowdown() as slow:
-        done = subprocess.run(
-            [
-                *command,
-                *("--hosts", f"local[0-{NODES - 1}]", "--on", "local", "--until", "node"),
-                *("--open-deadline", str(OPEN_DEADLINE_S), "--node-deadline", str(NODE_DEADLINE_S)),
-                *("--save", "recording.json"),
-                *("--output", "text", "--output", "json:report.json", "--output", "html:report.html"),
-            ],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            timeout=500,
-            text=True,
-        )
-    most_s = NODE_DEADLINE_S + MAX_MORE_S * slow.factor
-    assert time.monotonic() - began < most_s, "it took longer than its deadlines"
+    done = subprocess.run(
+        [
+            *command,
+            *("--hosts", f"local[0-{NODES - 1}]", "--on", "local", "--until", "node"),
+            *("--open-deadline", str(OPEN_DEADLINE_S), "--node-deadline", str(NODE_DEADLINE_S)),
+            *("--save", "recording.json"),
+            *("--output", "text", "--output", "json:report.json", "--output", "html:report.html"),
+        ],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        timeout=500,
+        text=True,
+    )
     said = done.stdout + done.stderr
     assert done.returncode in (1, 3), said[-4000:]
     if os.environ.get("PREFLIGHT_SHOW_MEMORY"):
-        print(mutants, done.returncode, (folder / "memory").read_text(), f"{time.monotonic() - began:.1f} s")
+        print(mutants, done.returncode, (folder / "memory").read_text())
     assert int((folder / "memory").read_text()) < MAX_MEMORY_KIB
     return done.returncode, json.loads((folder / "recording.json").read_text()), said
 

@@ -20,8 +20,6 @@ ROOT = Path(__file__).parents[2]
 ALTERED, OTHERS = "local1", ("local0", "local2")
 #: Longer than a healthy run needs on a machine at three times its load; a silent rank waits for it.
 SMOKE_DEADLINE_S, OPEN_DEADLINE_S = 60, 60
-#: The time allowed beyond the deadline, on a quiet machine.
-MAX_MORE_S = 40
 #: Harmless mutations, because the computation is judged by the final answers.
 HARMLESS = frozenset(
     (

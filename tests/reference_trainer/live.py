@@ -27,23 +27,12 @@ from preflight.runner.supervisor import run_rank_group
 from tests.warm_python import warm_python
 
 __all__ = [
-    "DEAD_WITHIN_S",
-    "IDENTIFIED_WITHIN_S",
     "LAUNCHED",
-    "STOPPED_WITHIN_S",
-    "STUCK_WITHIN_S",
     "SignalTrigger",
     "Trial",
-    "in_time",
     "live",
 ]
 
-#: Time limits of the supervisor: after the last process reported, after a death, after a stop, after the last progress
-#: of a stuck process.
-IDENTIFIED_WITHIN_S, DEAD_WITHIN_S, STOPPED_WITHIN_S, STUCK_WITHIN_S = 2.0, 1.0, 12.0, 10.0
-#: Above this load per processor everything takes longer, including the supervisor.
-_BUSY = 3.0
-_WHILE_BUSY_S = {IDENTIFIED_WITHIN_S: 3.0, DEAD_WITHIN_S: 3.0, STOPPED_WITHIN_S: 14.0, STUCK_WITHIN_S: 12.0}
 #: The process exists and has reported nothing yet.
 LAUNCHED = "launched"
 
@@ -84,10 +73,9 @@ class Trial:
         return [f"{r.request.node}: {r.unavailable.reason}" for r in self.records if r.unavailable is not None]
 
     @property
-    def identified_s(self) -> float:
-        """The time when the last process reported its identity."""
-        said = [event.at_s for event in self.events if event.data.get("phase") == rank_events.STARTED]
-        return max(said)
+    def decided(self) -> bool:
+        """Whether the supervisor ended the group because it knew whom to blame, before the deadline."""
+        return any(e.origin == "head" and e.data.get("event") == rank_events.DECIDED for e in self.events)
 
     @property
     def imported(self) -> bool:
@@ -98,12 +86,6 @@ class Trial:
         """The culprit's name."""
         assert self.culprit is not None, self.failures
         return self.culprit
-
-
-def in_time(took_s: float, within_s: float) -> bool:
-    """Whether the time is within the limit, which is higher on a busy machine."""
-    busy = os.getloadavg()[0] > _BUSY * len(os.sched_getaffinity(0))
-    return took_s < (_WHILE_BUSY_S[within_s] if busy else within_s)
 
 
 def live(

@@ -16,6 +16,9 @@ _CALLS = {
     *("http.server.HTTPServer", "http.server.ThreadingHTTPServer"),
     *("tests.cluster.Cluster", "tests.suite.measured.measured"),
 }
+#: Methods by which an object becomes a server, and fixtures that start several.
+_METHODS = {"listen", "serve_forever"}
+_FIXTURES = {"cluster", "gpu_cluster"}
 #: Modules of the gate that do, and why a busy machine does not change their outcome.
 ALLOWED = {
     "_util/test_budget.py": "spends processor time until the budget under test is spent",
@@ -24,10 +27,14 @@ ALLOWED = {
     "checks/probes/test_free_ports.py": "takes ports of loopback",
     "checks/probes/test_isolated.py": "a task that hangs is what is tested",
     "checks/probes/test_leftovers.py": "gives files an age; looks at a process of its own that waits for its input",
+    "checks/probes/test_link_quality.py": "listens on loopback",
+    "checks/probes/test_links.py": "listens on loopback",
+    "checks/probes/test_ports.py": "listens on loopback",
     "cli/test_main.py": "interrupts commands after they have said that they wait",
     "commands/test_comment.py": "a stub of the service that takes comments, on loopback",
     "end_to_end/test_thin_slice.py": "the thin slice of the real thing",
     "reference_trainer/collective/test_gpu_speed.py": "stands for the clock of a GPU",
+    "reference_trainer/common/test_endpoint.py": "listens on loopback",
     "reference_trainer/common/test_horovod_rendezvous.py": "a rendezvous server on loopback",
     "reference_trainer/common/test_transport.py": "takes a port of loopback",
     "reference_trainer/ps/test_strangers.py": "strangers hold the connections of a server on loopback",
@@ -67,8 +74,10 @@ def calls_in_gate(path: Path) -> Iterator[str]:
             continue
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func)
-            if imported.get(name, name) in _CALLS:
+            if imported.get(name, name) in _CALLS or name.rpartition(".")[2] in _METHODS:
                 yield imported.get(name, name)
+        elif isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            yield from sorted({argument.arg for argument in node.args.args} & _FIXTURES)
         waiting.extend(ast.iter_child_nodes(node))
 
 
@@ -80,6 +89,8 @@ def test_the_search_finds_calls_and_leaves_thorough_ones_out(tmp_path: Path) -> 
         (f"@pytest.mark.thorough\n{sleeps}", []),
         (f"pytestmark = [pytest.mark.thorough, pytest.mark.timeout(9)]\n{sleeps}", []),
         (f"pytestmark = pytest.mark.timeout(9)\n{sleeps}", ["time.sleep"]),
+        ("def test_it():\n    holder.listen()\n", ["holder.listen"]),
+        ("def test_it(cluster):\n    assert cluster\n", ["cluster"]),
     ):
         module.write_text(text)
         assert list(calls_in_gate(module)) == expected, text

@@ -94,9 +94,11 @@ def test_an_unchanged_text_is_not_judged_again(several: Path) -> None:
     folder.read_all({"torchrun-two-nodes/run.sh": text}, watch())
     before = folder.jobs["torchrun-two-nodes/run.sh"].report
     folder.read_again({"torchrun-two-nodes/run.sh": text}, frozenset(), watch())
+    assert before is not None and folder.jobs["torchrun-two-nodes/run.sh"].report is before
     folder.read_again({"torchrun-two-nodes/run.sh": text + b"\n"}, frozenset(), watch())
     folder.read_again({"torchrun-two-nodes/run.sh": text}, frozenset(), watch())
-    assert before is not None and folder.jobs["torchrun-two-nodes/run.sh"].report == before
+    again = folder.jobs["torchrun-two-nodes/run.sh"].report
+    assert again is not before and again is not None and again.outcomes == before.outcomes
 
 
 def test_a_stopped_run_keeps_what_was_known(several: Path) -> None:
