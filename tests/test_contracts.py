@@ -97,7 +97,7 @@ def test_docstrings_have_a_summary_and_five_headings() -> None:
     for item in ITEMS:
         first, _, rest = inspect.cleandoc(item.meta.doc).partition("\n\n")
         assert re.fullmatch(r"\S.*[.]", first, re.DOTALL), f"{item.meta.id}: it begins with a sentence"
-        found = re.findall(r"^([A-Z][A-Za-z ]+):(?=\s|$)", rest, re.MULTILINE)
+        found = re.findall(r"(?:^|\n\n)([A-Z][A-Za-z ]+):(?=\s|$)", rest)
         assert tuple(found) == (*HEADINGS, "Evidence"), item.meta.id
         pieces = re.split(rf"^(?:{'|'.join(found)}):(?=\s|$)", rest, flags=re.MULTILINE)[1:]
         assert all(piece.strip() for piece in pieces), f"{item.meta.id}: each heading has something to say"

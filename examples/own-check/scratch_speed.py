@@ -87,20 +87,15 @@ def plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 def scratch_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The scratch folder of every node takes data at 1 MiB/s at least.
 
-    What it checks:
-        A file of 4 MiB, written and flushed.
+    What it checks: a file of 4 MiB, written and flushed.
 
-    Why it matters:
-        A node whose scratch disk is dying holds up every checkpoint.
+    Why it matters: a node whose scratch disk is dying delays every checkpoint.
 
-    Example:
-        node17 takes 90 seconds.
+    Example: node17 takes 90 seconds.
 
-    Fix:
-        Drain the node.
+    Fix: drain the node.
 
-    Known limits:
-        One short try; a busy disk looks slow, too.
+    Known limits: one short try; a busy disk looks slow, too.
     """
     if not fleet.reached:
         yield not_applicable("scratch", "no node was reached")

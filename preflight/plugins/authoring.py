@@ -14,10 +14,11 @@ clock, a file, the network or a log. One decorated function with a docstring is 
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import TYPE_CHECKING, TypeAlias
 
 from preflight._util.spans import MAX_SNIPPET_LENGTH
@@ -368,12 +369,26 @@ class Check:
 class rule(_Metadata):
     """Turn a function into a rule. `evidence` names public issues or documents; at least one is required.
 
+    `otherwise` is why the rule does not apply to a job for which the function states nothing.
+
     Raises ValueError for a malformed id or name, an error of less than high confidence, or no evidence.
     """
 
+    otherwise: str = field(default="", kw_only=True)
+
     def __call__(self, judge: JudgeJob) -> Rule:
         """The rule that judges with this function."""
-        return Rule(_meta(self, judge), judge)
+
+        @functools.wraps(judge)
+        def judge_or_say_why_not(job: Job) -> Iterator[Verdict]:
+            states_something = False
+            for verdict in judge(job):
+                states_something = True
+                yield verdict
+            if self.otherwise and not states_something:
+                yield not_applicable(job.name, self.otherwise)
+
+        return Rule(_meta(self, judge), judge_or_say_why_not)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from preflight.model.job import Claim, Job, Launch, Scope, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.symbols import Symbol, symbols_in
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import certainly_several, joined, nodes_spanned, placed, quoted
 
 #: Words in an image name for a build with or without accelerator support.
@@ -55,6 +55,7 @@ def _text(claims: tuple[Claim, ...]) -> str:
     "container-started-without-gpus",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no training container needs GPUs",
     evidence=(
         "NVIDIA/nvidia-docker#400",
         ('Docker documentation, "GPU access"', "https://docs.docker.com/engine/containers/gpu/"),
@@ -63,31 +64,24 @@ def _text(claims: tuple[Claim, ...]) -> str:
 def container_started_without_gpus(job: Job) -> Iterator[Verdict]:
     """A training container that needs GPUs is started without any.
 
-    What it checks:
-        `docker run` or `podman run` of a training command, with signs that it wants an accelerator (the name of the
-        image, nccl, CUDA options or variables), has `--gpus`, `--runtime`, `--device`, or `--privileged`;
-        `apptainer exec` has `--nv` or `--rocm`, where a sign is NVIDIA's.
+    What it checks: `docker run` or `podman run` of a training command, with signs that it wants an accelerator (the
+    name of the image, nccl, CUDA options or variables), has `--gpus`, `--runtime`, `--device`, or `--privileged`;
+    `apptainer exec` has `--nv` or `--rocm`, where a sign is NVIDIA's.
 
-    Why it matters:
-        The container sees neither device nor driver: "CUDA driver version is insufficient for CUDA runtime version",
-        or the training falls back to the CPU silently.
+    Why it matters: The container sees neither device nor driver: "CUDA driver version is insufficient for CUDA runtime
+    version", or the training falls back to the CPU silently.
 
-    Example:
-        `docker run --rm nvcr.io/nvidia/pytorch:24.05-py3 python train.py`.
+    Example: `docker run --rm nvcr.io/nvidia/pytorch:24.05-py3 python train.py`.
 
-    Fix:
-        `docker run --gpus all ...`; `podman run --device nvidia.com/gpu=all ...`; `apptainer exec --nv ...`.
+    Fix: `docker run --gpus all ...`; `podman run --device nvidia.com/gpu=all ...`; `apptainer exec --nv ...`.
 
-    Known limits:
-        A host can make the NVIDIA runtime the default of all containers, which nothing in the files shows: hence
-        medium confidence. A training command whose image and options name no accelerator is left alone.
+    Known limits: A host can make the NVIDIA runtime the default of all containers, which nothing in the files shows:
+    hence medium confidence. A training command whose image and options name no accelerator is left alone.
     """
-    applicable = False
     for claim, scope, launch in _containers(job):
         sign = _wants_gpus(job, claim, scope, launch)
         if not sign:
             continue
-        applicable = True
         given = job.setting("container_gpus", scope)
         if any(isinstance(each.value, Unresolved) for each in given):
             yield unknown(scope.launch, f"{quoted(given[0])} may contain the option that gives it GPUs", at=given[0])
@@ -106,8 +100,6 @@ def container_started_without_gpus(job: Job) -> Iterator[Verdict]:
                 at=claim,
                 remedy=_remedy(claim, "--gpus all", "gpus: all", apptainer="--nv"),
             )
-    if not applicable:
-        yield not_applicable(job.name, "no training container needs GPUs")
 
 
 def _remedy(claim: Claim, option: str, key: str, *, apptainer: str = "") -> str:
@@ -143,6 +135,7 @@ def _wants_gpus(job: Job, claim: Claim, scope: Scope, launch: Launch | None) -> 
     "container-shared-memory-default",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no container is known to run several ranks or loader workers",
     evidence=(
         "NVIDIA/nccl#290",
         "NVIDIA/nccl#342",
@@ -152,30 +145,23 @@ def _wants_gpus(job: Job, claim: Claim, scope: Scope, launch: Launch | None) -> 
 def container_shared_memory_default(job: Job) -> Iterator[Verdict]:
     """Several ranks or loader workers share a container's default /dev/shm of 64 MiB.
 
-    What it checks:
-        A container that runs several ranks, or a training program with several loader workers, has
-        `--shm-size`, `--ipc=host` or a volume at /dev/shm. A container with GPUs that only opens a shell counts where
-        the same files start several ranks outside of any container: that is where those lines are meant to be typed.
+    What it checks: A container that runs several ranks, or a training program with several loader workers, has
+    `--shm-size`, `--ipc=host` or a volume at /dev/shm. A container with GPUs that only opens a shell counts where the
+    same files start several ranks outside of any container: that is where those lines are meant to be typed.
 
-    Why it matters:
-        NCCL stops with "Call to posix_fallocate failed: No space left on device", and loader workers die of "Bus
-        error".
+    Why it matters: NCCL stops with "Call to posix_fallocate failed: No space left on device", and loader workers die of
+    "Bus error".
 
-    Example:
-        `docker run --gpus all image torchrun --nproc_per_node=8 train.py`.
+    Example: `docker run --gpus all image torchrun --nproc_per_node=8 train.py`.
 
-    Fix:
-        `--ipc=host`, or `--shm-size=16g`.
+    Fix: `--ipc=host`, or `--shm-size=16g`.
 
-    Known limits:
-        A default set in the daemon's configuration (default-shm-size) is not seen.
+    Known limits: A default set in the daemon's configuration (default-shm-size) is not seen.
     """
-    applicable = False
     for claim, scope, launch in _containers(job):
         sharing = _sharing_processes(job, scope, launch)
         if sharing is None:
             continue
-        applicable = True
         ranks, many = sharing
         sizes = job.setting("shm_mib", scope)
         if not sizes:
@@ -199,8 +185,6 @@ def container_shared_memory_default(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(scope.launch)
-    if not applicable:
-        yield not_applicable(job.name, "no container is known to run several ranks or loader workers")
 
 
 def _too_small(sizes: tuple[Claim, ...]) -> bool:
@@ -265,6 +249,7 @@ def _several_ranks(job: Job, launch: Launch) -> Claim | None:
     "container-network-hides-ranks",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no launch over several nodes runs in a container started here",
     evidence=(
         "horovod/horovod#1408",
         ('Docker documentation, "Bridge network driver"', "https://docs.docker.com/engine/network/drivers/bridge/"),
@@ -273,28 +258,21 @@ def _several_ranks(job: Job, launch: Launch) -> Claim | None:
 def container_network_hides_ranks(job: Job) -> Iterator[Verdict]:
     """A launch over several nodes runs in containers on Docker's bridge network, which other nodes cannot reach.
 
-    What it checks:
-        A launch over several nodes inside `docker run` has `--network=host`, or any network other than the local
-        bridge.
+    What it checks: A launch over several nodes inside `docker run` has `--network=host`, or any network other than the
+    local bridge.
 
-    Why it matters:
-        The ranks announce addresses of the bridge (172.17.0.x), and NCCL and Gloo open ports that are not published:
-        the rendezvous may work, and the first collective hangs.
+    Why it matters: The ranks announce addresses of the bridge (172.17.0.x), and NCCL and Gloo open ports that are not
+    published: the rendezvous may work, and the first collective hangs.
 
-    Example:
-        `docker run --gpus all image torchrun --nnodes=2 ...`.
+    Example: `docker run --gpus all image torchrun --nnodes=2 ...`.
 
-    Fix:
-        `--network=host`, or an overlay network that spans the hosts.
+    Fix: `--network=host`, or an overlay network that spans the hosts.
 
-    Known limits:
-        A default network of the daemon other than the bridge is not seen.
+    Known limits: A default network of the daemon other than the bridge is not seen.
     """
-    applicable = False
     for claim, scope, launch in _containers(job):
         if launch is None or not certainly_several(nodes_spanned(job, launch)[0]):
             continue
-        applicable = True
         network = job.setting("container_network", scope)
         names = [text for each in network for text in texts(each.value)]
         if any(isinstance(each.value, Unresolved) for each in network):
@@ -309,8 +287,6 @@ def container_network_hides_ranks(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(scope.launch)
-    if not applicable:
-        yield not_applicable(job.name, "no launch over several nodes runs in a container started here")
 
 
 @rule(
@@ -318,34 +294,28 @@ def container_network_hides_ranks(job: Job) -> Iterator[Verdict]:
     "rdma-devices-without-locked-memory",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no container gets InfiniBand devices",
     evidence=("NVIDIA/nccl-tests#206", "openucx/ucx#8229"),
 )
 def rdma_devices_without_locked_memory(job: Job) -> Iterator[Verdict]:
     """A container gets InfiniBand devices but may lock almost no memory.
 
-    What it checks:
-        Where /dev/infiniband is passed to a container, it also gets `--ulimit memlock=-1`, `--cap-add=IPC_LOCK` or
-        `--privileged`.
+    What it checks: Where /dev/infiniband is passed to a container, it also gets `--ulimit memlock=-1`,
+    `--cap-add=IPC_LOCK` or `--privileged`.
 
-    Why it matters:
-        RDMA pins its buffers. Under the usual limit of 64 KiB or 8 MiB registration fails ("ibv_reg_mr failed", "Cannot
-        allocate memory"), or NCCL falls back to sockets.
+    Why it matters: RDMA pins its buffers. Under the usual limit of 64 KiB or 8 MiB registration fails ("ibv_reg_mr
+    failed", "Cannot allocate memory"), or NCCL falls back to sockets.
 
-    Example:
-        `docker run --gpus all --device=/dev/infiniband image torchrun ...`.
+    Example: `docker run --gpus all --device=/dev/infiniband image torchrun ...`.
 
-    Fix:
-        Add `--ulimit memlock=-1`.
+    Fix: Add `--ulimit memlock=-1`.
 
-    Known limits:
-        A daemon that raises the limit for all containers (default-ulimits) is not seen.
+    Known limits: A daemon that raises the limit for all containers (default-ulimits) is not seen.
     """
-    applicable = False
     for claim, scope, _ in _containers(job):
         devices = [each for each in job.setting("host_path", scope) if "/dev/infiniband" in _text((each,))]
         if not devices:
             continue
-        applicable = True
         locked = job.setting("container_memlock", scope)
         capable = [each for each in job.about("pod_capability", scope) if _locks(each)]
         if any(isinstance(each.value, Unresolved) for each in (*locked, *job.about("pod_capability", scope))):
@@ -360,8 +330,6 @@ def rdma_devices_without_locked_memory(job: Job) -> Iterator[Verdict]:
                 at=devices[0],
                 remedy=_remedy(claim, "--ulimit memlock=-1", "ulimits: {memlock: -1}"),
             )
-    if not applicable:
-        yield not_applicable(job.name, "no container gets InfiniBand devices")
 
 
 @rule(
@@ -369,29 +337,24 @@ def rdma_devices_without_locked_memory(job: Job) -> Iterator[Verdict]:
     "container-without-rdma-devices",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no launch in a container asks for InfiniBand",
     evidence=("NVIDIA/nccl#952", "pytorch/pytorch#111424", "NVIDIA/nccl#451"),
 )
 def container_without_rdma_devices(job: Job) -> Iterator[Verdict]:
     """A launch over several nodes names InfiniBand adapters, and its container gets none of their devices.
 
-    What it checks:
-        Where NCCL_IB_HCA names adapters, or NCCL_IB_DISABLE=0 asks for them, a `docker run` around a launch over
-        several nodes passes `/dev/infiniband` to the container, or is `--privileged`.
+    What it checks: Where NCCL_IB_HCA names adapters, or NCCL_IB_DISABLE=0 asks for them, a `docker run` around a launch
+    over several nodes passes `/dev/infiniband` to the container, or is `--privileged`.
 
-    Why it matters:
-        A container sees no device that it is not given. NCCL says "NET/IB : No device found" and sends everything over
-        sockets, several times slower, or stops where no socket interface fits.
+    Why it matters: A container sees no device that it is not given. NCCL says "NET/IB : No device found" and sends
+    everything over sockets, several times slower, or stops where no socket interface fits.
 
-    Example:
-        `docker run --gpus all --network=host -e NCCL_IB_HCA=mlx5 image torchrun --nnodes=2 ...`.
+    Example: `docker run --gpus all --network=host -e NCCL_IB_HCA=mlx5 image torchrun --nnodes=2 ...`.
 
-    Fix:
-        Add `--device=/dev/infiniband --ulimit memlock=-1`.
+    Fix: Add `--device=/dev/infiniband --ulimit memlock=-1`.
 
-    Known limits:
-        A runtime that passes the devices to every container is not seen.
+    Known limits: A runtime that passes the devices to every container is not seen.
     """
-    applicable = False
     for claim, scope, launch in _containers(job):
         wanted = [
             each
@@ -401,7 +364,6 @@ def container_without_rdma_devices(job: Job) -> Iterator[Verdict]:
         disabled = any(texts(each.value) == ("1",) for each in job.setting("env.NCCL_IB_DISABLE", scope))
         if launch is None or not wanted or disabled or not re.match(r"docker|podman|nerdctl", claim.spelling):
             continue
-        applicable = True
         devices = [each for each in job.about("host_path", scope) if "/dev/infiniband" in _text((each,))]
         unread = [each for each in job.about("host_path", scope) if isinstance(each.value, Unresolved)]
         capable = [each for each in job.about("pod_capability", scope) if "PRIVILEGED" in _text((each,)).upper()]
@@ -421,8 +383,6 @@ def container_without_rdma_devices(job: Job) -> Iterator[Verdict]:
                 also=((wanted[0], "asked for here"), (launch, "over several nodes")),
                 remedy=_remedy(claim, "--device=/dev/infiniband --ulimit memlock=-1", "devices: [/dev/infiniband]"),
             )
-    if not applicable:
-        yield not_applicable(job.name, "no launch in a container asks for InfiniBand")
 
 
 _LOCKING = ("IPC_LOCK", "ALL", "SYS_RESOURCE", "PRIVILEGED")

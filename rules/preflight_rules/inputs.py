@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from preflight.model.findings import Severity
 from preflight.model.job import Job, Note, NoteDetail, NoteKind
-from preflight.plugins.authoring import Verdict, command, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, command, failed, passed, rule, unknown
 from preflight_rules.sizes.batch_sizes import uses_hugging_face
 
 _UNREADABLE = frozenset({NoteKind.UNREADABLE, NoteKind.TOO_LARGE, NoteKind.MISSING, NoteKind.OUTSIDE, NoteKind.CRASHED})
@@ -17,6 +17,7 @@ _UNREADABLE = frozenset({NoteKind.UNREADABLE, NoteKind.TOO_LARGE, NoteKind.MISSI
     "input-unreadable",
     severity=Severity.WARNING,
     profile="gate",
+    otherwise="the job has no files",
     evidence=(
         "https://docs.python.org/3/library/io.html#text-i-o",
         ("the launcher could not read the hostfile and silently ran locally", "deepspeedai/DeepSpeed#1481"),
@@ -25,29 +26,22 @@ _UNREADABLE = frozenset({NoteKind.UNREADABLE, NoteKind.TOO_LARGE, NoteKind.MISSI
 def input_unreadable(job: Job) -> Iterator[Verdict]:
     """A file of the job cannot be read.
 
-    What it checks:
-        Every file that is named on the command line, or that a file of the job refers to, can be read: it exists inside
-        the root, is a regular file below the size limit, and its reader does not crash.
+    What it checks: Every file that is named on the command line, or that a file of the job refers to, can be read: it
+    exists inside the root, is a regular file below the size limit, and its reader does not crash.
 
-    Why it matters:
-        A file that cannot be read cannot be judged. For a file that you named yourself, silence would look like a pass,
-        so the verdict is incomplete.
+    Why it matters: A file that cannot be read cannot be judged. For a file that you named yourself, silence would look
+    like a pass, so the verdict is incomplete.
 
-    Example:
-        `preflight lint train.sbatch` where `train.sbatch` is a broken symbolic link.
+    Example: `preflight lint train.sbatch` where `train.sbatch` is a broken symbolic link.
 
-    Fix:
-        Correct the path, make the file readable, or leave it out of the selection.
+    Fix: Correct the path, make the file readable, or leave it out of the selection.
 
-    Known limits:
-        A missing file that another file refers to may be created at run time: it is listed under coverage and does not
-        change the verdict. An existing file that cannot be read is a warning; a selected one is unknown and makes the
-        verdict incomplete.
+    Known limits: A missing file that another file refers to may be created at run time: it is listed under coverage and
+    does not change the verdict. An existing file that cannot be read is a warning; a selected one is unknown and makes
+    the verdict incomplete.
     """
-    applicable = False
     for note in job.notes:
         if note.kind is NoteKind.UNREADABLE and not note.required:
-            applicable = True
             yield failed(
                 note.span.path,
                 note.message,
@@ -55,15 +49,11 @@ def input_unreadable(job: Job) -> Iterator[Verdict]:
                 remedy="Correct the path or make the file readable; its content was not judged.",
             )
         elif note.kind in _UNREADABLE:
-            applicable = True
             yield unknown(note.span.path, note.message, required=note.required, at=note)
     broken = {note.span.path for note in job.notes if note.kind in _UNREADABLE}
     for file in job.files:
         if file.path not in broken:
-            applicable = True
             yield passed(file.path)
-    if not applicable:
-        yield not_applicable(job.name, "the job has no files")
 
 
 @rule(
@@ -80,28 +70,23 @@ def input_unreadable(job: Job) -> Iterator[Verdict]:
 def input_malformed(job: Job) -> Iterator[Verdict]:
     """A file of the job breaks the grammar that its reader expects.
 
-    What it checks:
-        Every JSON configuration and hostfile that a launch uses, and every script, parses as what it is. No line
-        that starts ranks ends in a carriage return, as in a shell script saved with Windows line ends.
+    What it checks: Every JSON configuration and hostfile that a launch uses, and every script, parses as what it is. No
+    line that starts ranks ends in a carriage return, as in a shell script saved with Windows line ends.
 
-    Why it matters:
-        DeepSpeed and the launchers read these files when the job has already been queued and started, and stop
-        at the first character they cannot read. A shell keeps the carriage return as part of the last word, so that
-        the program's name or its last argument is wrong, and a backslash before it continues no line.
+    Why it matters: DeepSpeed and the launchers read these files when the job has already been queued and started, and
+    stop at the first character they cannot read. A shell keeps the carriage return as part of the last word, so that
+    the program's name or its last argument is wrong, and a backslash before it continues no line.
 
-    Example:
-        A `ds_config.json` with a missing comma, or a hostfile line `worker-1 slots=eight`.
+    Example: A `ds_config.json` with a missing comma, or a hostfile line `worker-1 slots=eight`.
 
-    Fix:
-        Correct the file at the location that the finding names; line ends with `dos2unix` or `sed -i 's/\\r$//'`.
+    Fix: Correct the file at the location that the finding names; line ends with `dos2unix` or `sed -i 's/\\r$//'`.
 
-    Known limits:
-        DeepSpeed's own reader forgives a missing comma at the end of a line, comments and single quotes; that is an
-        error where Hugging Face's trainer reads the file, otherwise information. A template (Jinja, Helm, `${VAR}`) is
-        filled in before use: it is unknown, not faulty. A shell or Python file that was read only in part is unknown,
-        because preflight's own grammar may be out of date; a script that a launch starts gets a warning
-        where its indentation is wrong in every version of Python. Windows line ends are only reported where a
-        launch line has one and no comment after it; a checkout that git converted is judged as it is on disk.
+    Known limits: DeepSpeed's own reader forgives a missing comma at the end of a line, comments and single quotes; that
+    is an error where Hugging Face's trainer reads the file, otherwise information. A template (Jinja, Helm, `${VAR}`)
+    is filled in before use: it is unknown, not faulty. A shell or Python file that was read only in part is unknown,
+    because preflight's own grammar may be out of date; a script that a launch starts gets a warning where its
+    indentation is wrong in every version of Python. Windows line ends are only reported where a launch line has one and
+    no comment after it; a checkout that git converted is judged as it is on disk.
     """
     broken: set[str] = set()
     for note in job.notes:

@@ -27,25 +27,20 @@ from preflight_rules.helpers import distinct, quoted
 def manifest_refused(job: Job) -> Iterator[Verdict]:
     """The API server rejects a custom resource: a field, a value or a combination that its kind does not have.
 
-    What it checks:
-        Every field of a PyTorchJob, MPIJob, PaddleJob, TrainJob, JobSet, Volcano Job, RayCluster, LeaderWorkerSet and
-        so on against the schemas and rules of the operators' releases: unknown and missing fields, types, allowed
-        values, ranges, names, and fields that exclude each other.
+    What it checks: Every field of a PyTorchJob, MPIJob, PaddleJob, TrainJob, JobSet, Volcano Job, RayCluster,
+    LeaderWorkerSet and so on against the schemas and rules of the operators' releases: unknown and missing fields,
+    types, allowed values, ranges, names, and fields that exclude each other.
 
-    Why it matters:
-        `kubectl apply` stops with an error and no pod starts. A pipeline that submits without strict validation drops
-        the unknown field, and the job runs with a default.
+    Why it matters: `kubectl apply` stops with an error and no pod starts. A pipeline that submits without strict
+    validation drops the unknown field, and the job runs with a default.
 
-    Example:
-        `replica: 4` in a role of a PyTorchJob.
+    Example: `replica: 4` in a role of a PyTorchJob.
 
-    Fix:
-        Use the field or the value that the finding names.
+    Fix: Use the field or the value that the finding names.
 
-    Known limits:
-        Checks that only an operator's webhook makes are not covered. A field that some releases accept is a warning
-        that names them. In the templates of a chart
-        it is a warning, because a chart may have branches for several releases.
+    Known limits: Checks that only an operator's webhook makes are not covered. A field that some releases accept is a
+    warning that names them. In the templates of a chart it is a warning, because a chart may have branches for several
+    releases.
     """
     schemas = distinct(job.about("manifest_schema"))
     for claim in distinct(job.about("manifest_refused")):

@@ -8,7 +8,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job, Scope
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule
+from preflight.plugins.authoring import Verdict, failed, passed, rule
 from preflight_rules.helpers import counted, placed, quoted, undecided
 from preflight_rules.kubernetes.workloads import Role, Workload, workloads
 
@@ -18,6 +18,7 @@ from preflight_rules.kubernetes.workloads import Role, Workload, workloads
     "gpus-on-pod-that-trains-nothing",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no pod without ranks requests a GPU",
     evidence=(
         (
             "Kubeflow documentation, MPIJob",
@@ -32,30 +33,23 @@ from preflight_rules.kubernetes.workloads import Role, Workload, workloads
 def gpus_on_pod_that_trains_nothing(job: Job) -> Iterator[Verdict]:
     """The launcher of an MPIJob, or a Ray head that offers none, holds GPUs.
 
-    What it checks:
-        The Launcher of an MPIJob with workers requests no GPU (unless `runLauncherAsWorker`), and a Ray head with
-        `num-gpus: "0"` requests none.
+    What it checks: The Launcher of an MPIJob with workers requests no GPU (unless `runLauncherAsWorker`), and a Ray
+    head with `num-gpus: "0"` requests none.
 
-    Why it matters:
-        The launcher only runs mpirun and waits; a Ray head that announces no GPU is given no task that needs one. The
-        GPUs are paid for over the whole run, and a job that needs them does not start.
+    Why it matters: The launcher only runs mpirun and waits; a Ray head that announces no GPU is given no task that
+    needs one. The GPUs are paid for over the whole run, and a job that needs them does not start.
 
-    Example:
-        `nvidia.com/gpu: 1` in the Launcher's limits.
+    Example: `nvidia.com/gpu: 1` in the Launcher's limits.
 
-    Fix:
-        Remove the GPU from that pod.
+    Fix: Remove the GPU from that pod.
 
-    Known limits:
-        mpirun that starts ranks on the launcher's own host (an mpirun with -H localhost) is not recognised.
+    Known limits: mpirun that starts ranks on the launcher's own host (an mpirun with -H localhost) is not recognised.
     """
-    applicable = False
     for workload in workloads(job):
         for role in workload.roles:
             gpus = role.in_force("pod_gpus")
             if not gpus or not _runs_no_rank(workload, role):
                 continue
-            applicable = True
             undecided_verdict = undecided(workload.id, gpus)
             found = numbers(job_value(gpus))
             if undecided_verdict is not None:
@@ -69,8 +63,6 @@ def gpus_on_pod_that_trains_nothing(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(workload.id)
-    if not applicable:
-        yield not_applicable(job.name, "no pod without ranks requests a GPU")
 
 
 def _runs_no_rank(workload: Workload, role: Role) -> bool:
@@ -86,6 +78,7 @@ def _runs_no_rank(workload: Workload, role: Role) -> bool:
     "gpus-beside-cpu-backend",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no launch line in a pod with GPUs names its backend",
     evidence=(
         (
             'PyTorch documentation, torch.distributed, "Which backend to use?"',
@@ -97,29 +90,23 @@ def _runs_no_rank(workload: Workload, role: Role) -> bool:
 def gpus_beside_cpu_backend(job: Job) -> Iterator[Verdict]:
     """Pods request GPUs, but the launch line uses a CPU backend.
 
-    What it checks:
-        A launch line in a pod with GPUs does not pass `gloo` or `mpi` as its only backend.
+    What it checks: A launch line in a pod with GPUs does not pass `gloo` or `mpi` as its only backend.
 
-    Why it matters:
-        Either the training runs on CPUs while the GPUs are paid for, or each gradient is copied through host memory.
+    Why it matters: Either the training runs on CPUs while the GPUs are paid for, or each gradient is copied through
+    host memory.
 
-    Example:
-        `args: [--backend, gloo]` with `nvidia.com/gpu: 1`.
+    Example: `args: [--backend, gloo]` with `nvidia.com/gpu: 1`.
 
-    Fix:
-        `--backend nccl`, or pods without GPUs.
+    Fix: `--backend nccl`, or pods without GPUs.
 
-    Known limits:
-        A script that uses gloo beside nccl on purpose (for objects, for barriers) passes it in code, which is not
-        checked here.
+    Known limits: A script that uses gloo beside nccl on purpose (for objects, for barriers) passes it in code, which is
+    not checked here.
     """
-    applicable = False
     for workload in workloads(job):
         for role, scope in workload.launches():
             gpus, backends = role.in_force("pod_gpus"), job.setting("backend", scope)
             stated = [claim for claim in backends if claim.source == "arguments"]
             if gpus and not stated and _plain_backend(job, scope) in ("gloo", "mpi"):
-                applicable = True
                 yield failed(
                     workload.id,
                     f"`--backend {_plain_backend(job, scope)}` keeps the ranks' collectives on the CPU, and"
@@ -131,7 +118,6 @@ def gpus_beside_cpu_backend(job: Job) -> Iterator[Verdict]:
                 continue
             if not gpus or not stated:
                 continue
-            applicable = True
             undecided_verdict = undecided(workload.id, (*gpus, *stated))
             found = {text.lower() for claim in stated for text in texts(claim.value)}
             if undecided_verdict is not None:
@@ -147,8 +133,6 @@ def gpus_beside_cpu_backend(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(workload.id)
-    if not applicable:
-        yield not_applicable(job.name, "no launch line in a pod with GPUs names its backend")
 
 
 def _plain_backend(job: Job, scope: Scope) -> str:
@@ -166,6 +150,7 @@ def _plain_backend(job: Job, scope: Scope) -> str:
     "KUB020",
     "ray-announces-more-gpus-than-pod",
     severity=Severity.WARNING,
+    otherwise="no Ray node announces its GPUs itself",
     evidence=(
         (
             "Ray documentation, KubeRay configuration",
@@ -177,29 +162,23 @@ def _plain_backend(job: Job, scope: Scope) -> str:
 def ray_announces_more_gpus_than_pod(job: Job) -> Iterator[Verdict]:
     """A Ray node announces more GPUs than its pod has.
 
-    What it checks:
-        `num-gpus` among rayStartParams is at most the GPU limit of the pod.
+    What it checks: `num-gpus` among rayStartParams is at most the GPU limit of the pod.
 
-    Why it matters:
-        Ray sends tasks to GPUs that do not exist: they fail with "No CUDA GPUs are available", or two share one device.
+    Why it matters: Ray sends tasks to GPUs that do not exist: they fail with "No CUDA GPUs are available", or two share
+    one device.
 
-    Example:
-        `num-gpus: "8"` and `limits: {nvidia.com/gpu: 4}`.
+    Example: `num-gpus: "8"` and `limits: {nvidia.com/gpu: 4}`.
 
-    Fix:
-        Remove num-gpus: KubeRay takes it from the limits.
+    Fix: Remove num-gpus: KubeRay takes it from the limits.
 
-    Known limits:
-        Fewer than the limit is allowed: some GPUs may be kept for something else. Without any limit it is a hint,
-        because a test may pretend to have GPUs.
+    Known limits: Fewer than the limit is allowed: some GPUs may be kept for something else. Without any limit it is a
+    hint, because a test may pretend to have GPUs.
     """
-    applicable = False
     for workload in workloads(job):
         for role in workload.roles:
             announced, gpus = role.in_force("ray_num_gpus"), role.in_force("pod_gpus")
             if not announced:
                 continue
-            applicable = True
             undecided_verdict = undecided(workload.id, (*announced, *gpus))
             wanted, gpu_count = numbers(job_value(announced)), numbers(job_value(gpus)) if gpus else (0,)
             if undecided_verdict is not None:
@@ -216,5 +195,3 @@ def ray_announces_more_gpus_than_pod(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(workload.id)
-    if not applicable:
-        yield not_applicable(job.name, "no Ray node announces its GPUs itself")

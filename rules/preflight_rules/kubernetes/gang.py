@@ -8,7 +8,7 @@ from preflight.model.findings import Severity
 from preflight.model.job import Job
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import counted, placed, quoted, undecided
 from preflight_rules.kubernetes.workloads import KUBEFLOW, Workload, known_number, workloads
 
@@ -17,36 +17,31 @@ from preflight_rules.kubernetes.workloads import KUBEFLOW, Workload, known_numbe
     "KUB005",
     "pods-not-gang-scheduled",
     severity=Severity.INFO,
+    otherwise="no training job requests GPUs in several pods",
     evidence=("kubeflow/trainer#165", "kubeflow/pytorch-operator#186", "kubernetes-sigs/kueue#2796"),
 )
 def pods_not_gang_scheduled(job: Job) -> Iterator[Verdict]:
     """The pods of a GPU job are not gang-scheduled, so some may start without the others.
 
-    What it checks:
-        A training job of two or more pods that hold GPUs names a gang scheduler, a queue of Kueue, or a pod group, and
-        its `minAvailable` counts all training pods.
+    What it checks: A training job of two or more pods that hold GPUs names a gang scheduler, a queue of Kueue, or a pod
+    group, and its `minAvailable` counts all training pods.
 
-    Why it matters:
-        In a cluster that is nearly full some pods start and hold their GPUs while the others stay pending; two such
-        jobs can wait for each other forever.
+    Why it matters: In a cluster that is nearly full some pods start and hold their GPUs while the others stay pending;
+    two such jobs can wait for each other forever.
 
-    Example:
-        A PyTorchJob with a master and seven workers of 8 GPUs each and no `schedulerName`.
+    Example: A PyTorchJob with a master and seven workers of 8 GPUs each and no `schedulerName`.
 
-    Fix:
-        `schedulerName: volcano` (or the site's), `runPolicy.schedulingPolicy`, or the label
-        `kueue.x-k8s.io/queue-name`.
+    Fix: `schedulerName: volcano` (or the site's), `runPolicy.schedulingPolicy`, or the label
+    `kueue.x-k8s.io/queue-name`.
 
-    Known limits:
-        An operator can be started with gang scheduling for all its jobs, which no manifest shows: therefore a hint.
+    Known limits: An operator can be started with gang scheduling for all its jobs, which no manifest shows: therefore a
+    hint.
     """
-    applicable = False
     for workload in workloads(job):
         trainers = workload.trainers
         in_gang = workload.kind in KUBEFLOW or (workload.group == "batch.volcano.sh" and bool(workload.launches()))
         if not in_gang or not any(role.gpus and min(role.gpus) > 0 for role in trainers):
             continue
-        applicable = True
         pods = workload.pods(trainers)
         least = numbers(job_value(workload.in_force("gang_min"))) if workload.in_force("gang_min") else ()
         if least and numbers(pods) and 0 < max(least) < min(numbers(pods)):
@@ -71,8 +66,6 @@ def pods_not_gang_scheduled(job: Job) -> Iterator[Verdict]:
                 at=workload.head,
                 remedy="Name the cluster's gang scheduler in `schedulerName`, or a Kueue queue in the labels.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no training job requests GPUs in several pods")
 
 
 def certainly_alone(value: object) -> bool:
@@ -86,6 +79,7 @@ def certainly_alone(value: object) -> bool:
     "gang-larger-than-job",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no job sets the size of its gang",
     evidence=(
         (
             'Volcano documentation, "VolcanoJob", and its admission webhook ("job '
@@ -98,28 +92,21 @@ def certainly_alone(value: object) -> bool:
 def gang_larger_than_job(job: Job) -> Iterator[Verdict]:
     """A gang waits for more pods than the job has.
 
-    What it checks:
-        `minAvailable` (or `minMember`) is at most the sum of the replicas of all roles.
+    What it checks: `minAvailable` (or `minMember`) is at most the sum of the replicas of all roles.
 
-    Why it matters:
-        Volcano rejects the job; the other gang schedulers hold all pods back forever, waiting for a pod that will never
-        be created.
+    Why it matters: Volcano rejects the job; the other gang schedulers hold all pods back forever, waiting for a pod
+    that will never be created.
 
-    Example:
-        `minAvailable: 4` with a master and two workers.
+    Example: `minAvailable: 4` with a master and two workers.
 
-    Fix:
-        Set it to the sum of the replicas, or leave it out: operators then fill in the sum.
+    Fix: Set it to the sum of the replicas, or leave it out: operators then fill in the sum.
 
-    Known limits:
-        A separate PodGroup is not matched with its pods.
+    Known limits: A separate PodGroup is not matched with its pods.
     """
-    applicable = False
     for workload in workloads(job):
         wanted = workload.in_force("gang_min")
         if not wanted or not workload.roles:
             continue
-        applicable = True
         undecided_verdict = undecided(workload.id, (*wanted, *(role.count for role in workload.roles)))
         least, pods = numbers(job_value(wanted)), numbers(workload.pods())
         if undecided_verdict is not None:
@@ -135,44 +122,36 @@ def gang_larger_than_job(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(workload.id)
-    if not applicable:
-        yield not_applicable(job.name, "no job sets the size of its gang")
 
 
 @rule(
     "KUB007",
     "gang-waits-for-ordered-start",
     severity=Severity.WARNING,
+    otherwise="no gang-scheduled job creates its roles one after another",
     evidence=(("confirmed there by a maintainer", "volcano-sh/volcano#1959"),),
 )
 def gang_waits_for_ordered_start(job: Job) -> Iterator[Verdict]:
     """A gang waits for all pods of a job whose roles start one after another.
 
-    What it checks:
-        Where the operator creates the pods of one role only when those of another run (kubedl's PyTorchJob: the
-        master first; an MPIJob with `launcherCreationPolicy: WaitForWorkersReady`; tasks of a Volcano Job with
-        `dependsOn`), the gang needs no more pods than are created first.
+    What it checks: Where the operator creates the pods of one role only when those of another run (kubedl's PyTorchJob:
+    the master first; an MPIJob with `launcherCreationPolicy: WaitForWorkersReady`; tasks of a Volcano Job with
+    `dependsOn`), the gang needs no more pods than are created first.
 
-    Why it matters:
-        The gang scheduler holds the first pods back until the others exist, and the operator creates the others once
-        the first run: both wait, with enough free GPUs.
+    Why it matters: The gang scheduler holds the first pods back until the others exist, and the operator creates the
+    others once the first run: both wait, with enough free GPUs.
 
-    Example:
-        A kubedl PyTorchJob with `schedulerName: volcano`, one master and one worker.
+    Example: A kubedl PyTorchJob with `schedulerName: volcano`, one master and one worker.
 
-    Fix:
-        Disable the ordered start (kubedl: feature gate DAGScheduling; MPIJob: AtStartup), or set minAvailable to
-        the pods that are created first.
+    Fix: Disable the ordered start (kubedl: feature gate DAGScheduling; MPIJob: AtStartup), or set minAvailable to the
+    pods that are created first.
 
-    Known limits:
-        Whether kubedl's ordered start is switched off for the whole operator cannot be seen in a manifest.
+    Known limits: Whether kubedl's ordered start is switched off for the whole operator cannot be seen in a manifest.
     """
-    applicable = False
     for workload in workloads(job):
         order, gangs = workload.in_force("pods_started_first"), workload.gangs()
         if not order or not gangs:
             continue
-        applicable = True
         wanted = workload.in_force("gang_min")
         undecided_verdict = undecided(workload.id, (*order, *wanted, *(role.count for role in workload.roles)))
         if undecided_verdict is not None:
@@ -193,8 +172,6 @@ def gang_waits_for_ordered_start(job: Job) -> Iterator[Verdict]:
             also=((order[0], f"created first: {first}"),),
             remedy=f"Disable the ordered start, or set `minAvailable: {first}`.",
         )
-    if not applicable:
-        yield not_applicable(job.name, "no gang-scheduled job creates its roles one after another")
 
 
 def _ordered_by(workload: Workload) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Unresolved
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, unknown
 from preflight_rules.helpers import certainly_several, placed, quoted, undecided
 from preflight_rules.kubernetes.workloads import Workload, workloads
 
@@ -29,6 +29,7 @@ _ALLOWED = frozenset(("Never", "OnFailure"))
     severity=Severity.ERROR,
     fix="unsafe",
     profile="gate",
+    otherwise="no Job of Kubernetes itself starts ranks",
     evidence=(
         (
             'Kubernetes documentation, "Jobs" ("Only a RestartPolicy equal to Never or OnFailure is allowed")',
@@ -39,27 +40,20 @@ _ALLOWED = frozenset(("Never", "OnFailure"))
 def job_restart_policy_rejected(job: Job) -> Iterator[Verdict]:
     """A Job's pods have a restart policy that Kubernetes rejects.
 
-    What it checks:
-        The pod template of a `batch/v1` Job has `restartPolicy: Never` or `OnFailure`.
+    What it checks: The pod template of a `batch/v1` Job has `restartPolicy: Never` or `OnFailure`.
 
-    Why it matters:
-        The API server rejects any other Job; `Always` is also what a pod template has by default.
+    Why it matters: The API server rejects any other Job; `Always` is also what a pod template has by default.
 
-    Example:
-        A Job that trains, without `restartPolicy`.
+    Example: A Job that trains, without `restartPolicy`.
 
-    Fix:
-        `restartPolicy: Never`, with `backoffLimit` for the retries.
+    Fix: `restartPolicy: Never`, with `backoffLimit` for the retries.
 
-    Known limits:
-        A missing policy may come from an overlay or a template, so it is a warning.
+    Known limits: A missing policy may come from an overlay or a template, so it is a warning.
     """
-    applicable = False
     for workload in workloads(job):
         if (workload.group, workload.kind) not in (("batch", "Job"), ("batch", "CronJob")):
             continue
         for role in workload.roles:
-            applicable = True
             stated = role.in_force("restart_policy")
             if any(isinstance(claim.value, Unresolved) for claim in stated):
                 yield unknown(workload.id, f"{quoted(stated[0])} is known only at run time", at=stated[0])
@@ -85,8 +79,6 @@ def job_restart_policy_rejected(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(workload.id)
-    if not applicable:
-        yield not_applicable(job.name, "no Job of Kubernetes itself starts ranks")
 
 
 @rule(
@@ -94,6 +86,7 @@ def job_restart_policy_rejected(job: Job) -> Iterator[Verdict]:
     "completion-index-without-indexed-mode",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no Job's launch line uses a completion index",
     evidence=(
         (
             'Kubernetes documentation, "Indexed Job for parallel processing with static work assignment"',
@@ -104,29 +97,22 @@ def job_restart_policy_rejected(job: Job) -> Iterator[Verdict]:
 def completion_index_without_indexed_mode(job: Job) -> Iterator[Verdict]:
     """A Job's ranks use a completion index that its pods do not have.
 
-    What it checks:
-        A Job whose launch line uses JOB_COMPLETION_INDEX has `completionMode: Indexed`.
+    What it checks: A Job whose launch line uses JOB_COMPLETION_INDEX has `completionMode: Indexed`.
 
-    Why it matters:
-        Without it the variable is empty in every pod: all pods claim the same rank, or the launcher stops because the
-        number is empty.
+    Why it matters: Without it the variable is empty in every pod: all pods claim the same rank, or the launcher stops
+    because the number is empty.
 
-    Example:
-        `torchrun --node_rank=$JOB_COMPLETION_INDEX` in a Job with `parallelism: 4` and no completionMode.
+    Example: `torchrun --node_rank=$JOB_COMPLETION_INDEX` in a Job with `parallelism: 4` and no completionMode.
 
-    Fix:
-        `completionMode: Indexed`, and a headless service so that pod 0 has a name.
+    Fix: `completionMode: Indexed`, and a headless service so that pod 0 has a name.
 
-    Known limits:
-        Only launch lines in the manifest are judged.
+    Known limits: Only launch lines in the manifest are judged.
     """
-    applicable = False
     for workload in workloads(job):
         modes = workload.in_force("completion_mode")
         users = [claim for _, scope in workload.launches() if (claim := _uses_index(job, scope.launch)) is not None]
         if not modes or not users:
             continue
-        applicable = True
         undecided_verdict = undecided(workload.id, modes)
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -141,8 +127,6 @@ def completion_index_without_indexed_mode(job: Job) -> Iterator[Verdict]:
                 also=((modes[0], "no `completionMode: Indexed`"),),
                 remedy="Add `completionMode: Indexed` to the Job's spec.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no Job's launch line uses a completion index")
 
 
 def _uses_index(job: Job, launch: str) -> Claim | None:
@@ -155,6 +139,7 @@ def _uses_index(job: Job, launch: str) -> Claim | None:
     "single-node-volume-on-several-pods",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no pod mounts a volume claim of these files",
     evidence=(
         (
             'Kubernetes documentation, "Persistent volumes: access modes"',
@@ -165,24 +150,18 @@ def _uses_index(job: Job, launch: str) -> Claim | None:
 def single_node_volume_on_several_pods(job: Job) -> Iterator[Verdict]:
     """Several pods of one job mount a volume that only one node or one pod may mount.
 
-    What it checks:
-        A persistent volume claim that is in the same files with ReadWriteOnce or ReadWriteOncePod is not mounted
-        for writing by a role of several pods.
+    What it checks: A persistent volume claim that is in the same files with ReadWriteOnce or ReadWriteOncePod is not
+    mounted for writing by a role of several pods.
 
-    Why it matters:
-        The pods on the second node stay in ContainerCreating ("Multi-Attach error"), while the first ones hold their
-        GPUs and wait.
+    Why it matters: The pods on the second node stay in ContainerCreating ("Multi-Attach error"), while the first ones
+    hold their GPUs and wait.
 
-    Example:
-        `accessModes: [ReadWriteOnce]` and a Worker with `replicas: 4` that mounts the claim.
+    Example: `accessModes: [ReadWriteOnce]` and a Worker with `replicas: 4` that mounts the claim.
 
-    Fix:
-        A storage class with ReadWriteMany, or a separate volume for each pod.
+    Fix: A storage class with ReadWriteMany, or a separate volume for each pod.
 
-    Known limits:
-        Pods that all fit on one node can share a ReadWriteOnce volume.
+    Known limits: Pods that all fit on one node can share a ReadWriteOnce volume.
     """
-    applicable = False
     modes = {
         text: claim
         for claim in job.about("volume_access")
@@ -196,7 +175,6 @@ def single_node_volume_on_several_pods(job: Job) -> Iterator[Verdict]:
                 access = next((modes[text] for text in texts(mount.value) if text in modes), None)
                 if access is None or not mount.scope.role:
                     continue
-                applicable = True
                 undecided_verdict = undecided(workload.id, (access, role.count))
                 held = {str(mode) for item in access.alternatives if isinstance(item, tuple) for mode in item}
                 holder = "pod" if "ReadWriteOncePod" in held else "node"
@@ -213,8 +191,6 @@ def single_node_volume_on_several_pods(job: Job) -> Iterator[Verdict]:
                     )
                 else:
                     yield passed(workload.id)
-    if not applicable:
-        yield not_applicable(job.name, "no pod mounts a volume claim of these files")
 
 
 @rule(
@@ -222,6 +198,7 @@ def single_node_volume_on_several_pods(job: Job) -> Iterator[Verdict]:
     "preemptible-nodes-without-resume",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no training pod is scheduled on preemptible nodes",
     evidence=(
         ('GKE documentation, "Spot VMs"', "https://cloud.google.com/kubernetes-engine/docs/concepts/spot-vms"),
         ('torchrun documentation ("checkpoint")', "https://docs.pytorch.org/docs/stable/elastic/run.html"),
@@ -230,34 +207,25 @@ def single_node_volume_on_several_pods(job: Job) -> Iterator[Verdict]:
 def preemptible_nodes_without_resume(job: Job) -> Iterator[Verdict]:
     """A job runs on spot or preemptible nodes, and its launch line names no checkpoint.
 
-    What it checks:
-        If a node selector requests spot or preemptible nodes, some argument of the program is about saving, loading,
-        checkpoints, resuming or an output directory.
+    What it checks: If a node selector requests spot or preemptible nodes, some argument of the program is about saving,
+    loading, checkpoints, resuming or an output directory.
 
-    Why it matters:
-        The nodes go away with 30 seconds' to two minutes' notice. Without a checkpoint the job starts from scratch each
-        time, and every lost hour is paid for.
+    Why it matters: The nodes go away with 30 seconds' to two minutes' notice. Without a checkpoint the job starts from
+    scratch each time, and every lost hour is paid for.
 
-    Example:
-        `nodeSelector: {cloud.google.com/gke-spot: "true"}` and `torchrun train.py --lr 0.1`.
+    Example: `nodeSelector: {cloud.google.com/gke-spot: "true"}` and `torchrun train.py --lr 0.1`.
 
-    Fix:
-        Save checkpoints at an interval shorter than what may be lost, and resume from the last one at start.
+    Fix: Save checkpoints at an interval shorter than what may be lost, and resume from the last one at start.
 
-    Known limits:
-        A script may save and resume with no argument at all: a warning of medium confidence, a hint where the
-        command line is not seen.
+    Known limits: A script may save and resume with no argument at all: a warning of medium confidence, a hint where the
+    command line is not seen.
     """
-    applicable = False
     for workload in workloads(job):
         for role in workload.trainers:
             spot = [c for c in role.every("node_label") if any(_SPOT.fullmatch(text) for text in texts(c.value))]
             if not spot:
                 continue
-            applicable = True
             yield _on_spot(workload, spot[0])
-    if not applicable:
-        yield not_applicable(job.name, "no training pod is scheduled on preemptible nodes")
 
 
 def _on_spot(workload: Workload, spot: Claim) -> Verdict:

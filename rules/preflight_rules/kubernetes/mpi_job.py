@@ -8,7 +8,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule
+from preflight.plugins.authoring import Verdict, failed, passed, rule
 from preflight_rules.helpers import counted, placed, quoted, undecided
 from preflight_rules.kubernetes.workloads import Role, Workload, known_number, workloads
 
@@ -21,6 +21,7 @@ def _worker(workload: Workload) -> Role | None:
     "KUB003",
     "mpi-slots-exceed-worker",
     severity=Severity.WARNING,
+    otherwise="no MPIJob sets both the slots and the resources of its workers",
     evidence=(
         "kubeflow/mpi-operator#318",
         "https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/mpi/",
@@ -29,24 +30,18 @@ def _worker(workload: Workload) -> Role | None:
 def mpi_slots_exceed_worker(job: Job) -> Iterator[Verdict]:
     """An MPIJob gives each worker more slots than the worker has GPUs, or CPU cores where it has no GPU.
 
-    What it checks:
-        `slotsPerWorker` is at most the GPU limit of a worker or, without GPUs, its CPU limit.
+    What it checks: `slotsPerWorker` is at most the GPU limit of a worker or, without GPUs, its CPU limit.
 
-    Why it matters:
-        mpirun places as many ranks on a worker as it has slots. The ranks beyond the GPUs find no device; those
-        beyond the cores are throttled, and Open MPI refuses to bind them ("There are not enough slots available"),
-        while launcher and workers stay running.
+    Why it matters: mpirun places as many ranks on a worker as it has slots. The ranks beyond the GPUs find no device;
+    those beyond the cores are throttled, and Open MPI refuses to bind them ("There are not enough slots available"),
+    while launcher and workers stay running.
 
-    Example:
-        `slotsPerWorker: 4` with `limits: {cpu: 2}` for the workers.
+    Example: `slotsPerWorker: 4` with `limits: {cpu: 2}` for the workers.
 
-    Fix:
-        Set slotsPerWorker to the worker's GPUs (or cores), and mpirun's -np to workers x slots.
+    Fix: Set slotsPerWorker to the worker's GPUs (or cores), and mpirun's -np to workers x slots.
 
-    Known limits:
-        A rank that needs less than one core is not recognized.
+    Known limits: A rank that needs less than one core is not recognized.
     """
-    applicable = False
     for workload in workloads(job):
         slots, worker = workload.in_force("slots_per_worker"), _worker(workload)
         if not slots or worker is None:
@@ -55,7 +50,6 @@ def mpi_slots_exceed_worker(job: Job) -> Iterator[Verdict]:
         resources = worker.in_force("pod_gpus") or worker.in_force("pod_cpus")
         if not resources:
             continue
-        applicable = True
         undecided_verdict = undecided(workload.id, (*slots, *resources))
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -72,8 +66,6 @@ def mpi_slots_exceed_worker(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(workload.id)
-    if not applicable:
-        yield not_applicable(job.name, "no MPIJob sets both the slots and the resources of its workers")
 
 
 def _most(claims: tuple[Claim, ...]) -> float:
@@ -84,6 +76,7 @@ def _most(claims: tuple[Claim, ...]) -> float:
     "KUB004",
     "mpi-ranks-unlike-slots",
     severity=Severity.WARNING,
+    otherwise="no MPIJob starts a known number of ranks",
     evidence=(
         "kubeflow/mpi-operator#318",
         (
@@ -95,25 +88,19 @@ def _most(claims: tuple[Claim, ...]) -> float:
 def mpi_ranks_unlike_slots(job: Job) -> Iterator[Verdict]:
     """mpirun starts more ranks than an MPIJob has slots, or so few that some workers get none.
 
-    What it checks:
-        The `-np` of the launcher's mpirun fits into workers x slotsPerWorker, and reaches every worker: ranks fill
-        the slots of one worker before the next.
+    What it checks: The `-np` of the launcher's mpirun fits into workers x slotsPerWorker, and reaches every worker:
+    ranks fill the slots of one worker before the next.
 
-    Why it matters:
-        Too many ranks: "There are not enough slots available in the system", and the job fails. Too few: the ranks
-        share the first workers while the others are paid for and idle.
+    Why it matters: Too many ranks: "There are not enough slots available in the system", and the job fails. Too few:
+    the ranks share the first workers while the others are paid for and idle.
 
-    Example:
-        Two workers, `slotsPerWorker: 4`, `mpirun -np 2`: both ranks run on the first worker.
+    Example: Two workers, `slotsPerWorker: 4`, `mpirun -np 2`: both ranks run on the first worker.
 
-    Fix:
-        `-np` = workers x slotsPerWorker.
+    Fix: `-np` = workers x slotsPerWorker.
 
-    Known limits:
-        Nothing is reported where options of mpirun place the ranks (--map-by, -N, --oversubscribe), and where the
-        launcher itself is a worker.
+    Known limits: Nothing is reported where options of mpirun place the ranks (--map-by, -N, --oversubscribe), and where
+    the launcher itself is a worker.
     """
-    applicable = False
     for workload in workloads(job):
         worker = _worker(workload)
         if workload.kind != "MPIJob" or worker is None:
@@ -122,10 +109,7 @@ def mpi_ranks_unlike_slots(job: Job) -> Iterator[Verdict]:
             tasks = job.setting("tasks", scope)
             if not tasks or _places_ranks(job, scope.launch):
                 continue
-            applicable = True
             yield _ranks(workload, worker, tasks[0], workload.in_force("slots_per_worker"))
-    if not applicable:
-        yield not_applicable(job.name, "no MPIJob starts a known number of ranks")
 
 
 def _places_ranks(job: Job, launch: str) -> bool:

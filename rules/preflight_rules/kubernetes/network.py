@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Span, Unresolved
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import placed, quoted, undecided
 from preflight_rules.kubernetes.workloads import KUBEFLOW, Role, Workload, workloads
 
@@ -25,41 +25,35 @@ _OFF = frozenset(("false", "disabled", "none"))
     "mesh-proxy-may-join-pods",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no Kubeflow job names its namespace",
     evidence=("kubeflow/pytorch-operator#258", "kubeflow/trainer#1636", "canonical/bundle-kubeflow#610"),
 )
 def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
     """The pods of a distributed job in a user namespace do not disable the sidecar of a service mesh.
 
-    What it checks:
-        A Kubeflow job of two or more pods in a user namespace carries `sidecar.istio.io/inject: "false"` (or
-        the switch of Linkerd or Kuma) as annotation or label of each role's pod template. Kubeflow creates user
-        namespaces ("profiles") with injection on; `default`, the operators' own namespaces, and manifests without a
-        namespace show no sign of a mesh, so nothing is reported there.
+    What it checks: A Kubeflow job of two or more pods in a user namespace carries `sidecar.istio.io/inject: "false"`
+    (or the switch of Linkerd or Kuma) as annotation or label of each role's pod template. Kubeflow creates user
+    namespaces ("profiles") with injection on; `default`, the operators' own namespaces, and manifests without a
+    namespace show no sign of a mesh, so nothing is reported there.
 
-    Why it matters:
-        The proxy takes over the ports of the pod. The proxies reject ranks that dial the master before they trust each
-        other, the bootstraps of gRPC and NCCL break under mutual TLS, and the workers crash or wait forever; the proxy
-        also keeps a finished pod running.
+    Why it matters: The proxy takes over the ports of the pod. The proxies reject ranks that dial the master before they
+    trust each other, the bootstraps of gRPC and NCCL break under mutual TLS, and the workers crash or wait forever; the
+    proxy also keeps a finished pod running.
 
-    Example:
-        A PyTorchJob with `namespace: alice` and pod templates without annotations.
+    Example: A PyTorchJob with `namespace: alice` and pod templates without annotations.
 
-    Fix:
-        `metadata: {annotations: {sidecar.istio.io/inject: "false"}}` in the pod template of every role.
+    Fix: `metadata: {annotations: {sidecar.istio.io/inject: "false"}}` in the pod template of every role.
 
-    Known limits:
-        The annotation on the job itself is not counted, because the operators do not pass it on to the pods. Only the
-        cluster shows whether the namespace has injection: hence a warning of medium confidence, and none where the
-        manifest names no namespace.
+    Known limits: The annotation on the job itself is not counted, because the operators do not pass it on to the pods.
+    Only the cluster shows whether the namespace has injection, so this is a warning of medium confidence, and only
+    where the manifest names a namespace.
     """
-    applicable = False
     for workload in workloads(job):
         namespaces = workload.in_force("namespace")
         if workload.kind not in KUBEFLOW or not workload.group.endswith("kubeflow.org"):
             continue
         if not namespaces:
             continue
-        applicable = True
         undecided_verdict = undecided(workload.id, (*namespaces, *(role.count for role in workload.roles)))
         pods = numbers(workload.pods())
         if undecided_verdict is not None:
@@ -79,8 +73,6 @@ def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
             also=tuple((role.count, role.name) for role in open_roles[:4]),
             remedy='Annotate the pod template of each role with `sidecar.istio.io/inject: "false"`.',
         )
-    if not applicable:
-        yield not_applicable(job.name, "no Kubeflow job names its namespace")
 
 
 def _is_off(workload: Workload, role: Role) -> bool:
@@ -105,6 +97,7 @@ _LOCKING = frozenset(("IPC_LOCK", "CAP_IPC_LOCK", "SYS_RESOURCE", "ALL", "privil
     "rdma-device-without-locked-memory",
     severity=Severity.INFO,
     confidence=Confidence.MEDIUM,
+    otherwise="no pod requests an RDMA device",
     evidence=(
         "Mellanox/k8s-rdma-shared-dev-plugin#20",
         "NVIDIA/nccl-tests#206",
@@ -115,31 +108,23 @@ _LOCKING = frozenset(("IPC_LOCK", "CAP_IPC_LOCK", "SYS_RESOURCE", "ALL", "privil
 def rdma_device_without_locked_memory(job: Job) -> Iterator[Verdict]:
     """A pod requests an RDMA device but may not lock memory.
 
-    What it checks:
-        A container that requests an RDMA resource has the capability IPC_LOCK, or is privileged.
+    What it checks: A container that requests an RDMA resource has the capability IPC_LOCK, or is privileged.
 
-    Why it matters:
-        RDMA pins its buffers. If the runtime limits locked memory, registration fails ("ibv_reg_mr failed: Cannot
-        allocate memory") or NCCL falls back to sockets.
+    Why it matters: RDMA pins its buffers. If the runtime limits locked memory, registration fails ("ibv_reg_mr failed:
+    Cannot allocate memory") or NCCL falls back to sockets.
 
-    Example:
-        `limits: {rdma/hca: 1}` and no `securityContext`.
+    Example: `limits: {rdma/hca: 1}` and no `securityContext`.
 
-    Fix:
-        `securityContext: {capabilities: {add: [IPC_LOCK]}}`.
+    Fix: `securityContext: {capabilities: {add: [IPC_LOCK]}}`.
 
-    Known limits:
-        A runtime started without a limit of locked memory, as containerd usually is, needs no capability; hence
-        information only. EFA devices are left out, because
-        their nodes are set up so.
+    Known limits: A runtime started without a limit of locked memory, as containerd usually is, needs no capability;
+    hence information only. EFA devices are left out, because their nodes are set up so.
     """
-    applicable = False
     for workload in workloads(job):
         for role in workload.roles:
             devices = [c for c in role.every("pod_rdma") if "efa" not in c.spelling]
             if not devices:
                 continue
-            applicable = True
             capable = role.every("pod_capability")
             undecided_verdict = undecided(workload.id, (*devices, *capable))
             if undecided_verdict is not None:
@@ -154,14 +139,13 @@ def rdma_device_without_locked_memory(job: Job) -> Iterator[Verdict]:
                     at=devices[0],
                     remedy="Add `securityContext: {capabilities: {add: [IPC_LOCK]}}`.",
                 )
-    if not applicable:
-        yield not_applicable(job.name, "no pod requests an RDMA device")
 
 
 @rule(
     "KUB018",
     "rdma-device-requested-and-unused",
     severity=Severity.WARNING,
+    otherwise="no pod requests an RDMA device",
     evidence=(
         "areal-project/AReaL#639",
         (
@@ -173,29 +157,22 @@ def rdma_device_without_locked_memory(job: Job) -> Iterator[Verdict]:
 def rdma_device_requested_and_unused(job: Job) -> Iterator[Verdict]:
     """A pod requests an RDMA device, but a variable keeps NCCL from using it.
 
-    What it checks:
-        If a pod requests an RDMA resource, neither `NCCL_IB_DISABLE=1` nor `NCCL_NET=Socket` is set in it.
+    What it checks: If a pod requests an RDMA resource, neither `NCCL_IB_DISABLE=1` nor `NCCL_NET=Socket` is set in it.
 
-    Why it matters:
-        The traffic of all ranks goes over TCP, four to five times slower in a reported case, while the requested
-        adapter sits idle and is not available to other pods.
+    Why it matters: The traffic of all ranks goes over TCP, four to five times slower in a reported case, while the
+    requested adapter sits idle and is not available to other pods.
 
-    Example:
-        `limits: {rdma/hca: 1}` with `NCCL_IB_DISABLE: "1"`.
+    Example: `limits: {rdma/hca: 1}` with `NCCL_IB_DISABLE: "1"`.
 
-    Fix:
-        Remove the variable, or the device.
+    Fix: Remove the variable, or the device.
 
-    Known limits:
-        Variables that the image sets are not seen.
+    Known limits: Variables that the image sets are not seen.
     """
-    applicable = False
     for workload in workloads(job):
         for role in workload.roles:
             devices = role.every("pod_rdma")
             if not devices:
                 continue
-            applicable = True
             off = [c for n in ("NCCL_IB_DISABLE", "NCCL_NET", "FI_PROVIDER") for c in role.every(f"env.{n}")]
             off += [c for _, scope in workload.launches() for c in job.setting("env.FI_PROVIDER", scope)]
             off += [c for _, scope in workload.launches() for c in job.setting("env.NCCL_IB_DISABLE", scope)]
@@ -213,8 +190,6 @@ def rdma_device_requested_and_unused(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(workload.id)
-    if not applicable:
-        yield not_applicable(job.name, "no pod requests an RDMA device")
 
 
 #: Values that keep ranks off an RDMA device, by the variable's quantity.
@@ -235,28 +210,24 @@ def _turns_off(quantity: str, values: tuple[str, ...]) -> bool:
     "KUB019",
     "rdma-devices-mounted-beside-plugin",
     severity=Severity.WARNING,
+    otherwise="no pod has both an RDMA device and a host path",
     evidence=("aws-samples/aws-do-eks#63",),
 )
 def rdma_devices_mounted_beside_plugin(job: Job) -> Iterator[Verdict]:
     """A pod that gets RDMA devices from a device plugin also mounts all RDMA devices of the node.
 
-    What it checks:
-        A pod that requests an RDMA resource mounts neither /dev/infiniband nor a device below it from the node.
+    What it checks: A pod that requests an RDMA resource mounts neither /dev/infiniband nor a device below it from the
+    node.
 
-    Why it matters:
-        The mount hides what the plugin put there: the pod sees adapters that it was not given, without permissions for
-        them, and NCCL picks one that it may not open, or two pods use the same one.
+    Why it matters: The mount hides what the plugin put there: the pod sees adapters that it was not given, without
+    permissions for them, and NCCL picks one that it may not open, or two pods use the same one.
 
-    Example:
-        `limits: {rdma/hca: 1}` and `hostPath: {path: /dev/infiniband}`.
+    Example: `limits: {rdma/hca: 1}` and `hostPath: {path: /dev/infiniband}`.
 
-    Fix:
-        Remove the hostPath volume.
+    Fix: Remove the hostPath volume.
 
-    Known limits:
-        A privileged pod that needs every adapter is reported too; it can drop the resource request instead.
+    Known limits: A privileged pod that needs every adapter is reported too; it can drop the resource request instead.
     """
-    applicable = False
     reported: set[Span] = set()
     for workload in workloads(job):
         for role in workload.roles:
@@ -266,7 +237,6 @@ def rdma_devices_mounted_beside_plugin(job: Job) -> Iterator[Verdict]:
                 continue
             # Pod templates that share a YAML anchor share the volume.
             reported.update(claim.span for claim in paths)
-            applicable = True
             undecided_verdict = undecided(workload.id, paths)
             mounted = [c for c in paths if any(t.startswith("/dev/infiniband") for t in texts(c.value))]
             if undecided_verdict is not None:
@@ -281,8 +251,6 @@ def rdma_devices_mounted_beside_plugin(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(workload.id)
-    if not applicable:
-        yield not_applicable(job.name, "no pod has both an RDMA device and a host path")
 
 
 #: Values by which libfabric or NCCL is told to use a device, by variable.
@@ -298,6 +266,7 @@ _NEEDS_DEVICE = {
     "rdma-set-up-and-not-requested",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no pod with GPUs chooses an RDMA device",
     evidence=(
         "aws/sagemaker-hyperpod-cli#306",
         (
@@ -310,24 +279,18 @@ _NEEDS_DEVICE = {
 def rdma_set_up_and_not_requested(job: Job) -> Iterator[Verdict]:
     """The variables of a pod choose EFA or InfiniBand, but the pod requests no such device.
 
-    What it checks:
-        A pod with `FI_PROVIDER=efa`, `FI_EFA_USE_DEVICE_RDMA=1` or `NCCL_NET=IB` asks for a device that its plugin
-        offers (`vpc.amazonaws.com/efa`, `rdma/...`), uses the host's devices, or is privileged.
+    What it checks: A pod with `FI_PROVIDER=efa`, `FI_EFA_USE_DEVICE_RDMA=1` or `NCCL_NET=IB` asks for a device that its
+    plugin offers (`vpc.amazonaws.com/efa`, `rdma/...`), uses the host's devices, or is privileged.
 
-    Why it matters:
-        Without the resource the container sees no device. NCCL stops because the network that it was told to use is
-        missing, or falls back to TCP and trains several times slower.
+    Why it matters: Without the resource the container sees no device. NCCL stops because the network that it was told
+    to use is missing, or falls back to TCP and trains several times slower.
 
-    Example:
-        `FI_PROVIDER: efa` and `limits: {nvidia.com/gpu: 8}` without `vpc.amazonaws.com/efa`.
+    Example: `FI_PROVIDER: efa` and `limits: {nvidia.com/gpu: 8}` without `vpc.amazonaws.com/efa`.
 
-    Fix:
-        Request the device: `vpc.amazonaws.com/efa: 4`, as many as the instance has.
+    Fix: Request the device: `vpc.amazonaws.com/efa: 4`, as many as the instance has.
 
-    Known limits:
-        An admission webhook, or a claim of dynamic resource allocation, may add the device.
+    Known limits: An admission webhook, or a claim of dynamic resource allocation, may add the device.
     """
-    applicable = False
     for workload in workloads(job):
         for role in workload.roles:
             scopes = [scope for owner, scope in workload.launches() if owner.name == role.name]
@@ -340,7 +303,6 @@ def rdma_set_up_and_not_requested(job: Job) -> Iterator[Verdict]:
             opened = [claim for claim in variables if isinstance(claim.value, Unresolved)]
             if not role.gpus or not variables:
                 continue
-            applicable = True
             has_device = bool(role.every("pod_rdma")) or _sees_devices(role)
             if needing and not has_device:
                 yield failed(
@@ -353,8 +315,6 @@ def rdma_set_up_and_not_requested(job: Job) -> Iterator[Verdict]:
                 yield unknown(workload.id, f"{quoted(opened[0])} is known only at run time", at=opened[0])
             else:
                 yield passed(workload.id)
-    if not applicable:
-        yield not_applicable(job.name, "no pod with GPUs chooses an RDMA device")
 
 
 def _sees_devices(role: Role) -> bool:

@@ -9,7 +9,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.data_tables import instance_gpus
 from preflight_rules.helpers import counted, placed, quoted, undecided
 from preflight_rules.kubernetes.workloads import Role, Workload, workloads
@@ -24,6 +24,7 @@ _INSTANCE_LABELS = ("node.kubernetes.io/instance-type=", "beta.kubernetes.io/ins
     "pod-larger-than-instance",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no pod with GPUs selects a known machine type",
     evidence=(
         ("a bundle that fits no node waits forever", "ray-project/ray#47792"),
         "https://kubernetes.io/docs/reference/labels-annotations-taints/",
@@ -33,24 +34,19 @@ _INSTANCE_LABELS = ("node.kubernetes.io/instance-type=", "beta.kubernetes.io/ins
 def pod_larger_than_instance(job: Job) -> Iterator[Verdict]:
     """A pod requests more GPUs than its machine type has.
 
-    What it checks:
-        If a node selector or a required node affinity names the instance type, the pod's GPU limit is at most
-        what that type holds (every type, where several are named).
+    What it checks: If a node selector or a required node affinity names the instance type, the pod's GPU limit is at
+    most what that type holds (every type, where several are named).
 
-    Why it matters:
-        No node ever fits: the pods stay pending ("Insufficient nvidia.com/gpu"), and an autoscaler adds nothing.
+    Why it matters: No node ever fits: the pods stay pending ("Insufficient nvidia.com/gpu"), and an autoscaler adds
+    nothing.
 
-    Example:
-        `nvidia.com/gpu: 8` with `node.kubernetes.io/instance-type: g5.12xlarge`, which has 4.
+    Example: `nvidia.com/gpu: 8` with `node.kubernetes.io/instance-type: g5.12xlarge`, which has 4.
 
-    Fix:
-        Request what the machine has, or name another machine type.
+    Fix: Request what the machine has, or name another machine type.
 
-    Known limits:
-        Time-slicing announces more GPUs than there are; MIG instances are not counted. Types that are not in the table
-        are left alone.
+    Known limits: Time-slicing announces more GPUs than there are; MIG instances are not counted. Types that are not in
+    the table are left alone.
     """
-    applicable = False
     for workload in workloads(job):
         for role in workload.roles:
             # A GPU that is cut into instances counts several times.
@@ -58,7 +54,6 @@ def pod_larger_than_instance(job: Job) -> Iterator[Verdict]:
             labels = [claim for claim in role.every("node_label") if _sizes(claim)]
             if not gpus or not labels:
                 continue
-            applicable = True
             undecided_verdict = undecided(workload.id, gpus)
             wanted, most = numbers(job_value(gpus)), max(_sizes(labels[0]))
             if undecided_verdict is not None:
@@ -73,8 +68,6 @@ def pod_larger_than_instance(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(workload.id)
-    if not applicable:
-        yield not_applicable(job.name, "no pod with GPUs selects a known machine type")
 
 
 def _sizes(claim: Claim) -> tuple[int, ...]:
@@ -93,6 +86,7 @@ def _sizes(claim: Claim) -> tuple[int, ...]:
     "KUB023",
     "job-larger-than-quota",
     severity=Severity.WARNING,
+    otherwise="no GPU quota applies to a job that requests GPUs",
     evidence=(
         "kubernetes-sigs/kueue#2796",
         ('Kubernetes documentation, "Resource quotas"', "https://kubernetes.io/docs/concepts/policy/resource-quotas/"),
@@ -101,26 +95,20 @@ def _sizes(claim: Claim) -> tuple[int, ...]:
 def job_larger_than_quota(job: Job) -> Iterator[Verdict]:
     """A job requests more GPUs than a quota in its files allows.
 
-    What it checks:
-        The GPUs of all pods of a job together are at most the ResourceQuota of its namespace, the capability of
-        a Volcano queue, or the nominal quota of a Kueue ClusterQueue that has no cohort, where it is in the files. A
-        ResourceQuota of the job's namespace is also found in another file of the same folder.
+    What it checks: The GPUs of all pods of a job together are at most the ResourceQuota of its namespace, the
+    capability of a Volcano queue, or the nominal quota of a Kueue ClusterQueue that has no cohort, where it is in the
+    files. A ResourceQuota of the job's namespace is also found in another file of the same folder.
 
-    Why it matters:
-        Under a ResourceQuota the last pods are rejected while the first hold their GPUs; a queue keeps the job waiting
-        forever.
+    Why it matters: Under a ResourceQuota the last pods are rejected while the first hold their GPUs; a queue keeps the
+    job waiting forever.
 
-    Example:
-        `requests.nvidia.com/gpu: "8"` and a job of two pods with 8 GPUs each.
+    Example: `requests.nvidia.com/gpu: "8"` and a job of two pods with 8 GPUs each.
 
-    Fix:
-        A smaller job, or a larger quota.
+    Fix: A smaller job, or a larger quota.
 
-    Known limits:
-        Only where there is one such quota in the files, and of the same namespace where both name theirs. A quota with
-        scopes counts only some pods and is not judged.
+    Known limits: Only where there is one such quota in the files, and of the same namespace where both name theirs. A
+    quota with scopes counts only some pods and is not judged.
     """
-    applicable = False
     quotas = job.about("quota_gpus")
     for workload in workloads(job) if len({claim.scope.launch for claim in quotas}) == 1 else ():
         if not _same_namespace(job, workload, quotas[0]):
@@ -129,7 +117,6 @@ def job_larger_than_quota(job: Job) -> Iterator[Verdict]:
         requesting = [(role, gpus) for role, gpus in pods if gpus]
         if not requesting:
             continue
-        applicable = True
         undecided_verdict = undecided(
             workload.id, (*quotas, *(claim for role, gpus in requesting for claim in (role.count, *gpus)))
         )
@@ -154,14 +141,13 @@ def job_larger_than_quota(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(workload.id)
-    if not applicable:
-        yield not_applicable(job.name, "no GPU quota applies to a job that requests GPUs")
 
 
 @rule(
     "KUB060",
     "queue-name-misspelt",
     severity=Severity.WARNING,
+    otherwise="no job names a queue beside similar ones in its files",
     evidence=(
         "https://kueue.sigs.k8s.io/docs/concepts/local_queue/",
         (
@@ -173,25 +159,19 @@ def job_larger_than_quota(job: Job) -> Iterator[Verdict]:
 def queue_name_misspelt(job: Job) -> Iterator[Verdict]:
     """A job names a queue that no file defines, and its namespace has one with almost the same name.
 
-    What it checks:
-        The label `kueue.x-k8s.io/queue-name` of a job is the name of a LocalQueue of its namespace, where the job's
-        file or another one in its folder defines LocalQueues there and one of them has almost the same name: one word
-        of it differs by one character.
+    What it checks: The label `kueue.x-k8s.io/queue-name` of a job is the name of a LocalQueue of its namespace, where
+    the job's file or another one in its folder defines LocalQueues there and one of them has almost the same name: one
+    word of it differs by one character.
 
-    Why it matters:
-        Kueue keeps the job suspended until a queue of that name exists. No pod is created and no event of a pod says
-        why.
+    Why it matters: Kueue keeps the job suspended until a queue of that name exists. No pod is created and no event of a
+    pod says why.
 
-    Example:
-        `kueue.x-k8s.io/queue-name: trainings` beside a LocalQueue `training`.
+    Example: `kueue.x-k8s.io/queue-name: trainings` beside a LocalQueue `training`.
 
-    Fix:
-        The name of the LocalQueue.
+    Fix: The name of the LocalQueue.
 
-    Known limits:
-        A queue with a name of its own kind may exist on the cluster, and is not judged.
+    Known limits: A queue with a name of its own kind may exist on the cluster, and is not judged.
     """
-    applicable = False
     for workload in workloads(job):
         wanted, defined = workload.in_force("queue_name"), workload.in_force("queue_defined")
         names = {text: claim for claim in defined for text in texts(claim.value)}
@@ -199,16 +179,13 @@ def queue_name_misspelt(job: Job) -> Iterator[Verdict]:
             continue
         claim = wanted[0]
         if isinstance(claim.value, Unresolved):
-            applicable = True
             yield unknown(workload.id, f"{quoted(claim)} depends on {claim.value.why}", at=claim)
             continue
         asked = texts(claim.value)
         near = [name for text in asked for name in sorted(names) if _is_misspelt(text, name)]
         if any(text in names for text in asked):
-            applicable = True
             yield passed(workload.id)
         elif near:
-            applicable = True
             yield failed(
                 workload.id,
                 f"{quoted(claim)} names no queue of these files; {near[0]} ({names[near[0]].span.path}:"
@@ -217,8 +194,6 @@ def queue_name_misspelt(job: Job) -> Iterator[Verdict]:
                 also=((names[near[0]], "a queue of this namespace"),),
                 remedy=f"Write {near[0]}.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no job names a queue beside similar ones in its files")
 
 
 def _is_misspelt(asked: str, name: str) -> bool:
@@ -249,6 +224,7 @@ def _is_one_edit(first: str, second: str) -> bool:
     "KUB030",
     "job-larger-than-queue",
     severity=Severity.ERROR,
+    otherwise="no job with GPUs names a queue whose quota is in the files",
     evidence=(
         ('Kueue documentation, "ClusterQueue"', "https://kueue.sigs.k8s.io/docs/concepts/cluster_queue/"),
         "kubernetes-sigs/kueue#2796",
@@ -257,30 +233,24 @@ def _is_one_edit(first: str, second: str) -> bool:
 def job_larger_than_queue(job: Job) -> Iterator[Verdict]:
     """A job requests more GPUs than its queue holds.
 
-    What it checks:
-        The GPUs of all pods of a job with the label `kueue.x-k8s.io/queue-name` are at most the nominal quotas of the
-        ClusterQueue behind that LocalQueue, where both are in the files and the ClusterQueue has no cohort.
+    What it checks: The GPUs of all pods of a job with the label `kueue.x-k8s.io/queue-name` are at most the nominal
+    quotas of the ClusterQueue behind that LocalQueue, where both are in the files and the ClusterQueue has no cohort.
 
-    Why it matters:
-        Kueue admits a job as a whole. One that is larger than all quotas of its queue together stays suspended forever.
+    Why it matters: Kueue admits a job as a whole. One that is larger than all quotas of its queue together stays
+    suspended forever.
 
-    Example:
-        `nominalQuota: 16` for `nvidia.com/gpu`, and a JobSet of four pods with 8 GPUs each.
+    Example: `nominalQuota: 16` for `nvidia.com/gpu`, and a JobSet of four pods with 8 GPUs each.
 
-    Fix:
-        A smaller job, a larger quota, or a cohort to borrow from.
+    Fix: A smaller job, a larger quota, or a cohort to borrow from.
 
-    Known limits:
-        Jobs that may start with fewer pods (partial admission, elastic jobs) are not judged.
+    Known limits: Jobs that may start with fewer pods (partial admission, elastic jobs) are not judged.
     """
-    applicable = False
     for workload in workloads(job):
         quotas = workload.in_force("queue_gpus")
         pods = [(role, role.in_force("pod_gpus")) for role in workload.roles]
         requesting = [(role, gpus) for role, gpus in pods if gpus]
         if not quotas or not requesting:
             continue
-        applicable = True
         undecided_verdict = undecided(
             workload.id, (*quotas, *(claim for role, gpus in requesting for claim in (role.count, *gpus)))
         )
@@ -303,14 +273,13 @@ def job_larger_than_queue(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(workload.id)
-    if not applicable:
-        yield not_applicable(job.name, "no job with GPUs names a queue whose quota is in the files")
 
 
 @rule(
     "KUB031",
     "compute-domain-larger-than-job",
     severity=Severity.WARNING,
+    otherwise="no pod claims a channel of a ComputeDomain",
     evidence=(
         (
             'NVIDIA DRA driver documentation, "Compute Domains"',
@@ -322,28 +291,21 @@ def job_larger_than_queue(job: Job) -> Iterator[Verdict]:
 def compute_domain_larger_than_job(job: Job) -> Iterator[Verdict]:
     """A ComputeDomain waits for more nodes than the job has pods.
 
-    What it checks:
-        `numNodes` of a ComputeDomain is at most the number of pods that claim a channel of it.
+    What it checks: `numNodes` of a ComputeDomain is at most the number of pods that claim a channel of it.
 
-    Why it matters:
-        A pod of the domain starts when `numNodes` nodes have joined, and a node joins when a pod of the domain is
-        placed on it. If there are fewer pods, all of them wait in ContainerCreating.
+    Why it matters: A pod of the domain starts when `numNodes` nodes have joined, and a node joins when a pod of the
+    domain is placed on it. If there are fewer pods, all of them wait in ContainerCreating.
 
-    Example:
-        `numNodes: 18`, and a JobSet of 16 pods that name its claim template.
+    Example: `numNodes: 18`, and a JobSet of 16 pods that name its claim template.
 
-    Fix:
-        Set `numNodes` to the number of pods, or to 0 if the driver allows it.
+    Fix: Set `numNodes` to the number of pods, or to 0 if the driver allows it.
 
-    Known limits:
-        Drivers from 25.8 on need not wait for all nodes. A pod is assumed to run on one node of the domain.
+    Known limits: Drivers from 25.8 on need not wait for all nodes. A pod is assumed to run on one node of the domain.
     """
-    applicable = False
     for workload in workloads(job):
         joining = [(role, claims[0]) for role in workload.roles if (claims := role.in_force("compute_domain"))]
         if not joining:
             continue
-        applicable = True
         domain = joining[0][1]
         pods = workload.pods(tuple(role for role, _ in joining))
         counts = [role.count for role, _ in joining]
@@ -363,8 +325,6 @@ def compute_domain_larger_than_job(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(workload.id)
-    if not applicable:
-        yield not_applicable(job.name, "no pod claims a channel of a ComputeDomain")
 
 
 def _same_namespace(job: Job, workload: Workload, other: Claim) -> bool:
@@ -378,6 +338,7 @@ def _same_namespace(job: Job, workload: Workload, other: Claim) -> bool:
     "KUB024",
     "network-policy-blocks-ranks",
     severity=Severity.WARNING,
+    otherwise="no network policy denies all traffic beside a job",
     evidence=(
         "kubeflow/trainer#1636",
         (
@@ -389,32 +350,25 @@ def _same_namespace(job: Job, workload: Workload, other: Claim) -> bool:
 def network_policy_blocks_ranks(job: Job) -> Iterator[Verdict]:
     """A network policy blocks all connections to the pods of a job.
 
-    What it checks:
-        No NetworkPolicy of the job's namespace, in its file or beside it, selects all pods and allows no ingress, or
-        only from other namespaces, unless another policy there allows some ingress.
+    What it checks: No NetworkPolicy of the job's namespace, in its file or beside it, selects all pods and allows no
+    ingress, or only from other namespaces, unless another policy there allows some ingress.
 
-    Why it matters:
-        The ranks dial each other: rendezvous, NCCL, Gloo and MPI all wait for connections that the policy drops, until
-        they time out.
+    Why it matters: The ranks dial each other: rendezvous, NCCL, Gloo and MPI all wait for connections that the policy
+    drops, until they time out.
 
-    Example:
-        `podSelector: {}` with `policyTypes: [Ingress]` and a PyTorchJob with workers in that namespace.
+    Example: `podSelector: {}` with `policyTypes: [Ingress]` and a PyTorchJob with workers in that namespace.
 
-    Fix:
-        A policy that lets the job's pods talk to each other on every port.
+    Fix: A policy that lets the job's pods talk to each other on every port.
 
-    Known limits:
-        Policies add up; one in other files may allow the traffic. Which pods and ports another policy opens is not
-        compared with the job's.
+    Known limits: Policies add up; one in other files may allow the traffic. Which pods and ports another policy opens
+    is not compared with the job's.
     """
-    applicable = False
     policies = job.about("denies_ingress")
     for workload in workloads(job) if policies else ():
         trainers = workload.trainers
         found = [claim for claim in policies if _same_namespace(job, workload, claim)]
         if not found or not trainers:
             continue
-        applicable = True
         if any(_same_namespace(job, workload, claim) for claim in job.about("allows_ingress")):
             # The usual pair: one policy denies everything, another one lets the job's pods in.
             yield passed(workload.id)
@@ -435,8 +389,6 @@ def network_policy_blocks_ranks(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(workload.id)
-    if not applicable:
-        yield not_applicable(job.name, "no network policy denies all traffic beside a job")
 
 
 @rule(
@@ -444,6 +396,7 @@ def network_policy_blocks_ranks(job: Job) -> Iterator[Verdict]:
     "gpu-training-without-gpu-limit",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no launch line in a pod with limits names its backend",
     evidence=(
         "NVIDIA/nvidia-docker#400",
         ('Kubernetes documentation, "Schedule GPUs"', "https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/"),
@@ -452,30 +405,23 @@ def network_policy_blocks_ranks(job: Job) -> Iterator[Verdict]:
 def gpu_training_without_gpu_limit(job: Job) -> Iterator[Verdict]:
     """A launch line uses NCCL, but its pods request no GPU.
 
-    What it checks:
-        A pod whose launch line passes `nccl` as backend has a limit for GPUs.
+    What it checks: A pod whose launch line passes `nccl` as backend has a limit for GPUs.
 
-    Why it matters:
-        The pod goes to any node, and its container is given no device: "CUDA driver version is insufficient", "no NCCL
-        capable device".
+    Why it matters: The pod goes to any node, and its container is given no device: "CUDA driver version is
+    insufficient", "no NCCL capable device".
 
-    Example:
-        `args: [--backend, nccl]` in a container with `limits: {cpu: 4}`.
+    Example: `args: [--backend, nccl]` in a container with `limits: {cpu: 4}`.
 
-    Fix:
-        `limits: {nvidia.com/gpu: 1}`.
+    Fix: `limits: {nvidia.com/gpu: 1}`.
 
-    Known limits:
-        Device resources with unknown names count as none; only pods that name some limit are judged.
+    Known limits: Device resources with unknown names count as none; only pods that name some limit are judged.
     """
-    applicable = False
     for workload in workloads(job):
         for role, scope in workload.launches():
             backend = _nccl_claim(job, scope.launch)
             holder = next((r for r in workload.roles if r.trains), role) if workload.kind == "MPIJob" else role
             if backend is None or not _limits_something(holder):
                 continue
-            applicable = True
             if isinstance(backend.value, Unresolved):
                 yield unknown(workload.id, f"{quoted(backend)} is known only at run time", at=backend)
             elif "nccl" not in {text.lower() for text in texts(backend.value)} or holder.in_force("pod_gpus"):
@@ -490,8 +436,6 @@ def gpu_training_without_gpu_limit(job: Job) -> Iterator[Verdict]:
                     also=((limits[0], "limits without GPUs"),),
                     remedy="Add `nvidia.com/gpu` to the limits.",
                 )
-    if not applicable:
-        yield not_applicable(job.name, "no launch line in a pod with limits names its backend")
 
 
 def _nccl_claim(job: Job, launch: str) -> Claim | None:

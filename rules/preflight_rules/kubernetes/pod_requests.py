@@ -8,7 +8,7 @@ from preflight.model.findings import Confidence, Severity, Status
 from preflight.model.job import Claim, Job, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import joined, placed, quoted, undecided
 from preflight_rules.kubernetes.workloads import Role, Workload, workloads
 
@@ -23,6 +23,7 @@ _SMALL_SHM_MIB = 256
     "gpu-request-without-equal-limit",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no pod requests GPUs separately from its limits",
     evidence=(
         ('Kubernetes documentation, "Schedule GPUs"', "https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/"),
     ),
@@ -30,29 +31,22 @@ _SMALL_SHM_MIB = 256
 def gpu_request_without_equal_limit(job: Job) -> Iterator[Verdict]:
     """A pod requests GPUs without an equal limit.
 
-    What it checks:
-        If the containers of a pod request GPUs, their limits name the same number.
+    What it checks: If the containers of a pod request GPUs, their limits name the same number.
 
-    Why it matters:
-        GPUs are extended resources, which cannot be overcommitted: the API server rejects the pod ("Limit must be
-        set for non overcommitable resources"), and the operator retries forever without creating a pod.
+    Why it matters: GPUs are extended resources, which cannot be overcommitted: the API server rejects the pod ("Limit
+    must be set for non overcommitable resources"), and the operator retries forever without creating a pod.
 
-    Example:
-        `resources: {requests: {nvidia.com/gpu: 8}}` with no limits.
+    Example: `resources: {requests: {nvidia.com/gpu: 8}}` with no limits.
 
-    Fix:
-        Set `limits` only; requests then follow.
+    Fix: Set `limits` only; requests then follow.
 
-    Known limits:
-        The containers of a pod are summed.
+    Known limits: The containers of a pod are summed.
     """
-    applicable = False
     for workload in workloads(job):
         for role in workload.roles:
             requested, limited = role.in_force("pod_gpu_requests"), role.in_force("pod_gpus")
             if not requested:
                 continue
-            applicable = True
             undecided_verdict = undecided(workload.id, (*requested, *limited))
             if undecided_verdict is not None:
                 yield undecided_verdict
@@ -74,8 +68,6 @@ def gpu_request_without_equal_limit(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(workload.id)
-    if not applicable:
-        yield not_applicable(job.name, "no pod requests GPUs separately from its limits")
 
 
 @rule(
@@ -83,6 +75,7 @@ def gpu_request_without_equal_limit(job: Job) -> Iterator[Verdict]:
     "shared-memory-not-enlarged",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no pod is known to hold several ranks or loader workers",
     evidence=(
         "NVIDIA/nccl#290",
         "NVIDIA/nccl#342",
@@ -92,25 +85,20 @@ def gpu_request_without_equal_limit(job: Job) -> Iterator[Verdict]:
 def shared_memory_not_enlarged(job: Job) -> Iterator[Verdict]:
     """Several ranks or loader workers of one pod share the default /dev/shm of 64 MiB.
 
-    What it checks:
-        A training pod with more than one GPU, or with one GPU and loader workers, mounts a volume at /dev/shm, and
-        that volume has at least 256 MiB.
+    What it checks: A training pod with more than one GPU, or with one GPU and loader workers, mounts a volume at
+    /dev/shm, and that volume has at least 256 MiB.
 
-    Why it matters:
-        NCCL keeps the buffers that the ranks of a node share in /dev/shm and stops with "posix_fallocate failed: No
-        space left on device"; loader workers pass their batches through it and die of "Bus error".
+    Why it matters: NCCL keeps the buffers that the ranks of a node share in /dev/shm and stops with "posix_fallocate
+    failed: No space left on device"; loader workers pass their batches through it and die of "Bus error".
 
-    Example:
-        `limits: {nvidia.com/gpu: 8}` and no volume mounted at /dev/shm.
+    Example: `limits: {nvidia.com/gpu: 8}` and no volume mounted at /dev/shm.
 
-    Fix:
-        Add `volumes: [{name: dshm, emptyDir: {medium: Memory}}]` and mount it at /dev/shm. Its content counts against
-        the pod's memory limit.
+    Fix: Add `volumes: [{name: dshm, emptyDir: {medium: Memory}}]` and mount it at /dev/shm. Its content counts against
+    the pod's memory limit.
 
-    Known limits:
-        A site may enlarge /dev/shm for all pods by an admission webhook, which no manifest shows. A training runtime
-        is a template that its jobs may patch, so it gets a hint only. Ray sizes its own
-        object store and is left alone.
+    Known limits: A site may enlarge /dev/shm for all pods by an admission webhook, which no manifest shows. A training
+    runtime is a template that its jobs may patch, so it gets a hint only. Ray sizes its own object store and is left
+    alone.
     """
     applicable = False
     for workload in workloads(job):
@@ -128,8 +116,6 @@ def shared_memory_not_enlarged(job: Job) -> Iterator[Verdict]:
             yield _shm(workload, first, _wants_shm(workload, first), also=also)
         else:
             yield from (verdict for _, verdict in faults or verdicts)
-    if not applicable:
-        yield not_applicable(job.name, "no pod is known to hold several ranks or loader workers")
 
 
 def _wants_shm(workload: Workload, role: Role) -> str:
@@ -175,6 +161,7 @@ def _shm(workload: Workload, role: Role, reason: str, *, also: tuple[tuple[Claim
     "cpu-limit-below-ranks",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no training pod limits both CPUs and GPUs",
     evidence=(
         "NVIDIA/enroot#175",
         (
@@ -186,29 +173,22 @@ def _shm(workload: Workload, role: Role, reason: str, *, also: tuple[tuple[Claim
 def cpu_limit_below_ranks(job: Job) -> Iterator[Verdict]:
     """A pod's CPU limit is below one core per GPU.
 
-    What it checks:
-        The CPU limit of a training pod is at least one core for each of its GPUs.
+    What it checks: The CPU limit of a training pod is at least one core for each of its GPUs.
 
-    Why it matters:
-        Each rank has a Python thread, NCCL's proxy threads and its loader workers. A limit is enforced by stopping all
-        of them for the rest of every 100 ms: the GPUs wait, and no log shows why.
+    Why it matters: Each rank has a Python thread, NCCL's proxy threads and its loader workers. A limit is enforced by
+    stopping all of them for the rest of every 100 ms: the GPUs wait, and no log shows why.
 
-    Example:
-        `limits: {nvidia.com/gpu: 8, cpu: 4}`.
+    Example: `limits: {nvidia.com/gpu: 8, cpu: 4}`.
 
-    Fix:
-        Give it several cores per GPU, or no CPU limit (a request is enough for scheduling).
+    Fix: Give it several cores per GPU, or no CPU limit (a request is enough for scheduling).
 
-    Known limits:
-        Two to four cores per GPU are the usual advice; only fewer than one is reported.
+    Known limits: Two to four cores per GPU are the usual advice; only fewer than one is reported.
     """
-    applicable = False
     for workload in workloads(job):
         for role in workload.trainers:
             cores, gpus = role.in_force("pod_cpus"), role.in_force("pod_gpus")
             if not cores or not gpus:
                 continue
-            applicable = True
             undecided_verdict = undecided(workload.id, (*cores, *gpus))
             most = max((float(str(item)) for claim in cores for item in claim.alternatives), default=0.0)
             if undecided_verdict is not None:
@@ -224,14 +204,13 @@ def cpu_limit_below_ranks(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(workload.id)
-    if not applicable:
-        yield not_applicable(job.name, "no training pod limits both CPUs and GPUs")
 
 
 @rule(
     "KUB026",
     "shared-memory-above-memory-limit",
     severity=Severity.WARNING,
+    otherwise="no pod limits both its memory and the volume at /dev/shm",
     evidence=(
         (
             'Kubernetes documentation, "emptyDir" ("files you write count against the memory limit of the container")',
@@ -242,30 +221,23 @@ def cpu_limit_below_ranks(job: Job) -> Iterator[Verdict]:
 def shared_memory_above_memory_limit(job: Job) -> Iterator[Verdict]:
     """A pod's /dev/shm may grow beyond the pod's memory limit.
 
-    What it checks:
-        The sizeLimit of the memory volume at /dev/shm is below the pod's memory limit.
+    What it checks: The sizeLimit of the memory volume at /dev/shm is below the pod's memory limit.
 
-    Why it matters:
-        What is written to a memory volume counts as memory of the container. Loader workers and NCCL rely on the
-        volume's size, and the container is killed for memory before the volume is full.
+    Why it matters: What is written to a memory volume counts as memory of the container. Loader workers and NCCL rely
+    on the volume's size, and the container is killed for memory before the volume is full.
 
-    Example:
-        `sizeLimit: 64Gi` and `limits: {memory: 32Gi}`.
+    Example: `sizeLimit: 64Gi` and `limits: {memory: 32Gi}`.
 
-    Fix:
-        Raise the memory limit to what the processes need plus the volume, or lower the sizeLimit.
+    Fix: Raise the memory limit to what the processes need plus the volume, or lower the sizeLimit.
 
-    Known limits:
-        A volume that is never filled does no harm.
+    Known limits: A volume that is never filled does no harm.
     """
-    applicable = False
     for workload in workloads(job):
         for role in workload.trainers:
             sizes, limits = role.in_force("shm_mib"), role.in_force("pod_memory_mib")
             known = [claim for claim in sizes if not isinstance(claim.value, Unresolved)]
             if not sizes or not limits:
                 continue
-            applicable = True
             undecided_verdict = undecided(workload.id, (*limits, *(known or sizes)))
             shm, memory = numbers(job_value(known)) if known else (), numbers(job_value(limits))
             if undecided_verdict is not None:
@@ -281,5 +253,3 @@ def shared_memory_above_memory_limit(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(workload.id)
-    if not applicable:
-        yield not_applicable(job.name, "no pod limits both its memory and the volume at /dev/shm")

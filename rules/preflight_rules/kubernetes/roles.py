@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Unresolved
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import placed, quoted
 from preflight_rules.kubernetes.workloads import Workload, certainly, workloads
 
@@ -24,28 +24,23 @@ _PER_NODE_NAMES = ("SOCKET_IFNAME", "_HCA", "DEBUG", "TOPO_FILE", "NET_DEVICES",
     "image-differs-between-roles",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no job has several training roles with an image each",
     evidence=("NVIDIA/nccl#286", "NVIDIA/nccl#1328", ("versions that differed between nodes", "Unakar/Logic-RL#30")),
 )
 def image_differs_between_roles(job: Job) -> Iterator[Verdict]:
     """The training roles of one job run different images.
 
-    What it checks:
-        The training roles of a PyTorchJob, PaddleJob, XGBoostJob or JAXJob use the same image.
+    What it checks: The training roles of a PyTorchJob, PaddleJob, XGBoostJob or JAXJob use the same image.
 
-    Why it matters:
-        All ranks run the same program over the same NCCL. With another version of the framework or of NCCL on some of
-        them, the job hangs in the first collective or silently trains with different code.
+    Why it matters: All ranks run the same program over the same NCCL. With another version of the framework or of NCCL
+    on some of them, the job hangs in the first collective or silently trains with different code.
 
-    Example:
-        `image: train:1.4` for the Master, `image: train:1.3` for the Worker.
+    Example: `image: train:1.4` for the Master, `image: train:1.3` for the Worker.
 
-    Fix:
-        One tag (better: one digest) in every role.
+    Fix: One tag (better: one digest) in every role.
 
-    Known limits:
-        Two tags may name the same image.
+    Known limits: Two tags may name the same image.
     """
-    applicable = False
     for workload in workloads(job):
         trainers = workload.trainers
         if workload.kind not in _ONE_PROGRAM or len(trainers) < 2:
@@ -53,7 +48,6 @@ def image_differs_between_roles(job: Job) -> Iterator[Verdict]:
         images = [claims[0] for role in trainers if len(claims := role.in_force("pod_image")) == 1]
         if len(images) < 2:
             continue
-        applicable = True
         open_image = next((claim for claim in images if isinstance(claim.value, Unresolved)), None)
         first = images[0]
         other = next((claim for claim in images if claim.value != first.value), None)
@@ -70,8 +64,6 @@ def image_differs_between_roles(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(workload.id)
-    if not applicable:
-        yield not_applicable(job.name, "no job has several training roles with an image each")
 
 
 @rule(
@@ -79,29 +71,24 @@ def image_differs_between_roles(job: Job) -> Iterator[Verdict]:
     "collective-variables-differ-between-roles",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no job with several training roles sets such a variable",
     evidence=("NVIDIA/nccl#626", "NVIDIA/nccl#1328", "snowflakedb/ArcticTraining#316"),
 )
 def collective_variables_differ_between_roles(job: Job) -> Iterator[Verdict]:
     """A variable of NCCL, Gloo, UCX or libfabric differs between the roles of one job.
 
-    What it checks:
-        Every training role of a job sets the same NCCL_, RCCL_, GLOO_, UCX_ and FI_ variables to the same values.
-        Names of interfaces and adapters, topology files and debug levels may differ.
+    What it checks: Every training role of a job sets the same NCCL_, RCCL_, GLOO_, UCX_ and FI_ variables to the same
+    values. Names of interfaces and adapters, topology files and debug levels may differ.
 
-    Why it matters:
-        NCCL does not compare such settings between ranks: with another algorithm, protocol or transport on some of
-        them the first collective hangs or reports a corrupted message.
+    Why it matters: NCCL does not compare such settings between ranks: with another algorithm, protocol or transport on
+    some of them the first collective hangs or reports a corrupted message.
 
-    Example:
-        `NCCL_IB_DISABLE=1` for the Worker and not for the Master.
+    Example: `NCCL_IB_DISABLE=1` for the Worker and not for the Master.
 
-    Fix:
-        Put the variables into one ConfigMap and refer to it with `envFrom` in every role.
+    Fix: Put the variables into one ConfigMap and refer to it with `envFrom` in every role.
 
-    Known limits:
-        Variables that the image or a script inside sets are not seen.
+    Known limits: Variables that the image or a script inside sets are not seen.
     """
-    applicable = False
     for workload in workloads(job):
         trainers = workload.trainers
         if workload.kind not in _ONE_PROGRAM or len(trainers) < 2:
@@ -110,7 +97,6 @@ def collective_variables_differ_between_roles(job: Job) -> Iterator[Verdict]:
         names = sorted({name for found in stated.values() for name in found})
         if not names:
             continue
-        applicable = True
         different = False
         for name in names:
             claims = [found[name] for found in stated.values() if name in found]
@@ -136,8 +122,6 @@ def collective_variables_differ_between_roles(job: Job) -> Iterator[Verdict]:
             )
         if not different:
             yield passed(workload.id)
-    if not applicable:
-        yield not_applicable(job.name, "no job with several training roles sets such a variable")
 
 
 def _collective(workload: Workload, role: str) -> dict[str, Claim]:
@@ -154,6 +138,7 @@ def _collective(workload: Workload, role: str) -> dict[str, Claim]:
     "KUB011",
     "variable-not-expanded-in-arguments",
     severity=Severity.WARNING,
+    otherwise="no container runs a known launch line",
     evidence=(
         (
             'Kubernetes documentation, "Define a command and arguments for a container"',
@@ -165,33 +150,25 @@ def _collective(workload: Workload, role: str) -> dict[str, Claim]:
 def variable_not_expanded_in_arguments(job: Job) -> Iterator[Verdict]:
     """`$NAME` is in a container's command or arguments, where no shell replaces it.
 
-    What it checks:
-        A `command` or `args` that starts a program without a shell does not contain `$NAME` or `${NAME}` of a variable
-        that the container gets from its own `env` or from its operator.
+    What it checks: A `command` or `args` that starts a program without a shell does not contain `$NAME` or `${NAME}` of
+    a variable that the container gets from its own `env` or from its operator.
 
-    Why it matters:
-        Kubernetes replaces `$(NAME)` only. The program gets the literal text `$NAME`: torchrun stops at
-        `--nnodes=$WORLD_SIZE`, or a path of that name is created.
+    Why it matters: Kubernetes replaces `$(NAME)` only. The program gets the literal text `$NAME`: torchrun stops at
+    `--nnodes=$WORLD_SIZE`, or a path of that name is created.
 
-    Example:
-        `command: [torchrun, "--nnodes=$WORLD_SIZE", train.py]`.
+    Example: `command: [torchrun, "--nnodes=$WORLD_SIZE", train.py]`.
 
-    Fix:
-        `$(WORLD_SIZE)`, or `command: [bash, -c, "torchrun --nnodes=$WORLD_SIZE train.py"]`.
+    Fix: `$(WORLD_SIZE)`, or `command: [bash, -c, "torchrun --nnodes=$WORLD_SIZE train.py"]`.
 
-    Known limits:
-        Only variables that the container is known to have are reported: others may be placeholders that envsubst fills
-        in.
+    Known limits: Only variables that the container is known to have are reported: others may be placeholders that
+    envsubst fills in.
     """
-    applicable = False
     for workload in workloads(job):
         found = workload.in_force("unexpanded_variable")
         if not found:
             if workload.launches():
-                applicable = True
                 yield passed(workload.id)
             continue
-        applicable = True
         for claim in found:
             name = texts(claim.value)[0] if texts(claim.value) else ""
             if not name:
@@ -204,8 +181,6 @@ def variable_not_expanded_in_arguments(job: Job) -> Iterator[Verdict]:
                 at=claim,
                 remedy=f"Write `$({name})`, or start the program through `bash -c`.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no container runs a known launch line")
 
 
 def quoted_plainly(claim: Claim) -> str:
@@ -218,6 +193,7 @@ def quoted_plainly(claim: Claim) -> str:
     "operator-variable-set-by-hand",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no PyTorchJob",
     evidence=(
         (
             'Kubeflow documentation, PyTorchJob ("sets the environment variables for torch.distributed")',
@@ -229,27 +205,20 @@ def quoted_plainly(claim: Claim) -> str:
 def operator_variable_set_by_hand(job: Job) -> Iterator[Verdict]:
     """A manifest sets RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT, which the operator sets for every pod itself.
 
-    What it checks:
-        The containers of a PyTorchJob of several pods do not name these variables in their `env`.
+    What it checks: The containers of a PyTorchJob of several pods do not name these variables in their `env`.
 
-    Why it matters:
-        A rank written into a pod template is the same in all of its replicas; an address or a world size is right
-        only by chance. Which of the two values wins depends on the operator's version.
+    Why it matters: A rank written into a pod template is the same in all of its replicas; an address or a world size is
+    right only by chance. Which of the two values wins depends on the operator's version.
 
-    Example:
-        `env: [{name: RANK, value: "0"}]` in a PyTorchJob.
+    Example: `env: [{name: RANK, value: "0"}]` in a PyTorchJob.
 
-    Fix:
-        Leave them out.
+    Fix: Leave them out.
 
-    Known limits:
-        A value equal to the operator's own does no harm.
+    Known limits: A value equal to the operator's own does no harm.
     """
-    applicable = False
     for workload in workloads(job):
         if workload.kind != "PyTorchJob":
             continue
-        applicable = True
         found = [
             claim
             for claim in workload.claims.everything(workload.id)
@@ -269,8 +238,6 @@ def operator_variable_set_by_hand(job: Job) -> Iterator[Verdict]:
             )
         if not found:
             yield passed(workload.id)
-    if not applicable:
-        yield not_applicable(job.name, "no PyTorchJob")
 
 
 def _equals_operator_value(workload: Workload, claim: Claim) -> bool:
@@ -291,6 +258,7 @@ _OPERATORS = frozenset(("env.RANK", "env.WORLD_SIZE", "env.MASTER_ADDR", "env.MA
     "image-tag-moves",
     severity=Severity.INFO,
     profile="pedantic",
+    otherwise="no job of several pods names its images",
     evidence=(
         ('Kubernetes documentation, "Images"', "https://kubernetes.io/docs/concepts/containers/images/"),
         ("versions that differed between nodes", "NVIDIA/nccl#286"),
@@ -299,23 +267,17 @@ _OPERATORS = frozenset(("env.RANK", "env.WORLD_SIZE", "env.MASTER_ADDR", "env.MA
 def image_tag_moves(job: Job) -> Iterator[Verdict]:
     """The pods of a distributed job run an image without a fixed tag.
 
-    What it checks:
-        The images of a job of several pods carry a tag other than `latest`, or a digest.
+    What it checks: The images of a job of several pods carry a tag other than `latest`, or a digest.
 
-    Why it matters:
-        Each node pulls the image separately and keeps what it has: after a push the nodes run different versions of one
-        program, and a rank that is restarted on another node joins with other code.
+    Why it matters: Each node pulls the image separately and keeps what it has: after a push the nodes run different
+    versions of one program, and a rank that is restarted on another node joins with other code.
 
-    Example:
-        `image: registry/train` in a job of eight workers.
+    Example: `image: registry/train` in a job of eight workers.
 
-    Fix:
-        A tag that is never pushed twice, or `image@sha256:...`.
+    Fix: A tag that is never pushed twice, or `image@sha256:...`.
 
-    Known limits:
-        A tag that looks fixed can be pushed again.
+    Known limits: A tag that looks fixed can be pushed again.
     """
-    applicable = False
     for workload in workloads(job):
         counted = workload.pods()
         if not certainly(counted, 2):
@@ -325,7 +287,6 @@ def image_tag_moves(job: Job) -> Iterator[Verdict]:
         open_image = next((claim for claim in images if isinstance(claim.value, Unresolved)), None)
         if not images:
             continue
-        applicable = True
         if moving:
             yield failed(
                 workload.id,
@@ -337,8 +298,6 @@ def image_tag_moves(job: Job) -> Iterator[Verdict]:
             yield unknown(workload.id, f"{quoted(open_image)} is known only at run time", at=open_image)
         else:
             yield passed(workload.id)
-    if not applicable:
-        yield not_applicable(job.name, "no job of several pods names its images")
 
 
 def _is_mutable_tag(image: str) -> bool:

@@ -9,7 +9,7 @@ from preflight.model.findings import Severity
 from preflight.model.job import WHOLE_JOB, Claim, Job, Launch, Relation, strongest
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import counted, distinct, placed, quoted, undecided
 from preflight_rules.launch.gpus import counts_one_machine, gpus
 
@@ -67,6 +67,7 @@ def setups(job: Job) -> tuple[Setup, ...]:
     "accelerate-processes-counted-per-machine",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no Accelerate launch sets both its number of processes and its number of machines",
     evidence=(
         ("the number of one node in a Slurm script", "huggingface/accelerate#2521"),
         ("the one that the questionnaire writes", "huggingface/accelerate#2818"),
@@ -75,32 +76,25 @@ def setups(job: Job) -> tuple[Setup, ...]:
 def accelerate_processes_counted_per_machine(job: Job) -> Iterator[Verdict]:
     """Accelerate's number of processes is too small, or not divisible by its number of machines.
 
-    What it checks:
-        num_processes counts over all machines. For several machines it is at least num_machines, is divisible
-        by it, and is not just the number of GPUs of a single machine. In a configuration that no launch names, each
-        machine starts no more processes than gpu_ids has GPUs.
+    What it checks: num_processes counts over all machines. For several machines it is at least num_machines, is
+    divisible by it, and is not just the number of GPUs of a single machine. In a configuration that no launch names,
+    each machine starts no more processes than gpu_ids has GPUs.
 
-    Why it matters:
-        Each machine starts num_processes // num_machines: a number meant for one machine leaves most GPUs idle, a
-        number below num_machines starts nothing at all, and a remainder is never started.
+    Why it matters: Each machine starts num_processes // num_machines: a number meant for one machine leaves most GPUs
+    idle, a number below num_machines starts nothing at all, and a remainder is never started.
 
-    Example:
-        `--num_machines 4 --num_processes 8` on machines with 8 GPUs: 2 processes on each.
+    Example: `--num_machines 4 --num_processes 8` on machines with 8 GPUs: 2 processes on each.
 
-    Fix:
-        Give the total: GPUs of a machine times machines.
+    Fix: Give the total: GPUs of a machine times machines.
 
-    Known limits:
-        The number of GPUs is known from Slurm's options, CUDA_VISIBLE_DEVICES or gpu_ids. Only a launch that would
-        start nothing is an error; in a configuration that no launch names it is a warning, because the command line may
-        override it.
+    Known limits: The number of GPUs is known from Slurm's options, CUDA_VISIBLE_DEVICES or gpu_ids. Only a launch that
+    would start nothing is an error; in a configuration that no launch names it is a warning, because the command line
+    may override it.
     """
-    applicable = False
     for setup in setups(job):
         world, machines = setup.claims("world_size"), setup.claims("nodes")
         if not world or not machines:
             continue
-        applicable = True
         undecided_verdict = undecided(setup.subject, (*machines, *world), setup.launch)
         total, count = setup.number("world_size"), setup.number("nodes")
         if undecided_verdict is not None:
@@ -119,10 +113,6 @@ def accelerate_processes_counted_per_machine(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield _total_finding(setup, world[0], machines[0], total, count)
-    if not applicable:
-        yield not_applicable(
-            job.name, "no Accelerate launch sets both its number of processes and its number of machines"
-        )
 
 
 def _differs_from_others(setup: Setup) -> bool:
@@ -208,6 +198,7 @@ def several(setup: Setup) -> bool:
     "ACC006",
     "accelerate-rendezvous-back-end-unread",
     severity=Severity.WARNING,
+    otherwise="no configuration for several machines names a rendezvous backend",
     evidence=(
         "huggingface/accelerate#1489",
         ("torchrun's documentation lists the backends", "https://pytorch.org/docs/stable/elastic/run.html"),
@@ -216,30 +207,23 @@ def several(setup: Setup) -> bool:
 def accelerate_rendezvous_back_end_unread(job: Job) -> Iterator[Verdict]:
     """A configuration names a rendezvous backend that does not exist, or that nothing will use.
 
-    What it checks:
-        rdzv_backend of an Accelerate configuration for several machines is one that torchrun has, and is `static` or
-        repeated on the command line.
+    What it checks: rdzv_backend of an Accelerate configuration for several machines is one that torchrun has, and is
+    `static` or repeated on the command line.
 
-    Why it matters:
-        `accelerate launch` takes the backend from its command line, where the default is static, and ignores the file:
-        machines that rely on c10d to assign ranks then all need a machine_rank. A name such as `nccl` is that of a
-        communication library; given on the command line, torchrun rejects it.
+    Why it matters: `accelerate launch` takes the backend from its command line, where the default is static, and
+    ignores the file: machines that rely on c10d to assign ranks then all need a machine_rank. A name such as `nccl` is
+    that of a communication library; given on the command line, torchrun rejects it.
 
-    Example:
-        `rdzv_backend: nccl`.
+    Example: `rdzv_backend: nccl`.
 
-    Fix:
-        Write `rdzv_backend: static` and give each machine its machine_rank, or pass `--rdzv_backend c10d`.
+    Fix: Write `rdzv_backend: static` and give each machine its machine_rank, or pass `--rdzv_backend c10d`.
 
-    Known limits:
-        c10d in the file is only a note, because a job with machine ranks runs just as well.
+    Known limits: c10d in the file is only a note, because a job with machine ranks runs just as well.
     """
-    applicable = False
     for setup in setups(job):
         named = setup.claims("rendezvous_backend_unread")
         if not named or not several(setup):
             continue
-        applicable = True
         undecided_verdict = undecided(setup.subject, named, setup.launch)
         counted = setup.claims("rendezvous_backend")
         stated = [claim for claim in counted if claim.relation is Relation.SETS and claim.strength > named[0].strength]
@@ -259,8 +243,6 @@ def accelerate_rendezvous_back_end_unread(job: Job) -> Iterator[Verdict]:
                 " `--rdzv_backend c10d` on the command line.",
                 severity=Severity.INFO if exists else None,
             )
-    if not applicable:
-        yield not_applicable(job.name, "no configuration for several machines names a rendezvous backend")
 
 
 @rule(
@@ -268,6 +250,7 @@ def accelerate_rendezvous_back_end_unread(job: Job) -> Iterator[Verdict]:
     "accelerate-main-process-missing",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no Accelerate launch has a known configuration",
     evidence=(
         (
             "Accelerate's documentation of its command line (main_process_ip: the address of the machine of rank 0)",
@@ -278,31 +261,24 @@ def accelerate_rendezvous_back_end_unread(job: Job) -> Iterator[Verdict]:
 def accelerate_main_process_missing(job: Job) -> Iterator[Verdict]:
     """A launch over several machines has no rendezvous address.
 
-    What it checks:
-        A launch whose options and configuration file are both known and that spans several machines is given
-        main_process_ip.
+    What it checks: A launch whose options and configuration file are both known and that spans several machines is
+    given main_process_ip.
 
-    Why it matters:
-        Accelerate hands torchrun the endpoint `None:29500`, which no machine can resolve.
+    Why it matters: Accelerate hands torchrun the endpoint `None:29500`, which no machine can resolve.
 
-    Example:
-        `accelerate launch --config_file fsdp.yaml --num_machines 2 train.py` with no main_process_ip in fsdp.yaml.
+    Example: `accelerate launch --config_file fsdp.yaml --num_machines 2 train.py` with no main_process_ip in fsdp.yaml.
 
-    Fix:
-        Give `--main_process_ip`, the address of the first machine, on every machine.
+    Fix: Give `--main_process_ip`, the address of the first machine, on every machine.
 
-    Known limits:
-        Without --config_file the file in the user's cache may name the address, so nothing is reported. DeepSpeed's own
-        launcher finds the address by itself.
+    Known limits: Without --config_file the file in the user's cache may name the address, so nothing is reported.
+    DeepSpeed's own launcher finds the address by itself.
     """
-    applicable = False
     for setup in setups(job):
         machines = setup.claims("nodes")
         if setup.launch is None or setup.launch.launcher != _SOURCE or not setup.claims("accelerate_key"):
             continue
         if not machines or not setup.claims("rendezvous_backend"):
             continue
-        applicable = True
         count = setup.number("nodes")
         undecided_verdict = undecided(setup.subject, machines, setup.launch)
         if undecided_verdict is not None:
@@ -319,5 +295,3 @@ def accelerate_main_process_missing(job: Job) -> Iterator[Verdict]:
                 also=((claim, f"{count} machines"),),
                 remedy="Give --main_process_ip (the address of the first machine) and --main_process_port.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no Accelerate launch has a known configuration")

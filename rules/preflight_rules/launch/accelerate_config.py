@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Fix, Severity
 from preflight.model.job import Claim, Job, Strength, Unresolved
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, unknown
 from preflight.sources.tables import load_table
 from preflight_rules.helpers import distinct, quoted, where
 from preflight_rules.launch.accelerate import Setup, setups
@@ -46,6 +46,7 @@ def _keys(job: Job) -> tuple[Claim, ...]:
     severity=Severity.ERROR,
     fix="unsafe",
     profile="gate",
+    otherwise="no Accelerate configuration",
     evidence=(
         ("why unknown keys are rejected", "huggingface/accelerate#1935"),
         "the keys of eight versions from 0.15 to 1.15",
@@ -54,22 +55,17 @@ def _keys(job: Job) -> tuple[Claim, ...]:
 def accelerate_unknown_key(job: Job) -> Iterator[Verdict]:
     """A configuration of Accelerate holds a key that Accelerate does not know.
 
-    What it checks:
-        Every key of the file is one that some version of Accelerate has. In its sections only a key that looks like
-        a misspelling of a known one is reported.
+    What it checks: Every key of the file is one that some version of Accelerate has. In its sections only a key that
+    looks like a misspelling of a known one is reported.
 
-    Why it matters:
-        Accelerate rejects a file with an unknown key as a whole, and stops. In a section an unknown key is silently
-        ignored, and the default stays in force.
+    Why it matters: Accelerate rejects a file with an unknown key as a whole, and stops. In a section an unknown key is
+    silently ignored, and the default stays in force.
 
-    Example:
-        `num_process: 8`, or `fsdp_config: {fsdp_shading_strategy: FULL_SHARD}`.
+    Example: `num_process: 8`, or `fsdp_config: {fsdp_shading_strategy: FULL_SHARD}`.
 
-    Fix:
-        Write the key as Accelerate spells it, or remove it.
+    Fix: Write the key as Accelerate spells it, or remove it.
 
-    Known limits:
-        A key that only a newer or older version has is accepted. In a section the finding is a warning.
+    Known limits: A key that only a newer or older version has is accepted. In a section the finding is a warning.
     """
     keys, known = _keys(job), _known_keys()
     version = pinned(job, "accelerate")
@@ -94,8 +90,6 @@ def accelerate_unknown_key(job: Job) -> Iterator[Verdict]:
                 remedy=f"Write {near}." if near else "Remove the key.",
                 fix=_renamed(claim, key, near),
             )
-    if not keys:
-        yield not_applicable(job.name, "no Accelerate configuration")
 
 
 def _known_keys() -> frozenset[str]:
@@ -152,6 +146,7 @@ def _similar_key(key: str, known: frozenset[str]) -> str:
     "accelerate-keys-beside-deepspeed-file",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no Accelerate configuration names a DeepSpeed file",
     evidence=(
         ("introduced", "huggingface/accelerate#941"),
         "CarperAI/trlx#316",
@@ -161,26 +156,20 @@ def _similar_key(key: str, known: frozenset[str]) -> str:
 def accelerate_keys_beside_deepspeed_file(job: Job) -> Iterator[Verdict]:
     """A configuration names a DeepSpeed file and repeats settings that belong in that file.
 
-    What it checks:
-        Beside deepspeed_config_file, the configuration has none of the keys that belong in that file:
-        zero_stage, gradient_accumulation_steps, gradient_clipping, the offload devices and paths,
-        zero3_save_16bit_model, and mixed_precision unless the command line gives it.
+    What it checks: Beside deepspeed_config_file, the configuration has none of the keys that belong in that file:
+    zero_stage, gradient_accumulation_steps, gradient_clipping, the offload devices and paths, zero3_save_16bit_model,
+    and mixed_precision unless the command line gives it.
 
-    Why it matters:
-        Accelerate stops every rank with "When using `deepspeed_config_file`, the following accelerate config
-        variables will be ignored".
+    Why it matters: Accelerate stops every rank with "When using `deepspeed_config_file`, the following accelerate
+    config variables will be ignored".
 
-    Example:
-        `deepspeed_config: {deepspeed_config_file: ds.json, zero_stage: 3}`.
+    Example: `deepspeed_config: {deepspeed_config_file: ds.json, zero_stage: 3}`.
 
-    Fix:
-        Set them in the DeepSpeed file, and remove the keys.
+    Fix: Set them in the DeepSpeed file, and remove the keys.
 
-    Known limits:
-        mixed_precision in a configuration that no launch of the job names is a warning, because `--mixed_precision`
-        on the command line lets it pass.
+    Known limits: mixed_precision in a configuration that no launch of the job names is a warning, because
+    `--mixed_precision` on the command line lets it pass.
     """
-    applicable = False
     reported: set[object] = set()
     for setup in setups(job):
         keys = {text: claim for claim in setup.claims("accelerate_key") for text in texts(claim.value)}
@@ -188,7 +177,6 @@ def accelerate_keys_beside_deepspeed_file(job: Job) -> Iterator[Verdict]:
         kind = setup.claims("distributed_type")
         if file is None:
             continue
-        applicable = True
         if not kind or isinstance(kind[0].value, Unresolved):
             yield unknown(setup.subject, "cannot determine whether DeepSpeed is used", at=file)
             continue
@@ -205,8 +193,6 @@ def accelerate_keys_beside_deepspeed_file(job: Job) -> Iterator[Verdict]:
         elif (file.span, refused[0].span) not in reported:
             reported.add((file.span, refused[0].span))
             yield _keys_beside_finding(setup, file, refused, only_precision=refused == [precision])
-    if not applicable:
-        yield not_applicable(job.name, "no Accelerate configuration names a DeepSpeed file")
 
 
 def _keys_beside_finding(setup: Setup, file: Claim, refused: list[Claim], *, only_precision: bool) -> Verdict:
@@ -234,37 +220,31 @@ _NUMBER = re.compile(r"[\"']?gpu_ids[\"']?\s*:\s*\d+")
     severity=Severity.ERROR,
     fix="safe",
     profile="gate",
+    otherwise="no Accelerate configuration sets a precision or GPUs",
     evidence=("huggingface/accelerate#1386", ("both with the traceback", "Ziems/arbor#156")),
 )
 def accelerate_value_needs_quotation_marks(job: Job) -> Iterator[Verdict]:
     """YAML reads a value of Accelerate's configuration as a type that Accelerate does not expect.
 
-    What it checks:
-        mixed_precision is not a bare `no`, which YAML reads as false, and gpu_ids not a bare number.
+    What it checks: mixed_precision is not a bare `no`, which YAML reads as false, and gpu_ids not a bare number.
 
-    Why it matters:
-        Accelerate expects a string and stops: 'bool' object has no attribute 'lower', 'int' object has no attribute
-        'split'.
+    Why it matters: Accelerate expects a string and stops: 'bool' object has no attribute 'lower', 'int' object has no
+    attribute 'split'.
 
-    Example:
-        `mixed_precision: no`.
+    Example: `mixed_precision: no`.
 
-    Fix:
-        Put it in quotation marks: `mixed_precision: 'no'`.
+    Fix: Put it in quotation marks: `mixed_precision: 'no'`.
 
-    Known limits:
-        The option on the command line overrides the file's value, and then nothing is reported. In a
-        configuration that no launch of the job names it is a warning for that reason. A bare `no` is always a warning:
-        versions 0.19 to 0.33 accept it, earlier and later ones stop.
+    Known limits: The option on the command line overrides the file's value, and then nothing is reported. In a
+    configuration that no launch of the job names it is a warning for that reason. A bare `no` is always a warning:
+    versions 0.19 to 0.33 accept it, earlier and later ones stop.
     """
-    applicable = False
     for setup in setups(job):
         for quantity, key, pattern in (
             ("mixed_precision", "mixed_precision", _FALSE),
             ("env.CUDA_VISIBLE_DEVICES", "gpu_ids", _NUMBER),
         ):
             for claim in setup.claims(quantity):
-                applicable = True
                 if isinstance(claim.value, Unresolved):
                     yield unknown(setup.subject, f"{key}: {claim.value.why}", at=claim)
                 elif pattern.fullmatch(claim.spelling):
@@ -282,8 +262,6 @@ def accelerate_value_needs_quotation_marks(job: Job) -> Iterator[Verdict]:
                     )
                 else:
                     yield passed(setup.subject)
-    if not applicable:
-        yield not_applicable(job.name, "no Accelerate configuration sets a precision or GPUs")
 
 
 @rule(
@@ -291,6 +269,7 @@ def accelerate_value_needs_quotation_marks(job: Job) -> Iterator[Verdict]:
     "precision-differs-from-deepspeed",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launch sets a precision in addition to DeepSpeed's",
     evidence=(
         "https://huggingface.co/docs/accelerate/usage_guides/deepspeed",
         ("Accelerate's and transformers' guides to DeepSpeed", "https://huggingface.co/docs/transformers/deepspeed"),
@@ -299,25 +278,19 @@ def accelerate_value_needs_quotation_marks(job: Job) -> Iterator[Verdict]:
 def precision_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
     """The launch requests fp16 and the DeepSpeed file bf16, or the other way round.
 
-    What it checks:
-        With mixed_precision (or the trainer's `--fp16`, `--bf16`) at fp16 the DeepSpeed configuration does not
-        enable bf16, and the other way round.
+    What it checks: With mixed_precision (or the trainer's `--fp16`, `--bf16`) at fp16 the DeepSpeed configuration does
+    not enable bf16, and the other way round.
 
-    Why it matters:
-        Accelerate stops: "`--mixed_precision` arg cannot be set to `bf16` when `fp16` is set in the DeepSpeed config
-        file". Hugging Face's trainer stops likewise.
+    Why it matters: Accelerate stops: "`--mixed_precision` arg cannot be set to `bf16` when `fp16` is set in the
+    DeepSpeed config file". Hugging Face's trainer stops likewise.
 
-    Example:
-        `accelerate launch --mixed_precision bf16 --deepspeed_config_file ds.json ...` with `"fp16": {"enabled":
-        true}` in ds.json.
+    Example: `accelerate launch --mixed_precision bf16 --deepspeed_config_file ds.json ...` with `"fp16": {"enabled":
+    true}` in ds.json.
 
-    Fix:
-        Write `"enabled": "auto"` in the DeepSpeed file, or the same precision in both.
+    Fix: Write `"enabled": "auto"` in the DeepSpeed file, or the same precision in both.
 
-    Known limits:
-        What a script computes for itself is not seen.
+    Known limits: What a script computes for itself is not seen.
     """
-    applicable = False
     scopes = [(launch.id, launch.scope, launch) for launch in job.launches]
     for subject, scope, launch in scopes:
         for chosen, other in (("fp16", "bf16"), ("bf16", "fp16")):
@@ -325,7 +298,6 @@ def precision_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
             is_flag = [c for c in job.setting("mixed_precision", scope) if c.source != "deepspeed"]
             if not enabled or not is_flag:
                 continue
-            applicable = True
             for claim in is_flag:
                 if isinstance(claim.value, Unresolved) or any(isinstance(c.value, Unresolved) for c in enabled):
                     yield unknown(subject, f"{quoted(claim)} or {quoted(enabled[0])} is not known", at=claim)
@@ -340,5 +312,3 @@ def precision_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
                     )
                 else:
                     yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no launch sets a precision in addition to DeepSpeed's")

@@ -23,24 +23,20 @@ from preflight_rules.launch.accelerate import Setup, setups, several
 def accelerate_machines_disagree(job: Job) -> Iterator[Verdict]:
     """The Accelerate configurations for the machines of one job disagree.
 
-    What it checks:
-        Where several configurations (or launch lines) of Accelerate are for the machines of one job: num_processes,
-        num_machines and the rendezvous address are the same in all, each machine_rank occurs once, and gpu_ids lists
-        equally many GPUs on each. In any of them machine_rank is below num_machines.
+    What it checks: Where several configurations (or launch lines) of Accelerate are for the machines of one job:
+    num_processes, num_machines and the rendezvous address are the same in all, each machine_rank occurs once, and
+    gpu_ids lists equally many GPUs on each. In any of them machine_rank is below num_machines.
 
-    Why it matters:
-        Every machine starts num_processes // num_machines of what its own file says and builds a world of that size.
-        With two different sizes some ranks wait for ranks that do not exist.
+    Why it matters: Every machine starts num_processes // num_machines of what its own file says and builds a world of
+    that size. With two different sizes some ranks wait for ranks that do not exist.
 
-    Example:
-        `num_processes: 7` in sv1.yaml and `num_processes: 2` in sv2.yaml.
+    Example: `num_processes: 7` in sv1.yaml and `num_processes: 2` in sv2.yaml.
 
-    Fix:
-        Keep one file and give `--machine_rank` on the command line.
+    Fix: Keep one file and give `--machine_rank` on the command line.
 
-    Known limits:
-        Files that were not named together are treated as those of one job by their names or their rendezvous address,
-        which is a guess and gives warnings. gpu_ids may name different GPUs on another machine, but not more or fewer.
+    Known limits: Files that were not named together are treated as those of one job by their names or their rendezvous
+    address, which is a guess and gives warnings. gpu_ids may name different GPUs on another machine, but not more or
+    fewer.
     """
     found = [setup for setup in setups(job) if _has_machine_rank(setup) and several(setup)]
     alone = [setup for setup in found if setup.launch is None]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch, Strength
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import placed, quoted, undecided
 from preflight_rules.launch.accelerate import Setup, setups
 
@@ -17,6 +17,7 @@ from preflight_rules.launch.accelerate import Setup, setups
     "accelerate-options-exclude-each-other",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no Accelerate launch has a distribution option",
     evidence=(
         (
             "accelerate, commands/launch.py (`_validate_launch_command`) of 1.10 and 1.15",
@@ -27,34 +28,25 @@ from preflight_rules.launch.accelerate import Setup, setups
 def accelerate_options_exclude_each_other(job: Job) -> Iterator[Verdict]:
     """`accelerate launch` is given options that exclude each other.
 
-    What it checks:
-        At most one of --multi_gpu, --use_deepspeed and --use_fsdp; with --multi_gpu at least two processes; with
-        distributed_type MULTI_GPU on one machine at least two GPUs in gpu_ids.
+    What it checks: At most one of --multi_gpu, --use_deepspeed and --use_fsdp; with --multi_gpu at least two processes;
+    with distributed_type MULTI_GPU on one machine at least two GPUs in gpu_ids.
 
-    Why it matters:
-        Accelerate stops with a ValueError: "You can only use one of ...", "You need to use at least 2 processes to use
-        `--multi_gpu`", "Less than two GPU ids were configured".
+    Why it matters: Accelerate stops with a ValueError: "You can only use one of ...", "You need to use at least 2
+    processes to use `--multi_gpu`", "Less than two GPU ids were configured".
 
-    Example:
-        `accelerate launch --multi_gpu --use_deepspeed ... train.py`.
+    Example: `accelerate launch --multi_gpu --use_deepspeed ... train.py`.
 
-    Fix:
-        Keep the intended one: `--use_deepspeed` and `--use_fsdp` run on several GPUs by themselves.
+    Fix: Keep the intended one: `--use_deepspeed` and `--use_fsdp` run on several GPUs by themselves.
 
-    Known limits:
-        gpu_ids is only checked together with a configuration that sets MULTI_GPU; in one that no launch names it is a
-        warning.
+    Known limits: gpu_ids is only checked together with a configuration that sets MULTI_GPU; in one that no launch names
+    it is a warning.
     """
-    applicable = False
     for setup in setups(job):
         kinds = setup.claims("distributed_type")
         if not kinds:
             continue
-        applicable = True
         undecided_verdict = undecided(setup.subject, kinds, setup.launch)
         yield undecided_verdict if undecided_verdict is not None else _options_verdict(setup, kinds)
-    if not applicable:
-        yield not_applicable(job.name, "no Accelerate launch has a distribution option")
 
 
 def _options_verdict(setup: Setup, kinds: tuple[Claim, ...]) -> Verdict:
@@ -99,6 +91,7 @@ def _options_verdict(setup: Setup, kinds: tuple[Claim, ...]) -> Verdict:
     "accelerate-deepspeed-file-without-zero",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launch passes a DeepSpeed file to Accelerate",
     evidence=(
         ("Accelerate's guide to DeepSpeed", "https://huggingface.co/docs/accelerate/usage_guides/deepspeed"),
         "accelerate/utils/dataclasses.py of 1.15 (DeepSpeedPlugin)",
@@ -107,28 +100,22 @@ def _options_verdict(setup: Setup, kinds: tuple[Claim, ...]) -> Verdict:
 def accelerate_deepspeed_file_without_zero(job: Job) -> Iterator[Verdict]:
     """A DeepSpeed file given to Accelerate has no `zero_optimization` section.
 
-    What it checks:
-        The file that deepspeed_config_file (option or key) names has zero_optimization.
+    What it checks: The file that deepspeed_config_file (option or key) names has zero_optimization.
 
-    Why it matters:
-        Accelerate stops every rank with "Please specify the ZeRO optimization config in the DeepSpeed config".
+    Why it matters: Accelerate stops every rank with "Please specify the ZeRO optimization config in the DeepSpeed
+    config".
 
-    Example:
-        `--deepspeed_config_file ds.json` with `{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}}`.
+    Example: `--deepspeed_config_file ds.json` with `{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}}`.
 
-    Fix:
-        Add `"zero_optimization": {"stage": 2}`; stage 0 for none.
+    Fix: Add `"zero_optimization": {"stage": 2}`; stage 0 for none.
 
-    Known limits:
-        A file that Hugging Face's trainer gets through its own `--deepspeed` needs no such section.
+    Known limits: A file that Hugging Face's trainer gets through its own `--deepspeed` needs no such section.
     """
     read = {file.path for file in job.files if file.kind == "deepspeed"}
-    applicable = False
     for launch in job.launches:
         for target in _files(job, launch):
             if target not in read:
                 continue
-            applicable = True
             keys = [c for c in job.about("deepspeed_key", launch.scope) if c.span.path == target]
             names = [text for claim in keys for text in texts(claim.value)]
             broken = [note for note in job.notes if note.span.path == target]
@@ -144,8 +131,6 @@ def accelerate_deepspeed_file_without_zero(job: Job) -> Iterator[Verdict]:
                     also=((launch, "started here"),),
                     remedy='Add `"zero_optimization": {"stage": 2}` (stage 0 for none).',
                 )
-    if not applicable:
-        yield not_applicable(job.name, "no launch passes a DeepSpeed file to Accelerate")
 
 
 def _files(job: Job, launch: Launch) -> list[str]:

@@ -8,7 +8,7 @@ from preflight.model.findings import Severity
 from preflight.model.job import Job
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule
+from preflight.plugins.authoring import Verdict, failed, passed, rule
 from preflight_rules.helpers import placed, quoted, undecided
 
 
@@ -16,6 +16,7 @@ from preflight_rules.helpers import placed, quoted, undecided
     "LCH007",
     "composer-world-size-refused",
     severity=Severity.ERROR,
+    otherwise="no composer launch sets both its world size and its number of processes",
     evidence=(
         (
             "composer/cli/launcher.py, _parse_args",
@@ -26,29 +27,22 @@ from preflight_rules.helpers import placed, quoted, undecided
 def composer_world_size_refused(job: Job) -> Iterator[Verdict]:
     """Composer's launcher is given a world size that does not match its number of processes.
 
-    What it checks:
-        `--world_size` of `composer` is at least `--nproc`; and a multiple of it, unless the line gives the node both
-        `--node_rank` and `--base_rank`.
+    What it checks: `--world_size` of `composer` is at least `--nproc`; and a multiple of it, unless the line gives the
+    node both `--node_rank` and `--base_rank`.
 
-    Why it matters:
-        The launcher stops with ValueError on every node, after the job has waited for all of them.
+    Why it matters: The launcher stops with ValueError on every node, after the job has waited for all of them.
 
-    Example:
-        `composer --nproc 8 --world_size 12 --node_rank 0 train.py`.
+    Example: `composer --nproc 8 --world_size 12 --node_rank 0 train.py`.
 
-    Fix:
-        Nodes times processes of a node. For nodes of different sizes give both ranks to each.
+    Fix: Nodes times processes of a node. For nodes of different sizes give both ranks to each.
 
-    Known limits:
-        BASE_RANK may come from the platform: where the sizes only do not divide, it is a warning.
+    Known limits: BASE_RANK may come from the platform: where the sizes only do not divide, it is a warning.
     """
-    applicable = False
     for launch in job.launches:
         worlds = [c for c in job.requiring("world_size", launch.scope) if c.source == "composer"]
         each = [c for c in job.setting("processes_per_node", launch.scope) if c.source == "composer"]
         if launch.launcher != "composer" or not worlds or not each:
             continue
-        applicable = True
         undecided_verdict = undecided(launch.id, (*worlds, *each), launch)
         total, some = numbers(job_value(worlds)), numbers(job_value(each))
         if undecided_verdict is not None:
@@ -70,5 +64,3 @@ def composer_world_size_refused(job: Job) -> Iterator[Verdict]:
             + ("." if small else "; for nodes of different sizes, give both `--node_rank` and `--base_rank`."),
             severity=None if small else Severity.WARNING,
         )
-    if not applicable:
-        yield not_applicable(job.name, "no composer launch sets both its world size and its number of processes")

@@ -8,7 +8,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, argument_of, failed, not_applicable, passed, rule
+from preflight.plugins.authoring import Verdict, argument_of, failed, passed, rule
 from preflight_rules.helpers import is_same_line_again, quoted, starting_file, undecided, where
 from preflight_rules.rendezvous.siblings import RankedProcess, first_difference, groups, peers, processes_of_ranks
 
@@ -27,6 +27,7 @@ _ELSEWHERE = frozenset({"sbatch", "qsub", "bsub", "ssh", "pdsh", "clush", "srun"
     "rank-started-twice",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no two processes with a rank are started at the same time",
     evidence=(
         ("PyTorch documentation, initialization", "https://pytorch.org/docs/stable/distributed.html#initialization"),
         ("two nodes with one rank", "pytorch/pytorch#76367"),
@@ -35,31 +36,22 @@ _ELSEWHERE = frozenset({"sbatch", "qsub", "bsub", "ssh", "pdsh", "clush", "srun"
 def rank_started_twice(job: Job) -> Iterator[Verdict]:
     """Two processes of one job that run at the same time have the same rank, or expect different numbers of ranks.
 
-    What it checks:
-        Starts of one program in the background of one script, or from a separate script each, give each process its own
-        rank (RANK, or the program's `--rank`) and the same number of ranks, and every rank is below it.
+    What it checks: Starts of one program in the background of one script, or from a separate script each, give each
+    process its own rank (RANK, or the program's `--rank`) and the same number of ranks, and every rank is below it.
 
-    Why it matters:
-        Both processes register at the store with the same rank. One of them stops, or all wait for the missing rank
-        until the rendezvous times out.
+    Why it matters: Both processes register at the store with the same rank. One of them stops, or all wait for the
+    missing rank until the rendezvous times out.
 
-    Example:
-        `RANK=0 python train.py &` twice, with WORLD_SIZE=2.
+    Example: `RANK=0 python train.py &` twice, with WORLD_SIZE=2.
 
-    Fix:
-        Give each process its own rank, from 0 on, and all the same number of ranks.
+    Fix: Give each process its own rank, from 0 on, and all the same number of ranks.
 
-    Known limits:
-        Starts that run one after the other are separate runs. A rank whose start is in another file is not known, so
-        a missing one is not reported.
+    Known limits: Starts that run one after the other are separate runs. A rank whose start is in another file is not
+    known, so a missing one is not reported.
     """
-    applicable = False
     for processes in processes_of_ranks(job):
-        applicable = True
         yield _sizes(processes)
         yield _ranks_verdict(processes)
-    if not applicable:
-        yield not_applicable(job.name, "no two processes with a rank are started at the same time")
 
 
 def _sizes(processes: Sequence[RankedProcess]) -> Verdict:
@@ -118,6 +110,7 @@ def _ranks_verdict(processes: Sequence[RankedProcess]) -> Verdict:
     "batch-differs-between-starts",
     severity=Severity.WARNING,
     confidence=Confidence.HIGH,
+    otherwise="no two starts of one job give a batch size",
     evidence=(
         (
             "DistributedDataParallel documentation (uneven inputs)",
@@ -129,34 +122,25 @@ def _ranks_verdict(processes: Sequence[RankedProcess]) -> Verdict:
 def batch_differs_between_starts(job: Job) -> Iterator[Verdict]:
     """The starts of one job's nodes or ranks give them different batch sizes.
 
-    What it checks:
-        Launch lines of one program for different nodes, starts of one program with different ranks, and trainers of one
-        parameter-server job give the same batch size and gradient accumulation.
+    What it checks: Launch lines of one program for different nodes, starts of one program with different ranks, and
+    trainers of one parameter-server job give the same batch size and gradient accumulation.
 
-    Why it matters:
-        Ranks with smaller batches take more steps for the same data. The others finish first, and the remaining ones
-        wait in a collective until it times out. Gradients are averaged with the wrong weights.
+    Why it matters: Ranks with smaller batches take more steps for the same data. The others finish first, and the
+    remaining ones wait in a collective until it times out. Gradients are averaged with the wrong weights.
 
-    Example:
-        `ssh a bash run.sh 0 8 &` and `ssh b bash run.sh 1 16 &`, where the second argument is the batch size.
+    Example: `ssh a bash run.sh 0 8 &` and `ssh b bash run.sh 1 16 &`, where the second argument is the batch size.
 
-    Fix:
-        Give all starts the same batch size, or set it once in the script that they run.
+    Fix: Give all starts the same batch size, or set it once in the script that they run.
 
-    Known limits:
-        A program that is made for GPUs of different sizes may want different batches.
+    Known limits: A program that is made for GPUs of different sizes may want different batches.
     """
-    applicable = False
     started = [tuple(process.launch for process in processes) for processes in processes_of_ranks(job)]
     for group in (*groups(job), *started, *peers(job)):
         for quantity, meaning in _BATCHES.items():
             stated = [(launch, claims) for launch in group if (claims := job.setting(quantity, launch.scope))]
             if len(stated) < 2:
                 continue
-            applicable = True
             yield _batches(f"{group[0].id} and {len(group) - 1} more: {meaning}", stated, meaning)
-    if not applicable:
-        yield not_applicable(job.name, "no two starts of one job give a batch size")
 
 
 def _batches(subject: str, stated: Sequence[tuple[Launch, tuple[Claim, ...]]], meaning: str) -> Verdict:
@@ -180,6 +164,7 @@ def _batches(subject: str, stated: Sequence[tuple[Launch, tuple[Claim, ...]]], m
     "gpu-given-to-two-starts",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no two launches with GPUs of their own are started at the same time",
     evidence=(
         (
             "CUDA programming guide, environment variables",
@@ -191,24 +176,19 @@ def _batches(subject: str, stated: Sequence[tuple[Launch, tuple[Claim, ...]]], m
 def gpu_given_to_two_starts(job: Job) -> Iterator[Verdict]:
     """Two launches that run at the same time on one host are given the same GPU.
 
-    What it checks:
-        Launches that one script starts in the background on its own host have no GPU of CUDA_VISIBLE_DEVICES in common.
+    What it checks: Launches that one script starts in the background on its own host have no GPU of
+    CUDA_VISIBLE_DEVICES in common.
 
-    Why it matters:
-        Both allocate their memory on it: the second one runs out of memory, or both are slow. Two ranks of one job on
-        one GPU make NCCL stop with "Duplicate GPU detected".
+    Why it matters: Both allocate their memory on it: the second one runs out of memory, or both are slow. Two ranks of
+    one job on one GPU make NCCL stop with "Duplicate GPU detected".
 
-    Example:
-        `CUDA_VISIBLE_DEVICES=0,1 bash run.sh &` and `CUDA_VISIBLE_DEVICES=1,2 bash run.sh &`.
+    Example: `CUDA_VISIBLE_DEVICES=0,1 bash run.sh &` and `CUDA_VISIBLE_DEVICES=1,2 bash run.sh &`.
 
-    Fix:
-        Give each launch its own GPUs.
+    Fix: Give each launch its own GPUs.
 
-    Known limits:
-        Launches on other hosts (ssh, srun) and launches one after the other are not compared. Some programs share a
-        GPU on purpose, such as parameter servers and small evaluations.
+    Known limits: Launches on other hosts (ssh, srun) and launches one after the other are not compared. Some programs
+    share a GPU on purpose, such as parameter servers and small evaluations.
     """
-    applicable = False
     users: list[tuple[Launch, Claim]] = []
     for launch in job.launches:
         visible = job.setting("env.CUDA_VISIBLE_DEVICES", launch.scope)
@@ -216,12 +196,9 @@ def gpu_given_to_two_starts(job: Job) -> Iterator[Verdict]:
             continue
         for other, claim in users:
             if starting_file(other) == starting_file(launch) and not is_same_line_again(other, launch):
-                applicable = True
                 undecided_verdict = undecided(launch.id, (visible[0], claim), launch)
                 yield undecided_verdict or _devices(launch, visible[0], claim)
         users.append((launch, visible[0]))
-    if not applicable:
-        yield not_applicable(job.name, "no two launches with GPUs of their own are started at the same time")
 
 
 def _devices(launch: Launch, claim: Claim, other: Claim) -> Verdict:

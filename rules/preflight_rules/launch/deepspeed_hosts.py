@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch, is_whole_number
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import joined, quoted, undecided
 
 _FILTERS = ("included_slots", "excluded_slots")
@@ -18,6 +18,7 @@ _FILTERS = ("included_slots", "excluded_slots")
     "filter-names-unknown-host-or-slot",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launch selects hosts of a hostfile",
     evidence=(
         "deepspeedai/DeepSpeed#3625",
         "deepspeedai/DeepSpeed#3624",
@@ -30,35 +31,26 @@ _FILTERS = ("included_slots", "excluded_slots")
 def filter_names_unknown_host_or_slot(job: Job) -> Iterator[Verdict]:
     """`--include` or `--exclude` of deepspeed names a host or slot that the hostfile does not have.
 
-    What it checks:
-        Every host of `--include` and `--exclude` is in the hostfile that the launch is given, and every slot
-        is below that host's `slots=`.
+    What it checks: Every host of `--include` and `--exclude` is in the hostfile that the launch is given, and every
+    slot is below that host's `slots=`.
 
-    Why it matters:
-        DeepSpeed stops before anything starts: "No slot '2' specified on host 'w1'". Slots count from 0 and name
-        devices, so a hostfile with `slots=2` has only 0 and 1, whatever else the machine holds.
+    Why it matters: DeepSpeed stops before anything starts: "No slot '2' specified on host 'w1'". Slots count from 0 and
+    name devices, so a hostfile with `slots=2` has only 0 and 1, whatever else the machine holds.
 
-    Example:
-        `w1 slots=2` in the hostfile and `--include=w1:2,3`.
+    Example: `w1 slots=2` in the hostfile and `--include=w1:2,3`.
 
-    Fix:
-        List every device of the machine in the hostfile (`w1 slots=4`), and select with --include.
+    Fix: List every device of the machine in the hostfile (`w1 slots=4`), and select with --include.
 
-    Known limits:
-        Without a hostfile DeepSpeed uses the devices of the machine, which are not known from files.
+    Known limits: Without a hostfile DeepSpeed uses the devices of the machine, which are not known from files.
     """
-    applicable = False
     for launch in job.launches:
         slots = {c.scope.node: c for c in job.about("host_slots") if c.scope.launch in ("", launch.id)}
         for quantity in _FILTERS:
             for claim in job.value_claims(quantity, launch.scope):
                 if launch.launcher != "deepspeed" or not slots:
                     continue
-                applicable = True
                 undecided_verdict = undecided(launch.id, (claim, *slots.values()), launch)
                 yield undecided_verdict or _judged(launch, claim, slots)
-    if not applicable:
-        yield not_applicable(job.name, "no launch selects hosts of a hostfile")
 
 
 def _judged(launch: Launch, claim: Claim, slots: dict[str, Claim]) -> Verdict:
@@ -93,6 +85,7 @@ def _judged(launch: Launch, claim: Claim, slots: dict[str, Claim]) -> Verdict:
     "filter-beside-count",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no deepspeed launch selects hosts or slots",
     evidence=(
         (
             "DeepSpeed, launcher/runner.py, main",
@@ -103,27 +96,21 @@ def _judged(launch: Launch, claim: Claim, slots: dict[str, Claim]) -> Verdict:
 def filter_beside_count(job: Job) -> Iterator[Verdict]:
     """deepspeed is given both a filter of hosts and a number of nodes or GPUs.
 
-    What it checks:
-        A deepspeed line has `--include` or `--exclude`, or `--num_nodes` or `--num_gpus`, not one of each kind.
+    What it checks: A deepspeed line has `--include` or `--exclude`, or `--num_nodes` or `--num_gpus`, not one of each
+    kind.
 
-    Why it matters:
-        DeepSpeed stops with "Cannot specify num_nodes/gpus with include/exclude".
+    Why it matters: DeepSpeed stops with "Cannot specify num_nodes/gpus with include/exclude".
 
-    Example:
-        `deepspeed --include localhost:0,1 --num_gpus 2 train.py`.
+    Example: `deepspeed --include localhost:0,1 --num_gpus 2 train.py`.
 
-    Fix:
-        Remove the counts; the filter already determines them.
+    Fix: Remove the counts; the filter already determines them.
 
-    Known limits:
-        None known.
+    Known limits: None known.
     """
-    applicable = False
     for launch in job.launches:
         filters = [claim for quantity in _FILTERS for claim in job.about(quantity, launch.scope)]
         if launch.launcher != "deepspeed" or not filters:
             continue
-        applicable = True
         counts = [
             claim
             for quantity in ("nodes", "processes_per_node")
@@ -143,5 +130,3 @@ def filter_beside_count(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no deepspeed launch selects hosts or slots")

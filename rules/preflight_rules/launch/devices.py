@@ -9,7 +9,7 @@ from preflight.model.findings import Severity
 from preflight.model.job import Job
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule
+from preflight.plugins.authoring import Verdict, failed, passed, rule
 from preflight_rules.helpers import certainly_several, quoted, subjects, undecided
 from preflight_rules.launch.gpus import processes
 
@@ -24,6 +24,7 @@ _PROFILE = re.compile(r"(?:.*[_-])?[1-7]g\.\d+gb.*")
     "ENV007",
     "several-mig-instances-for-one-process",
     severity=Severity.WARNING,
+    otherwise="no launch makes MIG instances visible",
     evidence=(
         "pytorch/pytorch#130181",
         (
@@ -35,25 +36,19 @@ _PROFILE = re.compile(r"(?:.*[_-])?[1-7]g\.\d+gb.*")
 def several_mig_instances_for_one_process(job: Job) -> Iterator[Verdict]:
     """Several MIG instances are visible to one process, but CUDA enumerates only the first.
 
-    What it checks:
-        CUDA_VISIBLE_DEVICES or NVIDIA_VISIBLE_DEVICES with more than one `MIG-...`; a launcher that starts several
-        ranks on a node for which the scheduler grants several MIG instances.
+    What it checks: CUDA_VISIBLE_DEVICES or NVIDIA_VISIBLE_DEVICES with more than one `MIG-...`; a launcher that starts
+    several ranks on a node for which the scheduler grants several MIG instances.
 
-    Why it matters:
-        A CUDA process sees one MIG instance, however many are visible. The rank that takes the second stops with
-        "device >= 0 && device < num_gpus", and NCCL cannot connect two instances of one GPU in any case.
+    Why it matters: A CUDA process sees one MIG instance, however many are visible. The rank that takes the second stops
+    with "device >= 0 && device < num_gpus", and NCCL cannot connect two instances of one GPU in any case.
 
-    Example:
-        `CUDA_VISIBLE_DEVICES=MIG-6a0f...,MIG-2c31... torchrun --nproc_per_node=2 train.py`.
+    Example: `CUDA_VISIBLE_DEVICES=MIG-6a0f...,MIG-2c31... torchrun --nproc_per_node=2 train.py`.
 
-    Fix:
-        Use whole GPUs for a distributed run, or start one process for each instance with its own
-        CUDA_VISIBLE_DEVICES and a backend that needs no direct transfers (gloo).
+    Fix: Use whole GPUs for a distributed run, or start one process for each instance with its own CUDA_VISIBLE_DEVICES
+    and a backend that needs no direct transfers (gloo).
 
-    Known limits:
-        A script that gives each child process its own instance is reported too.
+    Known limits: A script that gives each child process its own instance is reported too.
     """
-    applicable = False
     seen: set[str] = set()
     for subject, scope, launch in subjects(job):
         for claim in (c for name in _VISIBLE_DEVICES for c in job.setting(f"env.{name}", scope)):
@@ -61,7 +56,6 @@ def several_mig_instances_for_one_process(job: Job) -> Iterator[Verdict]:
             counts = [len(_INSTANCE.findall(text.replace(",", " "))) for text in values]
             if not any(counts) or claim.spelling in seen:
                 continue
-            applicable = True
             seen.add(claim.spelling)
             undecided_verdict = undecided(subject, (claim,), launch)
             if undecided_verdict is not None:
@@ -84,7 +78,6 @@ def several_mig_instances_for_one_process(job: Job) -> Iterator[Verdict]:
             or not all(_PROFILE.fullmatch(t) for c in kinds for t in texts(c.value) or ("",))
         ):
             continue
-        applicable = True
         ranks, granted = processes(job, launch), job.setting("gpus_per_node", scope)
         undecided_verdict = undecided(subject, (*kinds, *ranks, *granted), launch)
         if undecided_verdict is not None:
@@ -103,5 +96,3 @@ def several_mig_instances_for_one_process(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no launch makes MIG instances visible")

@@ -8,7 +8,7 @@ from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule
+from preflight.plugins.authoring import Verdict, failed, passed, rule
 from preflight_rules.helpers import certainly_several, joined, placed, undecided
 
 _START_ALL_NODES = ("deepspeed", "colossalai")
@@ -20,6 +20,7 @@ _START_ON_EACH_NODE = ("srun", "mpirun", "pdsh", "clush")
     "reaching-launcher-started-on-each-node",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launcher that reaches other nodes is started by another launcher",
     evidence=(
         "deepspeedai/DeepSpeedExamples#893",
         "deepspeedai/DeepSpeed#2025",
@@ -32,29 +33,22 @@ _START_ON_EACH_NODE = ("srun", "mpirun", "pdsh", "clush")
 def reaching_launcher_started_on_each_node(job: Job) -> Iterator[Verdict]:
     """A launcher that starts processes on all nodes itself is started on each node.
 
-    What it checks:
-        `deepspeed` and `colossalai run` are not started several times by srun, mpirun or pdsh, unless options tell
-        deepspeed that each node starts it (`--no_ssh`, `--node_rank`).
+    What it checks: `deepspeed` and `colossalai run` are not started several times by srun, mpirun or pdsh, unless
+    options tell deepspeed that each node starts it (`--no_ssh`, `--node_rank`).
 
-    Why it matters:
-        Without a hostfile each copy trains alone on the GPUs of its own node, without an error. With a hostfile each
-        copy logs in to all nodes and starts all ranks once more: ports and GPUs are taken several times.
+    Why it matters: Without a hostfile each copy trains alone on the GPUs of its own node, without an error. With a
+    hostfile each copy logs in to all nodes and starts all ranks once more: ports and GPUs are taken several times.
 
-    Example:
-        `#SBATCH --nodes=2` and `srun deepspeed train.py`.
+    Example: `#SBATCH --nodes=2` and `srun deepspeed train.py`.
 
-    Fix:
-        Start it once, on the first node, with a hostfile; or use torchrun under srun.
+    Fix: Start it once, on the first node, with a hostfile; or use torchrun under srun.
 
-    Known limits:
-        How many tasks srun starts must be known.
+    Known limits: How many tasks srun starts must be known.
     """
-    applicable = False
     for launch in job.launches:
         spread = next((name for name in launch.wrappers if name in _START_ON_EACH_NODE), None)
         if launch.launcher not in _START_ALL_NODES or spread is None:
             continue
-        applicable = True
         counts = _copies(job, launch)
         undecided_verdict = undecided(launch.id, counts[:1], launch)
         itself = job.setting("each_node_itself", launch.scope) or job.setting("node_rank", launch.scope)
@@ -76,8 +70,6 @@ def reaching_launcher_started_on_each_node(job: Job) -> Iterator[Verdict]:
                 f" under"
                 f" {spread}.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no launcher that reaches other nodes is started by another launcher")
 
 
 def _copies(job: Job, launch: Launch) -> tuple[Claim, ...]:

@@ -9,7 +9,7 @@ from preflight.model.job import Claim, Job, Launch, Value
 from preflight.model.job.claim import job_value
 from preflight.model.job.symbols import is_expanded_in_script
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import AGENT_LAUNCHERS, certainly_one, certainly_several, joined, quoted
 
 _STARTERS = ("srun", "mpirun", "jsrun", "aprun")
@@ -23,6 +23,7 @@ _VARIABLES = ("env.RANK", "env.LOCAL_RANK", "env.SLURM_PROCID", "env.CUDA_VISIBL
     "task-rank-expanded-too-early",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no program started as several tasks is given a rank",
     evidence=(
         (
             "srun documentation, output environment variables",
@@ -37,33 +38,26 @@ _VARIABLES = ("env.RANK", "env.LOCAL_RANK", "env.SLURM_PROCID", "env.CUDA_VISIBL
 def task_rank_expanded_too_early(job: Job) -> Iterator[Verdict]:
     """The batch script expands a rank variable itself, so all tasks get the same rank.
 
-    What it checks:
-        Where srun, mpirun, jsrun or aprun starts several tasks of a program, that RANK, LOCAL_RANK and
-        CUDA_VISIBLE_DEVICES, and a rank among the program's arguments, are not made from SLURM_PROCID, SLURM_LOCALID,
-        OMPI_COMM_WORLD_RANK and their like in the script itself.
+    What it checks: Where srun, mpirun, jsrun or aprun starts several tasks of a program, that RANK, LOCAL_RANK and
+    CUDA_VISIBLE_DEVICES, and a rank among the program's arguments, are not made from SLURM_PROCID, SLURM_LOCALID,
+    OMPI_COMM_WORLD_RANK and their like in the script itself.
 
-    Why it matters:
-        In the script these variables are 0, or not set at all. Every task then acts as rank 0: all wait for the others
-        at the rendezvous, or all use the first GPU.
+    Why it matters: In the script these variables are 0, or not set at all. Every task then acts as rank 0: all wait for
+    the others at the rendezvous, or all use the first GPU.
 
-    Example:
-        `export RANK=$SLURM_PROCID` above `srun python train.py`.
+    Example: `export RANK=$SLURM_PROCID` above `srun python train.py`.
 
-    Fix:
-        Let a shell in the task expand it: `srun bash -c 'RANK=$SLURM_PROCID python train.py'`.
+    Fix: Let a shell in the task expand it: `srun bash -c 'RANK=$SLURM_PROCID python train.py'`.
 
-    Known limits:
-        A program that reads SLURM_PROCID itself and ignores RANK is not known. RDV003 judges the node rank of a
-        launcher.
+    Known limits: A program that reads SLURM_PROCID itself and ignores RANK is not known. RDV003 judges the node rank of
+    a launcher.
     """
-    applicable = False
     for launch in job.launches:
         if not set(_STARTERS) & set(launch.wrappers) or launch.launcher in AGENT_LAUNCHERS:
             continue
         stated = [c for name in (*_RANK_QUANTITIES, *_VARIABLES) for c in job.setting(name, launch.scope)]
         if not stated:
             continue
-        applicable = True
         early = [claim for claim in stated if is_expanded_in_script(claim.value)]
         tasks, claims = _tasks(job, launch)
         script = next((name for name in (launch.program, *launch.wrappers) if name.endswith((".sh", ".bash"))), "")
@@ -75,8 +69,6 @@ def task_rank_expanded_too_early(job: Job) -> Iterator[Verdict]:
             yield unknown(launch.id, f"cannot determine how many tasks get {quoted(early[0])}", at=early[0])
         else:
             yield _finding(launch, early[0], joined(numbers(tasks)), claims)
-    if not applicable:
-        yield not_applicable(job.name, "no program started as several tasks is given a rank")
 
 
 def _tasks(job: Job, launch: Launch) -> tuple[Value, tuple[Claim, ...]]:

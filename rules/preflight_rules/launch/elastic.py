@@ -8,7 +8,7 @@ from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule
+from preflight.plugins.authoring import Verdict, failed, passed, rule
 from preflight_rules.helpers import quoted, undecided
 
 
@@ -17,6 +17,7 @@ from preflight_rules.helpers import quoted, undecided
     "elastic-range-unusable",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launch requests a range of nodes",
     evidence=(
         (
             "torchrun documentation, elastic launch",
@@ -31,24 +32,19 @@ from preflight_rules.helpers import quoted, undecided
 def elastic_range_unusable(job: Job) -> Iterator[Verdict]:
     """torchrun is given a node range that it rejects, or that its static rendezvous ignores.
 
-    What it checks:
-        In `--nnodes=MIN:MAX` the first number is at least 1 and not above the second; and where the two differ, the
-        backend is one that lets nodes join and leave (c10d, etcd), not the static default.
+    What it checks: In `--nnodes=MIN:MAX` the first number is at least 1 and not above the second; and where the two
+    differ, the backend is one that lets nodes join and leave (c10d, etcd), not the static default.
 
-    Why it matters:
-        torchrun stops if the range is reversed. With the static backend the job always waits for MAX nodes,
-        and ends when it loses one.
+    Why it matters: torchrun stops if the range is reversed. With the static backend the job always waits for MAX nodes,
+    and ends when it loses one.
 
-    Example:
-        `torchrun --nnodes=1:4 --master_addr=$HEAD ...` without `--rdzv_backend=c10d`.
+    Example: `torchrun --nnodes=1:4 --master_addr=$HEAD ...` without `--rdzv_backend=c10d`.
 
-    Fix:
-        `torchrun --nnodes=1:4 --rdzv_backend=c10d --rdzv_endpoint=$HEAD:29400 --max_restarts=3 ...`.
+    Fix: `torchrun --nnodes=1:4 --rdzv_backend=c10d --rdzv_endpoint=$HEAD:29400 --max_restarts=3 ...`.
 
-    Known limits:
-        Whether the program can go on with another number of ranks is not judged. The second case is a warning.
+    Known limits: Whether the program can go on with another number of ranks is not judged. The second case is a
+    warning.
     """
-    applicable = False
     for launch in job.launches:
         if launch.launcher not in ("torchrun", "torch.distributed.launch"):
             continue
@@ -57,7 +53,6 @@ def elastic_range_unusable(job: Job) -> Iterator[Verdict]:
         rejected = [c for c in job.about("rejected_node_range", launch.scope) if c.scope.launch == launch.id]
         if not ranges and not rejected:
             continue
-        applicable = True
         if rejected:
             yield _refused(launch, rejected[0])
             continue
@@ -78,8 +73,6 @@ def elastic_range_unusable(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no launch requests a range of nodes")
 
 
 def _refused(launch: Launch, claim: Claim) -> Verdict:

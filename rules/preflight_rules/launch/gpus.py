@@ -56,35 +56,29 @@ _SPREADING = ("swift/cli/",)
     "more-processes-than-gpus",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launch sets both its number of processes and of GPUs per node",
     evidence=("wenwenyu/PICK-pytorch#14", "NVIDIA/Megatron-LM#661", "lipiji/SongNet#20"),
 )
 def more_processes_than_gpus(job: Job) -> Iterator[Verdict]:
     """A launch starts more ranks on each node than the node has GPUs.
 
-    What it checks:
-        Processes per node are at most the GPUs that Slurm grants on each node, or that
-        CUDA_VISIBLE_DEVICES shows.
+    What it checks: Processes per node are at most the GPUs that Slurm grants on each node, or that CUDA_VISIBLE_DEVICES
+    shows.
 
-    Why it matters:
-        The ranks without a GPU stop with "invalid device ordinal", or two ranks share one and NCCL stops with
-        "Duplicate GPU detected".
+    Why it matters: The ranks without a GPU stop with "invalid device ordinal", or two ranks share one and NCCL stops
+    with "Duplicate GPU detected".
 
-    Example:
-        `#SBATCH --gres=gpu:4` with `torchrun --nproc_per_node=8`.
+    Example: `#SBATCH --gres=gpu:4` with `torchrun --nproc_per_node=8`.
 
-    Fix:
-        Start as many processes as there are GPUs.
+    Fix: Start as many processes as there are GPUs.
 
-    Known limits:
-        Ranks that srun starts itself may share a GPU on purpose, so that is a warning unless the script requests
-        the nccl backend. With gloo or MPI nothing is reported.
+    Known limits: Ranks that srun starts itself may share a GPU on purpose, so that is a warning unless the script
+    requests the nccl backend. With gloo or MPI nothing is reported.
     """
-    applicable = False
     for launch in job.launches:
         counted, gpu_counts = processes(job, launch), gpus(job, launch)
         if not counted or gpu_counts is None or _on_cpu(job, launch):
             continue
-        applicable = True
         value, because = gpu_counts
         undecided_verdict = undecided(launch.id, (*counted, *because), launch)
         if undecided_verdict is not None:
@@ -104,8 +98,6 @@ def more_processes_than_gpus(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no launch sets both its number of processes and of GPUs per node")
 
 
 def _severity(job: Job, launch: Launch) -> Severity | None:
@@ -141,21 +133,16 @@ def _reported_by_acc001(job: Job, launch: Launch, devices: tuple[int, ...]) -> b
 def gpus_left_idle(job: Job) -> Iterator[Verdict]:
     """Fewer ranks are started on each node than the node has GPUs.
 
-    What it checks:
-        The launcher starts as many processes per node as GPUs are granted or visible there.
+    What it checks: The launcher starts as many processes per node as GPUs are granted or visible there.
 
-    Why it matters:
-        The idle GPUs are billed and blocked for others for the whole run.
+    Why it matters: The idle GPUs are billed and blocked for others for the whole run.
 
-    Example:
-        `#SBATCH --gres=gpu:8` with `torchrun --nproc_per_node=4`.
+    Example: `#SBATCH --gres=gpu:8` with `torchrun --nproc_per_node=4`.
 
-    Fix:
-        Start one process per GPU, or request fewer GPUs.
+    Fix: Start one process per GPU, or request fewer GPUs.
 
-    Known limits:
-        A process that drives several GPUs is correct. Only a number someone wrote counts, and only in a
-        job with a single launch: others may share the node.
+    Known limits: A process that drives several GPUs is correct. Only a number someone wrote counts, and only in a job
+    with a single launch: others may share the node.
     """
     if len(job.launches) != 1:
         yield not_applicable(job.name, "several launches may share the GPUs of a node")
@@ -196,6 +183,7 @@ def gpus_left_idle(job: Job) -> Iterator[Verdict]:
     "device-shown-twice",
     severity=Severity.WARNING,
     confidence=Confidence.HIGH,
+    otherwise="no launch sets CUDA_VISIBLE_DEVICES",
     evidence=(
         (
             "CUDA programming guide, environment variables",
@@ -207,26 +195,19 @@ def gpus_left_idle(job: Job) -> Iterator[Verdict]:
 def device_shown_twice(job: Job) -> Iterator[Verdict]:
     """CUDA_VISIBLE_DEVICES names a device twice.
 
-    What it checks:
-        The entries of CUDA_VISIBLE_DEVICES for a launch are all different.
+    What it checks: The entries of CUDA_VISIBLE_DEVICES for a launch are all different.
 
-    Why it matters:
-        CUDA hides the devices after an invalid entry, and two ranks on one device make NCCL stop with
-        "Duplicate GPU detected".
+    Why it matters: CUDA hides the devices after an invalid entry, and two ranks on one device make NCCL stop with
+    "Duplicate GPU detected".
 
-    Example:
-        `CUDA_VISIBLE_DEVICES=0,1,1 torchrun --nproc_per_node=3 train.py`.
+    Example: `CUDA_VISIBLE_DEVICES=0,1,1 torchrun --nproc_per_node=3 train.py`.
 
-    Fix:
-        Name each device once.
+    Fix: Name each device once.
 
-    Known limits:
-        Whether a device exists is checked by `preflight check`.
+    Known limits: Whether a device exists is checked by `preflight check`.
     """
-    applicable = False
     for launch in job.launches:
         for claim in job.setting("env.CUDA_VISIBLE_DEVICES", launch.scope):
-            applicable = True
             undecided_verdict = undecided(launch.id, (claim,), launch)
             lists = [[part.strip() for part in text.split(",")] for text in texts(claim.value)]
             if undecided_verdict is not None:
@@ -241,8 +222,6 @@ def device_shown_twice(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no launch sets CUDA_VISIBLE_DEVICES")
 
 
 def _repeated(devices: list[str]) -> str:

@@ -9,7 +9,7 @@ from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import placed, quoted, undecided
 
 #: horovod/runner/common/util/hosts.py, parse_hosts_and_slots.
@@ -27,6 +27,7 @@ def _horovod_launches(job: Job) -> Iterator[Launch]:
     "horovod-hosts-without-slots",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="horovodrun is given no hosts",
     evidence=(
         (
             "Horovod, runner/common/util/hosts.py (parse_hosts_and_slots, parse_host_files)",
@@ -38,25 +39,20 @@ def _horovod_launches(job: Job) -> Iterator[Launch]:
 def horovod_hosts_without_slots(job: Job) -> Iterator[Verdict]:
     """horovodrun is given a host without its number of slots.
 
-    What it checks:
-        Every host of `-H` is written `host:slots`, and every line of the hostfile of horovodrun `host slots=N`.
+    What it checks: Every host of `-H` is written `host:slots`, and every line of the hostfile of horovodrun `host
+    slots=N`.
 
-    Why it matters:
-        horovodrun stops with "Invalid host input", or with "list index out of range" on the line of the hostfile.
+    Why it matters: horovodrun stops with "Invalid host input", or with "list index out of range" on the line of the
+    hostfile.
 
-    Example:
-        `horovodrun -np 8 -H server1,server2 python train.py`.
+    Example: `horovodrun -np 8 -H server1,server2 python train.py`.
 
-    Fix:
-        `-H server1:4,server2:4`; in a hostfile, `server1 slots=4`.
+    Fix: `-H server1:4,server2:4`; in a hostfile, `server1 slots=4`.
 
-    Known limits:
-        A hostfile that is written when the job starts cannot be read in advance.
+    Known limits: A hostfile that is written when the job starts cannot be read in advance.
     """
-    applicable = False
     for launch in _horovod_launches(job):
         for claim in job.setting("hosts", launch.scope):
-            applicable = True
             undecided_verdict = undecided(launch.id, (claim,), launch)
             in_file = claim.source == "hostfile"
             bad = _bad_lines(job, claim) if in_file else _bad_hosts(claim)
@@ -73,8 +69,6 @@ def horovod_hosts_without_slots(job: Job) -> Iterator[Verdict]:
                     also=((launch, "started here"),),
                     remedy=f"Write `{bad[0]} slots=N`." if in_file else f"Write `{bad[0]}:N`, with its slots.",
                 )
-    if not applicable:
-        yield not_applicable(job.name, "horovodrun is given no hosts")
 
 
 def _bad_hosts(claim: Claim) -> list[str]:
@@ -100,6 +94,7 @@ def _bad_lines(job: Job, claim: Claim) -> list[str]:
     "HVD002",
     "horovod-elastic-options-conflict",
     severity=Severity.WARNING,
+    otherwise="no launch of horovodrun is elastic",
     evidence=(
         (
             "Horovod, runner/launch.py (_is_elastic, _run_elastic)",
@@ -111,40 +106,31 @@ def _bad_lines(job: Job, claim: Claim) -> list[str]:
 def horovod_elastic_options_conflict(job: Job) -> Iterator[Verdict]:
     """The elastic options of horovodrun contradict each other.
 
-    What it checks:
-        `--min-np` is not above `-np`, nor `-np` above `--max-np`; `--max-np` is not given without `--min-np` or a
-        discovery script; `--mpi` is not combined with elastic options; `-H` lists at least two hosts.
+    What it checks: `--min-np` is not above `-np`, nor `-np` above `--max-np`; `--max-np` is not given without
+    `--min-np` or a discovery script; `--mpi` is not combined with elastic options; `-H` lists at least two hosts.
 
-    Why it matters:
-        Elastic Horovod runs over Gloo and starts only with a discovery script or with `--min-np` and a list of two
-        hosts. Otherwise it stops ("Cannot run in fault tolerance mode with fewer than 2 hosts"), waits for slots
-        that may not come, or runs with a fixed size although a range was given.
+    Why it matters: Elastic Horovod runs over Gloo and starts only with a discovery script or with `--min-np` and a list
+    of two hosts. Otherwise it stops ("Cannot run in fault tolerance mode with fewer than 2 hosts"), waits for slots
+    that may not come, or runs with a fixed size although a range was given.
 
-    Example:
-        `horovodrun -np 8 --max-np 12 -H a:4,b:4 python train.py`: nothing makes this run elastic.
+    Example: `horovodrun -np 8 --max-np 12 -H a:4,b:4 python train.py`: nothing makes this run elastic.
 
-    Fix:
-        `horovodrun -np 8 --min-np 4 --max-np 12 --host-discovery-script ./discover.sh python train.py`.
+    Fix: `horovodrun -np 8 --min-np 4 --max-np 12 --host-discovery-script ./discover.sh python train.py`.
 
-    Known limits:
-        What the discovery script prints is not known.
+    Known limits: What the discovery script prints is not known.
     """
-    applicable = False
     for launch in _horovod_launches(job):
         names = ("min_tasks", "max_tasks", "host_discovery")
         options = {name: job.setting(name, launch.scope) for name in names}
         given = tuple(claim for found in options.values() for claim in found)
         if not given:
             continue
-        applicable = True
         undecided_verdict = undecided(launch.id, given, launch)
         if undecided_verdict is not None:
             yield undecided_verdict
             continue
         conflict = _conflict(job, launch, options)
         yield conflict if conflict is not None else passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no launch of horovodrun is elastic")
 
 
 def _conflict(job: Job, launch: Launch, options: dict[str, tuple[Claim, ...]]) -> Verdict | None:
@@ -194,6 +180,7 @@ def _conflict(job: Job, launch: Launch, options: dict[str, tuple[Claim, ...]]) -
     "HVD015",
     "elastic-horovod-without-state",
     severity=Severity.WARNING,
+    otherwise="no horovodrun is elastic",
     evidence=(
         ("Horovod documentation, Elastic Horovod", "https://horovod.readthedocs.io/en/stable/elastic_include.html"),
     ),
@@ -201,25 +188,20 @@ def _conflict(job: Job, launch: Launch, options: dict[str, tuple[Claim, ...]]) -
 def elastic_horovod_without_state(job: Job) -> Iterator[Verdict]:
     """horovodrun may change the number of ranks, but the script keeps no elastic state.
 
-    What it checks:
-        A script that horovodrun starts with `--min-np`, `--max-np` or `--host-discovery-script` wraps its training in
-        `hvd.elastic.run`, with a State.
+    What it checks: A script that horovodrun starts with `--min-np`, `--max-np` or `--host-discovery-script` wraps its
+    training in `hvd.elastic.run`, with a State.
 
-    Why it matters:
-        When a host leaves or joins, Horovod interrupts the collective. Without a State nobody restores the last step:
-        the workers fail, their hosts are blacklisted, and the job ends as if it were not elastic.
+    Why it matters: When a host leaves or joins, Horovod interrupts the collective. Without a State nobody restores the
+    last step: the workers fail, their hosts are blacklisted, and the job ends as if it were not elastic.
 
-    Example:
-        `horovodrun -np 8 --min-np 4 --host-discovery-script ./discover.sh python train.py` with plain `hvd.init()`.
+    Example: `horovodrun -np 8 --min-np 4 --host-discovery-script ./discover.sh python train.py` with plain
+    `hvd.init()`.
 
-    Fix:
-        Put model, optimizer and epoch into `hvd.elastic.TorchState(...)`, and decorate the training function with
-        `@hvd.elastic.run`.
+    Fix: Put model, optimizer and epoch into `hvd.elastic.TorchState(...)`, and decorate the training function with
+    `@hvd.elastic.run`.
 
-    Known limits:
-        A State in a library that the script imports is not seen.
+    Known limits: A State in a library that the script imports is not seen.
     """
-    applicable = False
     for launch in job.launches:
         elastic = [
             claim
@@ -229,7 +211,6 @@ def elastic_horovod_without_state(job: Job) -> Iterator[Verdict]:
         ]
         if not elastic:
             continue
-        applicable = True
         started = [c for c in job.about("horovod_started", launch.scope) if c.span.path == launch.program]
         if job.about("elastic_state", launch.scope):
             yield passed(launch.id)
@@ -245,8 +226,6 @@ def elastic_horovod_without_state(job: Job) -> Iterator[Verdict]:
                 remedy="Keep model and optimizer in hvd.elastic.TorchState and train in a function with"
                 " @hvd.elastic.run, or leave the elastic options out.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no horovodrun is elastic")
 
 
 #: With more files than this, another one may keep the state.

@@ -16,6 +16,7 @@ from preflight_rules.helpers import distinct, quoted, subjects, undecided, why_u
     "host-listed-twice",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no list of hosts is given to deepspeed or Paddle",
     evidence=(
         (
             "DeepSpeed, launcher/runner.py, _parse_hostfile",
@@ -27,23 +28,18 @@ from preflight_rules.helpers import distinct, quoted, subjects, undecided, why_u
 def host_listed_twice(job: Job) -> Iterator[Verdict]:
     """A list of hosts names a host twice.
 
-    What it checks:
-        The hosts of a hostfile that deepspeed reads, and of Paddle's `--ips`, are all different.
+    What it checks: The hosts of a hostfile that deepspeed reads, and of Paddle's `--ips`, are all different.
 
-    Why it matters:
-        DeepSpeed stops with "Hostfile contains multiple entries". Elsewhere two nodes' worth of ranks start on
-        one host, and another host is missing.
+    Why it matters: DeepSpeed stops with "Hostfile contains multiple entries". Elsewhere two nodes' worth of ranks start
+    on one host, and another host is missing.
 
-    Example:
-        Two lines `worker-1 slots=8` in a hostfile.
+    Example: Two lines `worker-1 slots=8` in a hostfile.
 
-    Fix:
-        Write each host once, with all its slots.
+    Fix: Write each host once, with all its slots.
 
-    Known limits:
-        For MPI several lines for one host are the normal way to give it several slots, so nothing is reported.
+    Known limits: For MPI several lines for one host are the normal way to give it several slots, so nothing is
+    reported.
     """
-    applicable = False
     seen: set[tuple[str, int]] = set()
     for subject, scope, launch in subjects(job):
         if launch is None or launch.launcher not in ("deepspeed", "paddle"):
@@ -52,7 +48,6 @@ def host_listed_twice(job: Job) -> Iterator[Verdict]:
             if claim.source == "slurm" or (claim.span.path, claim.span.line) in seen:
                 continue
             seen.add((claim.span.path, claim.span.line))
-            applicable = True
             undecided_verdict = undecided(subject, (claim,), launch)
             lists = [value for value in claim.alternatives if isinstance(value, tuple)]
             if undecided_verdict is not None:
@@ -61,8 +56,6 @@ def host_listed_twice(job: Job) -> Iterator[Verdict]:
                 yield _duplicate_finding(subject, claim, tuple(str(host) for host in lists[0]))
             else:
                 yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no list of hosts is given to deepspeed or Paddle")
 
 
 def _duplicate_finding(subject: str, claim: Claim, hosts: tuple[str, ...]) -> Verdict:
@@ -90,20 +83,15 @@ def _duplicate_finding(subject: str, claim: Claim, hosts: tuple[str, ...]) -> Ve
 def host_without_slots(job: Job) -> Iterator[Verdict]:
     """A hostfile gives a host zero slots.
 
-    What it checks:
-        `slots=` of every host of a hostfile is above 0.
+    What it checks: `slots=` of every host of a hostfile is above 0.
 
-    Why it matters:
-        No rank is started on that host, although it is counted as a node of the job.
+    Why it matters: No rank is started on that host, although it is counted as a node of the job.
 
-    Example:
-        `worker-2 slots=0`.
+    Example: `worker-2 slots=0`.
 
-    Fix:
-        Give the number of GPUs of the host, or leave the host out.
+    Fix: Give the number of GPUs of the host, or leave the host out.
 
-    Known limits:
-        Whether the host has as many GPUs as slots is checked by `preflight check`.
+    Known limits: Whether the host has as many GPUs as slots is checked by `preflight check`.
     """
     slots = distinct(job.about("host_slots"))
     for claim in slots:
@@ -132,6 +120,7 @@ def host_without_slots(job: Job) -> Iterator[Verdict]:
     "hostfile-missing",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no launch names a hostfile",
     evidence=(
         ("the log shows the fall-back", "deepspeedai/DeepSpeed#1481"),
         (
@@ -143,22 +132,17 @@ def host_without_slots(job: Job) -> Iterator[Verdict]:
 def hostfile_missing(job: Job) -> Iterator[Verdict]:
     """A launch names a hostfile that does not exist.
 
-    What it checks:
-        A hostfile that a launch line refers to by a path inside the root exists.
+    What it checks: A hostfile that a launch line refers to by a path inside the root exists.
 
-    Why it matters:
-        deepspeed prints "Unable to find hostfile, will proceed with training with local resources only" and trains on
-        one node, while the others are paid for.
+    Why it matters: deepspeed prints "Unable to find hostfile, will proceed with training with local resources only" and
+    trains on one node, while the others are paid for.
 
-    Example:
-        `deepspeed --hostfile=hostfile train.py` with no file `hostfile` beside the script.
+    Example: `deepspeed --hostfile=hostfile train.py` with no file `hostfile` beside the script.
 
-    Fix:
-        Correct the path, or add the file.
+    Fix: Correct the path, or add the file.
 
-    Known limits:
-        A hostfile that is written when the job starts, by something other than the launch script itself, does not exist
-        yet; a path outside the root is not checked.
+    Known limits: A hostfile that is written when the job starts, by something other than the launch script itself, does
+    not exist yet; a path outside the root is not checked.
     """
     named = {reference.target: reference for reference in job.references if reference.role == "hostfile"}
     read = {file.path for file in job.files}
@@ -185,5 +169,3 @@ def hostfile_missing(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield unknown(subject, f"hostfile {target} was not read", at=reference.span)
-    if not named:
-        yield not_applicable(job.name, "no launch names a hostfile")

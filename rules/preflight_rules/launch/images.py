@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import certainly_one, certainly_several, nodes_spanned, placed, quoted
 
 
@@ -17,6 +17,7 @@ from preflight_rules.helpers import certainly_one, certainly_several, nodes_span
     severity=Severity.INFO,
     confidence=Confidence.MEDIUM,
     profile="pedantic",
+    otherwise="no image is pulled on several nodes",
     evidence=(
         (
             "The documentation of Kubernetes advises against `latest` in production",
@@ -27,31 +28,24 @@ from preflight_rules.helpers import certainly_one, certainly_several, nodes_span
 def image_tag_open(job: Job) -> Iterator[Verdict]:
     """The image of a job on several nodes has no tag, or the tag `latest`.
 
-    What it checks:
-        Images that are pulled from a registry name a tag other than `latest`, or a digest, when the launch spans
-        several nodes.
+    What it checks: Images that are pulled from a registry name a tag other than `latest`, or a digest, when the launch
+    spans several nodes.
 
-    Why it matters:
-        Each node pulls for itself; one that pulled earlier keeps the image that was latest then, so ranks run different
-        releases.
+    Why it matters: Each node pulls for itself; one that pulled earlier keeps the image that was latest then, so ranks
+    run different releases.
 
-    Example:
-        `docker run my/trainer torchrun --nnodes=4 ...` on each of four nodes.
+    Example: `docker run my/trainer torchrun --nnodes=4 ...` on each of four nodes.
 
-    Fix:
-        Name the tag, or the digest.
+    Fix: Name the tag, or the digest.
 
-    Known limits:
-        Image files (`.sif`, `.sqsh`) and local folders are not checked.
+    Known limits: Image files (`.sif`, `.sqsh`) and local folders are not checked.
     """
-    applicable = False
     for launch in job.launches:
         value, claims = nodes_spanned(job, launch)
         for image in job.setting("container", launch.scope):
             names = [text.split()[-1] for text in texts(image.value) if text.strip()]
             if not names or any(_is_local(name) for name in names) or not claims or certainly_one(value):
                 continue
-            applicable = True
             if not certainly_several(value):
                 yield unknown(launch.id, "the number of nodes is not given", at=image)
                 continue
@@ -65,8 +59,6 @@ def image_tag_open(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no image is pulled on several nodes")
 
 
 def _is_local(name: str) -> bool:

@@ -10,7 +10,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Strength
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, unknown
 from preflight.sources.tables import Generated, Row, load_table
 from preflight_rules.helpers import quoted, undecided, why_unresolved
 from preflight_rules.settings.tables import in_range, pinned
@@ -64,6 +64,7 @@ _MISSPELLING_SIMILARITY = 0.8
     severity=Severity.ERROR,
     fix="unsafe",
     profile="gate",
+    otherwise="no launcher rejects unknown options",
     evidence=(
         ("Python documentation, argparse", "https://docs.python.org/3/library/argparse.html"),
         ("torchrun documentation", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
@@ -73,28 +74,22 @@ _MISSPELLING_SIMILARITY = 0.8
 def launcher_option_unknown(job: Job) -> Iterator[Verdict]:
     """A launcher is given an option that its parser does not know.
 
-    What it checks:
-        Every option before the program is declared by the launcher's own parser (abbreviations count where the launcher
-        accepts them). An option that resembles a known one, or is another launcher's name for it, is an error; any
-        other is a warning, because a newer version may have it.
+    What it checks: Every option before the program is declared by the launcher's own parser (abbreviations count where
+    the launcher accepts them). An option that resembles a known one, or is another launcher's name for it, is an error;
+    any other is a warning, because a newer version may have it.
 
-    Why it matters:
-        The launcher stops with its usage text on every node, after the job has waited for them.
+    Why it matters: The launcher stops with its usage text on every node, after the job has waited for them.
 
-    Example:
-        `torchrun --nproc_pernode=8 train.py`, or `deepspeed --nproc_per_node=8 train.py`.
+    Example: `torchrun --nproc_pernode=8 train.py`, or `deepspeed --nproc_per_node=8 train.py`.
 
-    Fix:
-        Write the option as the launcher spells it, or put it after the program if it is the program's own.
+    Fix: Write the option as the launcher spells it, or put it after the program if it is the program's own.
 
-    Known limits:
-        The tables are those of the versions that the message names. Options that the caller adds are not known.
+    Known limits: The tables are those of the versions that the message names. Options that the caller adds are not
+    known.
     """
-    applicable = False
     for launch in job.launches:
         if _STRICT.get(launch.launcher) is None and not any(name in _STARTERS for name in launch.wrappers):
             continue
-        applicable = True
         claims = [c for c in job.about("unknown_option", launch.scope) if c.scope.launch == launch.id]
         for claim in claims:
             yield _unknown_option(job, launch, claim, *_tables(launch, claim))
@@ -102,8 +97,6 @@ def launcher_option_unknown(job: Job) -> Iterator[Verdict]:
             yield unknown(launch.id, "cannot determine where the program starts on this line", at=launch)
         elif not claims:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no launcher rejects unknown options")
 
 
 def _is_known_release(job: Job, table: Generated) -> bool:
@@ -168,6 +161,7 @@ _COUNTED = {
     "launcher-option-value-refused",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launcher option with a fixed set of choices is given",
     evidence=(
         ("accelerate documentation (command line)", "https://huggingface.co/docs/accelerate/package_reference/cli"),
         ("torchrun documentation", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
@@ -176,30 +170,24 @@ _COUNTED = {
 def launcher_option_value_refused(job: Job) -> Iterator[Verdict]:
     """A launcher option is given a value that is not one of its choices.
 
-    What it checks:
-        Options of torchrun, deepspeed and accelerate that take one of a few words, or a number, get a valid one.
+    What it checks: Options of torchrun, deepspeed and accelerate that take one of a few words, or a number, get a valid
+    one.
 
-    Why it matters:
-        The launcher stops with "invalid choice" or "invalid int value" before any rank starts.
+    Why it matters: The launcher stops with "invalid choice" or "invalid int value" before any rank starts.
 
-    Example:
-        `accelerate launch --mixed_precision fp61 train.py`.
+    Example: `accelerate launch --mixed_precision fp61 train.py`.
 
-    Fix:
-        Write one of the words that the finding lists.
+    Fix: Write one of the words that the finding lists.
 
-    Known limits:
-        The words are those of the launcher versions that `preflight` knows; a newer one may accept more, so a word that
-        resembles none of them is a warning unless the job's files pin a known release.
+    Known limits: The words are those of the launcher versions that `preflight` knows; a newer one may accept more, so a
+    word that resembles none of them is a warning unless the job's files pin a known release.
     """
-    applicable = False
     for launch in job.launches:
         for claim in job.about("chosen_value", launch.scope):
             program, tables = _tables(launch, claim)
             rows = [row for table in tables if (row := _row(claim, table)) is not None]
             if not rows:
                 continue
-            applicable = True
             if any(text.startswith("--") for text in texts(claim.value)):
                 yield _without_value(launch, claim, program)
                 continue
@@ -217,8 +205,6 @@ def launcher_option_value_refused(job: Job) -> Iterator[Verdict]:
             else:
                 sure = _is_known_release(job, tables[0])
                 yield _refused(launch, claim, words, program, sure=sure)
-    if not applicable:
-        yield not_applicable(job.name, "no launcher option with a fixed set of choices is given")
 
 
 def _row(claim: Claim, table: Generated) -> Row | None:
@@ -296,6 +282,7 @@ _POSSIBLE = {
     "launcher-option-behind-program",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no launcher starts a known program",
     evidence=(
         ("torchrun documentation (usage)", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
         "hiyouga/LlamaFactory#1683",
@@ -304,29 +291,22 @@ _POSSIBLE = {
 def launcher_option_behind_program(job: Job) -> Iterator[Verdict]:
     """A launcher option comes after the program, so the program gets it instead of the launcher.
 
-    What it checks:
-        Options that only the launcher knows (`--nproc_per_node`, `--rdzv_endpoint`, `--num_gpus`, `--num_processes`)
-        come before the program. An option that the program's own parser declares is the program's.
+    What it checks: Options that only the launcher knows (`--nproc_per_node`, `--rdzv_endpoint`, `--num_gpus`,
+    `--num_processes`) come before the program. An option that the program's own parser declares is the program's.
 
-    Why it matters:
-        Everything after the program is passed to the program. The launcher takes its default (one process, one node),
-        and the program stops at the option or ignores it.
+    Why it matters: Everything after the program is passed to the program. The launcher takes its default (one process,
+    one node), and the program stops at the option or ignores it.
 
-    Example:
-        `torchrun train.py --nproc_per_node 8`.
+    Example: `torchrun train.py --nproc_per_node 8`.
 
-    Fix:
-        Move it before the program.
+    Fix: Move it before the program.
 
-    Known limits:
-        If the program's own parser cannot be followed, only options that hardly any program has are reported.
+    Known limits: If the program's own parser cannot be followed, only options that hardly any program has are reported.
     """
-    applicable = False
     for launch in job.launches:
         certain, possible = _CERTAIN.get(launch.launcher, ()), _POSSIBLE.get(launch.launcher, ())
         if not launch.program or not (certain or possible):
             continue
-        applicable = True
         if any(claim.scope.launch == launch.id for claim in job.about("unknown_option", launch.scope)):
             # What follows an option that the launcher does not know may be its value, and no program.
             yield unknown(launch.id, "an option before the program is unknown", at=launch)
@@ -351,8 +331,6 @@ def launcher_option_behind_program(job: Job) -> Iterator[Verdict]:
             yield unknown(launch.id, "cannot determine which options the program accepts", at=launch)
         else:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no launcher starts a known program")
 
 
 def _given_to_launcher(job: Job, launch: Launch) -> set[str]:
@@ -378,6 +356,7 @@ _EXCEPTIONS = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
     "proxy-without-exceptions",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="nothing here uses HTTP or gRPC between nodes",
     evidence=(
         "ray-project/ray#14350",
         "tensorflow/tensorflow#24887",
@@ -388,30 +367,23 @@ _EXCEPTIONS = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
 def proxy_without_exceptions(job: Job) -> Iterator[Verdict]:
     """A proxy is set for a job whose nodes talk to each other over HTTP or gRPC, and `no_proxy` is not set.
 
-    What it checks:
-        Where `http_proxy` or `https_proxy` is exported for Ray, for TensorFlow's servers (TF_CONFIG) or for an etcd
-        rendezvous, that `no_proxy` is set too.
+    What it checks: Where `http_proxy` or `https_proxy` is exported for Ray, for TensorFlow's servers (TF_CONFIG) or for
+    an etcd rendezvous, that `no_proxy` is set too.
 
-    Why it matters:
-        gRPC and HTTP clients send requests for the head node, the parameter server or etcd to the proxy, which
-        cannot reach it: "Socket closed", "UNAVAILABLE", a dashboard that never answers.
+    Why it matters: gRPC and HTTP clients send requests for the head node, the parameter server or etcd to the proxy,
+    which cannot reach it: "Socket closed", "UNAVAILABLE", a dashboard that never answers.
 
-    Example:
-        `export https_proxy=http://proxy:3128` above `ray start --head --port=6379`.
+    Example: `export https_proxy=http://proxy:3128` above `ray start --head --port=6379`.
 
-    Fix:
-        `export no_proxy=localhost,127.0.0.1,.cluster.local,10.0.0.0/8`, with the names and addresses of the nodes.
+    Fix: `export no_proxy=localhost,127.0.0.1,.cluster.local,10.0.0.0/8`, with the names and addresses of the nodes.
 
-    Known limits:
-        Newer Ray turns proxies off for gRPC, but not for the dashboard and `ray job submit`. Whether `no_proxy` holds
-        the right hosts is not judged; torch's TCP store and NCCL use no proxy.
+    Known limits: Newer Ray turns proxies off for gRPC, but not for the dashboard and `ray job submit`. Whether
+    `no_proxy` holds the right hosts is not judged; torch's TCP store and NCCL use no proxy.
     """
-    applicable = False
     for launch in job.launches:
         user = _uses_proxies(job, launch)
         if not user:
             continue
-        applicable = True
         proxies = [c for name in _PROXIES for c in job.setting(f"env.{name}", launch.scope) if texts(c.value) != ("",)]
         excepted = [c for name in _EXCEPTIONS for c in job.setting(f"env.{name}", launch.scope)]
         undecided_verdict = why_unresolved(proxies[:1], launch)
@@ -429,8 +401,6 @@ def proxy_without_exceptions(job: Job) -> Iterator[Verdict]:
                 remedy="Export no_proxy with the names and addresses of the nodes, or unset the proxy before the"
                 " launch.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "nothing here uses HTTP or gRPC between nodes")
 
 
 def _uses_proxies(job: Job, launch: Launch) -> str:

@@ -13,7 +13,6 @@ from preflight.plugins.authoring import (
     delete_word,
     failed,
     make_fix,
-    not_applicable,
     passed,
     replace_text,
     rule,
@@ -28,40 +27,33 @@ from preflight_rules.helpers import certainly_several, distinct, joined, quoted,
     severity=Severity.ERROR,
     fix="safe",
     applies_to="torch >= 2.0",
+    otherwise="nothing is started with torch.distributed.launch",
     evidence=("huggingface/pytorch-image-models#1724", "hkchengrex/XMem#18"),
 )
 def local_rank_option_of_old_torch(job: Job) -> Iterator[Verdict]:
     """torch.distributed.launch starts a script that declares only `--local_rank`.
 
-    What it checks:
-        A script started with `python -m torch.distributed.launch` (without `--use_env`) declares `--local-rank`,
-        not only `--local_rank`.
+    What it checks: A script started with `python -m torch.distributed.launch` (without `--use_env`) declares
+    `--local-rank`, not only `--local_rank`.
 
-    Why it matters:
-        From torch 2.0 on the launcher passes `--local-rank=N`. argparse does not know it and stops every rank with
-        "unrecognized arguments".
+    Why it matters: From torch 2.0 on the launcher passes `--local-rank=N`. argparse does not know it and stops every
+    rank with "unrecognized arguments".
 
-    Example:
-        `parser.add_argument("--local_rank", type=int)` and `python -m torch.distributed.launch train.py`.
+    Example: `parser.add_argument("--local_rank", type=int)` and `python -m torch.distributed.launch train.py`.
 
-    Fix:
-        Start it with torchrun and read LOCAL_RANK from the environment, or declare both spellings.
+    Fix: Start it with torchrun and read LOCAL_RANK from the environment, or declare both spellings.
 
-    Known limits:
-        It is an error where the files pin torch 2 or newer and the script's own parser stops at unknown options.
-        Otherwise it is a warning, because a script that uses parse_known_args ignores the option and takes its default.
-        Where the files pin torch 1.x, the script is right.
+    Known limits: It is an error where the files pin torch 2 or newer and the script's own parser stops at unknown
+    options. Otherwise it is a warning, because a script that uses parse_known_args ignores the option and takes its
+    default. Where the files pin torch 1.x, the script is right.
     """
-    applicable = False
     for launch in job.launches:
         if launch.launcher != "torch.distributed.launch":
             continue
         declared = distinct(job.about("local_rank_argument", launch.scope))
         if not declared:
             yield unknown(launch.id, "the options of the script are unknown")
-            applicable = True
             continue
-        applicable = True
         spellings = {text for claim in declared for text in texts(claim.value)}
         if spellings == {"--local_rank"} and not _is_old_torch(job, launch.scope):
             yield failed(
@@ -76,8 +68,6 @@ def local_rank_option_of_old_torch(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "nothing is started with torch.distributed.launch")
 
 
 def _majors(job: Job, scope: Scope) -> set[int]:
@@ -113,6 +103,7 @@ def _both_spellings(declared: Sequence[Claim]) -> Fix | None:
     "local-rank-option-not-declared",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="nothing is started with torch.distributed.launch",
     evidence=(
         "hkchengrex/XMem#18",
         (
@@ -124,32 +115,25 @@ def _both_spellings(declared: Sequence[Claim]) -> Fix | None:
 def local_rank_option_not_declared(job: Job) -> Iterator[Verdict]:
     """torch.distributed.launch passes --local-rank to a script whose parser does not know it.
 
-    What it checks:
-        A script started with `python -m torch.distributed.launch` (without `--use_env`) declares a local-rank option,
-        when all its options are declared in it and it takes no others.
+    What it checks: A script started with `python -m torch.distributed.launch` (without `--use_env`) declares a
+    local-rank option, when all its options are declared in it and it takes no others.
 
-    Why it matters:
-        The launcher adds `--local-rank=N` to the arguments of every rank. argparse stops each of them with
-        "unrecognized arguments" before anything is trained.
+    Why it matters: The launcher adds `--local-rank=N` to the arguments of every rank. argparse stops each of them with
+    "unrecognized arguments" before anything is trained.
 
-    Example:
-        `ArgumentParser().parse_args()` and `os.environ["LOCAL_RANK"]`, started by torch.distributed.launch.
+    Example: `ArgumentParser().parse_args()` and `os.environ["LOCAL_RANK"]`, started by torch.distributed.launch.
 
-    Fix:
-        Start it with torchrun, which passes the local rank in the environment alone.
+    Fix: Start it with torchrun, which passes the local rank in the environment alone.
 
-    Known limits:
-        Nothing is reported for a script with several parsers, with parse_known_args, or that passes its parser to other
-        functions.
+    Known limits: Nothing is reported for a script with several parsers, with parse_known_args, or that passes its
+    parser to other functions.
     """
-    applicable = False
     for launch in job.launches:
         # A script that starts others parses its own arguments, not theirs.
         own = job.about("strict_arguments", launch.scope)
         strict = distinct([claim for claim in own if claim.span.path != launch.span.path])
         if launch.launcher != "torch.distributed.launch":
             continue
-        applicable = True
         if job.about("local_rank_argument", launch.scope):
             yield passed(launch.id)
             continue
@@ -164,8 +148,6 @@ def local_rank_option_not_declared(job: Job) -> Iterator[Verdict]:
             also=((strict[0], "accepts only declared options"),),
             remedy="Start it with torchrun, or give the launcher --use_env.",
         )
-    if not applicable:
-        yield not_applicable(job.name, "nothing is started with torch.distributed.launch")
 
 
 @rule(
@@ -174,33 +156,29 @@ def local_rank_option_not_declared(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     fix="unsafe",
     confidence=Confidence.MEDIUM,
+    otherwise="no launcher of several ranks passes a local rank",
     evidence=("pytorch/pytorch#85604",),
 )
 def local_rank_same_for_all_processes(job: Job) -> Iterator[Verdict]:
     """A launcher of several ranks gives all of them the same local rank.
 
-    What it checks:
-        No fixed `--local_rank` comes after the script where the launcher starts several ranks on each node.
+    What it checks: No fixed `--local_rank` comes after the script where the launcher starts several ranks on each node.
 
-    Why it matters:
-        Every rank of the node uses the same GPU, or every one behaves as rank 0 and tries to listen on the same port.
+    Why it matters: Every rank of the node uses the same GPU, or every one behaves as rank 0 and tries to listen on the
+    same port.
 
-    Example:
-        `torchrun --nproc_per_node=2 train.py --local_rank 0`.
+    Example: `torchrun --nproc_per_node=2 train.py --local_rank 0`.
 
-    Fix:
-        Remove it; the launcher sets LOCAL_RANK for each rank.
+    Fix: Remove it; the launcher sets LOCAL_RANK for each rank.
 
-    Known limits:
-        A script that reads LOCAL_RANK and ignores the option is not harmed. A negative value stands for "not given".
+    Known limits: A script that reads LOCAL_RANK and ignores the option is not harmed. A negative value stands for "not
+    given".
     """
-    applicable = False
     for launch in job.launches:
         given = [c for c in job.about("local_rank", launch.scope) if c.source == "arguments"]
         processes = job.setting("processes_per_node", launch.scope)
         if not given or not processes or launch.launcher == "srun":
             continue
-        applicable = True
         undecided_verdict = why_unresolved((*given, *processes), launch)
         fixed = numbers(job_value(given))
         if undecided_verdict is not None:
@@ -220,8 +198,6 @@ def local_rank_same_for_all_processes(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no launcher of several ranks passes a local rank")
 
 
 @rule(
@@ -229,6 +205,7 @@ def local_rank_same_for_all_processes(job: Job) -> Iterator[Verdict]:
     "ranked-script-without-launcher",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no script that needs a rank variable is started here",
     evidence=(
         ("torchrun documentation (which variables it sets)", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
         "huggingface/accelerate#1324",
@@ -237,23 +214,18 @@ def local_rank_same_for_all_processes(job: Job) -> Iterator[Verdict]:
 def ranked_script_without_launcher(job: Job) -> Iterator[Verdict]:
     """A script that reads its rank from the environment is started by plain python.
 
-    What it checks:
-        A script that a plain `python` line starts does not read `os.environ["RANK"]`, `["LOCAL_RANK"]` or
-        `["WORLD_SIZE"]` on every path through it.
+    What it checks: A script that a plain `python` line starts does not read `os.environ["RANK"]`, `["LOCAL_RANK"]` or
+    `["WORLD_SIZE"]` on every path through it.
 
-    Why it matters:
-        No launcher sets them, so the script stops with KeyError; where the variables are left over from an
-        interactive session, it waits for ranks that are never started.
+    Why it matters: No launcher sets them, so the script stops with KeyError; where the variables are left over from an
+    interactive session, it waits for ranks that are never started.
 
-    Example:
-        `python train.py`, where train.py contains `local_rank = int(os.environ["LOCAL_RANK"])`.
+    Example: `python train.py`, where train.py contains `local_rank = int(os.environ["LOCAL_RANK"])`.
 
-    Fix:
-        Start it with `torchrun --nproc_per_node=<GPUs> train.py`, or give the variables a default.
+    Fix: Start it with `torchrun --nproc_per_node=<GPUs> train.py`, or give the variables a default.
 
-    Known limits:
-        A variable that is read under a condition, or whose error is caught, is not counted. Variables that something
-        outside the script exports are not seen, so this is a warning.
+    Known limits: A variable that is read under a condition, or whose error is caught, is not counted. Variables that
+    something outside the script exports are not seen, so this is a warning.
     """
     applicable = False
     for claim in distinct(job.about("plain_program")):
@@ -277,5 +249,3 @@ def ranked_script_without_launcher(job: Job) -> Iterator[Verdict]:
         if job.about("required_variable", launch.scope):
             applicable = True
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no script that needs a rank variable is started here")

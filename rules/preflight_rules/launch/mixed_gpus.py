@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Unresolved
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import certainly_several, joined, nodes_spanned, placed, quoted
 from preflight_rules.kubernetes.workloads import workloads
 from preflight_rules.sizes.hardware import named
@@ -21,6 +21,7 @@ _EITHER = "|"
     "gpus-of-different-models",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no job of several nodes names its GPUs",
     evidence=(
         ("sbatch, --constraint (matching OR)", "https://slurm.schedmd.com/sbatch.html#OPT_constraint"),
         ("Slurm heterogeneous jobs", "https://slurm.schedmd.com/heterogeneous_jobs.html"),
@@ -30,30 +31,20 @@ _EITHER = "|"
 def gpus_of_different_models(job: Job) -> Iterator[Verdict]:
     """The ranks of one synchronous job may run on GPUs of different models.
 
-    What it checks:
-        The parts of a heterogeneous Slurm job, the alternatives of a constraint over several nodes, and the node
-        selectors and required affinities of the pods that train name one model of GPU.
+    What it checks: The parts of a heterogeneous Slurm job, the alternatives of a constraint over several nodes, and the
+    node selectors and required affinities of the pods that train name one model of GPU.
 
-    Why it matters:
-        Each step ends with the slowest rank: faster GPUs wait for the rest of every step, and the batch size must fit
-        the smallest memory. Models of different age also differ in the number formats that they support.
+    Why it matters: Each step ends with the slowest rank: faster GPUs wait for the rest of every step, and the batch
+    size must fit the smallest memory. Models of different age also differ in the number formats that they support.
 
-    Example:
-        `#SBATCH --constraint="v100|a100"` with `--nodes=4`.
+    Example: `#SBATCH --constraint="v100|a100"` with `--nodes=4`.
 
-    Fix:
-        Name one model. In Slurm, `--constraint="[v100|a100]"` gives all nodes the same one of both.
+    Fix: Name one model. In Slurm, `--constraint="[v100|a100]"` gives all nodes the same one of both.
 
-    Known limits:
-        Jobs with parameter servers are not judged: their trainers need not be equally fast. A GPU model is known from
-        its name only.
+    Known limits: Jobs with parameter servers are not judged: their trainers need not be equally fast. A GPU model is
+    known from its name only.
     """
-    applicable = False
-    for verdict in (*_parts(job), *_constraints(job), *_pods(job)):
-        applicable = True
-        yield verdict
-    if not applicable:
-        yield not_applicable(job.name, "no job of several nodes names its GPUs")
+    yield from (*_parts(job), *_constraints(job), *_pods(job))
 
 
 def _parts(job: Job) -> Iterator[Verdict]:

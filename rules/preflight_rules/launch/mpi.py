@@ -9,7 +9,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import SCHEDULERS, certainly_several, counted, joined, placed, quoted, undecided
 
 #: Variables of communication libraries, which must be the same on all ranks.
@@ -38,6 +38,7 @@ def _implementation(job: Job, launch: Launch) -> tuple[str, ...]:
     "mpi-hosts-without-slots",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="mpirun is given no list of hosts",
     evidence=(
         "dstackai/dstack#2451",
         "open-mpi/ompi#3133",
@@ -47,30 +48,23 @@ def _implementation(job: Job, launch: Launch) -> tuple[str, ...]:
 def mpi_hosts_without_slots(job: Job) -> Iterator[Verdict]:
     """mpirun starts more processes than it lists hosts, and no host has a number of slots.
 
-    What it checks:
-        Where Open MPI's mpirun is given `-np` and a list of hosts, and starts more processes than there are hosts,
-        that each host has its number of slots (`slots=8`, `host:8`).
+    What it checks: Where Open MPI's mpirun is given `-np` and a list of hosts, and starts more processes than there are
+    hosts, that each host has its number of slots (`slots=8`, `host:8`).
 
-    Why it matters:
-        A host without slots counts as one slot in a `--host` list; in a hostfile it counts as one slot, or as one for
-        each core: mpirun stops with "not enough slots available", or puts all ranks on the first hosts.
+    Why it matters: A host without slots counts as one slot in a `--host` list; in a hostfile it counts as one slot, or
+    as one for each core: mpirun stops with "not enough slots available", or puts all ranks on the first hosts.
 
-    Example:
-        `mpirun -np 16 --hostfile hosts ./all_reduce_perf`, where `hosts` holds two bare addresses.
+    Example: `mpirun -np 16 --hostfile hosts ./all_reduce_perf`, where `hosts` holds two bare addresses.
 
-    Fix:
-        Write `slots=8` after each host, with as many slots as it has GPUs.
+    Fix: Write `slots=8` after each host, with as many slots as it has GPUs.
 
-    Known limits:
-        Nothing is reported for MPICH and Intel MPI, which cycle through the list, for `--oversubscribe`, or inside a
-        batch job, whose allocation defines the slots.
+    Known limits: Nothing is reported for MPICH and Intel MPI, which cycle through the list, for `--oversubscribe`, or
+    inside a batch job, whose allocation defines the slots.
     """
-    applicable = False
     for launch in _mpi_launches(job):
         tasks, hosts = job.setting("tasks", launch.scope), job.value_claims("hosts", launch.scope)
         if not tasks or not hosts or _scheduled(job) or _implementation(job, launch) == ("mpich",):
             continue
-        applicable = True
         undecided_verdict = undecided(launch.id, (*tasks, *hosts), launch)
         lists = [value for claim in hosts for value in claim.alternatives if isinstance(value, tuple)]
         slots = [c for c in job.about("host_slots") if c.scope.launch in ("", launch.id)]
@@ -89,8 +83,6 @@ def mpi_hosts_without_slots(job: Job) -> Iterator[Verdict]:
             yield passed(launch.id)
         else:
             yield _without_slots(launch, tasks[0], hosts[0], min(requested), len(lists[0]))
-    if not applicable:
-        yield not_applicable(job.name, "mpirun is given no list of hosts")
 
 
 def _without_slots(launch: Launch, tasks: Claim, hosts: Claim, requested: int, available: int) -> Verdict:
@@ -115,6 +107,7 @@ def _without_slots(launch: Launch, tasks: Claim, hosts: Claim, requested: int, a
     "mpi-interface-left-open",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="mpirun is given no list of hosts",
     evidence=(
         "horovod/horovod#195",
         "horovod/horovod#310",
@@ -124,32 +117,25 @@ def _without_slots(launch: Launch, tasks: Claim, hosts: Claim, requested: int, a
 def mpi_interface_left_open(job: Job) -> Iterator[Verdict]:
     """mpirun starts ranks on several hosts without choosing a network.
 
-    What it checks:
-        Where Open MPI's mpirun is given several hosts, that `btl_tcp_if_include` or `btl_tcp_if_exclude` is set, on
-        the line or in the environment, or that TCP is not used at all. If an ssh port shows that the hosts are
-        containers, it is a warning, otherwise advice.
+    What it checks: Where Open MPI's mpirun is given several hosts, that `btl_tcp_if_include` or `btl_tcp_if_exclude` is
+    set, on the line or in the environment, or that TCP is not used at all. If an ssh port shows that the hosts are
+    containers, it is a warning, otherwise advice.
 
-    Why it matters:
-        Open MPI tells peers the address of every interface it finds. Bridges of containers and virtual machines have
-        the same addresses on every host, or addresses that others cannot reach: "connect() failed: No route to host",
-        or a hang.
+    Why it matters: Open MPI tells peers the address of every interface it finds. Bridges of containers and virtual
+    machines have the same addresses on every host, or addresses that others cannot reach: "connect() failed: No route
+    to host", or a hang.
 
-    Example:
-        `mpirun -np 4 -H 10.0.0.1:2,10.0.0.2:2 -mca plm_rsh_args "-p 12345" python train.py`.
+    Example: `mpirun -np 4 -H 10.0.0.1:2,10.0.0.2:2 -mca plm_rsh_args "-p 12345" python train.py`.
 
-    Fix:
-        Add `-mca btl_tcp_if_include eth0` with the interface, or the subnet, that all hosts share.
+    Fix: Add `-mca btl_tcp_if_include eth0` with the interface, or the subnet, that all hosts share.
 
-    Known limits:
-        Whether a host has such bridges is checked by `preflight check`. Nothing is reported for MPICH and Intel MPI, or
-        for hosts that a scheduler chooses.
+    Known limits: Whether a host has such bridges is checked by `preflight check`. Nothing is reported for MPICH and
+    Intel MPI, or for hosts that a scheduler chooses.
     """
-    applicable = False
     for launch in _mpi_launches(job):
         hosts = job.setting("hosts", launch.scope)
         if not hosts or _scheduled(job) or _implementation(job, launch) == ("mpich",):
             continue
-        applicable = True
         nodes = job.setting("nodes", launch.scope)
         undecided_verdict = undecided(launch.id, (*hosts, *nodes), launch)
         if undecided_verdict is not None:
@@ -158,8 +144,6 @@ def mpi_interface_left_open(job: Job) -> Iterator[Verdict]:
             yield passed(launch.id)
         else:
             yield _no_network_finding(job, launch, hosts[0])
-    if not applicable:
-        yield not_applicable(job.name, "mpirun is given no list of hosts")
 
 
 def _network_chosen(job: Job, launch: Launch) -> bool:
@@ -202,6 +186,7 @@ def _no_network_finding(job: Job, launch: Launch, hosts: Claim) -> Verdict:
     "mpi-variable-stays-behind",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="Open MPI's mpirun is given no list of hosts",
     evidence=(
         "NVIDIA/nccl#626",
         "snowflakedb/ArcticTraining#316",
@@ -211,26 +196,20 @@ def _no_network_finding(job: Job, launch: Launch, hosts: Claim) -> Verdict:
 def mpi_variable_stays_behind(job: Job) -> Iterator[Verdict]:
     """A variable is exported for the ranks, but mpirun does not pass it on to other hosts.
 
-    What it checks:
-        Where Open MPI's mpirun starts ranks on several listed hosts, that the variables of the communication
-        libraries which the script exports (NCCL_, GLOO_, UCX_, FI_, MASTER_ADDR, LD_LIBRARY_PATH ...) are passed on
-        with `-x`. In an MPIJob, every variable of the launcher that the workers do not have themselves.
+    What it checks: Where Open MPI's mpirun starts ranks on several listed hosts, that the variables of the
+    communication libraries which the script exports (NCCL_, GLOO_, UCX_, FI_, MASTER_ADDR, LD_LIBRARY_PATH ...) are
+    passed on with `-x`. In an MPIJob, every variable of the launcher that the workers do not have themselves.
 
-    Why it matters:
-        Over ssh only the ranks on the first host see what the script exported. The others run with another
-        interface, another transport or no address, and the first collective hangs.
+    Why it matters: Over ssh only the ranks on the first host see what the script exported. The others run with another
+    interface, another transport or no address, and the first collective hangs.
 
-    Example:
-        `export NCCL_SOCKET_IFNAME=eth0` and `mpirun --allow-run-as-root -np 16 -H a:8,b:8 python train.py`.
+    Example: `export NCCL_SOCKET_IFNAME=eth0` and `mpirun --allow-run-as-root -np 16 -H a:8,b:8 python train.py`.
 
-    Fix:
-        Add `-x NCCL_SOCKET_IFNAME` to the mpirun command.
+    Fix: Add `-x NCCL_SOCKET_IFNAME` to the mpirun command.
 
-    Known limits:
-        Nothing is reported where Open MPI is not certain (MPICH and Intel MPI pass everything on), inside a batch job,
-        whose own daemons carry the environment, or for what mca_base_env_list names.
+    Known limits: Nothing is reported where Open MPI is not certain (MPICH and Intel MPI pass everything on), inside a
+    batch job, whose own daemons carry the environment, or for what mca_base_env_list names.
     """
-    applicable = False
     for launch in _mpi_launches(job):
         hosts, nodes = job.setting("hosts", launch.scope), job.setting("nodes", launch.scope)
         if not hosts or _implementation(job, launch) != ("openmpi",) or _scheduled(job):
@@ -238,7 +217,6 @@ def mpi_variable_stays_behind(job: Job) -> Iterator[Verdict]:
         passed_on = job.setting("passed_variables", launch.scope)
         if job.setting("env.OMPI_MCA_mca_base_env_list", launch.scope) or not passed_on:
             continue
-        applicable = True
         undecided_verdict = undecided(launch.id, (*passed_on, *hosts, *nodes), launch)
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -257,7 +235,6 @@ def mpi_variable_stays_behind(job: Job) -> Iterator[Verdict]:
         if not left:
             yield passed(launch.id)
     for launch, workers in _launched_by_operator(job):
-        applicable = True
         passed_on = job.setting("passed_variables", launch.scope)
         undecided_verdict = undecided(launch.id, (*passed_on, workers), launch)
         if undecided_verdict is not None:
@@ -276,8 +253,6 @@ def mpi_variable_stays_behind(job: Job) -> Iterator[Verdict]:
             )
         if not left:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "Open MPI's mpirun is given no list of hosts")
 
 
 def _launched_by_operator(job: Job) -> Iterator[tuple[Launch, Claim]]:
@@ -340,6 +315,7 @@ _LOCAL = re.compile(r"(?:lo|lo0|docker\d*|virbr\d*|br-[0-9a-f]+|veth\w*|cni\d*|f
     "mpi-interface-leads-nowhere",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no option of mpirun names an interface",
     evidence=(
         "horovod/horovod#310",
         "horovod/horovod#195",
@@ -349,30 +325,24 @@ _LOCAL = re.compile(r"(?:lo|lo0|docker\d*|virbr\d*|br-[0-9a-f]+|veth\w*|cni\d*|f
 def mpi_interface_leads_nowhere(job: Job) -> Iterator[Verdict]:
     """mpirun over several hosts uses an interface that does not reach other hosts.
 
-    What it checks:
-        `btl_tcp_if_include` and `oob_tcp_if_include` of a run over several hosts name at least one interface that is
-        not the loopback, nor a bridge of containers or virtual machines.
+    What it checks: `btl_tcp_if_include` and `oob_tcp_if_include` of a run over several hosts name at least one
+    interface that is not the loopback, nor a bridge of containers or virtual machines.
 
-    Why it matters:
-        Ranks of different hosts cannot connect: "No route to host", "Unable to reach", or a hang in MPI_Init.
+    Why it matters: Ranks of different hosts cannot connect: "No route to host", "Unable to reach", or a hang in
+    MPI_Init.
 
-    Example:
-        `mpirun -np 8 -H a:4,b:4 -mca btl_tcp_if_include docker0 python train.py`.
+    Example: `mpirun -np 8 -H a:4,b:4 -mca btl_tcp_if_include docker0 python train.py`.
 
-    Fix:
-        Name the interface or the subnet that all hosts share: `-mca btl_tcp_if_include 10.0.0.0/16`.
+    Fix: Name the interface or the subnet that all hosts share: `-mca btl_tcp_if_include 10.0.0.0/16`.
 
-    Known limits:
-        Interfaces with any other name are assumed to reach the other hosts.
+    Known limits: Interfaces with any other name are assumed to reach the other hosts.
     """
-    applicable = False
     for launch in _mpi_launches(job):
         names = ("env.OMPI_MCA_btl_tcp_if_include", "env.OMPI_MCA_oob_tcp_if_include")
         chosen = [claim for name in names for claim in job.setting(name, launch.scope)]
         nodes = job.setting("nodes", launch.scope)
         if not chosen or not nodes:
             continue
-        applicable = True
         undecided_verdict = undecided(launch.id, (*chosen, *nodes), launch)
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -389,8 +359,6 @@ def mpi_interface_leads_nowhere(job: Job) -> Iterator[Verdict]:
                 also=((nodes[0], "several hosts"),),
                 remedy="Name the interface, or the subnet, that all hosts share.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no option of mpirun names an interface")
 
 
 def _is_node_local(claims: tuple[str, ...]) -> bool:
@@ -404,35 +372,29 @@ def _is_node_local(claims: tuple[str, ...]) -> bool:
     "mpirun-as-root",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no mpirun is known to run as root",
     evidence=("open-mpi/ompi#4451", "chainer/chainermn#70", "FedML-AI/FedML#456"),
 )
 def mpirun_as_root(job: Job) -> Iterator[Verdict]:
     """Open MPI's mpirun is started as root, which it rejects.
 
-    What it checks:
-        Where mpirun comes after `sudo`, or in a container that `docker run` or `podman run` starts, that it has
-        `--allow-run-as-root` or both variables that stand for it.
+    What it checks: Where mpirun comes after `sudo`, or in a container that `docker run` or `podman run` starts, that it
+    has `--allow-run-as-root` or both variables that stand for it.
 
-    Why it matters:
-        Open MPI stops with "mpirun has detected an attempt to run as root" before anything is started.
+    Why it matters: Open MPI stops with "mpirun has detected an attempt to run as root" before anything is started.
 
-    Example:
-        `docker run --gpus all image mpirun -np 8 -x NCCL_DEBUG python train.py`.
+    Example: `docker run --gpus all image mpirun -np 8 -x NCCL_DEBUG python train.py`.
 
-    Fix:
-        Run as another user, or add `--allow-run-as-root`.
+    Fix: Run as another user, or add `--allow-run-as-root`.
 
-    Known limits:
-        An image that sets another user is not recognized; nothing is reported where Open MPI is not certain, nor
-        where the line names a user.
+    Known limits: An image that sets another user is not recognized; nothing is reported where Open MPI is not certain,
+    nor where the line names a user.
     """
-    applicable = False
     for launch in _mpi_launches(job):
         before = launch.wrappers[: launch.wrappers.index("mpirun")]
         root = next((name for name in before if name in ("sudo", "docker", "podman")), None)
         if root is None or _implementation(job, launch) != ("openmpi",):
             continue
-        applicable = True
         variables = [job.setting(f"env.OMPI_ALLOW_RUN_AS_ROOT{end}", launch.scope) for end in ("", "_CONFIRM")]
         program = job.setting("mpi_implementation", launch.scope)[0]
         hidden = undecided(launch.id, job.setting("passed_variables", launch.scope), launch)
@@ -448,8 +410,6 @@ def mpirun_as_root(job: Job) -> Iterator[Verdict]:
                 also=((launch, "never started"),),
                 remedy="Run it as another user, or add --allow-run-as-root.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no mpirun is known to run as root")
 
 
 _USER = re.compile(r"\s(?:-u|--user)[\s=]")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from preflight.model.findings import Fix, Severity
 from preflight.model.job import Claim, Job, Strength, refused_number
-from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, unknown
 from preflight_rules.helpers import distinct, is_placeholder, quoted, why_unresolved
 
 _LAUNCHERS = frozenset(("torchrun", "deepspeed", "paddle"))
@@ -20,6 +20,7 @@ _COUNTS = ("nodes", "processes_per_node", "node_rank", "max_restarts", "ps_serve
     severity=Severity.ERROR,
     profile="gate",
     fix="safe",
+    otherwise="no launch line passes a number to a launcher",
     evidence=(
         ("`--trainer_num =1` in the worker's line", "PaddlePaddle/Paddle#47326"),
         ("Python documentation, argparse", "https://docs.python.org/3/library/argparse.html#type"),
@@ -28,29 +29,23 @@ _COUNTS = ("nodes", "processes_per_node", "node_rank", "max_restarts", "ps_serve
 def launcher_count_not_a_number(job: Job) -> Iterator[Verdict]:
     """A launcher option that takes a whole number is given something else.
 
-    What it checks:
-        The numbers of nodes, processes, servers, trainers and restarts, and the node rank, that a launch line gives
-        are whole numbers, or one of the words that the launcher takes instead. A placeholder (`<rank>`, `NODE_RANK`) is
-        a warning.
+    What it checks: The numbers of nodes, processes, servers, trainers and restarts, and the node rank, that a launch
+    line gives are whole numbers, or one of the words that the launcher takes instead. A placeholder (`<rank>`,
+    `NODE_RANK`) is a warning.
 
-    Why it matters:
-        The launcher stops on that node with "invalid int value", while the nodes with a correct line wait for it.
+    Why it matters: The launcher stops on that node with "invalid int value", while the nodes with a correct line wait
+    for it.
 
-    Example:
-        `fleetrun --nnodes=2 --trainer_num =1 train.py`, where the space makes the value "=1".
+    Example: `fleetrun --nnodes=2 --trainer_num =1 train.py`, where the space makes the value "=1".
 
-    Fix:
-        Write the number directly after `=`, or after a space.
+    Fix: Write the number directly after `=`, or after a space.
 
-    Known limits:
-        Only options of the launcher itself are judged, not those of the script.
+    Known limits: Only options of the launcher itself are judged, not those of the script.
     """
-    applicable = False
     for launch in job.launches:
         for claim in distinct(c for quantity in _COUNTS for c in job.about(quantity, launch.scope)):
             if claim.source not in _LAUNCHERS or claim.strength is not Strength.FLAG or claim.scope.launch != launch.id:
                 continue
-            applicable = True
             word = refused_number(claim.value)
             undecided_verdict = why_unresolved((claim,), launch)
             if word is None and undecided_verdict is not None:
@@ -69,8 +64,6 @@ def launcher_count_not_a_number(job: Job) -> Iterator[Verdict]:
                     severity=Severity.WARNING if blank else None,
                     fix=_joined_value(claim, word),
                 )
-    if not applicable:
-        yield not_applicable(job.name, "no launch line passes a number to a launcher")
 
 
 def _joined_value(claim: Claim, word: str) -> Fix | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job, Known, Launch
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import distinct, placed, quoted, why_unresolved
 
 #: Launchers that hand their first positional argument to Python.
@@ -26,6 +26,7 @@ _DATA = (".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".txt", ".md", ".csv
     "configuration-given-as-program",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launcher runs a Python program",
     evidence=(
         "PaddlePaddle/PaddleDetection#5092",
         ("torchrun documentation (training_script)", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
@@ -34,27 +35,21 @@ _DATA = (".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".txt", ".md", ".csv
 def configuration_given_as_program(job: Job) -> Iterator[Verdict]:
     """A launcher gets a configuration where it expects the program.
 
-    What it checks:
-        The first word after the options of torchrun, deepspeed, `accelerate launch` or `paddle.distributed.launch` does
-        not end as a configuration or data file does (.yaml, .json, .toml, .txt and the like).
+    What it checks: The first word after the options of torchrun, deepspeed, `accelerate launch` or
+    `paddle.distributed.launch` does not end as a configuration or data file does (.yaml, .json, .toml, .txt and the
+    like).
 
-    Why it matters:
-        Every rank runs `python FILE`, which ends with a SyntaxError or NameError at the file's first lines.
+    Why it matters: Every rank runs `python FILE`, which ends with a SyntaxError or NameError at the file's first lines.
 
-    Example:
-        `python -m paddle.distributed.launch --gpus 0,1 configs/yolo.yml`.
+    Example: `python -m paddle.distributed.launch --gpus 0,1 configs/yolo.yml`.
 
-    Fix:
-        Put the program before the configuration: `... --gpus 0,1 tools/train.py -c configs/yolo.yml`.
+    Fix: Put the program before the configuration: `... --gpus 0,1 tools/train.py -c configs/yolo.yml`.
 
-    Known limits:
-        Launches with --no_python or --module are left alone.
+    Known limits: Launches with --no_python or --module are left alone.
     """
-    applicable = False
     for launch in job.launches:
         if launch.launcher not in _PYTHON_LAUNCHERS:
             continue
-        applicable = True
         line = launch.span.snippet
         if not launch.program or job.about("unknown_option", launch.scope):
             yield unknown(launch.id, "the program of this launch is not known", at=launch)
@@ -78,8 +73,6 @@ def configuration_given_as_program(job: Job) -> Iterator[Verdict]:
                 at=launch,
                 remedy=f"Put the program before `{launch.program}`.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no launcher runs a Python program")
 
 
 def _program_after(launch: Launch) -> str | None:
@@ -96,6 +89,7 @@ def _program_after(launch: Launch) -> str | None:
     "blank-after-backslash",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="the job has no launch line",
     evidence=(
         "hiyouga/LlamaFactory#3301",
         ("Bash manual, escape character", "https://www.gnu.org/software/bash/manual/html_node/Escape-Character.html"),
@@ -104,25 +98,18 @@ def _program_after(launch: Launch) -> str | None:
 def blank_after_backslash(job: Job) -> Iterator[Verdict]:
     """A backslash at the end of a line of a launch is followed by a blank, so the command ends there.
 
-    What it checks:
-        No word of a launch line is an escaped blank.
+    What it checks: No word of a launch line is an escaped blank.
 
-    Why it matters:
-        A backslash continues a line only directly before its end. Before a blank it makes the blank a word: the
-        launcher gets that word as its program or an argument, and the shell takes the next line for a command.
+    Why it matters: A backslash continues a line only directly before its end. Before a blank it makes the blank a word:
+    the launcher gets that word as its program or an argument, and the shell takes the next line for a command.
 
-    Example:
-        `deepspeed --hostfile hosts \\ ` and `train.py` on the next line.
+    Example: `deepspeed --hostfile hosts \\ ` and `train.py` on the next line.
 
-    Fix:
-        Remove the blank after the backslash.
+    Fix: Remove the blank after the backslash.
 
-    Known limits:
-        A blank that is meant as an argument is written in quotes, which is not reported.
+    Known limits: A blank that is meant as an argument is written in quotes, which is not reported.
     """
-    applicable = False
     for launch in job.launches:
-        applicable = True
         found = [claim for claim in job.about("blank_word", launch.scope) if claim.scope.launch == launch.id]
         if not found:
             yield passed(launch.id)
@@ -137,8 +124,6 @@ def blank_after_backslash(job: Job) -> Iterator[Verdict]:
             at=found[0],
             remedy="Remove the blank after the backslash.",
         )
-    if not applicable:
-        yield not_applicable(job.name, "the job has no launch line")
 
 
 @rule(
@@ -146,6 +131,7 @@ def blank_after_backslash(job: Job) -> Iterator[Verdict]:
     "program-option-unknown",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no program's parser is known completely",
     evidence=(
         ("Documentation of argparse (unrecognized arguments)", "https://docs.python.org/3/library/argparse.html"),
         "PaddlePaddle/PaddleOCR#14195",
@@ -155,29 +141,23 @@ def blank_after_backslash(job: Job) -> Iterator[Verdict]:
 def program_option_unknown(job: Job) -> Iterator[Verdict]:
     """A program is given an option that its own parser does not declare, and stops.
 
-    What it checks:
-        Every option after the program is one that the program's parser declares, or the beginning of one, where the
-        script declares all options of its only parser by name and parses them strictly.
+    What it checks: Every option after the program is one that the program's parser declares, or the beginning of one,
+    where the script declares all options of its only parser by name and parses them strictly.
 
-    Why it matters:
-        argparse ends every rank with `unrecognized arguments` before training begins. Often the option is the
-        launcher's and stands on the wrong side of the program.
+    Why it matters: argparse ends every rank with `unrecognized arguments` before training begins. Often the option is
+    the launcher's and stands on the wrong side of the program.
 
-    Example:
-        `python -m paddle.distributed.launch tools/train.py --gpus 0,1 -c c.yml`.
+    Example: `python -m paddle.distributed.launch tools/train.py --gpus 0,1 -c c.yml`.
 
-    Fix:
-        Put an option of the launcher before the program, correct the name, or declare it.
+    Fix: Put an option of the launcher before the program, correct the name, or declare it.
 
-    Known limits:
-        A parser that takes known arguments only, passes on the rest, or that another function fills is not judged.
+    Known limits: A parser that takes known arguments only, passes on the rest, or that another function fills is not
+    judged.
     """
-    applicable = False
     for launch in job.launches:
         declared = distinct(job.about("declared_options", launch.scope))
         if len(declared) != 1 or declared[0].span.path not in _places_of(job, launch):
             continue
-        applicable = True
         known = {str(name) for value in declared[0].alternatives if isinstance(value, tuple) for name in value}
         given = [text.partition("=")[0] for text in _words(launch)]
         strange = [name for name in given if not any(each == name or each.startswith(name) for each in known)]
@@ -194,8 +174,6 @@ def program_option_unknown(job: Job) -> Iterator[Verdict]:
             yield unknown(launch.id, "some of the program's arguments are not known", at=launch)
         else:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no program's parser is known completely")
 
 
 def _places_of(job: Job, launch: Launch) -> set[str]:
@@ -218,29 +196,23 @@ def _words(launch: Launch) -> Iterator[str]:
     "launcher-option-without-launcher",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="plain python starts no program with `--launcher`",
     evidence=("open-mmlab/mmdetection#1596", "zhengchen1999/DAT#31"),
 )
 def launcher_option_without_launcher(job: Job) -> Iterator[Verdict]:
     """A program is told that a launcher started it, and plain python starts it.
 
-    What it checks:
-        A program that plain python starts without RANK is not given `--launcher pytorch`.
+    What it checks: A program that plain python starts without RANK is not given `--launcher pytorch`.
 
-    Why it matters:
-        The program then reads RANK, which nothing sets, and stops with KeyError.
+    Why it matters: The program then reads RANK, which nothing sets, and stops with KeyError.
 
-    Example:
-        `python tools/train.py config.py --launcher pytorch`.
+    Example: `python tools/train.py config.py --launcher pytorch`.
 
-    Fix:
-        Start it with `torchrun --nproc_per_node=<GPUs>`, or give `--launcher none`.
+    Fix: Start it with `torchrun --nproc_per_node=<GPUs>`, or give `--launcher none`.
 
-    Known limits:
-        Variables that something outside the files sets are not seen, so this is a warning.
+    Known limits: Variables that something outside the files sets are not seen, so this is a warning.
     """
-    applicable = False
     for claim in distinct(job.about("launcher_option")):
-        applicable = True
         unresolved = why_unresolved((claim,))
         if unresolved is not None:
             yield unknown(claim.span.path, f"{quoted(claim)} is unknown: {unresolved[1]}", at=claim)
@@ -254,8 +226,6 @@ def launcher_option_without_launcher(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(claim.span.path)
-    if not applicable:
-        yield not_applicable(job.name, "plain python starts no program with `--launcher`")
 
 
 @rule(
@@ -263,6 +233,7 @@ def launcher_option_without_launcher(job: Job) -> Iterator[Verdict]:
     "node-variable-never-set",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no program under torchrun needs a variable of its node",
     evidence=(
         "microsoft/MeshTransformer#16",
         ("torchrun documentation (environment variables)", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
@@ -271,28 +242,21 @@ def launcher_option_without_launcher(job: Job) -> Iterator[Verdict]:
 def node_variable_never_set(job: Job) -> Iterator[Verdict]:
     """A program needs a variable of its node that its launcher does not set.
 
-    What it checks:
-        A program that torchrun starts does not read `os.environ["NODE_RANK"]` and the like on every path through it,
-        unless the launch exports the variable.
+    What it checks: A program that torchrun starts does not read `os.environ["NODE_RANK"]` and the like on every path
+    through it, unless the launch exports the variable.
 
-    Why it matters:
-        torchrun sets GROUP_RANK, RANK and LOCAL_RANK, but not NODE_RANK: every rank stops with KeyError.
+    Why it matters: torchrun sets GROUP_RANK, RANK and LOCAL_RANK, but not NODE_RANK: every rank stops with KeyError.
 
-    Example:
-        `node_rank = int(os.environ["NODE_RANK"])` and `torchrun --nproc_per_node=8 train.py`.
+    Example: `node_rank = int(os.environ["NODE_RANK"])` and `torchrun --nproc_per_node=8 train.py`.
 
-    Fix:
-        Read GROUP_RANK, give the variable a default, or export it before the launch.
+    Fix: Read GROUP_RANK, give the variable a default, or export it before the launch.
 
-    Known limits:
-        Variables that something outside the files exports are not seen, so this is a warning.
+    Known limits: Variables that something outside the files exports are not seen, so this is a warning.
     """
-    applicable = False
     for launch in job.launches:
         needed = [c for c in job.about("required_node_variable", launch.scope) if launch.launcher in _TORCH_LAUNCHERS]
         for claim in distinct(needed):
             name = next(iter(texts(claim.value)), "")
-            applicable = True
             exported = job.about(f"env.{name}", launch.scope)
             if exported:
                 yield passed(launch.id)
@@ -307,5 +271,3 @@ def node_variable_never_set(job: Job) -> Iterator[Verdict]:
                     also=((launch, "started here"),),
                     remedy="Read GROUP_RANK instead of NODE_RANK, give the variable a default, or export it.",
                 )
-    if not applicable:
-        yield not_applicable(job.name, "no program under torchrun needs a variable of its node")

@@ -8,7 +8,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule
+from preflight.plugins.authoring import Verdict, failed, passed, rule
 from preflight_rules.helpers import joined, placed, quoted, undecided, where
 from preflight_rules.rendezvous.siblings import groups
 
@@ -18,6 +18,7 @@ from preflight_rules.rendezvous.siblings import groups
     "processes-differ-between-nodes",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no two launch lines start nodes of one job",
     evidence=(
         ("two machines with different num_processes hang", "huggingface/accelerate#2335"),
         (
@@ -29,31 +30,23 @@ from preflight_rules.rendezvous.siblings import groups
 def processes_differ_between_nodes(job: Job) -> Iterator[Verdict]:
     """The launch lines for the nodes of one job start different numbers of ranks.
 
-    What it checks:
-        Launch lines of one program that carry different node ranks start the same number of processes, and a list of
-        hosts gives each the same number of slots (otherwise informational).
+    What it checks: Launch lines of one program that carry different node ranks start the same number of processes, and
+    a list of hosts gives each the same number of slots (otherwise informational).
 
-    Why it matters:
-        Launchers and frameworks assume the number of one node for all: ranks are numbered twice or the
-        world waits for ranks that are never started, and hierarchical collectives and model parallelism need equal
-        nodes.
+    Why it matters: Launchers and frameworks assume the number of one node for all: ranks are numbered twice or the
+    world waits for ranks that are never started, and hierarchical collectives and model parallelism need equal nodes.
 
-    Example:
-        `--nproc_per_node=8` in node0.sh and `--nproc_per_node=4` in node1.sh.
+    Example: `--nproc_per_node=8` in node0.sh and `--nproc_per_node=4` in node1.sh.
 
-    Fix:
-        Start the same number of processes on every node, or train on the equal nodes only.
+    Fix: Start the same number of processes on every node, or train on the equal nodes only.
 
-    Known limits:
-        torchrun itself can run nodes of different size; a job that is made for it can ignore this rule.
+    Known limits: torchrun itself can run nodes of different size; a job that is made for it can ignore this rule.
     """
-    applicable = False
     for group in groups(job):
         stated = [(launch, job.value_claims("processes_per_node", launch.scope)) for launch in group]
         stated = [(launch, claims) for launch, claims in stated if claims]
         if len(stated) < 2:
             continue
-        applicable = True
         subject = f"{group[0].id} and {len(group) - 1} more"
         undecided_verdict = undecided(subject, [claim for _, claims in stated for claim in claims])
         if undecided_verdict is not None:
@@ -77,11 +70,8 @@ def processes_differ_between_nodes(job: Job) -> Iterator[Verdict]:
         slots = [c for c in job.about("host_slots") if c.scope.launch in ("", launch.id)]
         if len(slots) < 2:
             continue
-        applicable = True
         undecided_verdict = undecided(launch.id, slots, launch)
         yield undecided_verdict or _slots(launch, slots)
-    if not applicable:
-        yield not_applicable(job.name, "no two launch lines start nodes of one job")
 
 
 def _slots(launch: Launch, slots: Sequence[Claim]) -> Verdict:

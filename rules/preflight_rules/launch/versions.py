@@ -77,28 +77,24 @@ def _image_frameworks(job: Job) -> tuple[_Package, ...]:
     "framework-version-open-on-each-node",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="nothing is installed on each of several nodes",
     evidence=("NVIDIA/nccl#286", ("nodes with different releases", "Unakar/Logic-RL#30"), "deepspeedai/DeepSpeed#3011"),
 )
 def framework_version_open_on_each_node(job: Job) -> Iterator[Verdict]:
     """Every node installs the framework when the job starts, without a pinned release.
 
-    What it checks:
-        A line that installs packages and runs on each of several nodes gives every framework it names, itself or
-        through a requirement file, a version or at least an upper bound.
+    What it checks: A line that installs packages and runs on each of several nodes gives every framework it names,
+    itself or through a requirement file, a version or at least an upper bound.
 
-    Why it matters:
-        A node that joins later, is replaced, or has an older wheel in its cache installs a different release from the
-        others. Ranks of different releases fail to connect, or hang in their first collective.
+    Why it matters: A node that joins later, is replaced, or has an older wheel in its cache installs a different
+    release from the others. Ranks of different releases fail to connect, or hang in their first collective.
 
-    Example:
-        `pip install torch deepspeed` above `torchrun --nnodes=4 ... train.py` in a script that runs on each node.
+    Example: `pip install torch deepspeed` above `torchrun --nnodes=4 ... train.py` in a script that runs on each node.
 
-    Fix:
-        Write the release (`torch==2.5.1`), or install once into an image or a shared environment.
+    Fix: Write the release (`torch==2.5.1`), or install once into an image or a shared environment.
 
-    Known limits:
-        A lower bound alone (`torch>=2`) counts as not pinned. Lines of a batch script that run on the first node alone
-        are not checked.
+    Known limits: A lower bound alone (`torch>=2`) counts as not pinned. Lines of a batch script that run on the first
+    node alone are not checked.
     """
     lines = job.about("installing_line")
     packages = [package for package in _packages(job) if package.name in _PROTOCOL_FRAMEWORKS]
@@ -132,8 +128,6 @@ def framework_version_open_on_each_node(job: Job) -> Iterator[Verdict]:
             also=((line, "runs on every node"), (nodes[0], "several nodes")),
             remedy=f"Pin the release, such as `{first.name}==X.Y.Z`, or install it once in the image.",
         )
-    if not applicable:
-        yield not_applicable(job.name, "nothing is installed on each of several nodes")
 
 
 def _is_on_line(span: Span, line: Claim) -> bool:
@@ -169,23 +163,19 @@ def _on_each_node(job: Job, launch: Launch, line: Claim) -> bool | None:
 def framework_versions_differ(job: Job) -> Iterator[Verdict]:
     """Two places of one job request different releases of the same framework.
 
-    What it checks:
-        Requirement files, install commands and image tags of PyTorch, PaddlePaddle and TensorFlow in one job request
-        releases of a framework that one installation can satisfy.
+    What it checks: Requirement files, install commands and image tags of PyTorch, PaddlePaddle and TensorFlow in one
+    job request releases of a framework that one installation can satisfy.
 
-    Why it matters:
-        Ranks of different releases are incompatible: they fail to connect, hang in a collective, or
-        cannot read a checkpoint. If both places install into one environment, pip fails, or the second installation
-        replaces what the image was built around.
+    Why it matters: Ranks of different releases are incompatible: they fail to connect, hang in a collective, or cannot
+    read a checkpoint. If both places install into one environment, pip fails, or the second installation replaces what
+    the image was built around.
 
-    Example:
-        `torch==2.1.0` in the requirements of the trainers and `torch==2.3.0` in those of the servers.
+    Example: `torch==2.1.0` in the requirements of the trainers and `torch==2.3.0` in those of the servers.
 
-    Fix:
-        Name the release once, in a file that all nodes and roles install from.
+    Fix: Name the release once, in a file that all nodes and roles install from.
 
-    Known limits:
-        Only places that fix a release, or exclude one that another fixes, are compared; lines in branches are not.
+    Known limits: Only places that fix a release, or exclude one that another fixes, are compared; lines in branches are
+    not.
     """
     package = [
         p
@@ -252,24 +242,20 @@ def _fixed_release(specifier: str) -> str:
 def wheel_and_image_cuda_differ(job: Job) -> Iterator[Verdict]:
     """The wheels are built for a different major release of CUDA than the image contains.
 
-    What it checks:
-        If the tag of the image and the wheels (`+cu118`, a wheel address that ends in `/cu118`, `pytorch-cuda=11.8`)
-        both name a CUDA release, the major releases are the same. It matters most beside packages that compile when
-        they are installed or first used (DeepSpeed, flash-attn, Apex, Transformer Engine); without one it is advice.
-        Wheels that one Dockerfile installs are for one CUDA release.
+    What it checks: If the tag of the image and the wheels (`+cu118`, a wheel address that ends in `/cu118`,
+    `pytorch-cuda=11.8`) both name a CUDA release, the major releases are the same. It matters most beside packages that
+    compile when they are installed or first used (DeepSpeed, flash-attn, Apex, Transformer Engine); without one it is
+    advice. Wheels that one Dockerfile installs are for one CUDA release.
 
-    Why it matters:
-        torch brings its own CUDA libraries, but extensions are compiled with the toolkit of the image, and DeepSpeed
-        stops with `CUDAMismatchException` when the two differ.
+    Why it matters: torch brings its own CUDA libraries, but extensions are compiled with the toolkit of the image, and
+    DeepSpeed stops with `CUDAMismatchException` when the two differ.
 
-    Example:
-        `nvidia/cuda:12.1.0-devel-ubuntu22.04` and `pip install torch==2.1.0+cu118 deepspeed`.
+    Example: `nvidia/cuda:12.1.0-devel-ubuntu22.04` and `pip install torch==2.1.0+cu118 deepspeed`.
 
-    Fix:
-        Use wheels built for the CUDA of the image, or an image with the CUDA of the wheels.
+    Fix: Use wheels built for the CUDA of the image, or an image with the CUDA of the wheels.
 
-    Known limits:
-        Only releases that the files name are compared. Minor releases of one major release are treated as compatible.
+    Known limits: Only releases that the files name are compared. Minor releases of one major release are treated as
+    compatible.
     """
     images = [
         (match["cuda"], claim)
@@ -326,33 +312,27 @@ def _differing_wheels(wheels: Sequence[tuple[str, Claim]]) -> tuple[tuple[str, C
     "VLK005",
     "torch-companion-built-for-another-torch",
     severity=Severity.WARNING,
+    otherwise="torch and torchvision or torchaudio are not pinned together",
     evidence=(("The table of pytorch/vision", "https://github.com/pytorch/vision#installation"), "pytorch/vision#8985"),
 )
 def torch_companion_built_for_another_torch(job: Job) -> Iterator[Verdict]:
     """torchvision or torchaudio is pinned to a release that is built for a different torch release.
 
-    What it checks:
-        If one file or line pins torch and torchvision (or torchaudio), the two releases belong together.
+    What it checks: If one file or line pins torch and torchvision (or torchaudio), the two releases belong together.
 
-    Why it matters:
-        Each of their wheels requires exactly one release of torch: pip stops with `ResolutionImpossible`, or, told to
-        ignore dependencies, import fails with `operator torchvision::nms does not exist`.
+    Why it matters: Each of their wheels requires exactly one release of torch: pip stops with `ResolutionImpossible`,
+    or, told to ignore dependencies, import fails with `operator torchvision::nms does not exist`.
 
-    Example:
-        `pip install torch==2.3.0 torchvision==0.17.0`: that torchvision is built for torch 2.2.
+    Example: `pip install torch==2.3.0 torchvision==0.17.0`: that torchvision is built for torch 2.2.
 
-    Fix:
-        Use the release from the table at https://github.com/pytorch/vision#installation.
+    Fix: Use the release from the table at https://github.com/pytorch/vision#installation.
 
-    Known limits:
-        Major and minor releases are compared, and only those that `data/companions.toml` lists.
+    Known limits: Major and minor releases are compared, and only those that `data/companions.toml` lists.
     """
     packages = [p for p in _packages(job) if not p.claim.condition]
-    applicable = False
     for claim in _unresolved(job):
         beside = next((p for p in packages if p.name in _COMPANIONS and _is_same_source(p.claim, claim)), None)
         if beside is not None:
-            applicable = True
             yield unknown(job.name, f"the version of {quoted(claim)} is known only at run time", at=claim)
     for torch in packages:
         mine = _minor(torch.version) if torch.name == "torch" else ""
@@ -362,7 +342,6 @@ def torch_companion_built_for_another_torch(job: Job) -> Iterator[Verdict]:
             pairs, theirs = built_for(other.name), _minor(other.version)
             if mine not in pairs or theirs not in pairs.values():
                 continue
-            applicable = True
             if pairs[mine] == theirs:
                 yield passed(f"{job.name} {other.name}")
                 continue
@@ -374,8 +353,6 @@ def torch_companion_built_for_another_torch(job: Job) -> Iterator[Verdict]:
                 also=((torch.claim, "torch"),),
                 remedy=f"Install {other.name} {pairs[mine]}, which is built for torch {mine}.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "torch and torchvision or torchaudio are not pinned together")
 
 
 def _is_same_source(release: Claim, other: Claim) -> bool:
@@ -391,6 +368,7 @@ def _minor(specifier: str) -> str:
     "VLK018",
     "framework-build-of-the-day",
     severity=Severity.WARNING,
+    otherwise="no image installs a framework, and no line a nightly",
     evidence=(
         "https://pytorch.org/get-started/locally/",
         ("a nightly with another NCCL", "pytorch/pytorch#116977"),
@@ -400,27 +378,20 @@ def _minor(specifier: str) -> str:
 def framework_build_of_the_day(job: Job) -> Iterator[Verdict]:
     """A nightly or unpinned build of a framework is installed for a job on several nodes.
 
-    What it checks:
-        No line installs a nightly (`--pre`, an index of nightlies, Paddle's develop wheels), and the Dockerfile of a
-        job on several nodes pins the releases of the frameworks that it installs (otherwise informational).
+    What it checks: No line installs a nightly (`--pre`, an index of nightlies, Paddle's develop wheels), and the
+    Dockerfile of a job on several nodes pins the releases of the frameworks that it installs (otherwise informational).
 
-    Why it matters:
-        Two builds of the image, or two nodes, get different code under one name: a job that ran yesterday stops today,
-        and nobody can rebuild what trained a model.
+    Why it matters: Two builds of the image, or two nodes, get different code under one name: a job that ran yesterday
+    stops today, and nobody can rebuild what trained a model.
 
-    Example:
-        `RUN pip install --pre torch`.
+    Example: `RUN pip install --pre torch`.
 
-    Fix:
-        Pin a release; for a nightly write its date, such as `torch==2.6.0.dev20241112`.
+    Fix: Pin a release; for a nightly write its date, such as `torch==2.6.0.dev20241112`.
 
-    Known limits:
-        An image whose digest is pinned where it is used is reproducible all the same.
+    Known limits: An image whose digest is pinned where it is used is reproducible all the same.
     """
-    applicable = False
     pinned = any(".dev" in package.version for package in _packages(job))
     for claim in job.about("nightly_build"):
-        applicable = True
         if claim.condition:
             yield unknown(job.name, f"{quoted(claim)} applies under `{claim.condition}`", at=claim)
             continue
@@ -447,7 +418,6 @@ def framework_build_of_the_day(job: Job) -> Iterator[Verdict]:
         and not package.claim.condition
     ]
     for package in loose:
-        applicable = True
         if not package.is_open:
             yield passed(job.name)
             continue
@@ -459,5 +429,3 @@ def framework_build_of_the_day(job: Job) -> Iterator[Verdict]:
             severity=Severity.INFO,
         )
         return
-    if not applicable:
-        yield not_applicable(job.name, "no image installs a framework, and no line a nightly")

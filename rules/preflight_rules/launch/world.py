@@ -60,25 +60,20 @@ _MEANINGS = {
 def launch_size_disagreement(job: Job) -> Iterator[Verdict]:
     """Two places of the job set different numbers of nodes, processes or ranks.
 
-    What it checks:
-        For each launch, and for each of: nodes, tasks per node, processes per node, GPUs per node and world size, that
-        the number started (by the scheduler, the launcher, the hostfile) equals the number required elsewhere
-        (`--nnodes`, `init_process_group(world_size=...)`), and that two requirements equal each other.
+    What it checks: For each launch, and for each of: nodes, tasks per node, processes per node, GPUs per node and world
+    size, that the number started (by the scheduler, the launcher, the hostfile) equals the number required elsewhere
+    (`--nnodes`, `init_process_group(world_size=...)`), and that two requirements equal each other.
 
-    Why it matters:
-        If announced ranks are never started, all others wait in the rendezvous until it times out after 10 to 30
-        minutes; surplus ranks are rejected, or train a second copy over the same checkpoints.
+    Why it matters: If announced ranks are never started, all others wait in the rendezvous until it times out after 10
+    to 30 minutes; surplus ranks are rejected, or train a second copy over the same checkpoints.
 
-    Example:
-        `#SBATCH --nodes=2` with `srun torchrun --nnodes=4 ...`.
+    Example: `#SBATCH --nodes=2` with `srun torchrun --nnodes=4 ...`.
 
-    Fix:
-        Write the number once and use it in the other place: `--nnodes=$SLURM_NNODES`.
+    Fix: Write the number once and use it in the other place: `--nnodes=$SLURM_NNODES`.
 
-    Known limits:
-        Only values in force in one launch are compared: `srun -N2` inside a four-node allocation, two launches
-        of one script, or a default under a flag contradict nothing. A launch that requests *fewer* nodes than
-        granted, without being started on all of them, only leaves nodes idle and is a warning.
+    Known limits: Only values in force in one launch are compared: `srun -N2` inside a four-node allocation, two
+    launches of one script, or a default under a flag contradict nothing. A launch that requests *fewer* nodes than
+    granted, without being started on all of them, only leaves nodes idle and is a warning.
     """
     reported: set[tuple[object, ...]] = set()
     for subject, scope, launch in subjects(job):
@@ -240,24 +235,19 @@ def _remedy(
 def launch_size_exceeds_bound(job: Job) -> Iterator[Verdict]:
     """A launch starts more than a hostfile or another bound allows.
 
-    What it checks:
-        That what a launch sets or requires (nodes, world size, processes per node) is not more than what a bound
-        in the same launch allows: the hosts of a hostfile, the sum of their slots; and that mpirun without hosts of
-        its own starts no more than the header of PBS or LSF makes room for, which is a warning.
+    What it checks: That what a launch sets or requires (nodes, world size, processes per node) is not more than what a
+    bound in the same launch allows: the hosts of a hostfile, the sum of their slots; and that mpirun without hosts of
+    its own starts no more than the header of PBS or LSF makes room for, which is a warning.
 
-    Why it matters:
-        `mpirun` stops with "not enough slots available"; DeepSpeed and torchrun wait for hosts that no list
-        names.
+    Why it matters: `mpirun` stops with "not enough slots available"; DeepSpeed and torchrun wait for hosts that no list
+    names.
 
-    Example:
-        `deepspeed --hostfile=hosts --num_nodes=8 train.py` where `hosts` lists four hosts.
+    Example: `deepspeed --hostfile=hosts --num_nodes=8 train.py` where `hosts` lists four hosts.
 
-    Fix:
-        Add the missing hosts or slots, or request no more than there are.
+    Fix: Add the missing hosts or slots, or request no more than there are.
 
-    Known limits:
-        With `--oversubscribe` on the mpirun line nothing is reported. Slots that a scheduler adds
-        are not known.
+    Known limits: With `--oversubscribe` on the mpirun line nothing is reported. Slots that a scheduler adds are not
+    known.
     """
     reported: set[tuple[object, ...]] = set()
     for subject, scope, _ in subjects(job):

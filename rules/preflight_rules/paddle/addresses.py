@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Scope, is_whole_number
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import placed, quoted, subjects, undecided
 from preflight_rules.paddle.fleet import distinct_claims
 from preflight_rules.paddle.server_lists import endpoints, place_of
@@ -37,34 +37,28 @@ _BY_HAND = 2
     "node-address-not-among-nodes",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launch line sets both its own address and the list of nodes",
     evidence=("PaddlePaddle/Paddle#37116",),
 )
 def node_address_not_among_nodes(job: Job) -> Iterator[Verdict]:
     """A node's own address is not in the list of nodes that its launch line gives.
 
-    What it checks:
-        `--node_ip`, `--host` or POD_IP is one of `--ips` (or `--cluster_node_ips`), written the same way.
+    What it checks: `--node_ip`, `--host` or POD_IP is one of `--ips` (or `--cluster_node_ips`), written the same way.
 
-    Why it matters:
-        The launcher looks for itself in the list to find its rank, and stops with "Can't find your local ip": the
-        other nodes wait for it.
+    Why it matters: The launcher looks for itself in the list to find its rank, and stops with "Can't find your local
+    ip": the other nodes wait for it.
 
-    Example:
-        `--cluster_node_ips=10.0.0.1,10.0.0.2 --node_ip=10.0.0.3`.
+    Example: `--cluster_node_ips=10.0.0.1,10.0.0.2 --node_ip=10.0.0.3`.
 
-    Fix:
-        Write the same address in both places.
+    Fix: Write the same address in both places.
 
-    Known limits:
-        Without `--host` the launcher resolves the node's own host name, which is known only on the node.
+    Known limits: Without `--host` the launcher resolves the node's own host name, which is known only on the node.
     """
-    applicable = False
     for launch in job.launches:
         own = job.setting("node_address", launch.scope)
         nodes = [c for c in job.setting("hosts", launch.scope) if c.source == "paddle"]
         if not own or not nodes:
             continue
-        applicable = True
         undecided_verdict = undecided(launch.id, (*own, *nodes), launch)
         listed = {
             str(host) for claim in nodes for value in claim.alternatives if isinstance(value, tuple) for host in value
@@ -83,8 +77,6 @@ def node_address_not_among_nodes(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no launch line sets both its own address and the list of nodes")
 
 
 @rule(
@@ -92,30 +84,25 @@ def node_address_not_among_nodes(job: Job) -> Iterator[Verdict]:
     "fleet-variable-missing",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no server or trainer of fleet is started manually",
     evidence=(("fleet/base/role_maker.py of 2.6.2 (PaddleCloudRoleMaker)", _ROLE_MAKER), "PaddlePaddle/Paddle#47326"),
 )
 def fleet_variable_missing(job: Job) -> Iterator[Verdict]:
     """A process that is started manually lacks a variable that fleet's role maker needs.
 
-    What it checks:
-        If a script starts servers or trainers of fleet by setting their variables itself, none of those that the role
-        needs is missing: the list of servers and PADDLE_TRAINERS_NUM for both, POD_IP and PADDLE_PORT for a server,
-        PADDLE_TRAINER_ID for a trainer.
+    What it checks: If a script starts servers or trainers of fleet by setting their variables itself, none of those
+    that the role needs is missing: the list of servers and PADDLE_TRAINERS_NUM for both, POD_IP and PADDLE_PORT for a
+    server, PADDLE_TRAINER_ID for a trainer.
 
-    Why it matters:
-        The role maker raises ValueError in that process and all others wait for it. Without the list of servers it
-        silently trains alone.
+    Why it matters: The role maker raises ValueError in that process and all others wait for it. Without the list of
+    servers it silently trains alone.
 
-    Example:
-        `TRAINING_ROLE=PSERVER PADDLE_PORT=6170 python train.py` without POD_IP.
+    Example: `TRAINING_ROLE=PSERVER PADDLE_PORT=6170 python train.py` without POD_IP.
 
-    Fix:
-        Set the variable, or start the job with fleetrun, which sets all of them.
+    Fix: Set the variable, or start the job with fleetrun, which sets all of them.
 
-    Known limits:
-        A variable that the cluster sets is not seen. A script with a role maker of its own is not judged.
+    Known limits: A variable that the cluster sets is not seen. A script with a role maker of its own is not judged.
     """
-    applicable = False
     for launch in job.launches:
         roles = {text for claim in job.setting("ps_role", launch.scope) for text in texts(claim.value)}
         needed = _NEEDED.get(next(iter(roles)), ()) if len(roles) == 1 else ()
@@ -123,7 +110,6 @@ def fleet_variable_missing(job: Job) -> Iterator[Verdict]:
         if launch.launcher == "python" and requests and not roles and not _is_collective(job, launch.scope):
             given = [claim for claim in job.environment(launch.scope) if claim.quantity in _OF_CLUSTER]
             if given and not requests[0].condition:
-                applicable = True
                 yield failed(
                     launch.id,
                     f"fleet asks for TRAINING_ROLE, but of its variables only {quoted(given[0])} is set.",
@@ -135,7 +121,6 @@ def fleet_variable_missing(job: Job) -> Iterator[Verdict]:
             continue
         if launch.launcher != "python" or not needed or not requests or _is_collective(job, launch.scope):
             continue
-        applicable = True
         names = {c.quantity.removeprefix("env.") for c in job.environment(launch.scope)}
         matches = sum(bool(names & set(entry)) for entry in needed)
         missing = next((entry[0] for entry in needed if not names & set(entry)), None)
@@ -152,8 +137,6 @@ def fleet_variable_missing(job: Job) -> Iterator[Verdict]:
                 also=((requests[0], "reads the variables"),),
                 remedy=f"Set {missing}, or start the job with fleetrun.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no server or trainer of fleet is started manually")
 
 
 #: Variables that people set for a job of fleet.
@@ -169,29 +152,24 @@ def _is_collective(job: Job, scope: Scope) -> bool:
     "endpoint-malformed",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no variable or script lists servers or trainers",
     evidence=(("fleet/base/role_maker.py of 2.6.2", _ROLE_MAKER), "PaddlePaddle/Paddle#15038"),
 )
 def endpoint_malformed(job: Job) -> Iterator[Verdict]:
     """An entry of a list of servers or trainers is not a `host:port`.
 
-    What it checks:
-        Every entry of PADDLE_PSERVERS_IP_PORT_LIST, PADDLE_TRAINER_ENDPOINTS and the transpiler's `pservers` has one
-        host and a port from 1 to 65535, and entries are separated by commas.
+    What it checks: Every entry of PADDLE_PSERVERS_IP_PORT_LIST, PADDLE_TRAINER_ENDPOINTS and the transpiler's
+    `pservers` has one host and a port from 1 to 65535, and entries are separated by commas.
 
-    Why it matters:
-        The lists are split only at commas and colons. Other entries cannot be bound or dialled: servers do
-        not find themselves in the list, trainers retry until the deadline.
+    Why it matters: The lists are split only at commas and colons. Other entries cannot be bound or dialled: servers do
+    not find themselves in the list, trainers retry until the deadline.
 
-    Example:
-        `PADDLE_PSERVERS_IP_PORT_LIST="10.0.0.1:6170;10.0.0.2:6170"`.
+    Example: `PADDLE_PSERVERS_IP_PORT_LIST="10.0.0.1:6170;10.0.0.2:6170"`.
 
-    Fix:
-        Write `host:port,host:port`.
+    Fix: Write `host:port,host:port`.
 
-    Known limits:
-        Lists of the launchers' options may leave ports out and are not judged.
+    Known limits: Lists of the launchers' options may leave ports out and are not judged.
     """
-    applicable = False
     seen: set[tuple[str, int, int]] = set()
     for subject, scope, launch in subjects(job):
         claims = (*job.about("ps_server_endpoints", scope), *job.about("ps_worker_endpoints", scope))
@@ -199,14 +177,11 @@ def endpoint_malformed(job: Job) -> Iterator[Verdict]:
             if claim.spelling.startswith("--") or place_of(claim) in seen:
                 continue
             seen.add(place_of(claim))
-            applicable = True
             yield (
                 _form_verdict(subject, claim)
                 if claim.alternatives
                 else undecided(subject, (claim,), launch) or passed(subject)
             )
-    if not applicable:
-        yield not_applicable(job.name, "no variable or script lists servers or trainers")
 
 
 def _form_verdict(subject: str, claim: Claim) -> Verdict:
@@ -239,6 +214,7 @@ def _fault(entry: str) -> str:
     "global-shuffle-within-one-trainer",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no fleet script calls global_shuffle",
     evidence=(
         (
             "fleet/dataset/dataset.py of 2.6.2 (InMemoryDataset.global_shuffle)",
@@ -250,28 +226,21 @@ def _fault(entry: str) -> str:
 def global_shuffle_within_one_trainer(job: Job) -> Iterator[Verdict]:
     """`global_shuffle` is called without fleet in a job of several trainers.
 
-    What it checks:
-        A script of fleet's servers and trainers passes `fleet` to `global_shuffle`.
+    What it checks: A script of fleet's servers and trainers passes `fleet` to `global_shuffle`.
 
-    Why it matters:
-        Without it the data set assumes a single trainer: each shuffles only its own files, and a skew between the
-        trainers' files remains in every epoch.
+    Why it matters: Without it the data set assumes a single trainer: each shuffles only its own files, and a skew
+    between the trainers' files remains in every epoch.
 
-    Example:
-        `dataset.global_shuffle()` in a script with `fleet.init()`.
+    Example: `dataset.global_shuffle()` in a script with `fleet.init()`.
 
-    Fix:
-        `dataset.global_shuffle(fleet)`.
+    Fix: `dataset.global_shuffle(fleet)`.
 
-    Known limits:
-        A script for a single trainer is correct.
+    Known limits: A script for a single trainer is correct.
     """
-    applicable = False
     for subject, scope, claim in distinct_claims(job, "global_shuffle_alone"):
         calls = [c for c in job.about("fleet_calls", scope) if c.span.path == claim.span.path]
         if not calls:
             continue
-        applicable = True
         if claim.alternatives != (True,):
             yield passed(subject)
         elif claim.condition:
@@ -284,8 +253,6 @@ def global_shuffle_within_one_trainer(job: Job) -> Iterator[Verdict]:
                 also=((calls[0], "several trainers"),),
                 remedy="Write `global_shuffle(fleet)`.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no fleet script calls global_shuffle")
 
 
 @rule(
@@ -293,28 +260,24 @@ def global_shuffle_within_one_trainer(job: Job) -> Iterator[Verdict]:
     "link-local-address",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no launch of Paddle names an address",
     evidence=("PaddlePaddle/Paddle#47326", "PaddlePaddle/Paddle#47130"),
 )
 def link_local_address(job: Job) -> Iterator[Verdict]:
     """Paddle processes on several nodes use a link-local address.
 
-    What it checks:
-        The master, the nodes and the servers of a launch of Paddle are not addresses of 169.254.0.0/16 or fe80::/10.
+    What it checks: The master, the nodes and the servers of a launch of Paddle are not addresses of 169.254.0.0/16 or
+    fe80::/10.
 
-    Why it matters:
-        A host assigns itself such an address when it gets none, for one interface and one link. Other nodes cannot
-        reach it, or reach another host; and the launcher, which resolves its own host name, finds loopback.
+    Why it matters: A host assigns itself such an address when it gets none, for one interface and one link. Other nodes
+    cannot reach it, or reach another host; and the launcher, which resolves its own host name, finds loopback.
 
-    Example:
-        `--master=169.254.60.61:8090 --nnodes=2`.
+    Example: `--master=169.254.60.61:8090 --nnodes=2`.
 
-    Fix:
-        Use the address of the interface that the nodes share, and export it as POD_IP on each node.
+    Fix: Use the address of the interface that the nodes share, and export it as POD_IP on each node.
 
-    Known limits:
-        Two directly connected nodes may use such addresses on purpose.
+    Known limits: Two directly connected nodes may use such addresses on purpose.
     """
-    applicable = False
     for launch in job.launches:
         claims = [
             claim
@@ -323,7 +286,6 @@ def link_local_address(job: Job) -> Iterator[Verdict]:
         ]
         if launch.launcher != "paddle" or not claims:
             continue
-        applicable = True
         undecided_verdict = undecided(launch.id, claims, launch)
         found = next((c for c in claims if any(_link_local(text) for text in _addresses(c))), None)
         if undecided_verdict is not None:
@@ -338,8 +300,6 @@ def link_local_address(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no launch of Paddle names an address")
 
 
 def _addresses(claim: Claim) -> tuple[str, ...]:

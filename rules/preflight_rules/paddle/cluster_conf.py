@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from preflight._util.hostnames import is_loopback
 from preflight.model.findings import Severity
 from preflight.model.job import Job
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import placed, quoted, undecided
 from preflight_rules.paddle.cluster_train import DOCUMENT, TOOL
 from preflight_rules.paddle.fleet import distinct_claims
@@ -22,31 +22,26 @@ _LOCAL_NICS = ("lo", "docker0", "virbr0", "lxcbr0")
     severity=Severity.ERROR,
     profile="gate",
     applies_to="paddlepaddle < 0.12",
+    otherwise="no conf.py of cluster_train is among the files",
     evidence=(("paddle/scripts/cluster_train/paddle.py of 0.11", TOOL), "PaddlePaddle/Paddle#4281"),
 )
 def cluster_host_twice_or_local(job: Job) -> Iterator[Verdict]:
     """HOSTS of cluster_train is empty, names a host twice, or names loopback beside other hosts.
 
-    What it checks:
-        HOSTS names at least one host, and each host once, whatever user or ssh port is given with it. 127.x.x.x or
-        localhost is the only host.
+    What it checks: HOSTS names at least one host, and each host once, whatever user or ssh port is given with it.
+    127.x.x.x or localhost is the only host.
 
-    Why it matters:
-        paddle.py starts one server and one trainer for each entry, all with the same ports: the second server on a
-        host cannot bind them. Loopback means a different host on each of them. Without an entry nothing is started.
+    Why it matters: paddle.py starts one server and one trainer for each entry, all with the same ports: the second
+    server on a host cannot bind them. Loopback means a different host on each of them. Without an entry nothing is
+    started.
 
-    Example:
-        `HOSTS = ["root@10.0.0.1", "root@10.0.0.1"]`.
+    Example: `HOSTS = ["root@10.0.0.1", "root@10.0.0.1"]`.
 
-    Fix:
-        Name each host once, by the address that the others can reach.
+    Fix: Name each host once, by the address that the others can reach.
 
-    Known limits:
-        One host listed under two names is not recognised.
+    Known limits: One host listed under two names is not recognised.
     """
-    applicable = False
     for subject, _, claim in distinct_claims(job, "cluster_hosts"):
-        applicable = True
         undecided_verdict = undecided(subject, (claim,))
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -79,8 +74,6 @@ def cluster_host_twice_or_local(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no conf.py of cluster_train is among the files")
 
 
 @rule(
@@ -88,30 +81,24 @@ def cluster_host_twice_or_local(job: Job) -> Iterator[Verdict]:
     "index-file-empty-or-double",
     severity=Severity.WARNING,
     applies_to="paddlepaddle < 0.12",
+    otherwise="no index file is among the files",
     evidence=(("Cluster training document of 0.11 (train.list, test.list)", DOCUMENT),),
 )
 def index_file_empty_or_double(job: Job) -> Iterator[Verdict]:
     """An index file of a trainer names no data file, or names one twice.
 
-    What it checks:
-        train.list and test.list name at least one file, and none twice.
+    What it checks: train.list and test.list name at least one file, and none twice.
 
-    Why it matters:
-        With an empty list the trainer has no batch: it ends its pass at once, and in synchronous mode the others wait
-        for it. A file named twice is trained twice.
+    Why it matters: With an empty list the trainer has no batch: it ends its pass at once, and in synchronous mode the
+    others wait for it. A file named twice is trained twice.
 
-    Example:
-        A train.list that is empty because the data were not split before.
+    Example: A train.list that is empty because the data were not split before.
 
-    Fix:
-        Write one line for each data file of this node.
+    Fix: Write one line for each data file of this node.
 
-    Known limits:
-        Whether the files exist on the nodes is not known.
+    Known limits: Whether the files exist on the nodes is not known.
     """
-    applicable = False
     for subject, _, claim in distinct_claims(job, "index_files"):
-        applicable = True
         names = [str(name) for value in claim.alternatives if isinstance(value, tuple) for name in value]
         named = next((r for r in job.references if r.role == "index" and r.target == claim.span.path), None)
         twice = next(
@@ -141,10 +128,7 @@ def index_file_empty_or_double(job: Job) -> Iterator[Verdict]:
     read = {claim.span.path for claim in job.about("index_files")}
     for reference in job.references:
         if reference.role == "index" and reference.target not in read:
-            applicable = True
             yield unknown(job.name, f"{reference.target} is not among the files", at=reference.span)
-    if not applicable:
-        yield not_applicable(job.name, "no index file is among the files")
 
 
 @rule(
@@ -152,33 +136,27 @@ def index_file_empty_or_double(job: Job) -> Iterator[Verdict]:
     "server-interface-unreachable",
     severity=Severity.WARNING,
     applies_to="paddlepaddle < 0.12",
+    otherwise="no server of PaddlePaddle 0.x on several hosts names its interface",
     evidence=(("Cluster training document of 0.11 (PADDLE_NIC)", DOCUMENT),),
 )
 def server_interface_unreachable(job: Job) -> Iterator[Verdict]:
     """Servers listen on an interface that other hosts cannot reach.
 
-    What it checks:
-        PADDLE_NIC, or `--nics`, is not the loopback or a container bridge where the job has several hosts.
+    What it checks: PADDLE_NIC, or `--nics`, is not the loopback or a container bridge where the job has several hosts.
 
-    Why it matters:
-        A server binds the address of that interface only. Trainers on other hosts dial the host's address, and their
-        connections are refused.
+    Why it matters: A server binds the address of that interface only. Trainers on other hosts dial the host's address,
+    and their connections are refused.
 
-    Example:
-        `PADDLE_NIC = "lo"` with two HOSTS.
+    Example: `PADDLE_NIC = "lo"` with two HOSTS.
 
-    Fix:
-        Name the interface that has the address of HOSTS, such as eth0.
+    Fix: Name the interface that has the address of HOSTS, such as eth0.
 
-    Known limits:
-        Which interfaces the hosts have is checked by `preflight check`.
+    Known limits: Which interfaces the hosts have is checked by `preflight check`.
     """
-    applicable = False
     for subject, scope, claim in distinct_claims(job, "pserver_nics"):
         hosts = job.value_claims("cluster_hosts", scope) or job.value_claims("pserver_hosts", scope)
         if not hosts:
             continue
-        applicable = True
         undecided_verdict = undecided(subject, (claim, *hosts))
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -195,8 +173,6 @@ def server_interface_unreachable(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no server of PaddlePaddle 0.x on several hosts names its interface")
 
 
 @rule(
@@ -205,31 +181,25 @@ def server_interface_unreachable(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     profile="gate",
     applies_to="paddlepaddle < 0.12",
+    otherwise="cluster_train is not used",
     evidence=(("paddle/scripts/cluster_train/paddle.py of 0.11", TOOL),),
 )
 def workspace_and_package(job: Job) -> Iterator[Verdict]:
     """cluster_train is given options both for sending a workspace and for using an existing one.
 
-    What it checks:
-        `python paddle.py` is given only one of `--job_dispatch_package` and `--job_workspace`.
+    What it checks: `python paddle.py` is given only one of `--job_dispatch_package` and `--job_workspace`.
 
-    Why it matters:
-        With both it stops at an assertion before it starts anything.
+    Why it matters: With both it stops at an assertion before it starts anything.
 
-    Example:
-        `python paddle.py --job_dispatch_package=ws --job_workspace=/home/paddle/JOB1`.
+    Example: `python paddle.py --job_dispatch_package=ws --job_workspace=/home/paddle/JOB1`.
 
-    Fix:
-        `--job_dispatch_package` the first time, `--job_workspace` with the folder that it created for later runs.
+    Fix: `--job_dispatch_package` the first time, `--job_workspace` with the folder that it created for later runs.
 
-    Known limits:
-        Whether the folder exists on the hosts is not known.
+    Known limits: Whether the folder exists on the hosts is not known.
     """
-    applicable = False
     for launch in job.launches:
         if launch.launcher != "cluster_train":
             continue
-        applicable = True
         given = [c for name in ("cluster_package", "cluster_workspace") for c in job.about(name, launch.scope)]
         given = [claim for claim in given if claim.source == "cluster_train" and claim.spelling.startswith("-")]
         undecided_verdict = undecided(launch.id, given, launch)
@@ -245,8 +215,6 @@ def workspace_and_package(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "cluster_train is not used")
 
 
 @rule(
@@ -255,35 +223,30 @@ def workspace_and_package(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     profile="gate",
     applies_to="paddlepaddle < 0.12",
+    otherwise="no model of PaddlePaddle 0.x updates rows on servers",
     evidence=(("Cluster training document of 0.11 (ports_num_for_sparse)", DOCUMENT), "PaddlePaddle/Paddle#8875"),
 )
 def sparse_update_without_ports(job: Job) -> Iterator[Verdict]:
     """A model updates a parameter row by row, but its servers have no ports for that.
 
-    What it checks:
-        With `sparse_update=True` in the model, `ports_num_for_sparse` of servers and trainers is above 0.
+    What it checks: With `sparse_update=True` in the model, `ports_num_for_sparse` of servers and trainers is above 0.
 
-    Why it matters:
-        Rows travel over ports of their own. Without one the trainer's check `ports_num_for_sparse > 0` stops it at
-        start, and the servers wait for it.
+    Why it matters: Rows travel over ports of their own. Without one the trainer's check `ports_num_for_sparse > 0`
+    stops it at start, and the servers wait for it.
 
-    Example:
-        `ParamAttr(sparse_update=True)` and `paddle train --local=0 --pservers=...` without `--ports_num_for_sparse`.
+    Example: `ParamAttr(sparse_update=True)` and `paddle train --local=0 --pservers=...` without
+    `--ports_num_for_sparse`.
 
-    Fix:
-        `--ports_num_for_sparse=1` (conf.py: `PADDLE_PORTS_NUM_FOR_SPARSE = 1`) on servers and trainers.
+    Fix: `--ports_num_for_sparse=1` (conf.py: `PADDLE_PORTS_NUM_FOR_SPARSE = 1`) on servers and trainers.
 
-    Known limits:
-        Only a literal `sparse_update=True` counts. A local training needs no ports.
+    Known limits: Only a literal `sparse_update=True` counts. A local training needs no ports.
     """
-    applicable = False
     for subject, scope, sparse in distinct_claims(job, "sparse_update"):
         if any(claim.alternatives == (True,) for claim in job.about("trains_locally", scope)):
             continue
         ports = [*job.requiring("pserver_sparse_ports", scope), *job.setting("pserver_sparse_ports", scope)]
         if not ports:
             continue
-        applicable = True
         none = next((claim for claim in ports if claim.alternatives == (0,)), None)
         if none is not None:
             yield failed(
@@ -295,8 +258,6 @@ def sparse_update_without_ports(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield undecided(subject, ports) or passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no model of PaddlePaddle 0.x updates rows on servers")
 
 
 @rule(
@@ -304,30 +265,24 @@ def sparse_update_without_ports(job: Job) -> Iterator[Verdict]:
     "cluster-workspace-relative",
     severity=Severity.WARNING,
     applies_to="paddlepaddle < 0.12",
+    otherwise="no conf.py of cluster_train is among the files",
     evidence=(("paddle/scripts/cluster_train/paddle.py of 0.11 (job_create_workspace, job_pserver)", TOOL),),
 )
 def cluster_workspace_relative(job: Job) -> Iterator[Verdict]:
     """ROOT_DIR or the workspace of cluster_train is a relative path.
 
-    What it checks:
-        ROOT_DIR in conf.py and `--job_workspace` are absolute.
+    What it checks: ROOT_DIR in conf.py and `--job_workspace` are absolute.
 
-    Why it matters:
-        paddle.py uses the path in commands over ssh, in different directories: it creates the workspace in the home
-        directory of each host, changes into it, and then looks for the same relative path inside.
+    Why it matters: paddle.py uses the path in commands over ssh, in different directories: it creates the workspace in
+    the home directory of each host, changes into it, and then looks for the same relative path inside.
 
-    Example:
-        `ROOT_DIR = "paddle_job"`.
+    Example: `ROOT_DIR = "paddle_job"`.
 
-    Fix:
-        `ROOT_DIR = "/home/paddle"`.
+    Fix: `ROOT_DIR = "/home/paddle"`.
 
-    Known limits:
-        A path that starts with `~` or a variable is expanded on the host, and is not reported.
+    Known limits: A path that starts with `~` or a variable is expanded on the host, and is not reported.
     """
-    applicable = False
     for subject, _, claim in distinct_claims(job, "cluster_workspace"):
-        applicable = True
         undecided_verdict = undecided(subject, (claim,))
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -340,5 +295,3 @@ def cluster_workspace_relative(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no conf.py of cluster_train is among the files")

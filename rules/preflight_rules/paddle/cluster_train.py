@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Relation, Scope
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import placed, quoted, subjects, undecided, where
 
 DOCUMENT = "https://github.com/PaddlePaddle/Paddle/blob/v0.11.0/doc/howto/usage/cluster/cluster_train_en.md"
@@ -45,29 +45,24 @@ def _range(job: Job, scope: Scope) -> tuple[tuple[Claim, ...], tuple[int, int] |
     severity=Severity.ERROR,
     profile="gate",
     applies_to="paddlepaddle < 0.12",
+    otherwise="no server of PaddlePaddle 0.x names its ports",
     evidence=(("Cluster training document of 0.11", DOCUMENT), "PaddlePaddle/Paddle#2224"),
 )
 def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
     """The ports of a server run past port 65535, or into those of another server on the same host.
 
-    What it checks:
-        port + ports_num + ports_num_for_sparse - 1 is at most 65535, each number is positive, and the port ranges of
-        two servers in one script do not overlap.
+    What it checks: port + ports_num + ports_num_for_sparse - 1 is at most 65535, each number is positive, and the port
+    ranges of two servers in one script do not overlap.
 
-    Why it matters:
-        A server listens on that many consecutive ports. One that cannot be bound stops it, and all trainers wait.
-        A firewall has to let the whole range through.
+    Why it matters: A server listens on that many consecutive ports. One that cannot be bound stops it, and all trainers
+    wait. A firewall has to let the whole range through.
 
-    Example:
-        `PADDLE_PORT = 65534` with `PADDLE_PORTS_NUM = 2` and `PADDLE_PORTS_NUM_FOR_SPARSE = 2`.
+    Example: `PADDLE_PORT = 65534` with `PADDLE_PORTS_NUM = 2` and `PADDLE_PORTS_NUM_FOR_SPARSE = 2`.
 
-    Fix:
-        Choose a lower first port.
+    Fix: Choose a lower first port.
 
-    Known limits:
-        Which ports are free on the hosts is not known.
+    Known limits: Which ports are free on the hosts is not known.
     """
-    applicable = False
     seen: list[tuple[Launch, tuple[int, int], Claim]] = []
     judged: set[tuple[str, int]] = set()
     for subject, scope, launch in subjects(job):
@@ -75,7 +70,6 @@ def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
         if len(claims) < 2 or (claims[0].span.path, claims[0].span.line) in judged:
             continue
         judged.add((claims[0].span.path, claims[0].span.line))
-        applicable = True
         undecided_verdict = undecided(subject, claims, launch)
         if undecided_verdict is not None or ports is None:
             yield undecided_verdict or unknown(
@@ -109,8 +103,6 @@ def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
                 )
                 continue
         yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no server of PaddlePaddle 0.x names its ports")
 
 
 @rule(
@@ -119,35 +111,29 @@ def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     profile="gate",
     applies_to="paddlepaddle < 0.12",
+    otherwise="no trainer of PaddlePaddle 0.x is started together with its servers",
     evidence=(("paddle/scripts/cluster_train/paddle.py of 0.11", TOOL), "PaddlePaddle/Paddle#7465"),
 )
 def trainer_dials_other_ports(job: Job) -> Iterator[Verdict]:
     """Trainers and servers are given different ports or different numbers of trainers.
 
-    What it checks:
-        --port, --ports_num, --ports_num_for_sparse and --num_gradient_servers of `paddle train` are those of
-        `paddle pserver`; and `paddle.py` passes the same numbers to trainers as conf.py to servers.
+    What it checks: --port, --ports_num, --ports_num_for_sparse and --num_gradient_servers of `paddle train` are those
+    of `paddle pserver`; and `paddle.py` passes the same numbers to trainers as conf.py to servers.
 
-    Why it matters:
-        A trainer treats each port as a separate server: with more ports it dials unused ones and retries forever, with
-        fewer some servers wait forever. paddle.py passes options from its command line to trainers only.
+    Why it matters: A trainer treats each port as a separate server: with more ports it dials unused ones and retries
+    forever, with fewer some servers wait forever. paddle.py passes options from its command line to trainers only.
 
-    Example:
-        `PADDLE_PORTS_NUM_FOR_SPARSE = 4` in conf.py and `python paddle.py --ports_num_for_sparse=2`.
+    Example: `PADDLE_PORTS_NUM_FOR_SPARSE = 4` in conf.py and `python paddle.py --ports_num_for_sparse=2`.
 
-    Fix:
-        Write the numbers once, in conf.py or in variables of the script.
+    Fix: Write the numbers once, in conf.py or in variables of the script.
 
-    Known limits:
-        Trainers and servers of different scripts are compared only where the scripts belong to one job.
+    Known limits: Trainers and servers of different scripts are compared only where the scripts belong to one job.
     """
-    applicable = False
     for launch in job.launches:
         for quantity, name in _NAMES.items():
             ours, theirs = _stated(job, launch, quantity)
             if ours is None or theirs is None:
                 continue
-            applicable = True
             undecided_verdict = undecided(launch.id, (ours, theirs), launch)
             server, other = numbers(ours.value), numbers(theirs.value)
             if undecided_verdict is not None:
@@ -162,8 +148,6 @@ def trainer_dials_other_ports(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no trainer of PaddlePaddle 0.x is started together with its servers")
 
 
 def _stated(job: Job, launch: Launch, quantity: str) -> tuple[Claim | None, Claim | None]:
@@ -189,6 +173,7 @@ def _role(job: Job, launch: Launch) -> str:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     applies_to="paddlepaddle < 0.12",
+    otherwise="no trainer of PaddlePaddle 0.x is given servers",
     evidence=(
         (
             "Command-line document of 0.11 (`--local`, default 1)",
@@ -199,28 +184,21 @@ def _role(job: Job, launch: Launch) -> str:
 def trainer_left_local(job: Job) -> Iterator[Verdict]:
     """A trainer is given servers and trains without them.
 
-    What it checks:
-        `paddle train` with `--pservers`, and `paddle.py`, are given `--local=0`.
+    What it checks: `paddle train` with `--pservers`, and `paddle.py`, are given `--local=0`.
 
-    Why it matters:
-        `--local` is on by default. Every trainer then trains a model of its own, and the servers wait
-        for gradients that never come.
+    Why it matters: `--local` is on by default. Every trainer then trains a model of its own, and the servers wait for
+    gradients that never come.
 
-    Example:
-        `paddle train --pservers=10.0.0.1 --trainer_id=0 --config=conf.py`.
+    Example: `paddle train --pservers=10.0.0.1 --trainer_id=0 --config=conf.py`.
 
-    Fix:
-        Add `--local=0`.
+    Fix: Add `--local=0`.
 
-    Known limits:
-        A configuration may set it too.
+    Known limits: A configuration may set it too.
     """
-    applicable = False
     for launch in job.launches:
         claims = job.setting("trains_locally", launch.scope)
         if not claims or not job.setting("ps_mode", launch.scope):
             continue
-        applicable = True
         undecided_verdict = undecided(launch.id, claims, launch)
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -233,5 +211,3 @@ def trainer_left_local(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no trainer of PaddlePaddle 0.x is given servers")

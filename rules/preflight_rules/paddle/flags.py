@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import placed, quoted, undecided
 from preflight_rules.rendezvous.variables import variables
 
@@ -47,33 +47,27 @@ def _flags(job: Job) -> Iterator[tuple[str, Launch | None, str, Claim]]:
     "memory-share-out-of-range",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no memory fraction is set for Paddle",
     evidence=(("Document of Paddle's memory flags", f"{_DOCUMENT}/memory_en.rst"),),
 )
 def memory_share_out_of_range(job: Job) -> Iterator[Verdict]:
     """A FLAGS_ variable for a fraction of memory is not a number from 0 to 1.
 
-    What it checks:
-        FLAGS_fraction_of_gpu_memory_to_use, FLAGS_fraction_of_cpu_memory_to_use,
-        FLAGS_fraction_of_cuda_pinned_memory_to_use and FLAGS_memory_fraction_of_eager_deletion lie between 0 and 1.
+    What it checks: FLAGS_fraction_of_gpu_memory_to_use, FLAGS_fraction_of_cpu_memory_to_use,
+    FLAGS_fraction_of_cuda_pinned_memory_to_use and FLAGS_memory_fraction_of_eager_deletion lie between 0 and 1.
 
-    Why it matters:
-        With more than all of the memory the first allocation fails on every rank. A value that is not a number is
-        rejected when Paddle is imported.
+    Why it matters: With more than all of the memory the first allocation fails on every rank. A value that is not a
+    number is rejected when Paddle is imported.
 
-    Example:
-        `export FLAGS_fraction_of_gpu_memory_to_use=92`, meant to be 0.92.
+    Example: `export FLAGS_fraction_of_gpu_memory_to_use=92`, meant to be 0.92.
 
-    Fix:
-        Write the value as a fraction.
+    Fix: Write the value as a fraction.
 
-    Known limits:
-        Whether the share leaves room for other processes of the GPU is not judged.
+    Known limits: Whether the share leaves room for other processes of the GPU is not judged.
     """
-    applicable = False
     for subject, launch, name, claim in _flags(job):
         if name not in _SHARES:
             continue
-        applicable = True
         undecided_verdict = undecided(subject, (claim,), launch)
         share = _number(claim)
         if undecided_verdict is not None:
@@ -88,8 +82,6 @@ def memory_share_out_of_range(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no memory fraction is set for Paddle")
 
 
 @rule(
@@ -97,34 +89,28 @@ def memory_share_out_of_range(job: Job) -> Iterator[Verdict]:
     "memory-flags-exclude-each-other",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no fraction of GPU memory is set for Paddle",
     evidence=(("Document of Paddle's memory flags", f"{_DOCUMENT}/memory_en.rst"),),
 )
 def memory_flags_exclude_each_other(job: Job) -> Iterator[Verdict]:
     """One memory setting of Paddle overrides another.
 
-    What it checks:
-        FLAGS_fraction_of_gpu_memory_to_use is not set together with FLAGS_initial_gpu_memory_in_mb, nor with
-        FLAGS_allocator_strategy=auto_growth.
+    What it checks: FLAGS_fraction_of_gpu_memory_to_use is not set together with FLAGS_initial_gpu_memory_in_mb, nor
+    with FLAGS_allocator_strategy=auto_growth.
 
-    Why it matters:
-        The initial size overrides the share, and the growing allocator takes nothing at the start: the limit that
-        someone set for a shared GPU does not hold, and another process there runs out of memory.
+    Why it matters: The initial size overrides the share, and the growing allocator takes nothing at the start: the
+    limit that someone set for a shared GPU does not hold, and another process there runs out of memory.
 
-    Example:
-        `FLAGS_fraction_of_gpu_memory_to_use=0.4` and `FLAGS_initial_gpu_memory_in_mb=8000`.
+    Example: `FLAGS_fraction_of_gpu_memory_to_use=0.4` and `FLAGS_initial_gpu_memory_in_mb=8000`.
 
-    Fix:
-        Keep one of the two. To bound the growing allocator set FLAGS_gpu_memory_limit_mb.
+    Fix: Keep one of the two. To bound the growing allocator set FLAGS_gpu_memory_limit_mb.
 
-    Known limits:
-        A growing allocator that is in force because it is the default (Paddle 2.0 on) is not reported.
+    Known limits: A growing allocator that is in force because it is the default (Paddle 2.0 on) is not reported.
     """
-    applicable = False
     by_flag = {(subject, name): (launch, claim) for subject, launch, name, claim in _flags(job)}
     for (subject, name), (launch, share) in by_flag.items():
         if name != "FLAGS_fraction_of_gpu_memory_to_use":
             continue
-        applicable = True
         initial = by_flag.get((subject, "FLAGS_initial_gpu_memory_in_mb"))
         strategy = by_flag.get((subject, "FLAGS_allocator_strategy"))
         others = [pair[1] for pair in (initial, strategy) if pair is not None]
@@ -150,8 +136,6 @@ def memory_flags_exclude_each_other(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no fraction of GPU memory is set for Paddle")
 
 
 @rule(
@@ -159,6 +143,7 @@ def memory_flags_exclude_each_other(job: Job) -> Iterator[Verdict]:
     "rpc-deadline-too-short",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="FLAGS_rpc_deadline is not set",
     evidence=(
         ("a trainer dies at the deadline", "PaddlePaddle/Paddle#11710"),
         ("document of the distributed flags", f"{_DOCUMENT}/distributed_en.rst"),
@@ -167,28 +152,21 @@ def memory_flags_exclude_each_other(job: Job) -> Iterator[Verdict]:
 def rpc_deadline_too_short(job: Job) -> Iterator[Verdict]:
     """Requests to parameter servers time out after a few seconds.
 
-    What it checks:
-        FLAGS_rpc_deadline, in milliseconds, is 10000 or more.
+    What it checks: FLAGS_rpc_deadline, in milliseconds, is 10000 or more.
 
-    Why it matters:
-        A trainer waits for its servers as long as the slowest trainer of a synchronous step takes, and for all of the
-        start of the servers. With a short deadline the trainers die one after the other; a value such as 180 was
-        usually meant in seconds.
+    Why it matters: A trainer waits for its servers as long as the slowest trainer of a synchronous step takes, and for
+    all of the start of the servers. With a short deadline the trainers die one after the other; a value such as 180 was
+    usually meant in seconds.
 
-    Example:
-        `export FLAGS_rpc_deadline=300`.
+    Example: `export FLAGS_rpc_deadline=300`.
 
-    Fix:
-        Write milliseconds: 300000 for five minutes.
+    Fix: Write milliseconds: 300000 for five minutes.
 
-    Known limits:
-        Only the legacy RPC (Fluid 0.15 to 1.8) reads it.
+    Known limits: Only the legacy RPC (Fluid 0.15 to 1.8) reads it.
     """
-    applicable = False
     for subject, launch, name, claim in _flags(job):
         if name != "FLAGS_rpc_deadline":
             continue
-        applicable = True
         undecided_verdict = undecided(subject, (claim,), launch)
         deadline = _number(claim)
         if undecided_verdict is not None:
@@ -207,39 +185,31 @@ def rpc_deadline_too_short(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "FLAGS_rpc_deadline is not set")
 
 
 @rule(
     "FLG004",
     "communicator-flag-without-communicator",
     severity=Severity.INFO,
+    otherwise="no communicator setting is set",
     evidence=(("Document of the distributed flags", f"{_DOCUMENT}/distributed_en.rst"),),
 )
 def communicator_flag_without_communicator(job: Job) -> Iterator[Verdict]:
     """A job sets an option of the asynchronous communicator but does not use it.
 
-    What it checks:
-        FLAGS_communicator_ variables are set where parameter servers update asynchronously.
+    What it checks: FLAGS_communicator_ variables are set where parameter servers update asynchronously.
 
-    Why it matters:
-        In synchronous and in collective training nothing reads them, so they have no effect.
+    Why it matters: In synchronous and in collective training nothing reads them, so they have no effect.
 
-    Example:
-        `FLAGS_communicator_send_queue_size=20` in a job with `sync_mode=True`.
+    Example: `FLAGS_communicator_send_queue_size=20` in a job with `sync_mode=True`.
 
-    Fix:
-        Leave them out, or update asynchronously.
+    Fix: Leave them out, or update asynchronously.
 
-    Known limits:
-        Half-asynchronous training sets most of them itself, whatever the variable says.
+    Known limits: Half-asynchronous training sets most of them itself, whatever the variable says.
     """
-    applicable = False
     for subject, launch, name, claim in _flags(job):
         if not name.startswith(_COMMUNICATOR):
             continue
-        applicable = True
         scope = launch.scope if launch is not None else claim.scope
         modes = job.about("ps_update_mode", scope)
         undecided_verdict = undecided(subject, (claim, *modes), launch)
@@ -256,5 +226,3 @@ def communicator_flag_without_communicator(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no communicator setting is set")

@@ -43,34 +43,29 @@ def _collective(job: Job, scope: Scope) -> bool | None:
     "fleet-optimizer-stays-local",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no script starts fleet and calls minimize",
     evidence=(("paddle/distributed/fleet/fleet.py of 2.6.2", f"{_STRATEGY}/fleet.py"), "PaddlePaddle/Paddle#18533"),
 )
 def fleet_optimizer_stays_local(job: Job) -> Iterator[Verdict]:
     """A script initialises fleet but minimizes with an optimizer that is not distributed.
 
-    What it checks:
-        A static-graph script that calls `fleet.init` and an optimizer's `minimize` also calls
-        `fleet.distributed_optimizer`.
+    What it checks: A static-graph script that calls `fleet.init` and an optimizer's `minimize` also calls
+    `fleet.distributed_optimizer`.
 
-    Why it matters:
-        Without it no gradient is exchanged: every rank silently trains its own model on its share of the data.
+    Why it matters: Without it no gradient is exchanged: every rank silently trains its own model on its share of the
+    data.
 
-    Example:
-        `fleet.init(is_collective=True)` and `paddle.optimizer.SGD(0.1).minimize(loss)`.
+    Example: `fleet.init(is_collective=True)` and `paddle.optimizer.SGD(0.1).minimize(loss)`.
 
-    Fix:
-        `optimizer = fleet.distributed_optimizer(optimizer, strategy)` before `minimize`.
+    Fix: `optimizer = fleet.distributed_optimizer(optimizer, strategy)` before `minimize`.
 
-    Known limits:
-        Only optimizers and calls of one script are seen.
+    Known limits: Only optimizers and calls of one script are seen.
     """
-    applicable = False
     for subject, scope, calls in distinct_claims(job, "fleet_calls"):
         names = {str(name) for value in calls.alternatives if isinstance(value, tuple) for name in value}
         here = [c for c in job.about("optimizer", scope) if c.span.path == calls.span.path and texts(c.value) != ("",)]
         if "init" not in names or not here:
             continue
-        applicable = True
         if names & {"distributed_optimizer", "DistributedOptimizer", "distributed_model", "minimize", "util"}:
             yield passed(subject)
         elif here[0].condition:
@@ -84,8 +79,6 @@ def fleet_optimizer_stays_local(job: Job) -> Iterator[Verdict]:
                 also=((calls, "starts fleet"),),
                 remedy="Wrap it: `optimizer = fleet.distributed_optimizer(optimizer)`.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no script starts fleet and calls minimize")
 
 
 #: Calls that belong together, and the effect when the second is missing.
@@ -101,6 +94,7 @@ _CALL_PAIRS = (
     "fleet-role-not-seen-through",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no script runs servers or trainers of fleet",
     evidence=(
         ("paddle/distributed/fleet/fleet.py of 2.6.2", f"{_STRATEGY}/fleet.py"),
         "PaddlePaddle/Paddle#17985",
@@ -110,30 +104,23 @@ _CALL_PAIRS = (
 def fleet_role_not_seen_through(job: Job) -> Iterator[Verdict]:
     """A parameter-server script leaves out a call that its servers or trainers need.
 
-    What it checks:
-        A script that calls one of init_server, run_server, init_worker and stop_worker calls the one that has to
-        follow or precede it.
+    What it checks: A script that calls one of init_server, run_server, init_worker and stop_worker calls the one that
+    has to follow or precede it.
 
-    Why it matters:
-        Without run_server no process serves; without init_worker trainers start with different parameters; without
-        stop_worker the servers never end.
+    Why it matters: Without run_server no process serves; without init_worker trainers start with different parameters;
+    without stop_worker the servers never end.
 
-    Example:
-        `fleet.init_server()` without `fleet.run_server()`.
+    Example: `fleet.init_server()` without `fleet.run_server()`.
 
-    Fix:
-        Servers: `init_server()`, `run_server()`. Trainers: `init_worker()`, training, `stop_worker()`.
+    Fix: Servers: `init_server()`, `run_server()`. Trainers: `init_worker()`, training, `stop_worker()`.
 
-    Known limits:
-        Calls in another file are not seen; a script that only prints its program, or infers, may leave out some. A
-        missing stop_worker is only a hint unless the processes are started by hand.
+    Known limits: Calls in another file are not seen; a script that only prints its program, or infers, may leave out
+    some. A missing stop_worker is only a hint unless the processes are started by hand.
     """
-    applicable = False
     for subject, _, calls in distinct_claims(job, "fleet_calls"):
         names = {str(name) for value in calls.alternatives if isinstance(value, tuple) for name in value}
         if not names & {"init_server", "run_server", "init_worker"} or not names & {"init", "is_server", "is_worker"}:
             continue
-        applicable = True
         # A script that never calls for workers leaves training to another program.
         workers = names & {"is_worker", "init_worker", "stop_worker", "is_first_worker"}
         missing = next(
@@ -157,8 +144,6 @@ def fleet_role_not_seen_through(job: Job) -> Iterator[Verdict]:
                 # Paddle's own launcher ends the servers after all trainers.
                 severity=None if missing[1] != "stop_worker" or started_by_hand(job) else Severity.INFO,
             )
-    if not applicable:
-        yield not_applicable(job.name, "no script runs servers or trainers of fleet")
 
 
 #: Methods of Fleet that ask its role maker, which only `fleet.init` makes.
@@ -178,6 +163,7 @@ _MAX_FILES = 6
     severity=Severity.ERROR,
     profile="gate",
     applies_to="paddlepaddle",
+    otherwise="no script uses Fleet",
     evidence=(
         "PaddlePaddle/Paddle#20860",
         (
@@ -189,31 +175,25 @@ _MAX_FILES = 6
 def fleet_never_initialised(job: Job) -> Iterator[Verdict]:
     """A script uses Fleet and never calls fleet.init.
 
-    What it checks:
-        A script that is started and calls methods of Fleet that need the role of the process (distributed_model,
-        distributed_optimizer, is_server, worker_index ...) calls `fleet.init`, itself or in its own module.
+    What it checks: A script that is started and calls methods of Fleet that need the role of the process
+    (distributed_model, distributed_optimizer, is_server, worker_index ...) calls `fleet.init`, itself or in its own
+    module.
 
-    Why it matters:
-        Only `fleet.init` creates the role maker that these methods use. Without it they stop with AttributeError on
-        None.
+    Why it matters: Only `fleet.init` creates the role maker that these methods use. Without it they stop with
+    AttributeError on None.
 
-    Example:
-        `model = fleet.distributed_model(model)` without `fleet.init(is_collective=True)`.
+    Example: `model = fleet.distributed_model(model)` without `fleet.init(is_collective=True)`.
 
-    Fix:
-        Collective training: `fleet.init(is_collective=True)`; parameter servers: `fleet.init()`.
+    Fix: Collective training: `fleet.init(is_collective=True)`; parameter servers: `fleet.init()`.
 
-    Known limits:
-        In a job of many files another may make the call, and so may a library that the script imports; then the
-        result is unknown.
+    Known limits: In a job of many files another may make the call, and so may a library that the script imports; then
+    the result is unknown.
     """
-    applicable = False
     for subject, scope, calls in distinct_claims(job, "fleet_calls"):
         names = {str(name) for value in calls.alternatives if isinstance(value, tuple) for name in value}
         needing = sorted(names & _NEED_ROLE)
         if not needing:
             continue
-        applicable = True
         if "init" in names or job.about("parallel_environment", scope):
             yield passed(subject)
         elif calls.condition or calls.span.path not in started_files(job) or len(job.files) > _MAX_FILES:
@@ -232,8 +212,6 @@ def fleet_never_initialised(job: Job) -> Iterator[Verdict]:
                 remedy="Call it first: `fleet.init(is_collective=True)`"
                 + ("." if collective else ", or `fleet.init()` with parameter servers."),
             )
-    if not applicable:
-        yield not_applicable(job.name, "no script uses Fleet")
 
 
 #: The optimizers that each switch of the strategy supports; Fleet ignores the switch for any other.
@@ -253,36 +231,30 @@ _COLLECTIVE_ONLY = (*_WORKS_WITH, "sharding", "gradient_merge", "recompute", "fp
     "fleet-switch-without-effect",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no strategy has a switch that depends on the optimizer",
     evidence=(("paddle/distributed/fleet/meta_optimizers of 2.6.2 (`_can_apply`)", f"{_STRATEGY}/meta_optimizers"),),
 )
 def fleet_switch_without_effect(job: Job) -> Iterator[Verdict]:
     """Fleet silently ignores a switch of DistributedStrategy.
 
-    What it checks:
-        `dgc` and `lars` go with a Momentum optimizer, `lamb` with Adam, `localsgd` with SGD or Momentum; and none of
-        the switches of collective training is set in a parameter-server job.
+    What it checks: `dgc` and `lars` go with a Momentum optimizer, `lamb` with Adam, `localsgd` with SGD or Momentum;
+    and none of the switches of collective training is set in a parameter-server job.
 
-    Why it matters:
-        Fleet ignores a switch that does not fit, at most with a line in the log: the run trains without the planned
-        compression, scaling or sharding.
+    Why it matters: Fleet ignores a switch that does not fit, at most with a line in the log: the run trains without the
+    planned compression, scaling or sharding.
 
-    Example:
-        `strategy.dgc = True` and `paddle.optimizer.Adam(...)`.
+    Example: `strategy.dgc = True` and `paddle.optimizer.Adam(...)`.
 
-    Fix:
-        Use the optimizer that the switch needs, or leave the switch out.
+    Fix: Use the optimizer that the switch needs, or leave the switch out.
 
-    Known limits:
-        Static graph only; the optimizer is known where the script itself makes it and calls minimize.
+    Known limits: Static graph only; the optimizer is known where the script itself makes it and calls minimize.
     """
-    applicable = False
     for subject, scope, switch in distinct_claims(job, "fleet_switch"):
         name = (texts(switch.value) or ("",))[0]
         optimizers = [c for c in job.about("optimizer", scope) if texts(c.value) != ("",)]
         collective = _collective(job, scope)
         if name not in _COLLECTIVE_ONLY:
             continue
-        applicable = True
         fitting = _WORKS_WITH.get(name, ())
         made = {text for claim in optimizers for text in texts(claim.value)}
         if switch.condition or (collective is None and not (fitting and made)):
@@ -308,8 +280,6 @@ def fleet_switch_without_effect(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no strategy has a switch that depends on the optimizer")
 
 
 @rule(
@@ -327,22 +297,17 @@ def fleet_switch_without_effect(job: Job) -> Iterator[Verdict]:
 def stream_dataset_cannot_shuffle(job: Job) -> Iterator[Verdict]:
     """A script shuffles a QueueDataset, which cannot shuffle.
 
-    What it checks:
-        local_shuffle and global_shuffle are not called on a QueueDataset, which `create_dataset()` makes when no
-        class is named.
+    What it checks: local_shuffle and global_shuffle are not called on a QueueDataset, which `create_dataset()` makes
+    when no class is named.
 
-    Why it matters:
-        A QueueDataset streams its files and holds no samples. The call raises NotImplementedError, on every trainer,
-        after the servers have started.
+    Why it matters: A QueueDataset streams its files and holds no samples. The call raises NotImplementedError, on every
+    trainer, after the servers have started.
 
-    Example:
-        `dataset = fluid.DatasetFactory().create_dataset()` and `dataset.local_shuffle()`.
+    Example: `dataset = fluid.DatasetFactory().create_dataset()` and `dataset.local_shuffle()`.
 
-    Fix:
-        Use InMemoryDataset and load_into_memory, or shuffle the files beforehand.
+    Fix: Use InMemoryDataset and load_into_memory, or shuffle the files beforehand.
 
-    Known limits:
-        Only a data set that the script makes itself is known.
+    Known limits: Only a data set that the script makes itself is known.
     """
     applicable = False
     for subject, _, claim in distinct_claims(job, "stream_dataset_shuffled"):
@@ -366,34 +331,28 @@ def stream_dataset_cannot_shuffle(job: Job) -> Iterator[Verdict]:
     "every-trainer-reads-all-files",
     severity=Severity.INFO,
     confidence=Confidence.MEDIUM,
+    otherwise="no script of several trainers lists files",
     evidence=("PaddlePaddle/Paddle#18956", "PaddlePaddle/Paddle#18641"),
 )
 def every_trainer_reads_all_files(job: Job) -> Iterator[Verdict]:
     """Each trainer of a parameter-server job is given the whole list of files.
 
-    What it checks:
-        A script that passes a folder's files to `set_filelist` divides them: by fleet.util.get_file_shard,
-        split_files, or the trainer's index.
+    What it checks: A script that passes a folder's files to `set_filelist` divides them: by fleet.util.get_file_shard,
+    split_files, or the trainer's index.
 
-    Why it matters:
-        Every trainer then trains on every sample: with N trainers an epoch takes N times as long, and the model sees
-        each sample N times.
+    Why it matters: Every trainer then trains on every sample: with N trainers an epoch takes N times as long, and the
+    model sees each sample N times.
 
-    Example:
-        `dataset.set_filelist(os.listdir("data"))`.
+    Example: `dataset.set_filelist(os.listdir("data"))`.
 
-    Fix:
-        `dataset.set_filelist(fleet.util.get_file_shard(files))`.
+    Fix: `dataset.set_filelist(fleet.util.get_file_shard(files))`.
 
-    Known limits:
-        If each host has its own files the script is correct, so this is only a hint.
+    Known limits: If each host has its own files the script is correct, so this is only a hint.
     """
-    applicable = False
     for subject, scope, claim in distinct_claims(job, "dataset_files_shared"):
         servers = job.about("ps_mode", scope) or job.about("fleet_calls", scope)
         if not servers:
             continue
-        applicable = True
         if claim.alternatives == (True,):
             yield passed(subject)
         elif _collective(job, scope) is None and not job.about("fleet_calls", scope):
@@ -408,5 +367,3 @@ def every_trainer_reads_all_files(job: Job) -> Iterator[Verdict]:
                 if claim.span.path.endswith(".py")
                 else "Set it to True.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no script of several trainers lists files")

@@ -8,7 +8,7 @@ from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Scope
 from preflight.model.job.symbols import Symbol, symbols_in
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import placed, quoted, ranks_started, undecided
 from preflight_rules.paddle.fleet import distinct_claims
 
@@ -21,6 +21,7 @@ _DEGREES = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_
     "fleet-degrees-differ-from-world",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launch starts a script with hybrid_configs",
     evidence=(
         (
             "paddle/distributed/fleet/base/topology.py of 2.6.2 (HybridCommunicateGroup)",
@@ -31,28 +32,22 @@ _DEGREES = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_
 def fleet_degrees_differ_from_world(job: Job) -> Iterator[Verdict]:
     """The parallel degrees of hybrid_configs do not multiply to the number of ranks.
 
-    What it checks:
-        dp_degree x mp_degree x pp_degree x sharding_degree x sep_degree of a DistributedStrategy is the world size.
-        Without dp_degree, Fleet takes ranks / (mp_degree x pp_degree) for it, whatever the other degrees are.
+    What it checks: dp_degree x mp_degree x pp_degree x sharding_degree x sep_degree of a DistributedStrategy is the
+    world size. Without dp_degree, Fleet takes ranks / (mp_degree x pp_degree) for it, whatever the other degrees are.
 
-    Why it matters:
-        Fleet compares the two when it starts and stops every rank with an assertion that only prints the numbers.
+    Why it matters: Fleet compares the two when it starts and stops every rank with an assertion that only prints the
+    numbers.
 
-    Example:
-        `--gpus=0,1,2,3` with `hybrid_configs = {"dp_degree": 2, "mp_degree": 4, "pp_degree": 1}`.
+    Example: `--gpus=0,1,2,3` with `hybrid_configs = {"dp_degree": 2, "mp_degree": 4, "pp_degree": 1}`.
 
-    Fix:
-        Change a degree, or start as many ranks as they multiply to.
+    Fix: Change a degree, or start as many ranks as they multiply to.
 
-    Known limits:
-        Degrees that come from arguments are not known.
+    Known limits: Degrees that come from arguments are not known.
     """
-    applicable = False
     for subject, scope, hybrid in distinct_claims(job, "fleet_hybrid"):
         world, started = ranks_started(job, scope)
         if not started or _is_heterogeneous(job, scope):
             continue
-        applicable = True
         degrees = [c for name in _FACTORS for c in job.about(f"setting.paddle.hybrid_configs.{name}", scope)]
         undecided_verdict = undecided(subject, (hybrid, *degrees, *started))
         ranks = numbers(world)
@@ -83,8 +78,6 @@ def fleet_degrees_differ_from_world(job: Job) -> Iterator[Verdict]:
                 else ", or remove dp_degree."
             ),
         )
-    if not applicable:
-        yield not_applicable(job.name, "no launch starts a script with hybrid_configs")
 
 
 #: What multiplies to the number of ranks (topology.py, _check_valid_topo).
@@ -122,6 +115,7 @@ def _product(given: dict[str, int], ranks: int) -> int:
     "PDL009",
     "pipeline-batch-not-micro-times-steps",
     severity=Severity.WARNING,
+    otherwise="no script sets both a pipeline configuration and a batch size",
     evidence=(
         (
             "paddle/distributed/fleet/meta_parallel/pipeline_parallel.py of 2.6.2",
@@ -132,28 +126,23 @@ def _product(given: dict[str, int], ranks: int) -> int:
 def pipeline_batch_not_micro_times_steps(job: Job) -> Iterator[Verdict]:
     """The batch size fed to Fleet's pipeline is not micro batch size x accumulate_steps.
 
-    What it checks:
-        micro_batch_size x accumulate_steps of pipeline_configs is the batch size of the script's only DataLoader.
+    What it checks: micro_batch_size x accumulate_steps of pipeline_configs is the batch size of the script's only
+    DataLoader.
 
-    Why it matters:
-        An assertion in Fleet fails at the first step. Before 2.4 the samples that did not fit were dropped silently.
+    Why it matters: An assertion in Fleet fails at the first step. Before 2.4 the samples that did not fit were dropped
+    silently.
 
-    Example:
-        `{"micro_batch_size": 4, "accumulate_steps": 8}` and `DataLoader(..., batch_size=16)`.
+    Example: `{"micro_batch_size": 4, "accumulate_steps": 8}` and `DataLoader(..., batch_size=16)`.
 
-    Fix:
-        Set the batch size to the product.
+    Fix: Set the batch size to the product.
 
-    Known limits:
-        A script with several loaders is not judged, nor a batch size that comes from an argument.
+    Known limits: A script with several loaders is not judged, nor a batch size that comes from an argument.
     """
-    applicable = False
     for subject, scope, steps in distinct_claims(job, "pipeline_micro_batches"):
         sizes = [c for c in job.about("pipeline_micro_batch_size", scope) if c.span.path == steps.span.path]
         loaders = [c for c in job.about("dataloader_batch_size", scope) if c.span.path == steps.span.path]
         if not sizes or len(loaders) != 1:
             continue
-        applicable = True
         undecided_verdict = undecided(subject, (steps, *sizes, *loaders))
         count, size, batch = (numbers(c.value) for c in (steps, sizes[0], loaders[0]))
         if undecided_verdict is not None:
@@ -169,8 +158,6 @@ def pipeline_batch_not_micro_times_steps(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no script sets both a pipeline configuration and a batch size")
 
 
 @rule(
@@ -178,6 +165,7 @@ def pipeline_batch_not_micro_times_steps(job: Job) -> Iterator[Verdict]:
     "trainer-degrees-do-not-divide-ranks",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launch sets parallel degrees for PaddleNLP's trainer",
     evidence=(
         (
             "paddlenlp/trainer/training_args.py of 2.8.1",
@@ -188,31 +176,24 @@ def pipeline_batch_not_micro_times_steps(job: Job) -> Iterator[Verdict]:
 def trainer_degrees_do_not_divide_ranks(job: Job) -> Iterator[Verdict]:
     """The parallel degrees of PaddleNLP's trainer do not divide the ranks that are started.
 
-    What it checks:
-        tensor_parallel_degree x pipeline_parallel_degree x sep_parallel_degree x sharding_parallel_degree divides the
-        number of ranks of a launch.
+    What it checks: tensor_parallel_degree x pipeline_parallel_degree x sep_parallel_degree x sharding_parallel_degree
+    divides the number of ranks of a launch.
 
-    Why it matters:
-        An assertion fails in every rank once all of them have started: in the trainer, or in Fleet when it builds its
-        groups.
+    Why it matters: An assertion fails in every rank once all of them have started: in the trainer, or in Fleet when it
+    builds its groups.
 
-    Example:
-        `--gpus 0,1,2,3` with `--tensor_parallel_degree 2 --pipeline_parallel_degree 4`.
+    Example: `--gpus 0,1,2,3` with `--tensor_parallel_degree 2 --pipeline_parallel_degree 4`.
 
-    Fix:
-        Choose degrees whose product divides the ranks, or start a multiple of it.
+    Fix: Choose degrees whose product divides the ranks, or start a multiple of it.
 
-    Known limits:
-        The library chooses a degree of -1, which counts as 1 here. With one node, and ranks that more nodes would
-        complete, it is a warning: recipes are published like that.
+    Known limits: The library chooses a degree of -1, which counts as 1 here. With one node, and ranks that more nodes
+    would complete, it is a warning: recipes are published like that.
     """
-    applicable = False
     for launch in job.launches:
         claims = [c for name in _DEGREES for c in job.setting(name, launch.scope) if "_parallel_degree" in c.spelling]
         world, started = ranks_started(job, launch.scope)
         if not claims or not started or launch.launcher != "paddle":
             continue
-        applicable = True
         known = [claim for claim in claims if not _is_library_default(claim)]
         undecided_verdict = undecided(launch.id, (*known, *started), launch)
         ranks = numbers(world)
@@ -235,8 +216,6 @@ def trainer_degrees_do_not_divide_ranks(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no launch sets parallel degrees for PaddleNLP's trainer")
 
 
 def _is_library_default(claim: Claim) -> bool:

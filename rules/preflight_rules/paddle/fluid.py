@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Scope, Unresolved
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import placed, quoted, subjects, undecided
 from preflight_rules.paddle.server_lists import endpoints
 from preflight_rules.scripts.script_facts import stated
@@ -45,34 +45,28 @@ def transpiling_scopes(job: Job) -> Iterator[tuple[str, Scope]]:
     severity=Severity.ERROR,
     profile="gate",
     applies_to="paddlepaddle < 2.0 (Fluid)",
+    otherwise="nothing uses the transpiler",
     evidence=("PaddlePaddle/Paddle#15038", "fluid/transpiler/distribute_transpiler.py of 1.8.5"),
 )
 def transpile_given_text_for_number(job: Job) -> Iterator[Verdict]:
     """The transpiler gets trainer_id or the number of trainers as a string.
 
-    What it checks:
-        In pserver mode `trainer_id` and `trainers` are not strings, as `os.getenv(...)` without `int(...)` returns
-        them. In nccl2 mode `trainers` is a string, the list of endpoints, not a number.
+    What it checks: In pserver mode `trainer_id` and `trainers` are not strings, as `os.getenv(...)` without `int(...)`
+    returns them. In nccl2 mode `trainers` is a string, the list of endpoints, not a number.
 
-    Why it matters:
-        Both become integer attributes of operators. With a string the server's program is not built or waits for
-        a number of trainers that never comes; in nccl2 mode an assertion without a message stops the program.
+    Why it matters: Both become integer attributes of operators. With a string the server's program is not built or
+    waits for a number of trainers that never comes; in nccl2 mode an assertion without a message stops the program.
 
-    Example:
-        `t.transpile(int(os.getenv("TRAINER_ID")), pservers=eps, trainers=os.getenv("TRAINERS"))`.
+    Example: `t.transpile(int(os.getenv("TRAINER_ID")), pservers=eps, trainers=os.getenv("TRAINERS"))`.
 
-    Fix:
-        Convert: `trainers=int(os.getenv("TRAINERS"))`.
+    Fix: Convert: `trainers=int(os.getenv("TRAINERS"))`.
 
-    Known limits:
-        Only a literal argument, or one taken directly from the environment, is judged.
+    Known limits: Only a literal argument, or one taken directly from the environment, is judged.
     """
-    applicable = False
     for subject, scope in transpiling_scopes(job):
         for transpiler, mode in transpilers(job, scope):
             wrong = claims_of(job, "text_argument", scope, transpiler)
             counts = claims_of(job, "number_argument", scope, transpiler) if mode == "nccl2" else ()
-            applicable = True
             if mode in ("nccl2", "collective"):
                 wrong = tuple(claim for claim in wrong if texts(claim.value) == ("trainer_id",))
             if not mode and wrong:
@@ -97,8 +91,6 @@ def transpile_given_text_for_number(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "nothing uses the transpiler")
 
 
 @rule(
@@ -107,31 +99,25 @@ def transpile_given_text_for_number(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     profile="gate",
     applies_to="paddlepaddle < 2.0 (Fluid)",
+    otherwise="no server's program is requested",
     evidence=("PaddlePaddle/Paddle#9426", "PaddlePaddle/Paddle#15038"),
 )
 def server_program_of_unlisted_endpoint(job: Job) -> Iterator[Verdict]:
     """A server's program is requested for an endpoint that the transpiler was not given.
 
-    What it checks:
-        The endpoint of `get_pserver_program` is one of `pservers`, where both are literals in the script.
+    What it checks: The endpoint of `get_pserver_program` is one of `pservers`, where both are literals in the script.
 
-    Why it matters:
-        Parameters are assigned to endpoints by their text. For any other endpoint the program is empty or fails with
-        a KeyError, and the trainers wait for a server that holds nothing.
+    Why it matters: Parameters are assigned to endpoints by their text. For any other endpoint the program is empty or
+    fails with a KeyError, and the trainers wait for a server that holds nothing.
 
-    Example:
-        `t.transpile(0, pservers="10.0.0.1:6174", trainers=2)` and `t.get_pserver_program("127.0.0.1:6174")`.
+    Example: `t.transpile(0, pservers="10.0.0.1:6174", trainers=2)` and `t.get_pserver_program("127.0.0.1:6174")`.
 
-    Fix:
-        Take the endpoint from the list itself.
+    Fix: Take the endpoint from the list itself.
 
-    Known limits:
-        Endpoints from the environment are judged where the environment is known, by PPS004.
+    Known limits: Endpoints from the environment are judged where the environment is known, by PPS004.
     """
-    applicable = False
     for subject, scope in transpiling_scopes(job):
         for endpoint in job.about("pserver_program_endpoint", scope):
-            applicable = True
             lists = [
                 c
                 for c in job.about("ps_server_endpoints", scope)
@@ -154,8 +140,6 @@ def server_program_of_unlisted_endpoint(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no server's program is requested")
 
 
 @rule(
@@ -164,6 +148,7 @@ def server_program_of_unlisted_endpoint(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     profile="gate",
     applies_to="paddlepaddle < 2.0 (Fluid)",
+    otherwise="no transpiler is in nccl2 mode with its own endpoint",
     evidence=(
         (
             "fluid/transpiler/distribute_transpiler.py of 1.8.5 (_transpile_nccl2)",
@@ -174,29 +159,22 @@ def server_program_of_unlisted_endpoint(job: Job) -> Iterator[Verdict]:
 def own_endpoint_outside_trainers(job: Job) -> Iterator[Verdict]:
     """In nccl2 mode a trainer's own endpoint is not one of the trainers.
 
-    What it checks:
-        `current_endpoint` of `transpile` is one of the endpoints in `trainers`, where both are known.
+    What it checks: `current_endpoint` of `transpile` is one of the endpoints in `trainers`, where both are known.
 
-    Why it matters:
-        The transpiler removes its own endpoint from the list to find the others. An endpoint that is not in the list
-        raises ValueError, and the other trainers wait for this one.
+    Why it matters: The transpiler removes its own endpoint from the list to find the others. An endpoint that is not in
+    the list raises ValueError, and the other trainers wait for this one.
 
-    Example:
-        `t.transpile(0, trainers="10.0.0.1:6174,10.0.0.2:6174", current_endpoint="10.0.0.3:6174")`.
+    Example: `t.transpile(0, trainers="10.0.0.1:6174,10.0.0.2:6174", current_endpoint="10.0.0.3:6174")`.
 
-    Fix:
-        Write the endpoint exactly as it is in `trainers`, with its port.
+    Fix: Write the endpoint exactly as it is in `trainers`, with its port.
 
-    Known limits:
-        Endpoints that the script takes from the environment are not known. Where one of several branches is wrong, it
-        is a warning.
+    Known limits: Endpoints that the script takes from the environment are not known. Where one of several branches is
+    wrong, it is a warning.
     """
-    applicable = False
     for subject, scope in transpiling_scopes(job):
         for transpiler, _ in transpilers(job, scope):
             listed = claims_of(job, "nccl2_endpoints", scope, transpiler)
             for own in claims_of(job, "nccl2_own_endpoint", scope, transpiler):
-                applicable = True
                 # All are arguments of one call, so that its branch does not matter.
                 opened = next((c for c in (own, *listed) if isinstance(c.value, Unresolved)), None)
                 if opened is not None or not listed:
@@ -226,8 +204,6 @@ def own_endpoint_outside_trainers(job: Job) -> Iterator[Verdict]:
                     )
                 else:
                     yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no transpiler is in nccl2 mode with its own endpoint")
 
 
 @rule(
@@ -236,6 +212,7 @@ def own_endpoint_outside_trainers(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     profile="gate",
     applies_to="paddlepaddle < 2.0 (Fluid)",
+    otherwise="no transpiler has a setting of asynchronous updates",
     evidence=(
         (
             "fluid/transpiler/distribute_transpiler.py of 1.8.5 (DistributeTranspilerConfig, get_pserver_program)",
@@ -246,32 +223,23 @@ def own_endpoint_outside_trainers(job: Job) -> Iterator[Verdict]:
 def update_settings_exclude_each_other(job: Job) -> Iterator[Verdict]:
     """A transpiler setting for asynchronous updates is used with synchronous ones.
 
-    What it checks:
-        `runtime_split_send_recv` and `enable_dc_asgd` are not switched on while `sync_mode` is on, which it is
-        unless it is set to False before.
+    What it checks: `runtime_split_send_recv` and `enable_dc_asgd` are not switched on while `sync_mode` is on, which it
+    is unless it is set to False before.
 
-    Why it matters:
-        The configuration raises ValueError, or the transpiler stops at an assertion when the server's program is
-        made.
+    Why it matters: The configuration raises ValueError, or the transpiler stops at an assertion when the server's
+    program is made.
 
-    Example:
-        `config.runtime_split_send_recv = True` without `config.sync_mode = False` before it.
+    Example: `config.runtime_split_send_recv = True` without `config.sync_mode = False` before it.
 
-    Fix:
-        Set `sync_mode = False` first, or leave the setting out.
+    Fix: Set `sync_mode = False` first, or leave the setting out.
 
-    Known limits:
-        Only settings of a configuration that the script makes itself are known.
+    Known limits: Only settings of a configuration that the script makes itself are known.
     """
-    applicable = False
     for subject, scope in transpiling_scopes(job):
         for transpiler, _ in transpilers(job, scope):
             for quantity in ("runtime_split_send_recv", "dc_asgd"):
                 for claim in claims_of(job, quantity, scope, transpiler):
-                    applicable = True
                     yield _excluded(job, subject, scope, transpiler, claim)
-    if not applicable:
-        yield not_applicable(job.name, "no transpiler has a setting of asynchronous updates")
 
 
 def _excluded(job: Job, subject: str, scope: Scope, transpiler: Claim, claim: Claim) -> Verdict:
@@ -302,6 +270,7 @@ def _excluded(job: Job, subject: str, scope: Scope, transpiler: Claim, claim: Cl
     severity=Severity.ERROR,
     profile="gate",
     applies_to="paddlepaddle < 2.0 (Fluid)",
+    otherwise="no transpiled program has a startup program of its own",
     evidence=(
         (
             "fluid/transpiler/distribute_transpiler.py of 1.8.5 (transpile, get_startup_program)",
@@ -312,27 +281,22 @@ def _excluded(job: Job, subject: str, scope: Scope, transpiler: Claim, claim: Cl
 def own_startup_program_not_passed(job: Job) -> Iterator[Verdict]:
     """A script builds its own startup program and does not pass it to the transpiler.
 
-    What it checks:
-        Where `program_guard(main, startup)` builds the program, `transpile` in pserver mode gets `startup_program`.
+    What it checks: Where `program_guard(main, startup)` builds the program, `transpile` in pserver mode gets
+    `startup_program`.
 
-    Why it matters:
-        The transpiler takes the default startup program instead, which is empty. The servers' startup program then
-        initialises no parameter and stops at the first one, and the trainers wait for the servers.
+    Why it matters: The transpiler takes the default startup program instead, which is empty. The servers' startup
+    program then initialises no parameter and stops at the first one, and the trainers wait for the servers.
 
-    Example:
-        `with fluid.program_guard(main, startup): ...` and `t.transpile(0, program=main, pservers=eps, trainers=2)`.
+    Example: `with fluid.program_guard(main, startup): ...` and `t.transpile(0, program=main, pservers=eps,
+    trainers=2)`.
 
-    Fix:
-        `t.transpile(..., program=main, startup_program=startup)`.
+    Fix: `t.transpile(..., program=main, startup_program=startup)`.
 
-    Known limits:
-        Only where both calls are in one script.
+    Known limits: Only where both calls are in one script.
     """
-    applicable = False
     for subject, scope in transpiling_scopes(job):
         for transpiler, mode in transpilers(job, scope):
             for given in claims_of(job, "startup_program_given", scope, transpiler):
-                applicable = True
                 built = given.because[-1]
                 if given.alternatives == (True,):
                     yield passed(subject)
@@ -347,8 +311,6 @@ def own_startup_program_not_passed(job: Job) -> Iterator[Verdict]:
                         also=((built, "the startup program"),),
                         remedy=f"Pass it: `startup_program={texts(built.value)[0]}`.",
                     )
-    if not applicable:
-        yield not_applicable(job.name, "no transpiled program has a startup program of its own")
 
 
 @rule(
@@ -356,6 +318,7 @@ def own_startup_program_not_passed(job: Job) -> Iterator[Verdict]:
     "server-runs-on-gpu",
     severity=Severity.WARNING,
     applies_to="paddlepaddle < 2.0 (Fluid)",
+    otherwise="no script runs a server's program",
     evidence=(
         (
             "Paddle's own distributed tests run servers on CPUPlace (test_dist_base.py of 1.8.5)",
@@ -366,25 +329,18 @@ def own_startup_program_not_passed(job: Job) -> Iterator[Verdict]:
 def server_runs_on_gpu(job: Job) -> Iterator[Verdict]:
     """A parameter server's program runs on an executor with a GPU.
 
-    What it checks:
-        The executor that runs the program of `get_pserver_program` has a CPUPlace.
+    What it checks: The executor that runs the program of `get_pserver_program` has a CPUPlace.
 
-    Why it matters:
-        A server keeps parameters and sends them over the network from host memory. On a host without a GPU it stops at
-        once; beside trainers it takes memory of their GPU, and each update is copied there and back.
+    Why it matters: A server keeps parameters and sends them over the network from host memory. On a host without a GPU
+    it stops at once; beside trainers it takes memory of their GPU, and each update is copied there and back.
 
-    Example:
-        `exe = fluid.Executor(fluid.CUDAPlace(0))` for trainers and servers alike.
+    Example: `exe = fluid.Executor(fluid.CUDAPlace(0))` for trainers and servers alike.
 
-    Fix:
-        `place = fluid.CPUPlace()` for servers, and the GPU for trainers only.
+    Fix: `place = fluid.CPUPlace()` for servers, and the GPU for trainers only.
 
-    Known limits:
-        Only executors that the same script makes.
+    Known limits: Only executors that the same script makes.
     """
-    applicable = False
     for subject, device in stated(job, "server_executor_device"):
-        applicable = True
         if isinstance(device.value, Unresolved):
             yield unknown(subject, f"{quoted(device)} is unknown: {device.value.why}", at=device)
         elif "gpu" in device.alternatives:
@@ -397,5 +353,3 @@ def server_runs_on_gpu(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no script runs a server's program")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Scope
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import placed, quoted, subjects, undecided, where
 from preflight_rules.paddle.fluid import transpilers, transpiling_scopes
 
@@ -18,6 +18,7 @@ from preflight_rules.paddle.fluid import transpilers, transpiling_scopes
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     applies_to="paddlepaddle < 2.0 (Fluid)",
+    otherwise="no embedding of a transpiled program specifies whether it is distributed",
     evidence=(
         "PaddlePaddle/Paddle#17771",
         ("failures", "PaddlePaddle/Paddle#26479"),
@@ -28,28 +29,21 @@ from preflight_rules.paddle.fluid import transpilers, transpiling_scopes
 def distributed_table_not_served(job: Job) -> Iterator[Verdict]:
     """An embedding with is_distributed=True that the transpiler cannot serve.
 
-    What it checks:
-        In a program that goes through the transpiler no embedding has `is_distributed=True`: `is_sparse=True` alone
-        already keeps the table on the servers and fetches rows.
+    What it checks: In a program that goes through the transpiler no embedding has `is_distributed=True`:
+    `is_sparse=True` alone already keeps the table on the servers and fetches rows.
 
-    Why it matters:
-        `is_distributed` takes another path (`_replace_lookup_table_op_with_prefetch`). It needs `is_sparse=True`,
-        allows one table in the whole program, updates it with plain SGD whatever the optimizer is, and in Fluid 1.4
-        to 1.8 stops with "list index out of range" or when the server starts.
+    Why it matters: `is_distributed` takes another path (`_replace_lookup_table_op_with_prefetch`). It needs
+    `is_sparse=True`, allows one table in the whole program, updates it with plain SGD whatever the optimizer is, and in
+    Fluid 1.4 to 1.8 stops with "list index out of range" or when the server starts.
 
-    Example:
-        `fluid.layers.embedding(x, size=[1000000, 8], is_sparse=True, is_distributed=True)` and `t.transpile(...)`.
+    Example: `fluid.layers.embedding(x, size=[1000000, 8], is_sparse=True, is_distributed=True)` and `t.transpile(...)`.
 
-    Fix:
-        Remove `is_distributed` and set `is_sparse=True`.
+    Fix: Remove `is_distributed` and set `is_sparse=True`.
 
-    Known limits:
-        Programs of Fluid before 1.3 with one table and SGD are correct.
+    Known limits: Programs of Fluid before 1.3 with one table and SGD are correct.
     """
-    applicable = False
     for subject, scope in transpiling_scopes(job):
         for claim in job.about("embedding_distributed", scope):
-            applicable = True
             undecided_verdict = undecided(subject, (claim,))
             if undecided_verdict is not None:
                 yield undecided_verdict
@@ -57,8 +51,6 @@ def distributed_table_not_served(job: Job) -> Iterator[Verdict]:
                 yield _not_served(job, subject, scope, claim)
             else:
                 yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no embedding of a transpiled program specifies whether it is distributed")
 
 
 def _not_served(job: Job, subject: str, scope: Scope, claim: Claim) -> Verdict:
@@ -106,29 +98,24 @@ def _names(job: Job, scope: Scope, tables: Sequence[Claim]) -> set[str]:
     "trainers-run-unequal-steps",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no loop depends on the trainer's index",
     evidence=("PaddlePaddle/Paddle#11710",),
 )
 def trainers_run_unequal_steps(job: Job) -> Iterator[Verdict]:
     """In synchronous training some trainers leave the loop over batches early.
 
-    What it checks:
-        No loop of a program that updates synchronously ends or skips a step under a condition on the trainer's own
-        index.
+    What it checks: No loop of a program that updates synchronously ends or skips a step under a condition on the
+    trainer's own index.
 
-    Why it matters:
-        Each step waits for all trainers. Those that still have batches wait for the ones that have left, until the
-        RPC deadline ends them; a collective waits forever.
+    Why it matters: Each step waits for all trainers. Those that still have batches wait for the ones that have left,
+    until the RPC deadline ends them; a collective waits forever.
 
-    Example:
-        `if trainer_id != 3 and batch_id > 100: break`.
+    Example: `if trainer_id != 3 and batch_id > 100: break`.
 
-    Fix:
-        Give every trainer the same number of steps, or update asynchronously.
+    Fix: Give every trainer the same number of steps, or update asynchronously.
 
-    Known limits:
-        Only an `if` directly in the loop that names the trainer's index, rank or worker index is seen.
+    Known limits: Only an `if` directly in the loop that names the trainer's index, rank or worker index is seen.
     """
-    applicable = False
     seen: set[tuple[str, int]] = set()
     for subject, scope, _ in subjects(job):
         modes = {text for claim in job.about("ps_update_mode", scope) for text in texts(claim.value)}
@@ -136,7 +123,6 @@ def trainers_run_unequal_steps(job: Job) -> Iterator[Verdict]:
             if (claim.span.path, claim.span.line) in seen:
                 continue
             seen.add((claim.span.path, claim.span.line))
-            applicable = True
             if "sync" in modes and len(modes) == 1:
                 (reason, *_) = job.about("ps_update_mode", scope)
                 yield failed(
@@ -152,8 +138,6 @@ def trainers_run_unequal_steps(job: Job) -> Iterator[Verdict]:
                 yield unknown(subject, f"{quoted(claim)}: the update mode is not given", at=claim)
             else:
                 yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no loop depends on the trainer's index")
 
 
 @rule(
@@ -162,31 +146,25 @@ def trainers_run_unequal_steps(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     applies_to="paddlepaddle < 1.6 (Fluid)",
+    otherwise="no transpiled program is memory-optimized",
     evidence=("PaddlePaddle/Paddle#13535", "PaddlePaddle/Paddle#18295", "PaddlePaddle/Paddle#12974"),
 )
 def memory_optimize_renames_gradients(job: Job) -> Iterator[Verdict]:
     """memory_optimize of a transpiled program may reuse the variables of gradients.
 
-    What it checks:
-        A script that transpiles its program passes `skip_grads=True` to memory_optimize.
+    What it checks: A script that transpiles its program passes `skip_grads=True` to memory_optimize.
 
-    Why it matters:
-        The transpiler sends gradients by the names of their variables. memory_optimize renames and reuses them:
-        the servers then get something else, or the transpiler finds no gradient at all.
+    Why it matters: The transpiler sends gradients by the names of their variables. memory_optimize renames and reuses
+    them: the servers then get something else, or the transpiler finds no gradient at all.
 
-    Example:
-        `fluid.memory_optimize(program)` and `t.transpile(...)`.
+    Example: `fluid.memory_optimize(program)` and `t.transpile(...)`.
 
-    Fix:
-        Write `fluid.memory_optimize(program, skip_grads=True)`.
+    Fix: Write `fluid.memory_optimize(program, skip_grads=True)`.
 
-    Known limits:
-        From 1.5 on `skip_grads` is true by default, and from 1.6 on memory_optimize does nothing.
+    Known limits: From 1.5 on `skip_grads` is true by default, and from 1.6 on memory_optimize does nothing.
     """
-    applicable = False
     for subject, scope in transpiling_scopes(job):
         for claim in job.about("memory_optimize_skips_gradients", scope):
-            applicable = True
             transpiler = job.about("transpiler", scope)[0]
             undecided_verdict = None if claim.alternatives else undecided(subject, (claim,))
             if set(claim.alternatives) != {False}:
@@ -199,8 +177,6 @@ def memory_optimize_renames_gradients(job: Job) -> Iterator[Verdict]:
                 also=((transpiler, "the transpiler"),),
                 remedy="Give `skip_grads=True`.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no transpiled program is memory-optimized")
 
 
 @rule(
@@ -209,6 +185,7 @@ def memory_optimize_renames_gradients(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     applies_to="paddlepaddle < 2.0 (Fluid)",
+    otherwise="no program in nccl2 mode runs on a ParallelExecutor",
     evidence=(
         "PaddlePaddle/Paddle#13535",
         "PaddlePaddle/Paddle#11710",
@@ -218,30 +195,23 @@ def memory_optimize_renames_gradients(job: Job) -> Iterator[Verdict]:
 def executor_not_told_of_trainers(job: Job) -> Iterator[Verdict]:
     """A program in nccl2 mode runs on a ParallelExecutor without num_trainers and trainer_id.
 
-    What it checks:
-        If the transpiler is in nccl2 mode, ParallelExecutor gets `num_trainers` and `trainer_id`, or the
-        BuildStrategy has them.
+    What it checks: If the transpiler is in nccl2 mode, ParallelExecutor gets `num_trainers` and `trainer_id`, or the
+    BuildStrategy has them.
 
-    Why it matters:
-        Without them the executor averages over the GPUs of its own machine only: every trainer silently trains its own
-        model.
+    Why it matters: Without them the executor averages over the GPUs of its own machine only: every trainer silently
+    trains its own model.
 
-    Example:
-        `config.mode = "nccl2"` and `fluid.ParallelExecutor(use_cuda=True, loss_name=loss.name)`.
+    Example: `config.mode = "nccl2"` and `fluid.ParallelExecutor(use_cuda=True, loss_name=loss.name)`.
 
-    Fix:
-        Give `num_trainers=` and `trainer_id=`.
+    Fix: Give `num_trainers=` and `trainer_id=`.
 
-    Known limits:
-        An executor that shares its variables with another is used for evaluation and not checked.
+    Known limits: An executor that shares its variables with another is used for evaluation and not checked.
     """
-    applicable = False
     for subject, scope in transpiling_scopes(job):
         modes = {mode for _, mode in transpilers(job, scope)}
         executors = job.about("executor_knows_trainers", scope)
         if not executors or not modes & {"nccl2", ""}:
             continue
-        applicable = True
         transpiler = next(claim for claim, mode in transpilers(job, scope) if mode in ("nccl2", ""))
         blind = [claim for claim in executors if claim.alternatives == (False,)]
         if not blind:
@@ -258,5 +228,3 @@ def executor_not_told_of_trainers(job: Job) -> Iterator[Verdict]:
                 also=((transpiler, "nccl2 mode"),),
                 remedy="Give ParallelExecutor `num_trainers=` and `trainer_id=`.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no program in nccl2 mode runs on a ParallelExecutor")

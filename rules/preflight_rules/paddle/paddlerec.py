@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Severity
 from preflight.model.job import Job
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule
+from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule
 from preflight_rules.helpers import placed, quoted, undecided
 from preflight_rules.paddle.fleet import distinct_claims
 
@@ -21,6 +21,7 @@ _MODES = ("sync", "async", "half-async", "geo", "heter", "gpubox")
     severity=Severity.ERROR,
     fix="unsafe",
     profile="gate",
+    otherwise="no configuration of PaddleRec sets an update mode",
     evidence=(
         (
             "PaddleRec, tools/utils/static_ps/program_helper.py (get_strategy) and doc/yaml.md",
@@ -32,27 +33,20 @@ _MODES = ("sync", "async", "half-async", "geo", "heter", "gpubox")
 def update_mode_unknown(job: Job) -> Iterator[Verdict]:
     """A PaddleRec configuration requests an update mode that PaddleRec does not have.
 
-    What it checks:
-        `runner.sync_mode`, `distribute_strategy` and the optimizer's `strategy` are sync, async, half_async, geo, heter
-        or gpubox.
+    What it checks: `runner.sync_mode`, `distribute_strategy` and the optimizer's `strategy` are sync, async,
+    half_async, geo, heter or gpubox.
 
-    Why it matters:
-        The trainer stops when it builds its strategy, on every host, after the servers have started.
+    Why it matters: The trainer stops when it builds its strategy, on every host, after the servers have started.
 
-    Example:
-        `sync_mode: "asycn"`.
+    Example: `sync_mode: "asycn"`.
 
-    Fix:
-        Write the mode that the finding names.
+    Fix: Write the mode that the finding names.
 
-    Known limits:
-        Which of the modes a model supports is not known.
+    Known limits: Which of the modes a model supports is not known.
     """
-    applicable = False
     for subject, _, claim in distinct_claims(job, "ps_update_mode"):
         if claim.source != "paddlerec":
             continue
-        applicable = True
         undecided_verdict = undecided(subject, (claim,))
         found = texts(claim.value)
         if undecided_verdict is not None:
@@ -70,8 +64,6 @@ def update_mode_unknown(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no configuration of PaddleRec sets an update mode")
 
 
 @rule(
@@ -80,6 +72,7 @@ def update_mode_unknown(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     profile="gate",
     applies_to="PaddleRec 1.8",
+    otherwise="no configuration of PaddleRec names its runners",
     evidence=(
         ("PaddleRec 1.8.5, doc/yaml.md", "https://github.com/PaddlePaddle/PaddleRec/blob/release/1.8.5/doc/yaml.md"),
     ),
@@ -87,27 +80,20 @@ def update_mode_unknown(job: Job) -> Iterator[Verdict]:
 def runner_named_nowhere(job: Job) -> Iterator[Verdict]:
     """`mode` names a runner that the configuration does not have.
 
-    What it checks:
-        Every name of `mode` is that of an entry of `runner`.
+    What it checks: Every name of `mode` is that of an entry of `runner`.
 
-    Why it matters:
-        PaddleRec finds no runner of that name and stops, on every host of the cluster.
+    Why it matters: PaddleRec finds no runner of that name and stops, on every host of the cluster.
 
-    Example:
-        `mode: [cluster_runner]` where `runner` only has `train_runner`.
+    Example: `mode: [cluster_runner]` where `runner` only has `train_runner`.
 
-    Fix:
-        Correct the name in `mode`, or add the runner.
+    Fix: Correct the name in `mode`, or add the runner.
 
-    Known limits:
-        Names that a template fills in are not known.
+    Known limits: Names that a template fills in are not known.
     """
-    applicable = False
     for subject, scope, mode in distinct_claims(job, "runner_mode"):
         runners = [c for c in job.about("runner_names", scope) if c.span.path == mode.span.path]
         if not runners:
             continue
-        applicable = True
         undecided_verdict = undecided(subject, (mode, *runners))
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -125,8 +111,6 @@ def runner_named_nowhere(job: Job) -> Iterator[Verdict]:
                 also=((runners[0], "the runners"),),
                 remedy="Name one of the runners in `mode`.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no configuration of PaddleRec names its runners")
 
 
 @rule(
@@ -134,6 +118,7 @@ def runner_named_nowhere(job: Job) -> Iterator[Verdict]:
     "runner-trains-locally",
     severity=Severity.WARNING,
     applies_to="PaddleRec 1.8",
+    otherwise="no runner of PaddleRec 1.8 is selected",
     evidence=(
         (
             "PaddleRec 1.8.5, doc/distributed_train.md",
@@ -144,25 +129,18 @@ def runner_named_nowhere(job: Job) -> Iterator[Verdict]:
 def runner_trains_locally(job: Job) -> Iterator[Verdict]:
     """A runner has settings for distributed training but trains locally.
 
-    What it checks:
-        A runner with `fleet_mode` or `distribute_strategy` that `mode` selects has `class: cluster_train`.
+    What it checks: A runner with `fleet_mode` or `distribute_strategy` that `mode` selects has `class: cluster_train`.
 
-    Why it matters:
-        Any other class trains on one machine and reads neither setting: on a cluster every host trains a model of its
-        own.
+    Why it matters: Any other class trains on one machine and reads neither setting: on a cluster every host trains a
+    model of its own.
 
-    Example:
-        `class: train` with `fleet_mode: ps`.
+    Example: `class: train` with `fleet_mode: ps`.
 
-    Fix:
-        Write `class: cluster_train`.
+    Fix: Write `class: cluster_train`.
 
-    Known limits:
-        A runner that `mode` does not name is not judged.
+    Known limits: A runner that `mode` does not name is not judged.
     """
-    applicable = False
     for subject, scope, kind in distinct_claims(job, "runner_class"):
-        applicable = True
         misplaced = [c for c in job.about("runner_not_distributed", scope) if c.span.path == kind.span.path]
         undecided_verdict = undecided(subject, (kind,))
         if undecided_verdict is not None:
@@ -178,5 +156,3 @@ def runner_trains_locally(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no runner of PaddleRec 1.8 is selected")

@@ -9,7 +9,7 @@ from preflight.model.findings import Fix, Severity
 from preflight.model.job import Claim, Job, Launch, Scope, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, unknown
 from preflight_rules.helpers import host_of, placed, quoted, subjects, undecided
 from preflight_rules.paddle.server_lists import endpoints, place_of
 
@@ -26,29 +26,24 @@ _FIRST_WITHOUT = "3.1.1"
     "role-index-out-of-range",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launch sets both an index and a count for its role",
     evidence=("PaddlePaddle/Paddle#3659", "PaddlePaddle/Paddle#7422"),
 )
 def role_index_out_of_range(job: Job) -> Iterator[Verdict]:
     """A trainer or server has an index that is not below its own count.
 
-    What it checks:
-        PADDLE_TRAINER_ID is below PADDLE_TRAINERS_NUM, a server's index below the number of servers, and an index
-        is not negative.
+    What it checks: PADDLE_TRAINER_ID is below PADDLE_TRAINERS_NUM, a server's index below the number of servers, and an
+    index is not negative.
 
-    Why it matters:
-        The servers wait for the configured number of trainers and never count one with a higher index: training hangs
-        at its first barrier.
+    Why it matters: The servers wait for the configured number of trainers and never count one with a higher index:
+    training hangs at its first barrier.
 
-    Example:
-        `PADDLE_TRAINER_ID=2` with `PADDLE_TRAINERS_NUM=2`.
+    Example: `PADDLE_TRAINER_ID=2` with `PADDLE_TRAINERS_NUM=2`.
 
-    Fix:
-        Count from 0, or increase the number.
+    Fix: Count from 0, or increase the number.
 
-    Known limits:
-        Only values visible to one launch line are compared.
+    Known limits: Only values visible to one launch line are compared.
     """
-    applicable = False
     for subject, scope, launch in subjects(job):
         indices = job.setting("ps_index", scope)
         roles = {text for claim in job.setting("ps_role", scope) for text in texts(claim.value)}
@@ -57,7 +52,6 @@ def role_index_out_of_range(job: Job) -> Iterator[Verdict]:
         counts = job.value_claims("ps_servers" if roles == {"PSERVER"} else "ps_workers", scope)
         if not counts:
             continue
-        applicable = True
         undecided_verdict = undecided(subject, (*indices, *counts), launch)
         found, most = numbers(job_value(indices)), numbers(job_value(counts))
         if undecided_verdict is not None:
@@ -84,8 +78,6 @@ def role_index_out_of_range(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no launch sets both an index and a count for its role")
 
 
 @rule(
@@ -94,6 +86,7 @@ def role_index_out_of_range(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     profile="gate",
     fix="unsafe",
+    otherwise="no launch sets TRAINING_ROLE",
     evidence=(
         (
             "PaddlePaddle 2.6, fleet/base/role_maker.py (PaddleCloudRoleMaker)",
@@ -104,29 +97,22 @@ def role_index_out_of_range(job: Job) -> Iterator[Verdict]:
 def training_role_unknown(job: Job) -> Iterator[Verdict]:
     """TRAINING_ROLE is set to a role that Paddle does not know.
 
-    What it checks:
-        TRAINING_ROLE is TRAINER, PSERVER, HETER_TRAINER or COORDINATOR, in capitals.
+    What it checks: TRAINING_ROLE is TRAINER, PSERVER, HETER_TRAINER or COORDINATOR, in capitals.
 
-    Why it matters:
-        The role maker raises ValueError in that process, and all others wait for it.
+    Why it matters: The role maker raises ValueError in that process, and all others wait for it.
 
-    Example:
-        `export TRAINING_ROLE=SERVER`, meant to be PSERVER.
+    Example: `export TRAINING_ROLE=SERVER`, meant to be PSERVER.
 
-    Fix:
-        Write the role that the finding names.
+    Fix: Write the role that the finding names.
 
-    Known limits:
-        A script that reads TRAINING_ROLE itself, without fleet, may know other roles.
+    Known limits: A script that reads TRAINING_ROLE itself, without fleet, may know other roles.
     """
-    applicable = False
     seen: set[tuple[str, int, int]] = set()
     for subject, scope, launch in subjects(job):
         for claim in job.setting("ps_role", scope):
             if place_of(claim) in seen:
                 continue
             seen.add(place_of(claim))
-            applicable = True
             undecided_verdict = undecided(subject, (claim,), launch)
             roles = texts(claim.value)
             if undecided_verdict is not None:
@@ -142,8 +128,6 @@ def training_role_unknown(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no launch sets TRAINING_ROLE")
 
 
 def _role_fix(claim: Claim, role: str, intended: str) -> Fix | None:
@@ -163,37 +147,32 @@ def _intended_role(role: str) -> str:
     "own-endpoint-of-wrong-role",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launch sets a role, an endpoint and the list of servers for a process",
     evidence=("PaddlePaddle/Paddle#9426", "PaddlePaddle/Paddle#16138", "PaddlePaddle/models#1896"),
 )
 def own_endpoint_of_wrong_role(job: Job) -> Iterator[Verdict]:
     """A server's own endpoint is not in the list of servers, or a trainer's is.
 
-    What it checks:
-        POD_IP:PADDLE_PORT (or PADDLE_CURRENT_ENDPOINT) of a server is in the list of servers, written the same way.
-        PADDLE_CURRENT_ENDPOINT of a trainer is not, which is a warning. Where the list has the host with another port,
-        the finding points at the port, and also where POD_IP is set elsewhere and no server of the list has that port.
+    What it checks: POD_IP:PADDLE_PORT (or PADDLE_CURRENT_ENDPOINT) of a server is in the list of servers, written the
+    same way. PADDLE_CURRENT_ENDPOINT of a trainer is not, which is a warning. Where the list has the host with another
+    port, the finding points at the port, and also where POD_IP is set elsewhere and no server of the list has that
+    port.
 
-    Why it matters:
-        A server finds its index by looking itself up in the list and stops when it is not there; a trainer at a
-        server's endpoint takes the server's port, or is waited for as a server, in scripts that read it.
+    Why it matters: A server finds its index by looking itself up in the list and stops when it is not there; a trainer
+    at a server's endpoint takes the server's port, or is waited for as a server, in scripts that read it.
 
-    Example:
-        `POD_IP=10.0.0.3 PADDLE_PORT=6170` with a list that holds 10.0.0.1:6170 and 10.0.0.2:6170.
+    Example: `POD_IP=10.0.0.3 PADDLE_PORT=6170` with a list that holds 10.0.0.1:6170 and 10.0.0.2:6170.
 
-    Fix:
-        Write the endpoint in the list and in the process's own variables the same way.
+    Fix: Write the endpoint in the list and in the process's own variables the same way.
 
-    Known limits:
-        A host given by name in one place and by address in the other is reported: Paddle compares strings.
+    Known limits: A host given by name in one place and by address in the other is reported: Paddle compares strings.
     """
-    applicable = False
     for launch in job.launches:
         own = job.setting("ps_current_endpoint", launch.scope)
         servers = job.setting("ps_server_endpoints", launch.scope)
         roles = {text for claim in job.setting("ps_role", launch.scope) for text in texts(claim.value)}
         if not own or not servers or roles not in ({"PSERVER"}, {"TRAINER"}):
             continue
-        applicable = True
         undecided_verdict = undecided(launch.id, (*own, *servers), launch)
         if undecided_verdict is not None:
             port = _own_port(job, launch, own[0])
@@ -211,8 +190,6 @@ def own_endpoint_of_wrong_role(job: Job) -> Iterator[Verdict]:
         yield _misplaced(
             launch, own_address[0], own[0], _own_port(job, launch, own[0]), servers[0], is_server="PSERVER" in roles
         )
-    if not applicable:
-        yield not_applicable(job.name, "no launch sets a role, an endpoint and the list of servers for a process")
 
 
 def _own_port(job: Job, launch: Launch, own: Claim) -> Claim | None:
@@ -273,6 +250,7 @@ def _misplaced(
     severity=Severity.ERROR,
     profile="gate",
     applies_to="paddlepaddle >= 3.1.1",
+    otherwise="nothing starts a parameter server",
     evidence=(
         ("the build options were dropped", "PaddlePaddle/Paddle#73999"),
         ("the sources too", "PaddlePaddle/Paddle#77412"),
@@ -281,29 +259,22 @@ def _misplaced(
 def parameter_server_missing_in_paddle(job: Job) -> Iterator[Verdict]:
     """A parameter-server job names a Paddle release whose wheels have no parameter server.
 
-    What it checks:
-        A job that starts parameter servers does not request PaddlePaddle 3.1.1 or newer.
+    What it checks: A job that starts parameter servers does not request PaddlePaddle 3.1.1 or newer.
 
-    Why it matters:
-        From 3.1.1 on the wheels have no parameter server. The launcher still accepts the options and starts all
-        processes, and the job dies in `minimize` with an unrelated import error.
+    Why it matters: From 3.1.1 on the wheels have no parameter server. The launcher still accepts the options and starts
+    all processes, and the job dies in `minimize` with an unrelated import error.
 
-    Example:
-        `pip install paddlepaddle==3.3.1` and `fleetrun --server_num=1 --trainer_num=2 train.py`.
+    Example: `pip install paddlepaddle==3.3.1` and `fleetrun --server_num=1 --trainer_num=2 train.py`.
 
-    Fix:
-        Use PaddlePaddle 3.0.0 or older, or build it with the parameter server.
+    Fix: Use PaddlePaddle 3.0.0 or older, or build it with the parameter server.
 
-    Known limits:
-        Only a version that the job's files name is judged, such as the tag of the official image; what is installed
-        is checked by `preflight check`. A custom build may contain the parameter server.
+    Known limits: Only a version that the job's files name is judged, such as the tag of the official image; what is
+    installed is checked by `preflight check`. A custom build may contain the parameter server.
     """
-    applicable = False
     for subject, scope, launch in subjects(job):
         modes = [c for c in job.value_claims("ps_mode", scope) if True in c.alternatives]
         if not modes:
             continue
-        applicable = True
         versions = job.value_claims("paddle_version", scope) or _images(job, scope)
         undecided_verdict = undecided(subject, (*modes, *versions), launch)
         found = [version for claim in versions for text in texts(claim.value) if (version := _version(text))]
@@ -322,8 +293,6 @@ def parameter_server_missing_in_paddle(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "nothing starts a parameter server")
 
 
 def _images(job: Job, scope: Scope) -> tuple[Claim, ...]:

@@ -9,7 +9,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job, Launch
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import placed, quoted, subjects, undecided
 from preflight_rules.paddle.fleet import distinct_claims, started_by_hand
 
@@ -23,6 +23,7 @@ _FIRST_WITHOUT_FLUID = "2.5.0"
     severity=Severity.ERROR,
     profile="gate",
     applies_to="paddlepaddle >= 2.5",
+    otherwise="no script imports paddle.fluid",
     evidence=(
         (
             "Release notes of PaddlePaddle 2.5.0 (paddle.fluid removed)",
@@ -33,24 +34,18 @@ _FIRST_WITHOUT_FLUID = "2.5.0"
 def fluid_missing_in_paddle(job: Job) -> Iterator[Verdict]:
     """A script imports paddle.fluid, and the job installs a Paddle that no longer has it.
 
-    What it checks:
-        Where a script imports paddle.fluid, the PaddlePaddle release that the job's files name is older than 2.5.
+    What it checks: Where a script imports paddle.fluid, the PaddlePaddle release that the job's files name is older
+    than 2.5.
 
-    Why it matters:
-        The import fails on every rank, after the job has been scheduled and placed.
+    Why it matters: The import fails on every rank, after the job has been scheduled and placed.
 
-    Example:
-        `import paddle.fluid as fluid` and `paddlepaddle-gpu==2.6.1` in requirements.txt.
+    Example: `import paddle.fluid as fluid` and `paddlepaddle-gpu==2.6.1` in requirements.txt.
 
-    Fix:
-        Pin an older release, or use paddle.static and paddle.distributed.fleet.
+    Fix: Pin an older release, or use paddle.static and paddle.distributed.fleet.
 
-    Known limits:
-        Only a release that the job's files name is known. An import inside `try` is not judged.
+    Known limits: Only a release that the job's files name is known. An import inside `try` is not judged.
     """
-    applicable = False
     for subject, scope, claim in distinct_claims(job, "imports_fluid"):
-        applicable = True
         versions = job.value_claims("paddle_version", scope)
         undecided_verdict = undecided(subject, (claim, *versions))
         found = [text for version in versions for text in texts(version.value)]
@@ -67,8 +62,6 @@ def fluid_missing_in_paddle(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no script imports paddle.fluid")
 
 
 def _lacks_fluid(text: str) -> bool:
@@ -87,34 +80,28 @@ def _lacks_fluid(text: str) -> bool:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     applies_to="paddlepaddle < 2.0 (Fluid)",
+    otherwise="no script trains a transpiled program with its own executor",
     evidence=(("the answer", "PaddlePaddle/Paddle#13519"), "PaddlePaddle/Paddle#8662", "PaddlePaddle/Paddle#17805"),
 )
 def executor_never_closed(job: Job) -> Iterator[Verdict]:
     """A trainer of the transpiler ends without notifying its servers.
 
-    What it checks:
-        A script that transpiles for parameter servers and trains by an Executor calls its `close()`.
+    What it checks: A script that transpiles for parameter servers and trains by an Executor calls its `close()`.
 
-    Why it matters:
-        `close()` notifies the servers that this trainer is done. Without it they never end: the job holds its hosts
-        until someone kills it, although training succeeded.
+    Why it matters: `close()` notifies the servers that this trainer is done. Without it they never end: the job holds
+    its hosts until someone kills it, although training succeeded.
 
-    Example:
-        `exe.run(t.get_trainer_program(), ...)` in a loop, and nothing after it.
+    Example: `exe.run(t.get_trainer_program(), ...)` in a loop, and nothing after it.
 
-    Fix:
-        Call `exe.close()` when training has ended.
+    Fix: Call `exe.close()` when training has ended.
 
-    Known limits:
-        A script that passes the program to another script, or to a trainer class, is not judged. Unless the processes
-        are started by hand it is only a hint: a controller may end the servers.
+    Known limits: A script that passes the program to another script, or to a trainer class, is not judged. Unless the
+    processes are started by hand it is only a hint: a controller may end the servers.
     """
-    applicable = False
     for subject, scope, claim in distinct_claims(job, "executor_closed"):
         owner = next((c for c in job.about("transpiler", scope) if c.span.path == claim.span.path), None)
         if owner is None:
             continue
-        applicable = True
         modes = set(texts(owner.value))
         if claim.alternatives == (True,) or modes - {"pserver"}:
             yield passed(subject)
@@ -130,8 +117,6 @@ def executor_never_closed(job: Job) -> Iterator[Verdict]:
                 remedy="Call `close()` on the executor when training has ended.",
                 severity=None if started_by_hand(job) else Severity.INFO,
             )
-    if not applicable:
-        yield not_applicable(job.name, "no script trains a transpiled program with its own executor")
 
 
 @rule(
@@ -139,6 +124,7 @@ def executor_never_closed(job: Job) -> Iterator[Verdict]:
     "parallel-environment-never-made",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no script of Paddle's launcher wraps its model",
     evidence=(
         (
             "paddle/distributed/parallel.py of 2.6.2 (DataParallel)",
@@ -149,24 +135,18 @@ def executor_never_closed(job: Job) -> Iterator[Verdict]:
 def parallel_environment_never_made(job: Job) -> Iterator[Verdict]:
     """A model is wrapped in paddle.DataParallel but the parallel environment is never initialised.
 
-    What it checks:
-        A script that Paddle's launcher starts and that wraps its model in paddle.DataParallel calls
-        init_parallel_env, fleet.init or prepare_context, itself or in its own module.
+    What it checks: A script that Paddle's launcher starts and that wraps its model in paddle.DataParallel calls
+    init_parallel_env, fleet.init or prepare_context, itself or in its own module.
 
-    Why it matters:
-        DataParallel then warns once and trains alone: every process trains its own model, and they overwrite each
-        other's checkpoints.
+    Why it matters: DataParallel then warns once and trains alone: every process trains its own model, and they
+    overwrite each other's checkpoints.
 
-    Example:
-        `model = paddle.DataParallel(model)` without `paddle.distributed.init_parallel_env()`.
+    Example: `model = paddle.DataParallel(model)` without `paddle.distributed.init_parallel_env()`.
 
-    Fix:
-        Call `paddle.distributed.init_parallel_env()` first.
+    Fix: Call `paddle.distributed.init_parallel_env()` first.
 
-    Known limits:
-        A library that makes the call is not recognized.
+    Known limits: A library that makes the call is not recognized.
     """
-    applicable = False
     judged: set[tuple[str, int]] = set()
     for subject, scope, launch in subjects(job):
         wrapped = [c for c in job.about("uses_ddp", scope) if c.spelling.startswith(("paddle.DataParallel", "fluid."))]
@@ -175,7 +155,6 @@ def parallel_environment_never_made(job: Job) -> Iterator[Verdict]:
         if (wrapped[0].span.path, wrapped[0].span.line) in judged:
             continue
         judged.add((wrapped[0].span.path, wrapped[0].span.line))
-        applicable = True
         if job.about("parallel_environment", scope) or job.about("training_framework", scope):
             yield passed(subject)
         elif wrapped[0].condition:
@@ -188,8 +167,6 @@ def parallel_environment_never_made(job: Job) -> Iterator[Verdict]:
                 also=((launch, "starts the processes"),),
                 remedy="Call `paddle.distributed.init_parallel_env()` before it.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no script of Paddle's launcher wraps its model")
 
 
 @rule(
@@ -197,34 +174,28 @@ def parallel_environment_never_made(job: Job) -> Iterator[Verdict]:
     "distributed-option-with-one-trainer",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no launch with PADDLE_TRAINERS_NUM requests distributed training",
     evidence=("PaddlePaddle/PaddleDetection#1232",),
 )
 def distributed_option_with_one_trainer(job: Job) -> Iterator[Verdict]:
     """The program has an option for distributed training, but the job has one trainer.
 
-    What it checks:
-        A program started by hand with `--dist`, `--distributed`, `--is_distributed` or `--use_dist` is given more than
-        one trainer where PADDLE_TRAINERS_NUM is set.
+    What it checks: A program started by hand with `--dist`, `--distributed`, `--is_distributed` or `--use_dist` is
+    given more than one trainer where PADDLE_TRAINERS_NUM is set.
 
-    Why it matters:
-        The program expects peers that no variable names and waits for them: on one machine it hangs.
+    Why it matters: The program expects peers that no variable names and waits for them: on one machine it hangs.
 
-    Example:
-        `export PADDLE_TRAINERS_NUM=1` and `python tools/train.py -c c.yml --dist`.
+    Example: `export PADDLE_TRAINERS_NUM=1` and `python tools/train.py -c c.yml --dist`.
 
-    Fix:
-        Omit the option with one trainer, or start the program with `python -m paddle.distributed.launch`.
+    Fix: Omit the option with one trainer, or start the program with `python -m paddle.distributed.launch`.
 
-    Known limits:
-        The option is recognized only by its name.
+    Known limits: The option is recognized only by its name.
     """
-    applicable = False
     for launch in job.launches:
         counts = job.about("env.PADDLE_TRAINERS_NUM", launch.scope)
         option = _distributed_option(launch)
         if launch.launcher != "python" or not counts or not option:
             continue
-        applicable = True
         found = job.setting("env.PADDLE_TRAINERS_NUM", launch.scope)
         undecided_verdict = undecided(launch.id, found, launch)
         if undecided_verdict is not None:
@@ -240,8 +211,6 @@ def distributed_option_with_one_trainer(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no launch with PADDLE_TRAINERS_NUM requests distributed training")
 
 
 _DISTRIBUTED = re.compile(r"--(?:use_|is_)?dist(?:ributed)?(?:=(?:1|true|True))?")
@@ -263,35 +232,29 @@ def _distributed_option(launch: Launch) -> str:
     severity=Severity.ERROR,
     profile="gate",
     applies_to="paddlepaddle 2.0 to 2.2",
+    otherwise="no launch of Paddle's launcher installs Paddle",
     evidence=("PaddlePaddle/PaddleOCR#3073",),
 )
 def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
     """Paddle's launcher starts a job for GPUs, and the files install the wheel for CPUs.
 
-    What it checks:
-        A launch with paddle.distributed.launch that names no servers installs paddlepaddle-gpu, where its files
-        install Paddle at all.
+    What it checks: A launch with paddle.distributed.launch that names no servers installs paddlepaddle-gpu, where its
+    files install Paddle at all.
 
-    Why it matters:
-        The launcher of 2.0 to 2.2 finds no GPU support, takes the job for one of parameter servers, and stops:
-        `The setting of Parameter-Server must has server_num or servers`. Newer ones train on the CPU.
+    Why it matters: The launcher of 2.0 to 2.2 finds no GPU support, takes the job for one of parameter servers, and
+    stops: `The setting of Parameter-Server must has server_num or servers`. Newer ones train on the CPU.
 
-    Example:
-        `python -m paddle.distributed.launch --gpus 0,1 train.py` and `paddlepaddle==2.1.0` in requirements.txt.
+    Example: `python -m paddle.distributed.launch --gpus 0,1 train.py` and `paddlepaddle==2.1.0` in requirements.txt.
 
-    Fix:
-        Install paddlepaddle-gpu of the same release.
+    Fix: Install paddlepaddle-gpu of the same release.
 
-    Known limits:
-        With other releases than 2.0 to 2.2 it is a warning, and only where the launch names GPUs. From 3.0 on the
-        wheels of both kinds may come from an index of their own; those are not judged.
+    Known limits: With other releases than 2.0 to 2.2 it is a warning, and only where the launch names GPUs. From 3.0 on
+    the wheels of both kinds may come from an index of their own; those are not judged.
     """
-    applicable = False
     for launch in job.launches:
         wheels = [c for c in job.about("package", launch.scope) if any("paddlepaddle" in t for t in texts(c.value))]
         if launch.launcher != "paddle" or not wheels:
             continue
-        applicable = True
         claim = wheels[0]
         release = next(iter(texts(claim.value)), "").partition("==")[2]
         devices = job.setting("selected_devices", launch.scope)
@@ -319,8 +282,6 @@ def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no launch of Paddle's launcher installs Paddle")
 
 
 #: Releases whose launcher chooses its mode by the wheel, and options by which a launch chooses it.

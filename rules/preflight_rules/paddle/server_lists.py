@@ -23,29 +23,24 @@ def endpoints(claims: tuple[Claim, ...]) -> tuple[str, ...]:
     "endpoint-listed-twice",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no list of servers or trainers is given",
     evidence=("PaddlePaddle/Paddle#4281", "PaddlePaddle/Paddle#16138"),
 )
 def endpoint_listed_twice(job: Job) -> Iterator[Verdict]:
     """Two processes of a parameter-server job have the same host and port.
 
-    What it checks:
-        No endpoint occurs twice among the servers, twice among the trainers, or in both lists.
+    What it checks: No endpoint occurs twice among the servers, twice among the trainers, or in both lists.
 
-    Why it matters:
-        The second process cannot listen there and stops, or trainers treat one server as two, and
-        part of the parameters is never updated.
+    Why it matters: The second process cannot listen there and stops, or trainers treat one server as two, and part of
+    the parameters is never updated.
 
-    Example:
-        `--servers=10.0.0.1:6170,10.0.0.1:6170`.
+    Example: `--servers=10.0.0.1:6170,10.0.0.1:6170`.
 
-    Fix:
-        Give each process on one host its own port.
+    Fix: Give each process on one host its own port.
 
-    Known limits:
-        Entries without a port are not compared. The same process written once by name and once by address is not
-        recognised.
+    Known limits: Entries without a port are not compared. The same process written once by name and once by address is
+    not recognised.
     """
-    applicable = False
     seen: set[tuple[str, int, int]] = set()
     for subject, scope, launch in subjects(job):
         servers = job.value_claims("ps_server_endpoints", scope)
@@ -54,14 +49,11 @@ def endpoint_listed_twice(job: Job) -> Iterator[Verdict]:
             if not claims or (key := place_of(claims[0])) in seen:
                 continue
             seen.add(key)
-            applicable = True
             undecided_verdict = undecided(subject, (*claims, *other), launch)
             if undecided_verdict is not None:
                 yield undecided_verdict
                 continue
             yield _duplicates_verdict(subject, claims, other)
-    if not applicable:
-        yield not_applicable(job.name, "no list of servers or trainers is given")
 
 
 def place_of(claim: Claim) -> tuple[str, int, int]:
@@ -107,21 +99,16 @@ def _has_port(endpoint: str) -> bool:
 def server_lists_differ(job: Job) -> Iterator[Verdict]:
     """Processes of one parameter-server job have different lists of servers.
 
-    What it checks:
-        All launch lines of one program that carry a list of servers carry the same one, in the same order.
+    What it checks: All launch lines of one program that carry a list of servers carry the same one, in the same order.
 
-    Why it matters:
-        Parameters are assigned to servers by their position in the list. With a different order or length two trainers
-        look for one parameter on different servers: training silently goes wrong, or waits forever.
+    Why it matters: Parameters are assigned to servers by their position in the list. With a different order or length
+    two trainers look for one parameter on different servers: training silently goes wrong, or waits forever.
 
-    Example:
-        A server started with `10.0.0.1:6170,10.0.0.2:6170`, a trainer with `10.0.0.2:6170,10.0.0.1:6170`.
+    Example: A server started with `10.0.0.1:6170,10.0.0.2:6170`, a trainer with `10.0.0.2:6170,10.0.0.1:6170`.
 
-    Fix:
-        Write the list once, in a file that all launch lines source.
+    Fix: Write the list once, in a file that all launch lines source.
 
-    Known limits:
-        Two lists that have no server in common are treated as two jobs.
+    Known limits: Two lists that have no server in common are treated as two jobs.
     """
     lists = [(launch, job.setting("ps_server_endpoints", launch.scope)) for launch in job.launches]
     lists = [(launch, claims) for launch, claims in lists if claims]
@@ -156,28 +143,23 @@ def server_lists_differ(job: Job) -> Iterator[Verdict]:
     "role-count-differs-from-list",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launch sets both the number and the list of servers or trainers",
     evidence=("PaddlePaddle/Paddle#2224", "PaddlePaddle/Paddle#7422"),
 )
 def role_count_differs_from_list(job: Job) -> Iterator[Verdict]:
     """The number of servers or trainers is not the length of their list.
 
-    What it checks:
-        `--server_num` is compared with `--servers`, `--trainer_num` with `--workers`, and PADDLE_TRAINERS_NUM with
-        PADDLE_TRAINER_ENDPOINTS.
+    What it checks: `--server_num` is compared with `--servers`, `--trainer_num` with `--workers`, and
+    PADDLE_TRAINERS_NUM with PADDLE_TRAINER_ENDPOINTS.
 
-    Why it matters:
-        Servers wait for trainers that do not exist, or ignore some trainers.
+    Why it matters: Servers wait for trainers that do not exist, or ignore some trainers.
 
-    Example:
-        `fleetrun --server_num=2 --servers=10.0.0.1:6170 ...`.
+    Example: `fleetrun --server_num=2 --servers=10.0.0.1:6170 ...`.
 
-    Fix:
-        Leave out the number where there is a list.
+    Fix: Leave out the number where there is a list.
 
-    Known limits:
-        Only numbers and lists of one launch are compared.
+    Known limits: Only numbers and lists of one launch are compared.
     """
-    applicable = False
     for subject, scope, launch in subjects(job):
         for quantity, listed in (
             ("ps_servers", "ps_server_endpoints"),
@@ -187,7 +169,6 @@ def role_count_differs_from_list(job: Job) -> Iterator[Verdict]:
             lists = job.setting(listed, scope)
             if not counts or not lists:
                 continue
-            applicable = True
             undecided_verdict = undecided(subject, (*counts, *lists), launch)
             if undecided_verdict is not None:
                 yield undecided_verdict
@@ -203,8 +184,6 @@ def role_count_differs_from_list(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no launch sets both the number and the list of servers or trainers")
 
 
 def _is_list(job: Job, claim: Claim, listed: str, scope: Scope) -> bool:
@@ -216,34 +195,28 @@ def _is_list(job: Job, claim: Claim, listed: str, scope: Scope) -> bool:
     "PPS007",
     "servers-all-on-one-host",
     severity=Severity.WARNING,
+    otherwise="no launch lists both servers and trainers",
     evidence=("tensorflow/tensorflow#3762", "PaddlePaddle/Paddle#10398"),
 )
 def servers_all_on_one_host(job: Job) -> Iterator[Verdict]:
     """All parameter servers share one host although the trainers are spread over several.
 
-    What it checks:
-        Where trainers are on two hosts or more, two or more servers are not all on the same one.
+    What it checks: Where trainers are on two hosts or more, two or more servers are not all on the same one.
 
-    Why it matters:
-        Every parameter of every trainer goes through one network card and one host's memory, so more servers do not
-        help.
+    Why it matters: Every parameter of every trainer goes through one network card and one host's memory, so more
+    servers do not help.
 
-    Example:
-        `--servers=10.0.0.1:6170,10.0.0.1:6171 --workers=10.0.0.1:6172,10.0.0.2:6172`.
+    Example: `--servers=10.0.0.1:6170,10.0.0.1:6171 --workers=10.0.0.1:6172,10.0.0.2:6172`.
 
-    Fix:
-        Put one server on each host.
+    Fix: Put one server on each host.
 
-    Known limits:
-        A single server is not reported.
+    Known limits: A single server is not reported.
     """
-    applicable = False
     for subject, scope, launch in subjects(job):
         servers = job.setting("ps_server_endpoints", scope)
         workers = job.setting("ps_worker_endpoints", scope)
         if not servers or not workers:
             continue
-        applicable = True
         undecided_verdict = undecided(subject, (*servers, *workers), launch)
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -260,8 +233,6 @@ def servers_all_on_one_host(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no launch lists both servers and trainers")
 
 
 @rule(
@@ -269,32 +240,26 @@ def servers_all_on_one_host(job: Job) -> Iterator[Verdict]:
     "loopback-among-remote-endpoints",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no list of servers or trainers is given",
     evidence=("PaddlePaddle/Paddle#37951", "PaddlePaddle/Paddle#37116"),
 )
 def loopback_among_remote_endpoints(job: Job) -> Iterator[Verdict]:
     """A list of servers or trainers mixes loopback with addresses of other hosts.
 
-    What it checks:
-        If a list names another host, no entry of the lists is 127.x.x.x or localhost.
+    What it checks: If a list names another host, no entry of the lists is 127.x.x.x or localhost.
 
-    Why it matters:
-        On every other host the loopback entry means that host itself: its processes dial themselves.
+    Why it matters: On every other host the loopback entry means that host itself: its processes dial themselves.
 
-    Example:
-        `--servers=127.0.0.1:6170,10.0.0.2:6170`.
+    Example: `--servers=127.0.0.1:6170,10.0.0.2:6170`.
 
-    Fix:
-        Write the address that the other hosts can reach.
+    Fix: Write the address that the other hosts can reach.
 
-    Known limits:
-        Lists with only loopback addresses belong to a trial on one host and are not reported.
+    Known limits: Lists with only loopback addresses belong to a trial on one host and are not reported.
     """
-    applicable = False
     for subject, scope, launch in subjects(job):
         claims = (*job.setting("ps_server_endpoints", scope), *job.setting("ps_worker_endpoints", scope))
         if not claims:
             continue
-        applicable = True
         undecided_verdict = undecided(subject, claims, launch)
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -317,5 +282,3 @@ def loopback_among_remote_endpoints(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no list of servers or trainers is given")

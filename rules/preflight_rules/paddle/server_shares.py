@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Scope, Unresolved
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import host_of, placed, quoted, undecided
 from preflight_rules.kubernetes.workloads import Role, Workload, workloads
 from preflight_rules.paddle.fleet import distinct_claims
@@ -53,30 +53,25 @@ def _megabytes(size: float) -> str:
     "servers-hold-unequal-shares",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no transpiled script with known servers creates parameters",
     evidence=(("servers without parameters", "PaddlePaddle/Paddle#2224"), ("block sizes", "PaddlePaddle/Paddle#8638")),
 )
 def servers_hold_unequal_shares(job: Job) -> Iterator[Verdict]:
     """Some servers hold no parameter, or one holds far more than the others.
 
-    What it checks:
-        If a script gives the sizes of all its parameters, the shares of the servers are computed: every server holds
-        some, and the fullest holds at most twice the mean.
+    What it checks: If a script gives the sizes of all its parameters, the shares of the servers are computed: every
+    server holds some, and the fullest holds at most twice the mean.
 
-    Why it matters:
-        A server without parameters does nothing, and in Paddle v2 waits forever. The fullest one sends and receives
-        most of every step, so its network card sets the speed of the job.
+    Why it matters: A server without parameters does nothing, and in Paddle v2 waits forever. The fullest one sends and
+    receives most of every step, so its network card sets the speed of the job.
 
-    Example:
-        `config.slice_var_up = False`, an embedding of 1000000 x 64 and two small layers, on 8 servers.
+    Example: `config.slice_var_up = False`, an embedding of 1000000 x 64 and two small layers, on 8 servers.
 
-    Fix:
-        Leave slice_var_up on, use a smaller min_block_size, or start fewer servers.
+    Fix: Leave slice_var_up on, use a smaller min_block_size, or start fewer servers.
 
-    Known limits:
-        Layers whose sizes are not followed (convolutions, recurrent layers) leave it unknown. HashName depends on
-        the names of variables and is not computed.
+    Known limits: Layers whose sizes are not followed (convolutions, recurrent layers) leave it unknown. HashName
+    depends on the names of variables and is not computed.
     """
-    applicable = False
     for subject, scope, transpiler in distinct_claims(job, "transpiler"):
         if "pserver" not in texts(transpiler.value):
             continue
@@ -90,11 +85,8 @@ def servers_hold_unequal_shares(job: Job) -> Iterator[Verdict]:
         servers = job.value_claims("ps_server_endpoints", scope) or job.value_claims("ps_servers", scope)
         if not parameters or not servers:
             continue
-        applicable = True
         parameters.sort(key=lambda claim: (claim.span.line, claim.span.column))
         yield _shares(job, subject, scope, transpiler, _shared_parameters(job, scope, parameters), servers)
-    if not applicable:
-        yield not_applicable(job.name, "no transpiled script with known servers creates parameters")
 
 
 def _shares(
@@ -155,30 +147,25 @@ def _shares(
     "tables-exceed-server-memory",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no job with tables names its servers and their memory",
     evidence=("PaddlePaddle/Paddle#10398",),
 )
 def tables_exceed_server_memory(job: Job) -> Iterator[Verdict]:
     """The embedding tables do not fit into the memory of the servers' hosts.
 
-    What it checks:
-        Rows x width x 4 bytes x (1 + what the optimizer keeps for each value), divided over the servers, is less than
-        the memory that the job requests on each node, times the servers there.
+    What it checks: Rows x width x 4 bytes x (1 + what the optimizer keeps for each value), divided over the servers, is
+    less than the memory that the job requests on each node, times the servers there.
 
-    Why it matters:
-        A server allocates its share when the first parameters come, and runs out of memory: "bad alloc" after the whole
-        job has started.
+    Why it matters: A server allocates its share when the first parameters come, and runs out of memory: "bad alloc"
+    after the whole job has started.
 
-    Example:
-        `size=[1000000000, 64]` with Adam over 4 servers, and `#SBATCH --mem=64G`.
+    Example: `size=[1000000000, 64]` with Adam over 4 servers, and `#SBATCH --mem=64G`.
 
-    Fix:
-        Start more servers on more hosts, request more memory, or use a table that only holds rows it has seen.
+    Fix: Start more servers on more hosts, request more memory, or use a table that only holds rows it has seen.
 
-    Known limits:
-        Tables that grow (`sparse_embedding`) start empty and are not counted. The trainers' own memory is not
-        subtracted.
+    Known limits: Tables that grow (`sparse_embedding`) start empty and are not counted. The trainers' own memory is not
+    subtracted.
     """
-    applicable = False
     seen: set[tuple[str, ...]] = set()
     for subject, scope, first in distinct_claims(job, "embedding_shape"):
         memory = job.setting("memory_per_node_mib", scope)
@@ -192,7 +179,6 @@ def tables_exceed_server_memory(job: Job) -> Iterator[Verdict]:
         if not memory or not servers or key in seen:
             continue
         seen.add(key)
-        applicable = True
         grown = [c for c in job.about("embedding_sparse", scope) if "sparse_embedding" in c.spelling]
         tables = [
             claim
@@ -204,8 +190,6 @@ def tables_exceed_server_memory(job: Job) -> Iterator[Verdict]:
         growing = [reason for claim in grown for reason in claim.because]
         if growing:
             yield _memory_verdict(job, subject, scope, growing, pair, severity=Severity.WARNING)
-    if not applicable:
-        yield not_applicable(job.name, "no job with tables names its servers and their memory")
 
 
 def _memory_verdict(
@@ -254,33 +238,27 @@ def _memory_verdict(
     "large-table-sent-whole",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no script with parameter servers creates an embedding",
     evidence=("PaddlePaddle/Paddle#25174",),
 )
 def large_table_sent_whole(job: Job) -> Iterator[Verdict]:
     """A large embedding in a parameter-server job is not sparse.
 
-    What it checks:
-        An embedding of 64 MiB or more, in a script that serves parameters, has `is_sparse=True`.
+    What it checks: An embedding of 64 MiB or more, in a script that serves parameters, has `is_sparse=True`.
 
-    Why it matters:
-        Without it the gradient is as large as the table, and every step sends it to the servers and the whole table
-        back, instead of the rows of the batch.
+    Why it matters: Without it the gradient is as large as the table, and every step sends it to the servers and the
+    whole table back, instead of the rows of the batch.
 
-    Example:
-        `fluid.layers.embedding(x, size=[10000000, 16])` in a script with a transpiler.
+    Example: `fluid.layers.embedding(x, size=[10000000, 16])` in a script with a transpiler.
 
-    Fix:
-        Write `is_sparse=True`.
+    Fix: Write `is_sparse=True`.
 
-    Known limits:
-        Only tables with a literal size are judged.
+    Known limits: Only tables with a literal size are judged.
     """
-    applicable = False
     for subject, scope, table in distinct_claims(job, "embedding_shape"):
         modes = [c for c in job.about("ps_mode", scope) if True in c.alternatives]
         if not modes:
             continue
-        applicable = True
         sparse = [c for c in job.about("embedding_sparse", scope) if any(r.span == table.span for r in c.because)]
         undecided_verdict = undecided(subject, (table, *sparse, *modes))
         if undecided_verdict is not None:
@@ -298,8 +276,6 @@ def large_table_sent_whole(job: Job) -> Iterator[Verdict]:
                 also=((modes[0], "parameter servers"),),
                 remedy="Give the embedding `is_sparse=True`.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no script with parameter servers creates an embedding")
 
 
 @rule(
@@ -308,6 +284,7 @@ def large_table_sent_whole(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     applies_to="paddlepaddle < 2.0 (Fluid)",
+    otherwise="no transpiler's split_method is set",
     evidence=(
         (
             "fluid/transpiler/ps_dispatcher.py of 1.8.5 (HashName)",
@@ -319,26 +296,20 @@ def large_table_sent_whole(job: Job) -> Iterator[Verdict]:
 def blocks_dealt_by_hash(job: Job) -> Iterator[Verdict]:
     """Parameters are assigned to servers by Python's hash, which differs between processes.
 
-    What it checks:
-        The transpiler's split_method is RoundRobin, or PYTHONHASHSEED is set to one number for all processes.
+    What it checks: The transpiler's split_method is RoundRobin, or PYTHONHASHSEED is set to one number for all
+    processes.
 
-    Why it matters:
-        HashName uses `hash(name)`, which Python 3 salts differently in each process, so trainers and servers disagree
-        about the assignment: trainers request parameters from servers that do not have them. A hash also fills servers
-        unevenly when there are few blocks.
+    Why it matters: HashName uses `hash(name)`, which Python 3 salts differently in each process, so trainers and
+    servers disagree about the assignment: trainers request parameters from servers that do not have them. A hash also
+    fills servers unevenly when there are few blocks.
 
-    Example:
-        `config.split_method = HashName`.
+    Example: `config.split_method = HashName`.
 
-    Fix:
-        Use RoundRobin, or export PYTHONHASHSEED=0 for every process.
+    Fix: Use RoundRobin, or export PYTHONHASHSEED=0 for every process.
 
-    Known limits:
-        Programs for Python 2 work with HashName.
+    Known limits: Programs for Python 2 work with HashName.
     """
-    applicable = False
     for subject, scope, method in distinct_claims(job, "split_method"):
-        applicable = True
         seeds = job.setting("env.PYTHONHASHSEED", scope)
         undecided_verdict = undecided(subject, (method, *seeds))
         if undecided_verdict is not None:
@@ -352,8 +323,6 @@ def blocks_dealt_by_hash(job: Job) -> Iterator[Verdict]:
                 at=method,
                 remedy="Use RoundRobin, or export PYTHONHASHSEED=0 for all processes.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no transpiler's split_method is set")
 
 
 #: Below this share of the trainers' cores, servers are the bottleneck of every step. A rule of thumb: a server unpacks,
@@ -366,6 +335,7 @@ _LEAST_SHARE = 1 / 50
     "server-pods-short-of-cores",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no manifest gives the cores of parameter servers",
     evidence=(
         ("trainers beyond the cores of a server", "PaddlePaddle/Paddle#30524"),
         (
@@ -377,34 +347,26 @@ _LEAST_SHARE = 1 / 50
 def server_pods_short_of_cores(job: Job) -> Iterator[Verdict]:
     """The parameter servers of a manifest have few CPU cores for the trainers that they serve.
 
-    What it checks:
-        Each pod of a `ps` role may use at least one core, and all servers together a fiftieth of the trainers' cores.
+    What it checks: Each pod of a `ps` role may use at least one core, and all servers together a fiftieth of the
+    trainers' cores.
 
-    Why it matters:
-        A server applies the gradients of all trainers and packs the answers. With half a core it is throttled, every
-        trainer waits for it at each step, and requests run into their deadline.
+    Why it matters: A server applies the gradients of all trainers and packs the answers. With half a core it is
+    throttled, every trainer waits for it at each step, and requests run into their deadline.
 
-    Example:
-        `ps: replicas: 2` with `cpu: 500m`, and 16 workers with `cpu: 16`.
+    Example: `ps: replicas: 2` with `cpu: 500m`, and 16 workers with `cpu: 16`.
 
-    Fix:
-        Give servers several cores each, or start more servers.
+    Fix: Give servers several cores each, or start more servers.
 
-    Known limits:
-        The needed number depends on the model; the limits of this rule are for clear cases only.
+    Known limits: The needed number depends on the model; the limits of this rule are for clear cases only.
     """
-    applicable = False
     for workload in workloads(job):
         servers = [role for role in workload.roles if role.name.lower() in ("ps", "server", "parameterserver")]
         for role in servers:
             limits = role.in_force("pod_cpus") or role.in_force("pod_cpu_requests")
             if not limits or not workload.trainers:
                 continue
-            applicable = True
             undecided_verdict = undecided(workload.id, (limits[0], role.count))
             yield undecided_verdict or _cores(workload, role, limits[0])
-    if not applicable:
-        yield not_applicable(job.name, "no manifest gives the cores of parameter servers")
 
 
 def _cores(workload: Workload, role: Role, limit: Claim) -> Verdict:

@@ -10,7 +10,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Known, Launch
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, argument_of, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, argument_of, failed, passed, rule, unknown
 from preflight_rules.helpers import host_of, quoted, starting_file, undecided, where
 from preflight_rules.paddle.server_lists import endpoints
 
@@ -51,38 +51,30 @@ def _is_on_several_hosts(job: Job, launch: Launch) -> bool:
     "fewer-trainers-started-than-declared",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no script starts both the servers and the trainers of a program",
     evidence=("PaddlePaddle/Paddle#7422", "PaddlePaddle/Paddle#7465"),
 )
 def fewer_trainers_started_than_declared(job: Job) -> Iterator[Verdict]:
     """A script starts fewer trainers than PADDLE_TRAINERS_NUM tells the servers to expect.
 
-    What it checks:
-        Where servers and trainers of one program are started side by side on one host, there are as many trainers, with
-        different indices, as PADDLE_TRAINERS_NUM states.
+    What it checks: Where servers and trainers of one program are started side by side on one host, there are as many
+    trainers, with different indices, as PADDLE_TRAINERS_NUM states.
 
-    Why it matters:
-        Servers in synchronous mode wait for every trainer at each step: with one missing no trainer gets past the first
-        step.
+    Why it matters: Servers in synchronous mode wait for every trainer at each step: with one missing no trainer gets
+    past the first step.
 
-    Example:
-        `export PADDLE_TRAINERS_NUM=2` and then one server and `PADDLE_TRAINER_ID=0` only.
+    Example: `export PADDLE_TRAINERS_NUM=2` and then one server and `PADDLE_TRAINER_ID=0` only.
 
-    Fix:
-        Start the missing trainers, or lower the number.
+    Fix: Start the missing trainers, or lower the number.
 
-    Known limits:
-        If the endpoints name several hosts the others may be started elsewhere, and nothing is reported. A loop
-        whose count is not known leaves it unknown.
+    Known limits: If the endpoints name several hosts the others may be started elsewhere, and nothing is reported. A
+    loop whose count is not known leaves it unknown.
     """
-    applicable = False
     for group in _by_program(job):
         trainers = [launch for launch in group if _role(job, launch) == "TRAINER"]
         if not trainers or not any(_role(job, launch) == "PSERVER" for launch in group):
             continue
-        applicable = True
         yield _count_verdict(job, group, trainers)
-    if not applicable:
-        yield not_applicable(job.name, "no script starts both the servers and the trainers of a program")
 
 
 def _count_verdict(job: Job, group: Sequence[Launch], trainers: Sequence[Launch]) -> Verdict:
@@ -118,38 +110,30 @@ def _count_verdict(job: Job, group: Sequence[Launch], trainers: Sequence[Launch]
     "index-of-role-twice",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no two trainers or servers are started together",
     evidence=("PaddlePaddle/Paddle#16138", "PaddlePaddle/Paddle#3659"),
 )
 def index_of_role_twice(job: Job) -> Iterator[Verdict]:
     """Two trainers, or two servers, that run at the same time have the same index.
 
-    What it checks:
-        Trainers of one list of servers that are started in the background of one script, or by scripts that are
-        numbered like nodes, have different indices; so have servers, whose index is the place of their own endpoint in
-        the list.
+    What it checks: Trainers of one list of servers that are started in the background of one script, or by scripts that
+    are numbered like nodes, have different indices; so have servers, whose index is the place of their own endpoint in
+    the list.
 
-    Why it matters:
-        The servers treat the two trainers as one and wait for the other index forever. Two servers with one endpoint
-        cannot both listen on it, and the trainers wait for a server that was never started.
+    Why it matters: The servers treat the two trainers as one and wait for the other index forever. Two servers with one
+    endpoint cannot both listen on it, and the trainers wait for a server that was never started.
 
-    Example:
-        `PADDLE_TRAINER_ID=0 python train.py &` twice.
+    Example: `PADDLE_TRAINER_ID=0 python train.py &` twice.
 
-    Fix:
-        Count the indices from 0, one for each trainer.
+    Fix: Count the indices from 0, one for each trainer.
 
-    Known limits:
-        Launches that run one after the other, and those of files with other names, are not compared.
+    Known limits: Launches that run one after the other, and those of files with other names, are not compared.
     """
-    applicable = False
     for group in _by_program(job):
         for role, noun in (("TRAINER", "trainer"), ("PSERVER", "server")):
             launches = [launch for launch in group if _role(job, launch) == role]
             if len(launches) > 1:
-                applicable = True
                 yield from _indices(job, launches, noun)
-    if not applicable:
-        yield not_applicable(job.name, "no two trainers or servers are started together")
 
 
 def _indices(job: Job, launches: Sequence[Launch], noun: str) -> Iterator[Verdict]:
@@ -199,41 +183,32 @@ def _continues(launch: Launch) -> bool:
     "trainer-started-with-its-server",
     severity=Severity.WARNING,
     confidence=Confidence.LOW,
+    otherwise="no servers and trainers are started together",
     evidence=("PaddlePaddle/Paddle#9893",),
 )
 def trainer_started_with_its_server(job: Job) -> Iterator[Verdict]:
     """Servers and trainers are started at the same time, and nothing waits until the servers listen.
 
-    What it checks:
-        Servers that are started in the background, and trainers on the same or the very next line, run a program that
-        waits for its servers' ports: fleet, or a transpiler of Paddle 1.3 or newer.
+    What it checks: Servers that are started in the background, and trainers on the same or the very next line, run a
+    program that waits for its servers' ports: fleet, or a transpiler of Paddle 1.3 or newer.
 
-    Why it matters:
-        A trainer that dials before its server listens stops with "Connect Failed", or loses its first requests.
-        With little data it happens at every start, otherwise occasionally.
+    Why it matters: A trainer that dials before its server listens stops with "Connect Failed", or loses its first
+    requests. With little data it happens at every start, otherwise occasionally.
 
-    Example:
-        `for r in PSERVER TRAINER; do TRAINING_ROLE=$r python train.py & done`.
+    Example: `for r in PSERVER TRAINER; do TRAINING_ROLE=$r python train.py & done`.
 
-    Fix:
-        Start the servers first and wait until their ports answer, or set `wait_port` of the transpiler.
+    Fix: Start the servers first and wait until their ports answer, or set `wait_port` of the transpiler.
 
-    Known limits:
-        If the lines are further apart, the script may wait in between. Whether the program waits is known only if it is
-        among the files.
+    Known limits: If the lines are further apart, the script may wait in between. Whether the program waits is known
+    only if it is among the files.
     """
-    applicable = False
     for group in _by_program(job):
         for launch in group:
             if not _role(job, launch) and _continues(launch):
-                applicable = True
                 yield unknown(launch.id, "the roles that the line starts are known only at run time")
         pair = _started_together(job, group)
         if pair is not None:
-            applicable = True
             yield _waits_for_servers(job, *pair)
-    if not applicable:
-        yield not_applicable(job.name, "no servers and trainers are started together")
 
 
 def _started_together(job: Job, group: Sequence[Launch]) -> tuple[Launch, Launch] | None:
@@ -274,6 +249,7 @@ def _waits_for_servers(job: Job, trainer: Launch, server: Launch) -> Verdict:
     "gloo-port-left-to-chance",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no launch lists servers and workers",
     evidence=(
         "PaddlePaddle/Paddle#37951",
         "paddle/distributed/fleet/launch_utils.py (ParameterServerLauncher) of 2.6.2",
@@ -282,32 +258,25 @@ def _waits_for_servers(job: Job, trainer: Launch, server: Launch) -> Verdict:
 def gloo_port_left_to_chance(job: Job) -> Iterator[Verdict]:
     """Every host of a parameter-server job chooses its own port for Gloo's rendezvous.
 
-    What it checks:
-        A launch with `--servers` and `--workers` on several hosts also gives `--http_port`, unless PADDLE_WITH_GLOO
-        is 0 or the port comes from `--gloo_port`.
+    What it checks: A launch with `--servers` and `--workers` on several hosts also gives `--http_port`, unless
+    PADDLE_WITH_GLOO is 0 or the port comes from `--gloo_port`.
 
-    Why it matters:
-        Without `--http_port` the launcher chooses a port that is free on the host where it runs, and passes it only to
-        its own processes. Processes of the other hosts look for Gloo at another port: barriers and global shuffles
-        hang.
+    Why it matters: Without `--http_port` the launcher chooses a port that is free on the host where it runs, and passes
+    it only to its own processes. Processes of the other hosts look for Gloo at another port: barriers and global
+    shuffles hang.
 
-    Example:
-        `fleetrun --servers=10.0.0.1:6170,10.0.0.2:6170 --workers=10.0.0.1:6171,10.0.0.2:6171 train.py`.
+    Example: `fleetrun --servers=10.0.0.1:6170,10.0.0.2:6170 --workers=10.0.0.1:6171,10.0.0.2:6171 train.py`.
 
-    Fix:
-        Give the same `--http_port` on every host, a port free on the host of the first server.
+    Fix: Give the same `--http_port` on every host, a port free on the host of the first server.
 
-    Known limits:
-        A job that never uses Gloo (PADDLE_WITH_GLOO unset in PaddlePaddle 2.1 to 2.6, no barrier, no global shuffle)
-        runs without it.
+    Known limits: A job that never uses Gloo (PADDLE_WITH_GLOO unset in PaddlePaddle 2.1 to 2.6, no barrier, no global
+    shuffle) runs without it.
     """
-    applicable = False
     for launch in job.launches:
         servers = job.setting("ps_server_endpoints", launch.scope)
         workers = job.setting("ps_worker_endpoints", launch.scope)
         if launch.launcher != "paddle" or not servers or not workers:
             continue
-        applicable = True
         # The option `--workers` is the old launcher's; `--trainers` of the new one has a fixed port.
         if (
             "worker" not in workers[0].spelling
@@ -331,8 +300,6 @@ def gloo_port_left_to_chance(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no launch lists servers and workers")
 
 
 def _avoids_gloo_rendezvous(job: Job, launch: Launch) -> bool:

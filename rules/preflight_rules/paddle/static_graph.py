@@ -16,6 +16,7 @@ from preflight_rules.paddle.fleet import distinct_claims
     "test-program-cloned-after-minimize",
     severity=Severity.WARNING,
     confidence=Confidence.LOW,
+    otherwise="no program is cloned for a test and minimized in one function",
     evidence=(
         ("fixed in 1.6", "PaddlePaddle/Paddle#19397"),
         "PaddlePaddle/Paddle#23796",
@@ -25,25 +26,18 @@ from preflight_rules.paddle.fleet import distinct_claims
 def test_program_cloned_after_minimize(job: Job) -> Iterator[Verdict]:
     """The program for evaluation is cloned after the optimizer has been added to it.
 
-    What it checks:
-        `clone(for_test=True)` comes before `minimize` in the same function.
+    What it checks: `clone(for_test=True)` comes before `minimize` in the same function.
 
-    Why it matters:
-        Before Fluid 1.6 the clone keeps the backward and optimizer operators: evaluation changes the parameters. With
-        parameter servers it also sends gradients of the test data.
+    Why it matters: Before Fluid 1.6 the clone keeps the backward and optimizer operators: evaluation changes the
+    parameters. With parameter servers it also sends gradients of the test data.
 
-    Example:
-        `sgd.minimize(loss)` and then `test_program = main_program.clone(for_test=True)`.
+    Example: `sgd.minimize(loss)` and then `test_program = main_program.clone(for_test=True)`.
 
-    Fix:
-        Clone first, then minimize.
+    Fix: Clone first, then minimize.
 
-    Known limits:
-        From 1.6 on the clone is pruned; a script that does not use `paddle.fluid` gets a hint only.
+    Known limits: From 1.6 on the clone is pruned; a script that does not use `paddle.fluid` gets a hint only.
     """
-    applicable = False
     for subject, scope, claim in distinct_claims(job, "test_program_cloned"):
-        applicable = True
         if claim.alternatives != ("after",):
             yield passed(subject) if claim.alternatives else unknown(subject, f"{quoted(claim)}: the order is unknown")
             continue
@@ -61,8 +55,6 @@ def test_program_cloned_after_minimize(job: Job) -> Iterator[Verdict]:
             remedy="Clone the program before minimize.",
             severity=None if old else Severity.INFO,
         )
-    if not applicable:
-        yield not_applicable(job.name, "no program is cloned for a test and minimized in one function")
 
 
 @rule(
@@ -70,31 +62,25 @@ def test_program_cloned_after_minimize(job: Job) -> Iterator[Verdict]:
     "startup-program-never-run",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no script trains a static program",
     evidence=("PaddlePaddle/Paddle#8383", "PaddlePaddle/Paddle#15879"),
 )
 def startup_program_never_run(job: Job) -> Iterator[Verdict]:
     """A static program is trained without running its startup program.
 
-    What it checks:
-        A script that minimizes a static program and feeds it to an Executor also runs a startup program, or loads
-        parameters.
+    What it checks: A script that minimizes a static program and feeds it to an Executor also runs a startup program, or
+    loads parameters.
 
-    Why it matters:
-        The parameters have no memory: the first step stops with "Tensor holds no memory", on every rank, after the
-        whole job has been placed and started.
+    Why it matters: The parameters have no memory: the first step stops with "Tensor holds no memory", on every rank,
+    after the whole job has been placed and started.
 
-    Example:
-        `exe.run(main_program, feed=..., fetch_list=[loss])` without `exe.run(startup_program)`.
+    Example: `exe.run(main_program, feed=..., fetch_list=[loss])` without `exe.run(startup_program)`.
 
-    Fix:
-        `exe.run(paddle.static.default_startup_program())` before the first step.
+    Fix: `exe.run(paddle.static.default_startup_program())` before the first step.
 
-    Known limits:
-        A program run under another name, without feed and fetch, is treated as the startup program.
+    Known limits: A program run under another name, without feed and fetch, is treated as the startup program.
     """
-    applicable = False
     for subject, _, claim in distinct_claims(job, "startup_program_run"):
-        applicable = True
         if claim.alternatives != (False,):
             yield passed(subject)
         elif claim.condition:
@@ -106,8 +92,6 @@ def startup_program_never_run(job: Job) -> Iterator[Verdict]:
                 at=claim,
                 remedy="Run the startup program first: `exe.run(startup_program)`.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no script trains a static program")
 
 
 @rule(
@@ -125,22 +109,17 @@ def startup_program_never_run(job: Job) -> Iterator[Verdict]:
 def evaluation_clone_keeps_training_mode(job: Job) -> Iterator[Verdict]:
     """A program is cloned for evaluation without `for_test=True`.
 
-    What it checks:
-        `clone` of a program whose variable or function is named for evaluation gets `for_test=True`.
+    What it checks: `clone` of a program whose variable or function is named for evaluation gets `for_test=True`.
 
-    Why it matters:
-        The clone keeps dropout, the batch statistics of BatchNorm, and after `minimize` the optimizer: evaluating gives
-        random results, and trains on the data for evaluation.
+    Why it matters: The clone keeps dropout, the batch statistics of BatchNorm, and after `minimize` the optimizer:
+    evaluating gives random results, and trains on the data for evaluation.
 
-    Example:
-        `test_program = fluid.default_main_program().clone()`.
+    Example: `test_program = fluid.default_main_program().clone()`.
 
-    Fix:
-        `test_program = main_program.clone(for_test=True)`, before `minimize`.
+    Fix: `test_program = main_program.clone(for_test=True)`, before `minimize`.
 
-    Known limits:
-        The purpose is known from names only: test, eval, infer, valid or pred. A `for_test` that is computed is not
-        judged.
+    Known limits: The purpose is known from names only: test, eval, infer, valid or pred. A `for_test` that is computed
+    is not judged.
     """
     applicable = False
     for subject, _, claim in distinct_claims(job, "evaluation_clone_trains"):
@@ -178,23 +157,18 @@ def evaluation_clone_keeps_training_mode(job: Job) -> Iterator[Verdict]:
 def program_input_not_fed(job: Job) -> Iterator[Verdict]:
     """A run of a static program does not feed an input that its loss needs.
 
-    What it checks:
-        Each `Executor.run` that fetches the loss, and each data set of `train_from_dataset`, gives every data layer
-        that the loss is computed from.
+    What it checks: Each `Executor.run` that fetches the loss, and each data set of `train_from_dataset`, gives every
+    data layer that the loss is computed from.
 
-    Why it matters:
-        The input has no memory: the first step stops with "Tensor holds no memory" or "feed ... not found", on every
-        rank, after the whole job has been placed and started.
+    Why it matters: The input has no memory: the first step stops with "Tensor holds no memory" or "feed ... not found",
+    on every rank, after the whole job has been placed and started.
 
-    Example:
-        `exe.run(feed={"x": image}, fetch_list=[loss])`, where the loss needs `y` as well.
+    Example: `exe.run(feed={"x": image}, fetch_list=[loss])`, where the loss needs `y` as well.
 
-    Fix:
-        Give all inputs, under the names of their data layers.
+    Fix: Give all inputs, under the names of their data layers.
 
-    Known limits:
-        Only where layers, loss and feed are in one script, with literal names. A program that reads through
-        `py_reader` or a generator is not judged.
+    Known limits: Only where layers, loss and feed are in one script, with literal names. A program that reads through
+    `py_reader` or a generator is not judged.
     """
     applicable = False
     for subject, _, claim in distinct_claims(job, "inputs_not_fed"):
@@ -228,6 +202,7 @@ def _is_role(condition: str) -> bool:
     "served-table-without-servers",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no script runs a program with a table of servers",
     evidence=(
         (
             "Paddle documentation, sparse_embedding (for parameter servers only)",
@@ -239,29 +214,23 @@ def _is_role(condition: str) -> bool:
 def served_table_without_servers(job: Job) -> Iterator[Verdict]:
     """A table that only parameter servers hold is used in a program that runs without any.
 
-    What it checks:
-        A script with `sparse_embedding`, or an embedding with `is_distributed=True`, starts Fleet or transpiles its
-        program.
+    What it checks: A script with `sparse_embedding`, or an embedding with `is_distributed=True`, starts Fleet or
+    transpiles its program.
 
-    Why it matters:
-        The trainer has no such table: rows are fetched from a server. Run locally, the program stops at its first step
-        or looks up a table that is never initialised.
+    Why it matters: The trainer has no such table: rows are fetched from a server. Run locally, the program stops at its
+    first step or looks up a table that is never initialised.
 
-    Example:
-        `paddle.static.nn.sparse_embedding(ids, size=[1000000, 16])` in a script started by `python train.py`.
+    Example: `paddle.static.nn.sparse_embedding(ids, size=[1000000, 16])` in a script started by `python train.py`.
 
-    Fix:
-        Locally: `paddle.static.nn.embedding(ids, size, is_sparse=True)`. Otherwise start it with servers.
+    Fix: Locally: `paddle.static.nn.embedding(ids, size, is_sparse=True)`. Otherwise start it with servers.
 
-    Known limits:
-        Only where the script itself minimizes and runs its program, and no other file of the job starts Fleet.
+    Known limits: Only where the script itself minimizes and runs its program, and no other file of the job starts
+    Fleet.
     """
-    applicable = False
     for subject, scope, table in distinct_claims(job, "served_table"):
         runs = [claim for claim in job.about("startup_program_run", scope) if claim.span.path == table.span.path]
         if not runs:
             continue
-        applicable = True
         if job.about("waits_for_servers", scope) or job.about("transpiler", scope) or job.about("ps_mode", scope):
             yield passed(subject)
         elif table.condition or len(job.files) > _FEW_FILES:
@@ -274,8 +243,6 @@ def served_table_without_servers(job: Job) -> Iterator[Verdict]:
                 at=table,
                 remedy="Run it with parameter servers, or use embedding(..., is_sparse=True) without is_distributed.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no script runs a program with a table of servers")
 
 
 #: With more files than this, another one may start servers.

@@ -8,7 +8,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Scope, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import joined, placed, quoted, subjects, undecided
 from preflight_rules.paddle.fleet import distinct_claims
 
@@ -29,27 +29,23 @@ def _modes(job: Job, scope: Scope) -> tuple[Claim, ...]:
     "synchronous-steps-of-unequal-trainers",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no two trainers set their visible GPUs",
     evidence=("PaddlePaddle/Paddle#11710", "intelligent-machine-learning/dlrover#718"),
 )
 def synchronous_steps_of_unequal_trainers(job: Job) -> Iterator[Verdict]:
     """Trainers with different numbers of GPUs update synchronously.
 
-    What it checks:
-        Where servers update synchronously, all trainers of the job see the same number of GPUs.
+    What it checks: Where servers update synchronously, all trainers of the job see the same number of GPUs.
 
-    Why it matters:
-        Each step lasts as long as that of the slowest trainer. One with half the GPUs halves the speed of all.
+    Why it matters: Each step lasts as long as that of the slowest trainer. One with half the GPUs halves the speed of
+    all.
 
-    Example:
-        `sync_mode=True`, one trainer with `CUDA_VISIBLE_DEVICES=0,1,2,3`, another with `CUDA_VISIBLE_DEVICES=0`.
+    Example: `sync_mode=True`, one trainer with `CUDA_VISIBLE_DEVICES=0,1,2,3`, another with `CUDA_VISIBLE_DEVICES=0`.
 
-    Fix:
-        Give the trainers equal resources, or update asynchronously.
+    Fix: Give the trainers equal resources, or update asynchronously.
 
-    Known limits:
-        The GPU models of the hosts are not known from files.
+    Known limits: The GPU models of the hosts are not known from files.
     """
-    applicable = False
     trainers = [
         launch
         for launch in job.launches
@@ -61,7 +57,6 @@ def synchronous_steps_of_unequal_trainers(job: Job) -> Iterator[Verdict]:
         seen = [(launch, job.setting("env.CUDA_VISIBLE_DEVICES", launch.scope)) for launch in group]
         if len(group) < 2 or not modes or not all(claims for _, claims in seen):
             continue
-        applicable = True
         undecided_verdict = undecided(group[0].id, (*modes, *(c for _, claims in seen for c in claims)), group[0])
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -82,8 +77,6 @@ def synchronous_steps_of_unequal_trainers(job: Job) -> Iterator[Verdict]:
                 also=((most[0], "more GPUs"), (modes[0], "synchronous")),
                 remedy="Give the trainers the same number of GPUs, or update asynchronously.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no two trainers set their visible GPUs")
 
 
 def _devices(claim: Claim) -> int:
@@ -99,6 +92,7 @@ _ASYNCHRONOUS = {"gpubox": "async", "heter": "async"}
     "SGD002",
     "update-mode-said-twice",
     severity=Severity.WARNING,
+    otherwise="no configuration sets the update mode twice",
     evidence=(
         (
             "PaddleRec, doc/yaml.md (runner.sync_mode, hyper_parameters.optimizer.strategy)",
@@ -109,23 +103,17 @@ _ASYNCHRONOUS = {"gpubox": "async", "heter": "async"}
 def update_mode_said_twice(job: Job) -> Iterator[Verdict]:
     """Two places of one configuration give different update modes.
 
-    What it checks:
-        The update modes that one file gives (`sync_mode`, `strategy`, `distribute_strategy`) agree.
+    What it checks: The update modes that one file gives (`sync_mode`, `strategy`, `distribute_strategy`) agree.
 
-    Why it matters:
-        Only one of them is read, and which one depends on the version: the job trains asynchronously while everyone
-        assumes that it is synchronous, or waits for stragglers although it should not.
+    Why it matters: Only one of them is read, and which one depends on the version: the job trains asynchronously while
+    everyone assumes that it is synchronous, or waits for stragglers although it should not.
 
-    Example:
-        `runner.sync_mode: async` and `hyper_parameters.optimizer.strategy: sync`.
+    Example: `runner.sync_mode: async` and `hyper_parameters.optimizer.strategy: sync`.
 
-    Fix:
-        Write the same mode in both places, or only one.
+    Fix: Write the same mode in both places, or only one.
 
-    Known limits:
-        Modes of different files are not compared.
+    Known limits: Modes of different files are not compared.
     """
-    applicable = False
     seen: set[str] = set()
     for subject, scope, _ in subjects(job):
         by_file: dict[str, list[Claim]] = {}
@@ -136,7 +124,6 @@ def update_mode_said_twice(job: Job) -> Iterator[Verdict]:
             if len(claims) < 2 or path in seen:
                 continue
             seen.add(path)
-            applicable = True
             undecided_verdict = undecided(subject, claims)
             known = [tuple(_ASYNCHRONOUS.get(text, text) for text in texts(claim.value)) for claim in claims]
             if undecided_verdict is not None:
@@ -152,8 +139,6 @@ def update_mode_said_twice(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no configuration sets the update mode twice")
 
 
 @rule(
@@ -161,31 +146,25 @@ def update_mode_said_twice(job: Job) -> Iterator[Verdict]:
     "asynchronous-updates-without-servers",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no script sets a_sync",
     evidence=(("distributed_strategy.py of 2.6.2: `a_sync` is valid with parameter servers", _STRATEGY),),
 )
 def asynchronous_updates_without_servers(job: Job) -> Iterator[Verdict]:
     """A collective job requests asynchronous updates.
 
-    What it checks:
-        A script that initialises fleet as collective does not set `strategy.a_sync = True`, and a transpiler in nccl2
-        mode is not given `sync_mode=False`.
+    What it checks: A script that initialises fleet as collective does not set `strategy.a_sync = True`, and a
+    transpiler in nccl2 mode is not given `sync_mode=False`.
 
-    Why it matters:
-        Only parameter servers update asynchronously. A collective job ignores the switch: every step waits for the
-        slowest rank, which asynchronous updates would avoid.
+    Why it matters: Only parameter servers update asynchronously. A collective job ignores the switch: every step waits
+    for the slowest rank, which asynchronous updates would avoid.
 
-    Example:
-        `fleet.init(is_collective=True)` and `strategy.a_sync = True`.
+    Example: `fleet.init(is_collective=True)` and `strategy.a_sync = True`.
 
-    Fix:
-        Leave `a_sync` out, or start parameter servers.
+    Fix: Leave `a_sync` out, or start parameter servers.
 
-    Known limits:
-        A script that decides between the two at run time is not judged.
+    Known limits: A script that decides between the two at run time is not judged.
     """
-    applicable = False
     for subject, _, claim in distinct_claims(job, "nccl2_update_mode"):
-        applicable = True
         if isinstance(claim.value, Unresolved):
             yield unknown(subject, f"{quoted(claim)} is unknown: {claim.value.why}", at=claim)
         elif texts(claim.value) == ("async",):
@@ -202,7 +181,6 @@ def asynchronous_updates_without_servers(job: Job) -> Iterator[Verdict]:
     for subject, scope, claim in distinct_claims(job, "ps_update_mode"):
         if not claim.span.path.endswith(".py") or "a_sync" not in claim.spelling:
             continue
-        applicable = True
         modes = job.about("ps_mode", scope)
         undecided_verdict = undecided(subject, (claim, *modes))
         asynchronous = bool(texts(claim.value)) and "sync" not in texts(claim.value)
@@ -221,34 +199,28 @@ def asynchronous_updates_without_servers(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no script sets a_sync")
 
 
 @rule(
     "SGD004",
     "geo-steps-set-back",
     severity=Severity.WARNING,
+    otherwise="no script sets k_steps",
     evidence=(("distributed_strategy.py of 2.6.2 (the setter of `a_sync`)", _STRATEGY),),
 )
 def geo_steps_set_back(job: Job) -> Iterator[Verdict]:
     """`k_steps` is set before `a_sync`, which resets it to 0.
 
-    What it checks:
-        `strategy.a_sync_configs = {"k_steps": n}` comes after `strategy.a_sync = ...`.
+    What it checks: `strategy.a_sync_configs = {"k_steps": n}` comes after `strategy.a_sync = ...`.
 
-    Why it matters:
-        Setting `a_sync` replaces the configuration by `{"k_steps": 0}`. The job trains asynchronously with an exchange
-        at every step instead of Geo-SGD's one in n: many times the traffic, and another algorithm.
+    Why it matters: Setting `a_sync` replaces the configuration by `{"k_steps": 0}`. The job trains asynchronously with
+    an exchange at every step instead of Geo-SGD's one in n: many times the traffic, and another algorithm.
 
-    Example:
-        `strategy.a_sync_configs = {"k_steps": 100}` and then `strategy.a_sync = True`.
+    Example: `strategy.a_sync_configs = {"k_steps": 100}` and then `strategy.a_sync = True`.
 
-    Fix:
-        Set `a_sync` first.
+    Fix: Set `a_sync` first.
 
-    Known limits:
-        Only assignments in one function are compared.
+    Known limits: Only assignments in one function are compared.
     """
     applicable = False
     for subject, _, claim in distinct_claims(job, "a_sync_configs_lost"):
@@ -266,40 +238,32 @@ def geo_steps_set_back(job: Job) -> Iterator[Verdict]:
     steps = list(distinct_claims(job, "geo_steps"))
     for subject, _, claim in steps:
         yield undecided(subject, (claim,)) or passed(subject)
-    if not steps:
-        yield not_applicable(job.name, "no script sets k_steps")
 
 
 @rule(
     "SGD005",
     "asynchronous-with-one-trainer",
     severity=Severity.INFO,
+    otherwise="nothing gives both the number of trainers and the update mode",
     evidence=(("distributed_strategy.py of 2.6.2", _STRATEGY),),
 )
 def asynchronous_with_one_trainer(job: Job) -> Iterator[Verdict]:
     """Servers update asynchronously for a single trainer.
 
-    What it checks:
-        A job with asynchronous or geo updates has two trainers or more.
+    What it checks: A job with asynchronous or geo updates has two trainers or more.
 
-    Why it matters:
-        A single trainer does not wait for others anyway: the servers only add transfers to local training.
+    Why it matters: A single trainer does not wait for others anyway: the servers only add transfers to local training.
 
-    Example:
-        `fleetrun --server_num=1 --worker_num=1 train.py` with `a_sync = True`.
+    Example: `fleetrun --server_num=1 --worker_num=1 train.py` with `a_sync = True`.
 
-    Fix:
-        Train without servers, or start more trainers.
+    Fix: Train without servers, or start more trainers.
 
-    Known limits:
-        A single trainer may be a trial run, so this is a hint only.
+    Known limits: A single trainer may be a trial run, so this is a hint only.
     """
-    applicable = False
     for subject, scope, launch in subjects(job):
         counts, modes = job.value_claims("ps_workers", scope), _modes(job, scope)
         if not counts or not modes:
             continue
-        applicable = True
         undecided_verdict = undecided(subject, (*counts, *modes), launch)
         found = {text for claim in modes for text in texts(claim.value)}
         if undecided_verdict is not None:
@@ -315,14 +279,13 @@ def asynchronous_with_one_trainer(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "nothing gives both the number of trainers and the update mode")
 
 
 @rule(
     "SGD006",
     "geo-steps-in-synchronous-mode",
     severity=Severity.ERROR,
+    otherwise="no script sets k_steps",
     evidence=(
         (
             "parameter_server_optimizer.py of 2.6.2 (`_get_distributed_strategy`)",
@@ -334,21 +297,17 @@ def asynchronous_with_one_trainer(job: Job) -> Iterator[Verdict]:
 def geo_steps_in_synchronous_mode(job: Job) -> Iterator[Verdict]:
     """`k_steps` is above 0 while `a_sync` is False.
 
-    What it checks:
-        Where a script sets `strategy.a_sync = False`, `k_steps` of `a_sync_configs` is 0.
+    What it checks: Where a script sets `strategy.a_sync = False`, `k_steps` of `a_sync_configs` is 0.
 
-    Why it matters:
-        Fleet knows three modes: synchronous without steps, asynchronous without steps, and Geo-SGD with both. For the
-        fourth combination `minimize` raises "k_steps must be invalid value" on every server and trainer.
+    Why it matters: Fleet knows three modes: synchronous without steps, asynchronous without steps, and Geo-SGD with
+    both. For the fourth combination `minimize` raises "k_steps must be invalid value" on every server and trainer.
 
-    Example:
-        `strategy.a_sync = False` and `strategy.a_sync_configs = {"k_steps": 100}`.
+    Example: `strategy.a_sync = False` and `strategy.a_sync_configs = {"k_steps": 100}`.
 
-    Fix:
-        `strategy.a_sync = True` for Geo-SGD, or no `k_steps`.
+    Fix: `strategy.a_sync = True` for Geo-SGD, or no `k_steps`.
 
-    Known limits:
-        Only a script that runs with parameter servers is refused, and only assignments in one function are compared.
+    Known limits: Only a script that runs with parameter servers is refused, and only assignments in one function are
+    compared.
     """
     refused = list(distinct_claims(job, "geo_steps_refused"))
     for subject, _, claim in refused:
@@ -365,5 +324,3 @@ def geo_steps_in_synchronous_mode(job: Job) -> Iterator[Verdict]:
     steps = list(distinct_claims(job, "geo_steps"))
     for subject, _, claim in steps:
         yield undecided(subject, (claim,)) or passed(subject)
-    if not steps:
-        yield not_applicable(job.name, "no script sets k_steps")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule
+from preflight.plugins.authoring import Verdict, failed, passed, rule
 from preflight_rules.helpers import quoted, undecided
 from preflight_rules.rendezvous.identities import address_in_force
 
@@ -26,6 +26,7 @@ _FAULTS = (
     "rendezvous-address-is-no-host",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launch gives the address of its rendezvous",
     evidence=(
         "huggingface/accelerate#1317",
         (
@@ -37,28 +38,22 @@ _FAULTS = (
 def rendezvous_address_is_no_host(job: Job) -> Iterator[Verdict]:
     """The rendezvous address is written in a way that no host name has.
 
-    What it checks:
-        The address at which the nodes meet (`--master_addr`, `main_process_ip`, MASTER_ADDR where it is in force)
-        carries no user name (`user@host`), scheme (`http://`), or second host.
+    What it checks: The address at which the nodes meet (`--master_addr`, `main_process_ip`, MASTER_ADDR where it is in
+    force) carries no user name (`user@host`), scheme (`http://`), or second host.
 
-    Why it matters:
-        No resolver knows such a name. Every node waits for the rendezvous, or stops because the name is not known.
+    Why it matters: No resolver knows such a name. Every node waits for the rendezvous, or stops because the name is not
+    known.
 
-    Example:
-        `main_process_ip: ubuntu@10.0.0.4`.
+    Example: `main_process_ip: ubuntu@10.0.0.4`.
 
-    Fix:
-        Give the bare host name or address of the node of rank 0.
+    Fix: Give the bare host name or address of the node of rank 0.
 
-    Known limits:
-        Only addresses that are written out are judged.
+    Known limits: Only addresses that are written out are judged.
     """
-    applicable = False
     for launch in job.launches:
         addresses = address_in_force(job, launch)
         if not addresses:
             continue
-        applicable = True
         undecided_verdict = undecided(launch.id, addresses, launch)
         faults = [(claim, fault) for claim in addresses if (fault := _fault(claim))]
         if undecided_verdict is not None:
@@ -75,8 +70,6 @@ def rendezvous_address_is_no_host(job: Job) -> Iterator[Verdict]:
                 remedy="Give the bare host name or address of the node of rank 0.",
                 waits_at="rendezvous",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no launch gives the address of its rendezvous")
 
 
 def _fault(claim: Claim) -> str:

@@ -8,7 +8,7 @@ from preflight._util.suggest import similar_names
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Unresolved
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import quoted
 
 #: The backends of torch.distributed and of the device plugins that register one (torch 2.9).
@@ -21,6 +21,7 @@ _REMOVED = ("tcp",)
     "PGR006",
     "process-group-backend-refused",
     severity=Severity.WARNING,
+    otherwise="no script creates a process group",
     evidence=(
         ("scripts for older releases still ask for tcp", "pytorch/pytorch#12721"),
         ("torch.distributed documentation, Backends", "https://docs.pytorch.org/docs/stable/distributed.html#backends"),
@@ -29,22 +30,17 @@ _REMOVED = ("tcp",)
 def process_group_backend_refused(job: Job) -> Iterator[Verdict]:
     """A script creates its process group with a backend that torch does not have.
 
-    What it checks:
-        The backend that a script passes to `init_process_group` is not `tcp`, which torch removed in 1.0, and is not
-        a misspelling of a known backend.
+    What it checks: The backend that a script passes to `init_process_group` is not `tcp`, which torch removed in 1.0,
+    and is not a misspelling of a known backend.
 
-    Why it matters:
-        Every rank stops with `ValueError` as soon as the script starts, after the job has waited in the queue for all
-        of its nodes.
+    Why it matters: Every rank stops with `ValueError` as soon as the script starts, after the job has waited in the
+    queue for all of its nodes.
 
-    Example:
-        `dist.init_process_group("tcp")`, or `dist.init_process_group("ncll")`.
+    Example: `dist.init_process_group("tcp")`, or `dist.init_process_group("ncll")`.
 
-    Fix:
-        `nccl` for GPUs, `gloo` for CPUs.
+    Fix: `nccl` for GPUs, `gloo` for CPUs.
 
-    Known limits:
-        A backend that a plugin registers under a name unlike those that torch knows is not reported.
+    Known limits: A backend that a plugin registers under a name unlike those that torch knows is not reported.
     """
     claims = [claim for claim in job.about("backend") if claim.source == "python"]
     for claim in claims:
@@ -52,8 +48,6 @@ def process_group_backend_refused(job: Job) -> Iterator[Verdict]:
             yield unknown(claim.span.path, f"the backend {quoted(claim)} is unknown: {claim.value.why}", at=claim)
             continue
         yield next((_refused(claim, name) for name in _names(claim) if _replacements(name)), passed(claim.span.path))
-    if not claims:
-        yield not_applicable(job.name, "no script creates a process group")
 
 
 def _names(claim: Claim) -> list[str]:

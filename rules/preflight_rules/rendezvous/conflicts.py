@@ -8,7 +8,7 @@ from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch, Strength
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, delete_word, failed, make_fix, not_applicable, passed, rule
+from preflight.plugins.authoring import Verdict, delete_word, failed, make_fix, passed, rule
 from preflight_rules.helpers import certainly_one, certainly_several, joined, nodes_spanned, quoted, undecided
 
 
@@ -17,6 +17,7 @@ from preflight_rules.helpers import certainly_one, certainly_several, joined, no
     "standalone-on-several-nodes",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launch uses --standalone",
     evidence=(
         ("torchrun documentation", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
         "pytorch/pytorch#76367",
@@ -26,29 +27,22 @@ from preflight_rules.helpers import certainly_one, certainly_several, joined, no
 def standalone_on_several_nodes(job: Job) -> Iterator[Verdict]:
     """`--standalone` is given to a launch over several nodes.
 
-    What it checks:
-        `--standalone` is not combined with more than one node.
+    What it checks: `--standalone` is not combined with more than one node.
 
-    Why it matters:
-        `--standalone` replaces the rendezvous with one on localhost with its own port, whatever endpoint is given. Each
-        node then waits for the others and gives up after the join timeout.
+    Why it matters: `--standalone` replaces the rendezvous with one on localhost with its own port, whatever endpoint is
+    given. Each node then waits for the others and gives up after the join timeout.
 
-    Example:
-        `torchrun --standalone --nnodes=2 --nproc_per_node=8 train.py`.
+    Example: `torchrun --standalone --nnodes=2 --nproc_per_node=8 train.py`.
 
-    Fix:
-        Remove `--standalone` and give `--rdzv_backend=c10d --rdzv_endpoint=HOST:PORT`, or `--nnodes=1`.
+    Fix: Remove `--standalone` and give `--rdzv_backend=c10d --rdzv_endpoint=HOST:PORT`, or `--nnodes=1`.
 
-    Known limits:
-        Only `--nnodes` of the same launch is compared, not the size of the allocation.
+    Known limits: Only `--nnodes` of the same launch is compared, not the size of the allocation.
     """
-    applicable = False
     for launch in job.launches:
         standalone = job.setting("standalone", launch.scope)
         nodes = job.requiring("nodes", launch.scope)
         if not standalone or not nodes or not any(True in claim.alternatives for claim in standalone):
             continue
-        applicable = True
         undecided_verdict = undecided(launch.id, (*standalone, *nodes), launch)
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -65,8 +59,6 @@ def standalone_on_several_nodes(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no launch uses --standalone")
 
 
 #: Ignored arguments, the argument that overrides each, and what is used instead.
@@ -78,29 +70,24 @@ _IGNORED_BY_ENDPOINT = ("unused_master_addr", "unused_master_port")
     "rendezvous-argument-ignored",
     severity=Severity.WARNING,
     fix="safe",
+    otherwise="no torchrun launch chooses its rendezvous",
     evidence=("QwenAudio/CosyVoice#241", "pytorch/pytorch#76367", "torch.distributed.run, get_rdzv_endpoint"),
 )
 def rendezvous_argument_ignored(job: Job) -> Iterator[Verdict]:
     """A rendezvous argument is given that torchrun does not use.
 
-    What it checks:
-        `--master_addr`, `--master_port` and `--node_rank` together with a dynamic backend
-        (`--rdzv_backend=c10d`), and `--master_addr` together with `--rdzv_endpoint` under the static one.
+    What it checks: `--master_addr`, `--master_port` and `--node_rank` together with a dynamic backend
+    (`--rdzv_backend=c10d`), and `--master_addr` together with `--rdzv_endpoint` under the static one.
 
-    Why it matters:
-        The argument looks as if it set the rendezvous, but changing it has no effect. Without an endpoint, c10d falls
-        back to localhost although a master address is given.
+    Why it matters: The argument looks as if it set the rendezvous, but changing it has no effect. Without an endpoint,
+    c10d falls back to localhost although a master address is given.
 
-    Example:
-        `torchrun --rdzv_backend=c10d --master_addr=$MASTER_ADDR --master_port=6000 ...`.
+    Example: `torchrun --rdzv_backend=c10d --master_addr=$MASTER_ADDR --master_port=6000 ...`.
 
-    Fix:
-        With c10d give `--rdzv_endpoint=$MASTER_ADDR:$MASTER_PORT`; with static leave the backend out.
+    Fix: With c10d give `--rdzv_endpoint=$MASTER_ADDR:$MASTER_PORT`; with static leave the backend out.
 
-    Known limits:
-        An argument that agrees with the endpoint is harmless and not reported; on one node it is advice.
+    Known limits: An argument that agrees with the endpoint is harmless and not reported; on one node it is advice.
     """
-    applicable = False
     for launch in job.launches:
         if launch.launcher not in ("torchrun", "torch.distributed.launch"):
             continue
@@ -108,7 +95,6 @@ def rendezvous_argument_ignored(job: Job) -> Iterator[Verdict]:
         endpoint = _flags(job, launch, "rendezvous_endpoint")
         if not backend and not endpoint:
             continue
-        applicable = True
         undecided_verdict = undecided(launch.id, backend, launch)
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -118,8 +104,6 @@ def rendezvous_argument_ignored(job: Job) -> Iterator[Verdict]:
         yield from found
         if not found:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no torchrun launch chooses its rendezvous")
 
 
 def _flags(job: Job, launch: Launch, quantity: str) -> tuple[Claim, ...]:

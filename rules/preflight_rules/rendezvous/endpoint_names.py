@@ -10,7 +10,7 @@ from preflight.model.job import Claim, Job, Launch
 from preflight.model.job.claim import job_value
 from preflight.model.job.symbols import Symbol, affixes_of, symbols_in
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import certainly_several, host_of, nodes_spanned, placed, quoted, undecided
 
 
@@ -19,6 +19,7 @@ from preflight_rules.helpers import certainly_several, host_of, nodes_spanned, p
     "rendezvous-host-is-no-nodes-own-name",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no torchrun launch names a host for c10d",
     evidence=(
         "pytorch/pytorch#73656",
         (
@@ -30,26 +31,22 @@ from preflight_rules.helpers import certainly_several, host_of, nodes_spanned, p
 def rendezvous_host_is_no_nodes_own_name(job: Job) -> Iterator[Verdict]:
     """The c10d endpoint uses a name that is not the node's own host name.
 
-    What it checks:
-        With `--rdzv_backend=c10d` on several nodes, that the endpoint's host is the name of a node as the scheduler
-        gives it, not that name with a prefix or suffix (`${HEAD}i`, `ib-$HEAD`), and is in the job's own list of hosts.
+    What it checks: With `--rdzv_backend=c10d` on several nodes, that the endpoint's host is the name of a node as the
+    scheduler gives it, not that name with a prefix or suffix (`${HEAD}i`, `ib-$HEAD`), and is in the job's own list of
+    hosts.
 
-    Why it matters:
-        Every torchrun compares the endpoint with its own host name, and the one that finds itself opens the store.
-        With an alias (of the InfiniBand interface, for example) no node does: all dial, and the rendezvous never forms.
+    Why it matters: Every torchrun compares the endpoint with its own host name, and the one that finds itself opens the
+    store. With an alias (of the InfiniBand interface, for example) no node does: all dial, and the rendezvous never
+    forms.
 
-    Example:
-        `HEAD=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)i` and `--rdzv_endpoint=$HEAD:6000`.
+    Example: `HEAD=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)i` and `--rdzv_endpoint=$HEAD:6000`.
 
-    Fix:
-        Give the name that `hostname` prints on that node, or its address; or choose the node that opens the store with
-        `--rdzv_conf=is_host=1` on that node and `is_host=0` on the others.
+    Fix: Give the name that `hostname` prints on that node, or its address; or choose the node that opens the store with
+    `--rdzv_conf=is_host=1` on that node and `is_host=0` on the others.
 
-    Known limits:
-        An alias that resolves to the address of the node's own name is accepted by torch; `preflight check` resolves
-        the names. A domain after the name (`$HEAD.cluster.local`) is assumed to be correct.
+    Known limits: An alias that resolves to the address of the node's own name is accepted by torch; `preflight check`
+    resolves the names. A domain after the name (`$HEAD.cluster.local`) is assumed to be correct.
     """
-    applicable = False
     for launch in job.launches:
         if launch.launcher not in ("torchrun", "torch.distributed.launch"):
             continue
@@ -58,7 +55,6 @@ def rendezvous_host_is_no_nodes_own_name(job: Job) -> Iterator[Verdict]:
         hosts = [c for c in job.setting("master_addr", launch.scope) if c.source == "torchrun"]
         if not hosts or not because or texts(job_value(backend)) != ("c10d",):
             continue
-        applicable = True
         undecided_verdict = undecided(launch.id, (*because, *backend), launch)
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -66,8 +62,6 @@ def rendezvous_host_is_no_nodes_own_name(job: Job) -> Iterator[Verdict]:
             yield passed(launch.id)
         else:
             yield _host(job, launch, hosts[0])
-    if not applicable:
-        yield not_applicable(job.name, "no torchrun launch names a host for c10d")
 
 
 def _names_host(job: Job, launch: Launch) -> bool:
@@ -121,6 +115,7 @@ def _is_among(host: str, known: set[str]) -> bool:
     "node-names-may-not-resolve",
     severity=Severity.WARNING,
     confidence=Confidence.LOW,
+    otherwise="no launch names a c10d endpoint",
     evidence=(
         "pytorch/pytorch#150532",
         ("torchrun documentation (--local-addr)", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
@@ -129,30 +124,23 @@ def _is_among(host: str, known: set[str]) -> bool:
 def node_names_may_not_resolve(job: Job) -> Iterator[Verdict]:
     """The nodes meet at an IP address, but the ranks connect to a host name that may not resolve.
 
-    What it checks:
-        If several nodes meet by c10d at an endpoint that is written as an address, that `--local-addr` (or
-        PET_LOCAL_ADDR) sets the address that each node advertises.
+    What it checks: If several nodes meet by c10d at an endpoint that is written as an address, that `--local-addr` (or
+    PET_LOCAL_ADDR) sets the address that each node advertises.
 
-    Why it matters:
-        Without it torchrun hands the ranks the host name of the node of rank 0, as that node itself knows it. Where
-        names do not resolve between nodes, as an endpoint by address suggests, the rendezvous forms and the process
-        group then hangs.
+    Why it matters: Without it torchrun hands the ranks the host name of the node of rank 0, as that node itself knows
+    it. Where names do not resolve between nodes, as an endpoint by address suggests, the rendezvous forms and the
+    process group then hangs.
 
-    Example:
-        `PET_RDZV_BACKEND=c10d PET_RDZV_ENDPOINT=10.2.0.7:36123 PET_NNODES=2` without PET_LOCAL_ADDR.
+    Example: `PET_RDZV_BACKEND=c10d PET_RDZV_ENDPOINT=10.2.0.7:36123 PET_NNODES=2` without PET_LOCAL_ADDR.
 
-    Fix:
-        `--local-addr=$(hostname -I | cut -d" " -f1)` on each node, or names that all nodes resolve.
+    Fix: `--local-addr=$(hostname -I | cut -d" " -f1)` on each node, or names that all nodes resolve.
 
-    Known limits:
-        Whether the names resolve is checked by `preflight check`; where they do, nothing is wrong.
+    Known limits: Whether the names resolve is checked by `preflight check`; where they do, nothing is wrong.
     """
-    applicable = False
     for launch in job.launches:
         backend, hosts = job.setting("rendezvous_backend", launch.scope), job.setting("master_addr", launch.scope)
         if launch.launcher != "torchrun" or texts(job_value(backend)) != ("c10d",) or not hosts:
             continue
-        applicable = True
         nodes, because = nodes_spanned(job, launch)
         undecided_verdict = undecided(launch.id, (*because, *hosts), launch)
         if undecided_verdict is not None:
@@ -164,7 +152,6 @@ def node_names_may_not_resolve(job: Job) -> Iterator[Verdict]:
     if not job.launches:
         variables = {name: job.setting(f"env.PET_{name}") for name in ("RDZV_BACKEND", "RDZV_ENDPOINT", "NNODES")}
         if all(variables.values()):
-            applicable = True
             several = certainly_several(job_value(variables["NNODES"]))
             c10d = texts(job_value(variables["RDZV_BACKEND"])) == ("c10d",)
             endpoint = variables["RDZV_ENDPOINT"][0]
@@ -172,8 +159,6 @@ def node_names_may_not_resolve(job: Job) -> Iterator[Verdict]:
                 yield _by_address(job.name, endpoint)
             else:
                 yield passed(job.name)
-    if not applicable:
-        yield not_applicable(job.name, "no launch names a c10d endpoint")
 
 
 def _is_address(claim: Claim) -> bool:

@@ -8,7 +8,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Strength
 from preflight.model.job.symbols import Symbol, symbols_in
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import (
     AGENT_LAUNCHERS,
     SPREADING_WRAPPERS,
@@ -29,6 +29,7 @@ _PORTS = ("master_port", "rendezvous_endpoint")
     "rendezvous-on-submission-host",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no launch uses the submission host as rendezvous",
     evidence=(
         ("sbatch documentation (output environment variables)", "https://slurm.schedmd.com/sbatch.html"),
         "mlc-ai/pith-train#47",
@@ -38,30 +39,23 @@ _PORTS = ("master_port", "rendezvous_endpoint")
 def rendezvous_on_submission_host(job: Job) -> Iterator[Verdict]:
     """The rendezvous address is the host that the job was submitted from.
 
-    What it checks:
-        The rendezvous or master address is not `$SLURM_SUBMIT_HOST`, `$PBS_O_HOST` or `$LSB_SUB_HOST`.
+    What it checks: The rendezvous or master address is not `$SLURM_SUBMIT_HOST`, `$PBS_O_HOST` or `$LSB_SUB_HOST`.
 
-    Why it matters:
-        That is the login node. No rank runs there, so nothing listens, and all ranks wait until the rendezvous
-        times out.
+    Why it matters: That is the login node. No rank runs there, so nothing listens, and all ranks wait until the
+    rendezvous times out.
 
-    Example:
-        `srun torchrun --nnodes=4 --rdzv_endpoint=$SLURM_SUBMIT_HOST:29500 train.py`.
+    Example: `srun torchrun --nnodes=4 --rdzv_endpoint=$SLURM_SUBMIT_HOST:29500 train.py`.
 
-    Fix:
-        Use the first host of the allocation, in Slurm `$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)`.
+    Fix: Use the first host of the allocation, in Slurm `$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)`.
 
-    Known limits:
-        Where jobs are submitted from inside an allocation the submitting host may be a node of the job, so this is
-        a warning.
+    Known limits: Where jobs are submitted from inside an allocation the submitting host may be a node of the job, so
+    this is a warning.
     """
-    applicable = False
     for launch in job.launches:
         nodes, because = nodes_spanned(job, launch)
         addresses = [c for c in address_in_force(job, launch) if Symbol.SUBMISSION_HOST in symbols_in(c.value)]
         if not addresses:
             continue
-        applicable = True
         undecided_verdict = undecided(launch.id, because, launch, quantity="nodes")
         if undecided_verdict is not None or not because:
             yield undecided_verdict or unknown(launch.id, "the number of nodes is not given", at=launch)
@@ -78,8 +72,6 @@ def rendezvous_on_submission_host(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no launch uses the submission host as rendezvous")
 
 
 @rule(
@@ -87,6 +79,7 @@ def rendezvous_on_submission_host(job: Job) -> Iterator[Verdict]:
     "rendezvous-port-random-on-each-node",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launch draws a random port",
     evidence=(
         (
             "torchrun documentation (all nodes need the same endpoint)",
@@ -98,32 +91,25 @@ def rendezvous_on_submission_host(job: Job) -> Iterator[Verdict]:
 def rendezvous_port_random_on_each_node(job: Job) -> Iterator[Verdict]:
     """Every node chooses its own random port for the common rendezvous.
 
-    What it checks:
-        If a shell runs on each node, its master port or rendezvous endpoint does not come from
-        `$RANDOM` or the time.
+    What it checks: If a shell runs on each node, its master port or rendezvous endpoint does not come from `$RANDOM` or
+    the time.
 
-    Why it matters:
-        The nodes dial different ports. Only the master's own ranks find each other; the rest wait until the
-        rendezvous times out.
+    Why it matters: The nodes dial different ports. Only the master's own ranks find each other; the rest wait until the
+    rendezvous times out.
 
-    Example:
-        `srun bash -c 'torchrun --nnodes=2 --master_port=$((20000 + RANDOM % 1000)) ...'`.
+    Example: `srun bash -c 'torchrun --nnodes=2 --master_port=$((20000 + RANDOM % 1000)) ...'`.
 
-    Fix:
-        Choose the port once, in the batch script before srun, and export it; or derive it from the job id, which is the
-        same everywhere: `$((20000 + SLURM_JOB_ID % 10000))`.
+    Fix: Choose the port once, in the batch script before srun, and export it; or derive it from the job id, which is
+    the same everywhere: `$((20000 + SLURM_JOB_ID % 10000))`.
 
-    Known limits:
-        A script that is started manually on each node (it takes its node rank from the caller) gives a warning: a
-        wrapper around it may set the port.
+    Known limits: A script that is started manually on each node (it takes its node rank from the caller) gives a
+    warning: a wrapper around it may set the port.
     """
-    applicable = False
     for launch in job.launches:
         nodes, because = nodes_spanned(job, launch)
         random_port = _random_port(job, launch)
         if random_port is None or launch.launcher not in AGENT_LAUNCHERS:
             continue
-        applicable = True
         undecided_verdict = undecided(launch.id, because, launch, quantity="nodes")
         if undecided_verdict is not None or not because:
             yield undecided_verdict or unknown(launch.id, "the number of nodes is not given", at=launch)
@@ -131,8 +117,6 @@ def rendezvous_port_random_on_each_node(job: Job) -> Iterator[Verdict]:
             yield passed(launch.id)
         else:
             yield _on_each_node(job, launch, random_port, joined(numbers(nodes)))
-    if not applicable:
-        yield not_applicable(job.name, "no launch draws a random port")
 
 
 def _random_port(job: Job, launch: Launch) -> Claim | None:
@@ -169,6 +153,7 @@ def _on_each_node(job: Job, launch: Launch, random_port: Claim, count: str) -> V
     "node-rank-not-given",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no launch for several nodes depends on its node rank",
     evidence=(
         (
             "torchrun documentation (the default of --node-rank)",
@@ -180,24 +165,18 @@ def _on_each_node(job: Job, launch: Launch, random_port: Claim, count: str) -> V
 def node_rank_not_given(job: Job) -> Iterator[Verdict]:
     """A torchrun line for several nodes with the static backend gives no node rank.
 
-    What it checks:
-        A line that is started manually (not by srun or mpirun) for more than one node, with `--master_addr` and no
-        other backend, gives `--node_rank`, or another line of the job does for the other nodes.
+    What it checks: A line that is started manually (not by srun or mpirun) for more than one node, with `--master_addr`
+    and no other backend, gives `--node_rank`, or another line of the job does for the other nodes.
 
-    Why it matters:
-        torchrun then assumes rank 0 on every node. Each node opens its own store and waits for the others.
+    Why it matters: torchrun then assumes rank 0 on every node. Each node opens its own store and waits for the others.
 
-    Example:
-        `torchrun --nnodes=2 --nproc_per_node=8 --master_addr=10.0.0.1 train.py`, run on both nodes.
+    Example: `torchrun --nnodes=2 --nproc_per_node=8 --master_addr=10.0.0.1 train.py`, run on both nodes.
 
-    Fix:
-        Pass `--node_rank` to the script (`--node_rank=$1`), or use
-        `--rdzv_backend=c10d --rdzv_endpoint=10.0.0.1:29500`, which needs no rank.
+    Fix: Pass `--node_rank` to the script (`--node_rank=$1`), or use `--rdzv_backend=c10d
+    --rdzv_endpoint=10.0.0.1:29500`, which needs no rank.
 
-    Known limits:
-        The line is correct if it is meant only for node 0 and the lines of the other nodes are elsewhere.
+    Known limits: The line is correct if it is meant only for node 0 and the lines of the other nodes are elsewhere.
     """
-    applicable = False
     for launch in job.launches:
         nodes, because = nodes_spanned(job, launch)
         ranks = job.setting("node_rank", launch.scope)
@@ -209,7 +188,6 @@ def node_rank_not_given(job: Job) -> Iterator[Verdict]:
         if any(on_first_node_only(claim, launch) for claim in job.setting("nodes", launch.scope)):
             # Nothing starts it on a second node, which another rule reports.
             continue
-        applicable = True
         undecided_verdict = undecided(launch.id, (*because, *ranks), launch, quantity="nodes")
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -225,8 +203,6 @@ def node_rank_not_given(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no launch for several nodes depends on its node rank")
 
 
 def _another_launch_has_ranks(job: Job, launch: Launch) -> bool:

@@ -10,7 +10,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Known, Launch, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, unknown
 from preflight_rules.data_tables import scheduler_variables
 from preflight_rules.helpers import certainly_one, certainly_several, joined, quoted, subjects, undecided
 from preflight_rules.rendezvous.variables import nearest
@@ -25,6 +25,7 @@ _INTERFACES = {"gloo": "GLOO_SOCKET_IFNAME", "tensorpipe": "TP_SOCKET_IFNAME"}
     "gloo-without-interface",
     severity=Severity.WARNING,
     confidence=Confidence.LOW,
+    otherwise="no launch starts a script that names its backend",
     evidence=(
         "meta-pytorch/data#1142",
         (
@@ -36,31 +37,24 @@ _INTERFACES = {"gloo": "GLOO_SOCKET_IFNAME", "tensorpipe": "TP_SOCKET_IFNAME"}
 def gloo_without_interface(job: Job) -> Iterator[Verdict]:
     """Gloo connects several nodes, and no variable chooses its interface.
 
-    What it checks:
-        If a script requests the gloo backend (or starts torch's RPC, or torchdata's reading service) and its ranks
-        run on several nodes, GLOO_SOCKET_IFNAME (TP_SOCKET_IFNAME) is set.
+    What it checks: If a script requests the gloo backend (or starts torch's RPC, or torchdata's reading service) and
+    its ranks run on several nodes, GLOO_SOCKET_IFNAME (TP_SOCKET_IFNAME) is set.
 
-    Why it matters:
-        Gloo listens at the address that the node's own host name resolves to. Many images resolve it to 127.0.1.1 in
-        /etc/hosts: each rank then tells the others to connect to themselves, "Connection refused".
+    Why it matters: Gloo listens at the address that the node's own host name resolves to. Many images resolve it to
+    127.0.1.1 in /etc/hosts: each rank then tells the others to connect to themselves, "Connection refused".
 
-    Example:
-        `dist.init_process_group("gloo")` and `torchrun --nnodes=2 ...`.
+    Example: `dist.init_process_group("gloo")` and `torchrun --nnodes=2 ...`.
 
-    Fix:
-        `export GLOO_SOCKET_IFNAME=eth0`, with the interface that reaches the other nodes.
+    Fix: `export GLOO_SOCKET_IFNAME=eth0`, with the interface that reaches the other nodes.
 
-    Known limits:
-        Host names that resolve to routable addresses are fine, which files do not show; `preflight check` checks it. A
-        backend that is gloo in one branch only is not judged.
+    Known limits: Host names that resolve to routable addresses are fine, which files do not show; `preflight check`
+    checks it. A backend that is gloo in one branch only is not judged.
     """
-    applicable = False
     for subject, scope, launch in subjects(job):
         backends = [claim for claim in job.setting("backend", scope) if claim.source == "python"]
         named = list(job.about("host_name_transport", scope))
         if launch is None or not (backends or named):
             continue
-        applicable = True
         used = list(named) if named else _backend_arguments(launch, backends)
         transport = texts(job_value(used))
         variable = _INTERFACES.get(transport[0], "") if len(set(transport)) == 1 else ""
@@ -82,8 +76,6 @@ def gloo_without_interface(job: Job) -> Iterator[Verdict]:
                 remedy=f"Set {variable} to the interface that reaches the other nodes, or make sure that every host"
                 " name resolves to its address in the cluster.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no launch starts a script that names its backend")
 
 
 def _backend_arguments(launch: Launch, backends: Sequence[Claim]) -> list[Claim]:
@@ -110,6 +102,7 @@ def _from_line(words: Sequence[str | None], claim: Claim) -> Claim:
     "scheduler-variable-does-not-exist",
     severity=Severity.WARNING,
     fix="unsafe",
+    otherwise="no variable of a scheduler is read",
     evidence=(
         "tunib-ai/oslo#150",
         ("srun documentation, output environment variables", "https://slurm.schedmd.com/srun.html"),
@@ -118,30 +111,23 @@ def _from_line(words: Sequence[str | None], claim: Claim) -> Claim:
 def scheduler_variable_does_not_exist(job: Job) -> Iterator[Verdict]:
     """A script reads a variable with Slurm's or Open MPI's prefix that neither of them sets.
 
-    What it checks:
-        Names with the prefix SLURM_ or OMPI_ that a script or batch script reads and does not set itself are among
-        those that Slurm or Open MPI sets, or resemble none of them.
+    What it checks: Names with the prefix SLURM_ or OMPI_ that a script or batch script reads and does not set itself
+    are among those that Slurm or Open MPI sets, or resemble none of them.
 
-    Why it matters:
-        `os.environ[...]` stops with KeyError; with a default, or in a shell, the job continues with a wrong number of
-        nodes or ranks.
+    Why it matters: `os.environ[...]` stops with KeyError; with a default, or in a shell, the job continues with a wrong
+    number of nodes or ranks.
 
-    Example:
-        `int(os.environ["SLURM_JOB_NUMNODES"])`; the variable is SLURM_JOB_NUM_NODES.
+    Example: `int(os.environ["SLURM_JOB_NUMNODES"])`; the variable is SLURM_JOB_NUM_NODES.
 
-    Fix:
-        Use the name that the finding gives.
+    Fix: Use the name that the finding gives.
 
-    Known limits:
-        A name that resembles none of theirs may be the site's own and is not judged.
+    Known limits: A name that resembles none of theirs may be the site's own and is not judged.
     """
-    applicable = False
     for subject, read in stated(job, "variable_read"):
         name = next(iter(texts(read.value)), "")
         family = next((family for family in scheduler_variables() if name.startswith(family.prefix)), None)
         if family is None:
             continue
-        applicable = True
         if name.partition("_HET_GROUP_")[0] in family.names:
             yield passed(subject)
             continue
@@ -158,8 +144,6 @@ def scheduler_variable_does_not_exist(job: Job) -> Iterator[Verdict]:
                 remedy=f"Read {meant}{_meaning(meant)}.",
                 fix=make_fix(f"read {meant}", replace_text(read, name, meant), safe=False),
             )
-    if not applicable:
-        yield not_applicable(job.name, "no variable of a scheduler is read")
 
 
 _MEANINGS = {
@@ -202,6 +186,7 @@ _RENDEZVOUS = {
     "rendezvous-variable-misnamed",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no script sets a variable like those of torch's rendezvous",
     evidence=(
         (
             "torch.distributed documentation, environment variable initialization",
@@ -212,28 +197,22 @@ _RENDEZVOUS = {
 def rendezvous_variable_misnamed(job: Job) -> Iterator[Verdict]:
     """A script sets a variable of torch's rendezvous under a name that torch does not read.
 
-    What it checks:
-        A script that starts a process group sets MASTER_ADDR, MASTER_PORT, WORLD_SIZE and LOCAL_RANK by these names.
+    What it checks: A script that starts a process group sets MASTER_ADDR, MASTER_PORT, WORLD_SIZE and LOCAL_RANK by
+    these names.
 
-    Why it matters:
-        torch stops with "environment variable MASTER_ADDR expected, but not set", or the ranks meet at the address in a
-        variable of another program.
+    Why it matters: torch stops with "environment variable MASTER_ADDR expected, but not set", or the ranks meet at the
+    address in a variable of another program.
 
-    Example:
-        `os.environ["MASTER_ADDRESS"] = "10.0.0.1"` and `init_process_group(init_method="env://")`.
+    Example: `os.environ["MASTER_ADDRESS"] = "10.0.0.1"` and `init_process_group(init_method="env://")`.
 
-    Fix:
-        Use the name that the finding gives.
+    Fix: Use the name that the finding gives.
 
-    Known limits:
-        If the right variable is set as well, or by a launcher, the other is treated as the script's own.
+    Known limits: If the right variable is set as well, or by a launcher, the other is treated as the script's own.
     """
-    applicable = False
     for wrong, meant in _RENDEZVOUS.items():
         for subject, named in stated(job, f"env.{wrong}"):
             if named.source != "python" or not job.about("backend"):
                 continue
-            applicable = True
             if job.about(f"env.{meant}") or job.about(meant.lower()):
                 yield passed(subject)
             elif named.condition:
@@ -245,5 +224,3 @@ def rendezvous_variable_misnamed(job: Job) -> Iterator[Verdict]:
                     at=named,
                     remedy=f"Write {meant}.",
                 )
-    if not applicable:
-        yield not_applicable(job.name, "no script sets a variable like those of torch's rendezvous")

@@ -11,7 +11,7 @@ from preflight.model.job import Claim, Job, Launch, Relation, Strength, Value, s
 from preflight.model.job.claim import job_value
 from preflight.model.job.symbols import Symbol, symbols_in
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import (
     AGENT_LAUNCHERS,
     SPREADING_WRAPPERS,
@@ -65,40 +65,34 @@ def backends(job: Job, launch: Launch) -> frozenset[str]:
     "rendezvous-on-loopback",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launch sets both its rendezvous address and its number of nodes",
     evidence=("pytorch/pytorch#73656", "pytorch/pytorch#76367", "pytorch/pytorch#107021", "pytorch/pytorch#79388"),
 )
 def rendezvous_on_loopback(job: Job) -> Iterator[Verdict]:
     """The rendezvous address of several nodes is loopback or unspecified, so each node reaches only itself.
 
-    What it checks:
-        For a launch over more than one node, that the rendezvous endpoint or master address in force is not
-        loopback (127.x.x.x, localhost, ::1) and not the unspecified address (0.0.0.0, ::). The default that torchrun
-        uses when no address is given, 127.0.0.1, counts too. A configuration of a launcher (Accelerate's) that no
-        launch names is checked in the same way, and then it is a warning.
+    What it checks: For a launch over more than one node, that the rendezvous endpoint or master address in force is not
+    loopback (127.x.x.x, localhost, ::1) and not the unspecified address (0.0.0.0, ::). The default that torchrun uses
+    when no address is given, 127.0.0.1, counts too. A configuration of a launcher (Accelerate's) that no launch names
+    is checked in the same way, and then it is a warning.
 
-    Why it matters:
-        Every node but one then dials itself. Nothing listens there, so it waits for the rendezvous timeout, or
-        it opens a store of its own and waits for ranks that will never come.
+    Why it matters: Every node but one then dials itself. Nothing listens there, so it waits for the rendezvous timeout,
+    or it opens a store of its own and waits for ranks that will never come.
 
-    Example:
-        `torchrun --nnodes=2 --master_addr=localhost ...`.
+    Example: `torchrun --nnodes=2 --master_addr=localhost ...`.
 
-    Fix:
-        Give the name or address of the node of rank 0, in a Slurm job
-        `$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)`.
+    Fix: Give the name or address of the node of rank 0, in a Slurm job `$(scontrol show hostnames "$SLURM_JOB_NODELIST"
+    | head -n1)`.
 
-    Known limits:
-        Only reported where more than one node is certain, and not for node 0 where the lines of the other nodes name
-        another address. Nor where one script starts several nodes side by side on its own machine. A host name that
-        resolves to loopback on its own node is a matter for `preflight check`.
+    Known limits: Only reported where more than one node is certain, and not for node 0 where the lines of the other
+    nodes name another address. Nor where one script starts several nodes side by side on its own machine. A host name
+    that resolves to loopback on its own node is a matter for `preflight check`.
     """
-    applicable = False
     for launch in job.launches:
         nodes, because = nodes_spanned(job, launch)
         addresses = address_in_force(job, launch)
         if not addresses or not because:
             continue
-        applicable = True
         undecided_verdict = undecided(launch.id, (*because, *addresses), launch)
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -111,11 +105,7 @@ def rendezvous_on_loopback(job: Job) -> Iterator[Verdict]:
         else:
             yield _rendezvous_verdict(launch, addresses, because)
     if not job.launches:
-        for verdict in _judge_configurations(job):
-            applicable = True
-            yield verdict
-    if not applicable:
-        yield not_applicable(job.name, "no launch sets both its rendezvous address and its number of nodes")
+        yield from _judge_configurations(job)
 
 
 def _judge_configurations(job: Job) -> Iterator[Verdict]:
@@ -247,36 +237,30 @@ def evaluated_on_each_node(launch: Launch) -> bool | None:
     "rendezvous-address-differs-per-node",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launch uses the name of the node that it runs on",
     evidence=("hiyouga/LlamaFactory#7326", "pytorch/pytorch#79388"),
 )
 def rendezvous_address_differs_per_node(job: Job) -> Iterator[Verdict]:
     """Every node uses its own address as the common rendezvous address.
 
-    What it checks:
-        Where a shell runs on each node (`srun bash -c '...'`), that the address given there is not the name or
-        address of the node it runs on (`$(hostname)`, `$HOSTNAME`, `$(hostname -I)`).
+    What it checks: Where a shell runs on each node (`srun bash -c '...'`), that the address given there is not the name
+    or address of the node it runs on (`$(hostname)`, `$HOSTNAME`, `$(hostname -I)`).
 
-    Why it matters:
-        Each node opens a rendezvous of its own and waits for the others until it times out.
+    Why it matters: Each node opens a rendezvous of its own and waits for the others until it times out.
 
-    Example:
-        `srun bash -c 'torchrun --nnodes=2 --rdzv_endpoint=$(hostname):29500 ...'`.
+    Example: `srun bash -c 'torchrun --nnodes=2 --rdzv_endpoint=$(hostname):29500 ...'`.
 
-    Fix:
-        Find the address once, in the batch script before srun, and export it:
-        `export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)`.
+    Fix: Find the address once, in the batch script before srun, and export it: `export MASTER_ADDR=$(scontrol show
+    hostnames "$SLURM_JOB_NODELIST" | head -n1)`.
 
-    Known limits:
-        The same words directly under srun, without a shell in between, are expanded once by the batch script and are
-        correct.
+    Known limits: The same words directly under srun, without a shell in between, are expanded once by the batch script
+    and are correct.
     """
-    applicable = False
     for launch in job.launches:
         nodes, because = _nodes_started(job, launch)
         addresses = [c for c in address_in_force(job, launch) if _names_own_node(c)]
         if not addresses or not because:
             continue
-        applicable = True
         inner = evaluated_on_each_node(launch)
         if inner is None and SPREADING_WRAPPERS.intersection(launch.wrappers) and _is_batch_job(job):
             # A batch script expands it to the first host of the allocation.
@@ -296,8 +280,6 @@ def rendezvous_address_differs_per_node(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no launch uses the name of the node that it runs on")
 
 
 def _nodes_started(job: Job, launch: Launch) -> tuple[Value, tuple[Claim, ...]]:

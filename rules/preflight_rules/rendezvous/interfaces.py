@@ -9,7 +9,7 @@ from typing import NamedTuple
 from preflight.model.findings import Confidence, Fix, Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, unknown
 from preflight_rules.helpers import certainly_one, certainly_several, nodes_spanned, quoted, subjects, undecided
 
 #: NCCL filters by prefix, with `^` and `=`; Gloo and TensorPipe take exact names (torch, ProcessGroupGloo).
@@ -63,32 +63,26 @@ def names(text: str) -> list[str]:
     "interface-cannot-reach-other-nodes",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no variable selects an interface",
     evidence=("NVIDIA/nccl#286", "horovod/horovod#310", "PaddlePaddle/Paddle#51096"),
 )
 def interface_cannot_reach_other_nodes(job: Job) -> Iterator[Verdict]:
     """The interface filter for several nodes selects only interfaces inside the node.
 
-    What it checks:
-        For a launch over several nodes, that NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME and TP_SOCKET_IFNAME select at
-        least one interface besides loopback and bridges to containers of the same node.
+    What it checks: For a launch over several nodes, that NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME and TP_SOCKET_IFNAME
+    select at least one interface besides loopback and bridges to containers of the same node.
 
-    Why it matters:
-        Every rank advertises an address that is local to each node. The first collective fails with
-        "unhandled system error" or hangs.
+    Why it matters: Every rank advertises an address that is local to each node. The first collective fails with
+    "unhandled system error" or hangs.
 
-    Example:
-        `export NCCL_SOCKET_IFNAME=lo` with `torchrun --nnodes=2`.
+    Example: `export NCCL_SOCKET_IFNAME=lo` with `torchrun --nnodes=2`.
 
-    Fix:
-        Name the interface that reaches the other nodes (`ip -br addr` shows them), or leave the variable unset.
+    Fix: Name the interface that reaches the other nodes (`ip -br addr` shows them), or leave the variable unset.
 
-    Known limits:
-        Container bridges are a warning: on some sites an interface of that name does reach other nodes. The interfaces
-        of a node are checked by `preflight check`.
+    Known limits: Container bridges are a warning: on some sites an interface of that name does reach other nodes. The
+    interfaces of a node are checked by `preflight check`.
     """
-    applicable = False
     for item in filters(job):
-        applicable = True
         undecided_verdict = undecided(item.subject, (item.claim,), item.launch)
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -109,8 +103,6 @@ def interface_cannot_reach_other_nodes(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(item.subject)
-    if not applicable:
-        yield not_applicable(job.name, "no variable selects an interface")
 
 
 def _local_interfaces(text: str) -> str:
@@ -130,6 +122,7 @@ def _local_interfaces(text: str) -> str:
     "interface-filter-malformed",
     severity=Severity.ERROR,
     fix="unsafe",
+    otherwise="no variable selects an interface",
     evidence=(
         (
             "NCCL user guide, NCCL_SOCKET_IFNAME",
@@ -144,27 +137,20 @@ def _local_interfaces(text: str) -> str:
 def interface_filter_malformed(job: Job) -> Iterator[Verdict]:
     """An interface variable has a form that its reader does not understand.
 
-    What it checks:
-        NCCL's filter has `^` or `=` only before the whole list, no spaces inside and no name that is longer than Linux
-        allows. Gloo's and TensorPipe's variables take exact names: no `^`, no `=`. An empty value is reported as having
-        no effect.
+    What it checks: NCCL's filter has `^` or `=` only before the whole list, no spaces inside and no name that is longer
+    than Linux allows. Gloo's and TensorPipe's variables take exact names: no `^`, no `=`. An empty value is reported as
+    having no effect.
 
-    Why it matters:
-        A name that matches no interface makes Gloo stop ("Unable to find address for") and NCCL report "no socket
-        interface found", or the part that was not understood is silently ignored.
+    Why it matters: A name that matches no interface makes Gloo stop ("Unable to find address for") and NCCL report "no
+    socket interface found", or the part that was not understood is silently ignored.
 
-    Example:
-        `export GLOO_SOCKET_IFNAME=^docker0,lo`, which Gloo reads as two interfaces called `^docker0` and `lo`.
+    Example: `export GLOO_SOCKET_IFNAME=^docker0,lo`, which Gloo reads as two interfaces called `^docker0` and `lo`.
 
-    Fix:
-        For Gloo list the interface names themselves; for NCCL write `^lo,docker`, with one `^` at the start.
+    Fix: For Gloo list the interface names themselves; for NCCL write `^lo,docker`, with one `^` at the start.
 
-    Known limits:
-        An error only where the variable belongs to the backend that the script names; a warning otherwise.
+    Known limits: An error only where the variable belongs to the backend that the script names; a warning otherwise.
     """
-    applicable = False
     for item in filters(job):
-        applicable = True
         undecided_verdict = undecided(item.subject, (item.claim,), item.launch)
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -183,8 +169,6 @@ def interface_filter_malformed(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(item.subject)
-    if not applicable:
-        yield not_applicable(job.name, "no variable selects an interface")
 
 
 def _fault(item: Filter, text: str) -> str:
@@ -238,6 +222,7 @@ def _filter_severity(job: Job, item: Filter) -> Severity | None:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     fix="unsafe",
+    otherwise="no variable selects NCCL's interfaces on several nodes",
     evidence=(
         (
             "NCCL user guide, NCCL_SOCKET_IFNAME (setting it bypasses the automatic selection)",
@@ -249,28 +234,22 @@ def _filter_severity(job: Job, item: Filter) -> Severity | None:
 def interface_exclusion_keeps_loopback(job: Job) -> Iterator[Verdict]:
     """NCCL's interface variable excludes some interfaces, but not loopback.
 
-    What it checks:
-        A NCCL_SOCKET_IFNAME that begins with `^` names `lo`, where the launch does not certainly stay on one node.
+    What it checks: A NCCL_SOCKET_IFNAME that begins with `^` names `lo`, where the launch does not certainly stay on
+    one node.
 
-    Why it matters:
-        Without the variable NCCL avoids loopback and Docker's bridges by itself. With it, everything that is not
-        excluded may be used, and loopback is usually the first interface of a node.
+    Why it matters: Without the variable NCCL avoids loopback and Docker's bridges by itself. With it, everything that
+    is not excluded may be used, and loopback is usually the first interface of a node.
 
-    Example:
-        `export NCCL_SOCKET_IFNAME=^docker0`.
+    Example: `export NCCL_SOCKET_IFNAME=^docker0`.
 
-    Fix:
-        `export NCCL_SOCKET_IFNAME=^lo,docker`.
+    Fix: `export NCCL_SOCKET_IFNAME=^lo,docker`.
 
-    Known limits:
-        Whether loopback is chosen depends on the order in which the node lists its interfaces. Where the number of
-        nodes is unknown the finding is informational.
+    Known limits: Whether loopback is chosen depends on the order in which the node lists its interfaces. Where the
+    number of nodes is unknown the finding is informational.
     """
-    applicable = False
     for item in filters(job):
         if item.exact or item.several is False:
             continue
-        applicable = True
         undecided_verdict = undecided(item.subject, (item.claim,), item.launch)
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -299,8 +278,6 @@ def interface_exclusion_keeps_loopback(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(item.subject)
-    if not applicable:
-        yield not_applicable(job.name, "no variable selects NCCL's interfaces on several nodes")
 
 
 def _excludes_loopback(text: str) -> bool:

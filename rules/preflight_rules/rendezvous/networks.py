@@ -37,22 +37,17 @@ _MANY_NODES = 8
 def setting_voided_by_another(job: Job) -> Iterator[Verdict]:
     """One variable disables what another one configures.
 
-    What it checks:
-        The pairs of `data/contradictions.toml`, in one launch: NCCL_IB_DISABLE=1 beside NCCL_IB_HCA, NCCL_NET=IB
-        beside NCCL_IB_DISABLE=1, NCCL_P2P_DISABLE=1 beside NCCL_P2P_LEVEL and others.
+    What it checks: The pairs of `data/contradictions.toml`, in one launch: NCCL_IB_DISABLE=1 beside NCCL_IB_HCA,
+    NCCL_NET=IB beside NCCL_IB_DISABLE=1, NCCL_P2P_DISABLE=1 beside NCCL_P2P_LEVEL and others.
 
-    Why it matters:
-        One of them is left over. If it is the switch, training silently runs over a network that is several times
-        slower.
+    Why it matters: One of them is left over. If it is the switch, training silently runs over a network that is several
+    times slower.
 
-    Example:
-        `export NCCL_IB_DISABLE=1` and `export NCCL_IB_HCA=mlx5_0`.
+    Example: `export NCCL_IB_DISABLE=1` and `export NCCL_IB_HCA=mlx5_0`.
 
-    Fix:
-        Remove the one that is not intended.
+    Fix: Remove the one that is not intended.
 
-    Known limits:
-        Only pairs of the table, and only what is set in the files of the job.
+    Known limits: Only pairs of the table, and only what is set in the files of the job.
     """
     yield from _pairs(job, "void", "no two related settings are both set")
 
@@ -72,23 +67,18 @@ def setting_voided_by_another(job: Job) -> Iterator[Verdict]:
 def settings_of_two_providers(job: Job) -> Iterator[Verdict]:
     """Variables for the network of one cloud provider are set together with those of another.
 
-    What it checks:
-        FI_PROVIDER=efa (AWS) beside Mellanox adapter names, InfiniBand interfaces, or files and settings of other
-        clouds; the pairs are in `data/contradictions.toml`.
+    What it checks: FI_PROVIDER=efa (AWS) beside Mellanox adapter names, InfiniBand interfaces, or files and settings of
+    other clouds; the pairs are in `data/contradictions.toml`.
 
-    Why it matters:
-        A script that was moved to another cluster keeps settings that its new network does not understand.
-        NCCL then stops ("Only EFA provider is supported", "no device found") or falls back to TCP.
+    Why it matters: A script that was moved to another cluster keeps settings that its new network does not understand.
+    NCCL then stops ("Only EFA provider is supported", "no device found") or falls back to TCP.
 
-    Example:
-        `export FI_PROVIDER=efa` and `export NCCL_IB_HCA=mlx5`.
+    Example: `export FI_PROVIDER=efa` and `export NCCL_IB_HCA=mlx5`.
 
-    Fix:
-        Keep only the settings of the cluster the job runs on.
+    Fix: Keep only the settings of the cluster the job runs on.
 
-    Known limits:
-        Which cluster it is cannot be read from the files; a single leftover setting that contradicts no other is not
-        found.
+    Known limits: Which cluster it is cannot be read from the files; a single leftover setting that contradicts no other
+    is not found.
     """
     yield from _pairs(job, "provider", "no settings of two providers are both set")
 
@@ -148,6 +138,7 @@ def _matches(pattern: str, text: str) -> bool:
     severity=Severity.WARNING,
     fix="unsafe",
     confidence=Confidence.MEDIUM,
+    otherwise="no variable selects NCCL's interfaces on several nodes",
     evidence=(
         "NVIDIA/nccl-tests#9",
         (
@@ -159,28 +150,22 @@ def _matches(pattern: str, text: str) -> bool:
 def interface_prefix_selects_vlans(job: Job) -> Iterator[Verdict]:
     """NCCL_SOCKET_IFNAME selects VLANs because NCCL reads a name as a prefix.
 
-    What it checks:
-        NCCL_SOCKET_IFNAME names a bond or team without `=` before it. NCCL uses every interface whose name begins like
-        that, and so do the VLANs that bonds usually carry: bond0.2093, bond0.2093.1.
+    What it checks: NCCL_SOCKET_IFNAME names a bond or team without `=` before it. NCCL uses every interface whose name
+    begins like that, and so do the VLANs that bonds usually carry: bond0.2093, bond0.2093.1.
 
-    Why it matters:
-        NCCL uses all of them. Those that do not reach other nodes make the first collective hang, without a message.
+    Why it matters: NCCL uses all of them. Those that do not reach other nodes make the first collective hang, without a
+    message.
 
-    Example:
-        `export NCCL_SOCKET_IFNAME=bond0` on a node with bond0, bond0.2093 and bond0.2093.1.
+    Example: `export NCCL_SOCKET_IFNAME=bond0` on a node with bond0, bond0.2093 and bond0.2093.1.
 
-    Fix:
-        `export NCCL_SOCKET_IFNAME==bond0`: the second `=` requests exactly this name.
+    Fix: `export NCCL_SOCKET_IFNAME==bond0`: the second `=` requests exactly this name.
 
-    Known limits:
-        Whether a node has such VLANs is known only on the node. Plain names such as eth0 are not reported, because most
-        nodes and all containers have one interface of the kind.
+    Known limits: Whether a node has such VLANs is known only on the node. Plain names such as eth0 are not reported,
+    because most nodes and all containers have one interface of the kind.
     """
-    applicable = False
     for item in filters(job):
         if item.exact or item.several is False:
             continue
-        applicable = True
         undecided_verdict = undecided(item.subject, (item.claim,), item.launch)
         values = texts(item.claim.value)
         if undecided_verdict is not None:
@@ -200,8 +185,6 @@ def interface_prefix_selects_vlans(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(item.subject)
-    if not applicable:
-        yield not_applicable(job.name, "no variable selects NCCL's interfaces on several nodes")
 
 
 def _carriers(text: str) -> str:
@@ -215,6 +198,7 @@ def _carriers(text: str) -> str:
     "adapter-prefix-selects-others",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no variable selects NCCL's adapters",
     evidence=(
         "NVIDIA/nccl#719",
         (
@@ -226,27 +210,21 @@ def _carriers(text: str) -> str:
 def adapter_prefix_selects_others(job: Job) -> Iterator[Verdict]:
     """NCCL_IB_HCA names an adapter whose name is a prefix of another adapter's name.
 
-    What it checks:
-        A list without `=` before it contains `mlx5_1`, which also selects mlx5_10 and mlx5_11, on nodes that have
-        adapters with such numbers: another member of the list has one.
+    What it checks: A list without `=` before it contains `mlx5_1`, which also selects mlx5_10 and mlx5_11, on nodes
+    that have adapters with such numbers: another member of the list has one.
 
-    Why it matters:
-        NCCL uses adapters that were left out on purpose (storage, management), and nodes end up with different sets.
+    Why it matters: NCCL uses adapters that were left out on purpose (storage, management), and nodes end up with
+    different sets.
 
-    Example:
-        `export NCCL_IB_HCA=mlx5_0,mlx5_1,mlx5_12`.
+    Example: `export NCCL_IB_HCA=mlx5_0,mlx5_1,mlx5_12`.
 
-    Fix:
-        `export NCCL_IB_HCA==mlx5_0,mlx5_1,mlx5_12`.
+    Fix: `export NCCL_IB_HCA==mlx5_0,mlx5_1,mlx5_12`.
 
-    Known limits:
-        Nothing is reported where no member has a two-digit number; `preflight check` looks at the adapters of each
-        node.
+    Known limits: Nothing is reported where no member has a two-digit number; `preflight check` looks at the adapters of
+    each node.
     """
-    applicable = False
     for subject, scope, launch in subjects(job):
         for claim in job.setting(f"{_PREFIX}NCCL_IB_HCA", scope):
-            applicable = True
             undecided_verdict = undecided(subject, (claim,), launch)
             caught = [_also_selects(text) for text in texts(claim.value)]
             if undecided_verdict is not None:
@@ -261,8 +239,6 @@ def adapter_prefix_selects_others(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no variable selects NCCL's adapters")
 
 
 def _also_selects(text: str) -> tuple[str, str]:
@@ -286,6 +262,7 @@ def _also_selects(text: str) -> tuple[str, str]:
     "nccl-silent-on-many-nodes",
     severity=Severity.INFO,
     profile="pedantic",
+    otherwise="the number of nodes is not given",
     evidence=(
         (
             "NCCL user guide, NCCL_DEBUG",
@@ -297,28 +274,22 @@ def _also_selects(text: str) -> tuple[str, str]:
 def nccl_silent_on_many_nodes(job: Job) -> Iterator[Verdict]:
     """A large run would not log why NCCL failed.
 
-    What it checks:
-        A launch over 8 nodes or more sets NCCL_DEBUG.
+    What it checks: A launch over 8 nodes or more sets NCCL_DEBUG.
 
-    Why it matters:
-        Without it NCCL reports an error number, and finding the cause requires another run on all the nodes.
+    Why it matters: Without it NCCL reports an error number, and finding the cause requires another run on all the
+    nodes.
 
-    Example:
-        `srun --nodes=32 torchrun ...` without NCCL_DEBUG.
+    Example: `srun --nodes=32 torchrun ...` without NCCL_DEBUG.
 
-    Fix:
-        `export NCCL_DEBUG=WARN`, which costs nothing.
+    Fix: `export NCCL_DEBUG=WARN`, which costs nothing.
 
-    Known limits:
-        A container image or an NCCL configuration file may set it.
+    Known limits: A container image or an NCCL configuration file may set it.
     """
-    applicable = False
     for launch in job.launches:
         value, claims = nodes_spanned(job, launch)
         found = numbers(value)
         if not claims:
             continue
-        applicable = True
         if job.setting("env.NCCL_DEBUG", launch.scope):
             yield passed(launch.id)
         elif not found:
@@ -334,5 +305,3 @@ def nccl_silent_on_many_nodes(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "the number of nodes is not given")

@@ -9,7 +9,7 @@ from preflight.model.job import Claim, Job, Launch, Strength
 from preflight.model.job.claim import job_value
 from preflight.model.job.symbols import Symbol, symbols_in
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import (
     AGENT_LAUNCHERS,
     certainly_one,
@@ -30,6 +30,7 @@ _STARTERS = frozenset({"srun", "pdsh", "clush"})
     "node-rank-same-on-every-node",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launcher with a node rank is started on several nodes",
     evidence=(
         ("srun documentation (output environment variables)", "https://slurm.schedmd.com/srun.html"),
         ("expanded too early, the initial rendezvous times out", "pytorch/pytorch#73656"),
@@ -38,26 +39,20 @@ _STARTERS = frozenset({"srun", "pdsh", "clush"})
 def node_rank_same_on_every_node(job: Job) -> Iterator[Verdict]:
     """The batch script expands the node rank itself, so every node gets the same rank.
 
-    What it checks:
-        For a launcher that srun, pdsh or clush starts on several nodes with a static rendezvous, that its node rank
-        differs between nodes: not a fixed number, and not SLURM_NODEID or SLURM_PROCID expanded before srun runs.
+    What it checks: For a launcher that srun, pdsh or clush starts on several nodes with a static rendezvous, that its
+    node rank differs between nodes: not a fixed number, and not SLURM_NODEID or SLURM_PROCID expanded before srun runs.
 
-    Why it matters:
-        In the batch script both variables are 0, so every node claims to be node 0: the ranks collide, or all
-        but one wait for the others until rendezvous times out.
+    Why it matters: In the batch script both variables are 0, so every node claims to be node 0: the ranks collide, or
+    all but one wait for the others until rendezvous times out.
 
-    Example:
-        `srun torchrun --nnodes=2 --node_rank=$SLURM_NODEID ...`, where the batch shell expands the variable.
+    Example: `srun torchrun --nnodes=2 --node_rank=$SLURM_NODEID ...`, where the batch shell expands the variable.
 
-    Fix:
-        Let a shell on the node expand it: `srun bash -c 'torchrun --node_rank=$SLURM_NODEID ...'`, or use
-        `--rdzv_backend=c10d`, which needs no node rank.
+    Fix: Let a shell on the node expand it: `srun bash -c 'torchrun --node_rank=$SLURM_NODEID ...'`, or use
+    `--rdzv_backend=c10d`, which needs no node rank.
 
-    Known limits:
-        With the c10d backend the node rank is ignored, so nothing is reported. A node rank that a script on the
-        node computes is not followed.
+    Known limits: With the c10d backend the node rank is ignored, so nothing is reported. A node rank that a script on
+    the node computes is not followed.
     """
-    applicable = False
     for launch in job.launches:
         nodes, because = nodes_spanned(job, launch)
         ranks = job.setting("node_rank", launch.scope)
@@ -67,7 +62,6 @@ def node_rank_same_on_every_node(job: Job) -> Iterator[Verdict]:
         if has_no_address(job, launch) and ranks[0].strength is Strength.DEFAULT:
             # The missing rendezvous address of such a line is reported first.
             continue
-        applicable = True
         backend = job.setting("rendezvous_backend", launch.scope)
         if why_unresolved((*because, *backend), launch) is not None:
             claim, why = why_unresolved((*because, *backend), launch) or (ranks[0], "")
@@ -76,8 +70,6 @@ def node_rank_same_on_every_node(job: Job) -> Iterator[Verdict]:
             yield passed(launch.id)
         else:
             yield _node_rank(job, launch, ranks[0], because[0], joined(numbers(nodes)))
-    if not applicable:
-        yield not_applicable(job.name, "no launcher with a node rank is started on several nodes")
 
 
 def _starter(launch: Launch) -> str:

@@ -10,7 +10,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Span, as_int, refused_number
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, argument_of, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, argument_of, failed, passed, rule, unknown
 from preflight_rules.helpers import (
     SPREADING_WRAPPERS,
     certainly_several,
@@ -40,6 +40,7 @@ _FIRST_UNPRIVILEGED = 1024
     "port-invalid",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="nothing sets a port",
     evidence=(
         (
             "torch.distributed.TCPStore documentation",
@@ -54,35 +55,25 @@ _FIRST_UNPRIVILEGED = 1024
 def port_invalid(job: Job) -> Iterator[Verdict]:
     """The rendezvous port is not a valid TCP port.
 
-    What it checks:
-        The master port, of the launcher, of MASTER_PORT or of the script, is a whole number from 1 to 65535. A port
-        below 1024, where only root can listen, is a warning; so is a placeholder.
+    What it checks: The master port, of the launcher, of MASTER_PORT or of the script, is a whole number from 1 to
+    65535. A port below 1024, where only root can listen, is a warning; so is a placeholder.
 
-    Why it matters:
-        torchrun stops with "must be an integer between 0 and 65536"; ranks that read MASTER_PORT themselves stop one
-        after another.
+    Why it matters: torchrun stops with "must be an integer between 0 and 65536"; ranks that read MASTER_PORT themselves
+    stop one after another.
 
-    Example:
-        `--master_port=295000`, or `export MASTER_PORT=port`.
+    Example: `--master_port=295000`, or `export MASTER_PORT=port`.
 
-    Fix:
-        Use a port from 1024 to 32767, below the range from which Linux assigns ports itself.
+    Fix: Use a port from 1024 to 32767, below the range from which Linux assigns ports itself.
 
-    Known limits:
-        Port 0 means "any free one" to a launch on one node and is only wrong with several.
+    Known limits: Port 0 means "any free one" to a launch on one node and is only wrong with several.
     """
-    seen = False
     for subject, scope, launch in subjects(job):
         for claim in distinct(job.setting("master_port", scope)):
-            seen = True
             yield _port(job, subject, launch, claim)
         for claim in distinct(job.about("env.MASTER_PORT", scope)):
             # A default for a variable that the launcher sets is never used under it.
             if claim.source == "python" and _WITH_DEFAULT.search(claim.spelling) is None:
-                seen = True
                 yield _port(job, subject, launch, replace(claim, value=as_int(claim.value)))
-    if not seen:
-        yield not_applicable(job.name, "nothing sets a port")
 
 
 def _port(job: Job, subject: str, launch: Launch | None, claim: Claim) -> Verdict:
@@ -128,36 +119,30 @@ def _port(job: Job, subject: str, launch: Launch | None, claim: Claim) -> Verdic
     "port-shared-by-concurrent-launches",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no two launches use different GPUs of one node",
     evidence=("thu-coai/CDial-GPT#103", "meta-llama/llama-cookbook#186", "NVIDIA/Megatron-LM#343"),
 )
 def port_shared_by_concurrent_launches(job: Job) -> Iterator[Verdict]:
     """Two launches that run side by side on one node use the same port.
 
-    What it checks:
-        Single-node launches of one file that run side by side, because they start in the background or have different
-        GPUs, have different master ports.
+    What it checks: Single-node launches of one file that run side by side, because they start in the background or have
+    different GPUs, have different master ports.
 
-    Why it matters:
-        The second one stops with "Address already in use", or joins the first one's store.
+    Why it matters: The second one stops with "Address already in use", or joins the first one's store.
 
-    Example:
-        `CUDA_VISIBLE_DEVICES=0,1 torchrun --master_port=29500 a.py &` and the same port for GPUs 2 and 3.
+    Example: `CUDA_VISIBLE_DEVICES=0,1 torchrun --master_port=29500 a.py &` and the same port for GPUs 2 and 3.
 
-    Fix:
-        Give each its own port, or leave the port out on one node: torchrun then takes a free one.
+    Fix: Give each its own port, or leave the port out on one node: torchrun then takes a free one.
 
-    Known limits:
-        Launches one after the other may share a port. Those with disjoint GPUs look like commands for several
-        terminals, which is information; without disjoint GPUs only background starts are compared. Different files
-        are not. Port 0 means "any free port" and is never shared.
+    Known limits: Launches one after the other may share a port. Those with disjoint GPUs look like commands for several
+    terminals, which is information; without disjoint GPUs only background starts are compared. Different files are not.
+    Port 0 means "any free port" and is never shared.
     """
     users = [(launch, *_port_and_devices(job, launch)) for launch in job.launches]
-    applicable = False
     for index, (first, port, devices) in enumerate(users):
         for second, other_port, other_devices in users[:index]:
             if port is None or other_port is None or not _run_together(first, second, devices, other_devices):
                 continue
-            applicable = True
             undecided_verdict = undecided(first.id, (port, other_port), first)
             if undecided_verdict is not None:
                 yield undecided_verdict
@@ -178,8 +163,6 @@ def port_shared_by_concurrent_launches(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(first.id)
-    if not applicable:
-        yield not_applicable(job.name, "no two launches use different GPUs of one node")
 
 
 def _run_together(first: Launch, second: Launch, devices: frozenset[str], others: frozenset[str]) -> bool:
@@ -222,6 +205,7 @@ _EPHEMERAL = (32768, 60999)
     "port-among-ephemeral-ones",
     severity=Severity.INFO,
     confidence=Confidence.MEDIUM,
+    otherwise="no launch over several nodes names a port",
     evidence=(
         ("Linux ip-sysctl documentation (ip_local_port_range)", "https://docs.kernel.org/networking/ip-sysctl.html"),
         "pytorch/pytorch#126510",
@@ -230,27 +214,20 @@ _EPHEMERAL = (32768, 60999)
 def port_among_ephemeral_ones(job: Job) -> Iterator[Verdict]:
     """A fixed rendezvous port is in the range that Linux uses for outgoing connections.
 
-    What it checks:
-        A fixed master port of a launch over several nodes is outside 32768 to 60999.
+    What it checks: A fixed master port of a launch over several nodes is outside 32768 to 60999.
 
-    Why it matters:
-        Any connection that the node makes before the job starts may hold that port. The job then stops with
-        "Address already in use", occasionally and only on some nodes.
+    Why it matters: Any connection that the node makes before the job starts may hold that port. The job then stops with
+    "Address already in use", occasionally and only on some nodes.
 
-    Example:
-        `--master_port=45678` with `--nnodes=4`.
+    Example: `--master_port=45678` with `--nnodes=4`.
 
-    Fix:
-        Use a port from 1024 to 32767.
+    Fix: Use a port from 1024 to 32767.
 
-    Known limits:
-        A port derived from the job id is not judged. A site's own range is not known.
+    Known limits: A port derived from the job id is not judged. A site's own range is not known.
     """
-    applicable = False
     for subject, scope, launch in subjects(job):
         several = launch is not None and certainly_several(nodes_spanned(job, launch)[0])
         for claim in distinct(job.setting("master_port", scope)) if several else ():
-            applicable = True
             undecided_verdict = undecided(subject, (claim,), launch)
             found = numbers(claim.value)
             if undecided_verdict is not None:
@@ -265,5 +242,3 @@ def port_among_ephemeral_ones(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no launch over several nodes names a port")

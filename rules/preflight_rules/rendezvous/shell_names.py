@@ -22,21 +22,16 @@ from preflight_rules.helpers import AGENT_LAUNCHERS, distinct, quoted, starting_
 def variable_name_refused_by_shell(job: Job) -> Iterator[Verdict]:
     """A script exports a name that no shell variable can have.
 
-    What it checks:
-        Names after `export` consist of letters, digits and underscores.
+    What it checks: Names after `export` consist of letters, digits and underscores.
 
-    Why it matters:
-        The shell prints "not a valid identifier" among many other lines, sets nothing and continues: the job runs with
-        the old value.
+    Why it matters: The shell prints "not a valid identifier" among many other lines, sets nothing and continues: the
+    job runs with the old value.
 
-    Example:
-        `export NCCL_IB-DISABLE=1`, meant to be NCCL_IB_DISABLE.
+    Example: `export NCCL_IB-DISABLE=1`, meant to be NCCL_IB_DISABLE.
 
-    Fix:
-        Replace other characters by underscores.
+    Fix: Replace other characters by underscores.
 
-    Known limits:
-        Only `export` at the beginning of a line is checked.
+    Known limits: Only `export` at the beginning of a line is checked.
     """
     found = distinct(job.about("refused_variable"))
     for claim in found:
@@ -82,24 +77,20 @@ def _is_set_by_launchers(job: Job, claim: Claim) -> bool:
 def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
     """A script sets a variable for a program, which does not see it.
 
-    What it checks:
-        Variables that launchers and communication libraries read (NPROC_PER_NODE, MASTER_ADDR, NCCL_*,
-        CUDA_VISIBLE_DEVICES ...) are exported or stand before the command. They are neither assigned on a line of their
-        own and used nowhere else, nor written among the arguments.
+    What it checks: Variables that launchers and communication libraries read (NPROC_PER_NODE, MASTER_ADDR, NCCL_*,
+    CUDA_VISIBLE_DEVICES ...) are exported or stand before the command. They are neither assigned on a line of their own
+    and used nowhere else, nor written among the arguments.
 
-    Why it matters:
-        The shell keeps the value to itself. The program runs with its default: one process, all GPUs, another port.
+    Why it matters: The shell keeps the value to itself. The program runs with its default: one process, all GPUs,
+    another port.
 
-    Example:
-        `NPROC_PER_NODE=8` on a line of its own, and `swift sft ...` below it.
+    Example: `NPROC_PER_NODE=8` on a line of its own, and `swift sft ...` below it.
 
-    Fix:
-        Write `export NPROC_PER_NODE=8`, or put the assignment before the command on the same line.
+    Fix: Write `export NPROC_PER_NODE=8`, or put the assignment before the command on the same line.
 
-    Known limits:
-        A variable that the environment of the script has already stays exported when it is assigned. A script that
-        names the variable a second time may pass it on, and is not judged. Ranks and their number are not judged where
-        only launchers that set them start programs.
+    Known limits: A variable that the environment of the script has already stays exported when it is assigned. A script
+    that names the variable a second time may pass it on, and is not judged. Ranks and their number are not judged where
+    only launchers that set them start programs.
     """
     applicable = False
     for claim in distinct((*job.about("unexported_variable"), *job.about("variable_as_argument"))):
@@ -140,21 +131,16 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
 def exported_value_replaced(job: Job) -> Iterator[Verdict]:
     """A script exports a variable twice in a row with different values.
 
-    What it checks:
-        In a block of exports with constant values, no variable occurs twice with two values.
+    What it checks: In a block of exports with constant values, no variable occurs twice with two values.
 
-    Why it matters:
-        Only the last one counts. Where one was meant for each machine, as with the name of an interface, every machine
-        gets the last one.
+    Why it matters: Only the last one counts. Where one was meant for each machine, as with the name of an interface,
+    every machine gets the last one.
 
-    Example:
-        `export NCCL_SOCKET_IFNAME=eno1` and, on the next line, `export NCCL_SOCKET_IFNAME=enp96s0f0`.
+    Example: `export NCCL_SOCKET_IFNAME=eno1` and, on the next line, `export NCCL_SOCKET_IFNAME=enp96s0f0`.
 
-    Fix:
-        Keep one of them. NCCL takes a list of interfaces: `export NCCL_SOCKET_IFNAME=eno1,enp96s0f0`.
+    Fix: Keep one of them. NCCL takes a list of interfaces: `export NCCL_SOCKET_IFNAME=eno1,enp96s0f0`.
 
-    Known limits:
-        Only lines with only exports, comments and blank lines between them are compared.
+    Known limits: Only lines with only exports, comments and blank lines between them are compared.
     """
     applicable = False
     for claim in distinct(job.about("overwritten_export")):

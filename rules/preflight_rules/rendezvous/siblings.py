@@ -10,7 +10,7 @@ from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch, Plain, Strength
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, argument_of, failed, not_applicable, passed, rule
+from preflight.plugins.authoring import Verdict, argument_of, failed, passed, rule
 from preflight_rules.helpers import (
     SPREADING_WRAPPERS,
     certainly_several,
@@ -125,42 +125,34 @@ def _deciding(job: Job, launch: Launch, quantity: str) -> tuple[Claim, ...]:
     "rendezvous-differs-between-launches",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no two launch lines start nodes of one job",
     evidence=(("each node exported its own MASTER_ADDR", "hiyouga/LlamaFactory#7326"), "pytorch/pytorch#76367"),
 )
 def rendezvous_differs_between_launches(job: Job) -> Iterator[Verdict]:
     """The launch lines for the nodes of one job have different rendezvous settings.
 
-    What it checks:
-        Launch lines of one program that carry different node ranks agree about the master address and port, the
-        rendezvous endpoint, id and backend, and the number of nodes. Processes of one rank each that run at the same
-        time agree about the master address and port.
+    What it checks: Launch lines of one program that carry different node ranks agree about the master address and port,
+    the rendezvous endpoint, id and backend, and the number of nodes. Processes of one rank each that run at the same
+    time agree about the master address and port.
 
-    Why it matters:
-        A node with a different address, port or id waits alone until its rendezvous times out, and so do all the
-        others.
+    Why it matters: A node with a different address, port or id waits alone until its rendezvous times out, and so do
+    all the others.
 
-    Example:
-        `node0.sh` with `--master_port=29500` and `node1.sh` with `--master_port=29501`.
+    Example: `node0.sh` with `--master_port=29500` and `node1.sh` with `--master_port=29501`.
 
-    Fix:
-        Put what the nodes share into one file that both scripts source, and pass only the node rank.
+    Fix: Put what the nodes share into one file that both scripts source, and pass only the node rank.
 
-    Known limits:
-        Sibling files that were not named together on the command line form a probable job, so the finding is a
-        warning there. Lines with the same node rank are treated as two separate runs.
+    Known limits: Sibling files that were not named together on the command line form a probable job, so the finding is
+    a warning there. Lines with the same node rank are treated as two separate runs.
     """
-    applicable = False
     single = [tuple(process.launch for process in processes) for processes in processes_of_ranks(job)]
     for group in (*groups(job), *single):
         if len(_known_ranks(job, group)) < 2:
             continue
-        applicable = True
         for quantity, meaning in (_SHARED if group not in single else _SHARED_BY_RANKS).items():
             verdict = _shared(job, group, quantity, meaning)
             if verdict is not None:
                 yield verdict
-    if not applicable:
-        yield not_applicable(job.name, "no two launch lines start nodes of one job")
 
 
 def _known_ranks(job: Job, group: Iterable[Launch]) -> set[int]:
@@ -236,29 +228,25 @@ def first_difference(
     "node-rank-twice-or-missing",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launch line carries a node rank",
     evidence=("pytorch/pytorch#76367", "Lightning-AI/pytorch-lightning#4389"),
 )
 def node_rank_twice_or_missing(job: Job) -> Iterator[Verdict]:
     """The node ranks of a job's launch lines are not 0 to n-1, each once.
 
-    What it checks:
-        Node ranks are below the number of nodes; and where launch lines in different files carry them, or run at the
-        same time, no rank occurs twice.
+    What it checks: Node ranks are below the number of nodes; and where launch lines in different files carry them, or
+    run at the same time, no rank occurs twice.
 
-    Why it matters:
-        A rank that occurs twice collides at the store; with one missing all wait until the rendezvous times out; one
-        out of range is rejected at once.
+    Why it matters: A rank that occurs twice collides at the store; with one missing all wait until the rendezvous times
+    out; one out of range is rejected at once.
 
-    Example:
-        `--nnodes=2 --node_rank=1` in both node0.sh and node1.sh, or `--nnodes=2 --node_rank=2`.
+    Example: `--nnodes=2 --node_rank=1` in both node0.sh and node1.sh, or `--nnodes=2 --node_rank=2`.
 
-    Fix:
-        Count node ranks from 0, one for each node.
+    Fix: Count node ranks from 0, one for each node.
 
-    Known limits:
-        A rank whose launch line is elsewhere (fewer lines than nodes) is not reported. Equal ranks in one file are
-        treated as two runs one after the other, unless the starts run in the background, or are as many services of a
-        compose file as there are nodes.
+    Known limits: A rank whose launch line is elsewhere (fewer lines than nodes) is not reported. Equal ranks in one
+    file are treated as two runs one after the other, unless the starts run in the background, or are as many services
+    of a compose file as there are nodes.
     """
     launches = node_launches(job)
     for launch in launches:
@@ -267,8 +255,6 @@ def node_rank_twice_or_missing(job: Job) -> Iterator[Verdict]:
         at_once = all(launch.concurrent for launch in group)
         if at_once or len({starting_file(launch) for launch in group}) == len(group) or _services(job, group):
             yield _ranks_verdict(job, group)
-    if not launches:
-        yield not_applicable(job.name, "no launch line carries a node rank")
 
 
 def _services(job: Job, group: Sequence[Launch]) -> bool:

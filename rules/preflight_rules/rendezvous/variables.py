@@ -9,7 +9,7 @@ from preflight.model.findings import Confidence, Fix, Severity
 from preflight.model.job import Claim, Job, Launch, Strength
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, unknown
 from preflight_rules.data_tables import accepted_values, known_variables, leftovers
 from preflight_rules.helpers import (
     certainly_one,
@@ -51,34 +51,28 @@ def variables(job: Job) -> Iterator[tuple[str, Launch | None, str, Claim]]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     fix="unsafe",
+    otherwise="no variable of a known library is set",
     evidence=(("NCCL_P2P5ISABLE and NCCL_IB-DISABLE had no effect", "cocktailpeanut/fluxgym#283"),),
 )
 def variable_misspelt(job: Job) -> Iterator[Verdict]:
     """A variable that nothing reads is set, and its name is almost that of a known one.
 
-    What it checks:
-        No exported variable with a prefix of NCCL, Gloo, torch, CUDA or Paddle has an unknown name that is very close
-        to a known one.
+    What it checks: No exported variable with a prefix of NCCL, Gloo, torch, CUDA or Paddle has an unknown name that is
+    very close to a known one.
 
-    Why it matters:
-        The setting silently has no effect: the job runs with the default.
+    Why it matters: The setting silently has no effect: the job runs with the default.
 
-    Example:
-        `export NCCL_P2P5ISABLE=1`, meant to be NCCL_P2P_DISABLE.
+    Example: `export NCCL_P2P5ISABLE=1`, meant to be NCCL_P2P_DISABLE.
 
-    Fix:
-        Use the spelling that the finding gives.
+    Fix: Use the spelling that the finding gives.
 
-    Known limits:
-        A name unlike all known ones is not reported, because scripts have their own variables. A name that is set
-        together with the one it resembles is also treated as the script's own.
+    Known limits: A name unlike all known ones is not reported, because scripts have their own variables. A name that is
+    set together with the one it resembles is also treated as the script's own.
     """
     present = {claim.quantity.removeprefix(_PREFIX) for _, _, _, claim in variables(job)}
-    applicable = False
     for subject, _, name, claim in variables(job):
         if not name.startswith(_LIBRARIES) and not _NEAR_LIBRARIES.match(name):
             continue
-        applicable = True
         meant = nearest(name)
         if name in known_variables() or meant in present:
             yield passed(subject)
@@ -95,8 +89,6 @@ def variable_misspelt(job: Job) -> Iterator[Verdict]:
             # Unsafe: the setting takes effect for the first time.
             fix=make_fix(f"rename {name} to {meant}", replace_text(claim, name, meant), safe=False),
         )
-    if not applicable:
-        yield not_applicable(job.name, "no variable of a known library is set")
 
 
 def nearest(name: str, known: frozenset[str] | None = None) -> str | None:
@@ -143,6 +135,7 @@ def distance(first: str, second: str, limit: int) -> int:
     "variable-value-not-understood",
     severity=Severity.WARNING,
     fix="unsafe",
+    otherwise="no variable with a known set of values is set",
     evidence=(
         ("NCCL, src/misc/param.cc (strtoll)", "https://github.com/NVIDIA/nccl/blob/master/src/misc/param.cc"),
         (
@@ -154,28 +147,22 @@ def distance(first: str, second: str, limit: int) -> int:
 def variable_value_not_understood(job: Job) -> Iterator[Verdict]:
     """A well-known variable has a value that its reader does not understand.
 
-    What it checks:
-        NCCL's switches and counts are numbers; NCCL_DEBUG and TORCH_DISTRIBUTED_DEBUG are one of their levels.
+    What it checks: NCCL's switches and counts are numbers; NCCL_DEBUG and TORCH_DISTRIBUTED_DEBUG are one of their
+    levels.
 
-    Why it matters:
-        NCCL reads a word as 0, so `NCCL_IB_DISABLE=true` leaves InfiniBand on. torch fails at startup on a level that
-        it does not know.
+    Why it matters: NCCL reads a word as 0, so `NCCL_IB_DISABLE=true` leaves InfiniBand on. torch fails at startup on a
+    level that it does not know.
 
-    Example:
-        `export NCCL_IB_DISABLE=true`.
+    Example: `export NCCL_IB_DISABLE=true`.
 
-    Fix:
-        Write 1 or 0, or one of the levels.
+    Fix: Write 1 or 0, or one of the levels.
 
-    Known limits:
-        Only variables in the table `data/values.toml` are checked.
+    Known limits: Only variables in the table `data/values.toml` are checked.
     """
-    applicable = False
     for subject, launch, name, claim in variables(job):
         accepted = accepted_values().get(name)
         if accepted is None:
             continue
-        applicable = True
         undecided_verdict = undecided(subject, (claim,), launch)
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -192,8 +179,6 @@ def variable_value_not_understood(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no variable with a known set of values is set")
 
 
 #: Words for on and off, and the digit to use instead.
@@ -221,6 +206,7 @@ def _accepts(value: str, choices: tuple[str, ...]) -> bool:
     "ENV003",
     "debug-setting-left-on",
     severity=Severity.WARNING,
+    otherwise="no debugging variable is set for a launch over several nodes",
     evidence=(
         "huggingface/transformers#22363",
         (
@@ -232,35 +218,28 @@ def _accepts(value: str, choices: tuple[str, ...]) -> bool:
 def debug_setting_left_on(job: Job) -> Iterator[Verdict]:
     """A debugging setting is on in a run over several nodes.
 
-    What it checks:
-        For launches that do not certainly stay on one node: CUDA_LAUNCH_BLOCKING=1, NCCL_P2P_DISABLE=1,
-        NCCL_SHM_DISABLE=1, NCCL_IB_DISABLE=1, NCCL_DEBUG=TRACE, TORCH_DISTRIBUTED_DEBUG=DETAIL; and
-        TORCH_NCCL_ASYNC_ERROR_HANDLING=0, by its old name too, unless torch waits in blocking mode.
+    What it checks: For launches that do not certainly stay on one node: CUDA_LAUNCH_BLOCKING=1, NCCL_P2P_DISABLE=1,
+    NCCL_SHM_DISABLE=1, NCCL_IB_DISABLE=1, NCCL_DEBUG=TRACE, TORCH_DISTRIBUTED_DEBUG=DETAIL; and
+    TORCH_NCCL_ASYNC_ERROR_HANDLING=0, by its old name too, unless torch waits in blocking mode.
 
-    Why it matters:
-        Each makes training slower, some by an order of magnitude, and the bill grows with every node.
-        CUDA_LAUNCH_BLOCKING has made multi-node runs hang. Without asynchronous error handling the failure of a rank
-        goes unnoticed.
+    Why it matters: Each makes training slower, some by an order of magnitude, and the bill grows with every node.
+    CUDA_LAUNCH_BLOCKING has made multi-node runs hang. Without asynchronous error handling the failure of a rank goes
+    unnoticed.
 
-    Example:
-        `export NCCL_P2P_DISABLE=1`, set once for a broken workstation and copied into a cluster script.
+    Example: `export NCCL_P2P_DISABLE=1`, set once for a broken workstation and copied into a cluster script.
 
-    Fix:
-        Remove the line, or suppress the finding with the reason why this cluster needs it.
+    Fix: Remove the line, or suppress the finding with the reason why this cluster needs it.
 
-    Known limits:
-        Some clusters do need one of them; NCCL_IB_DISABLE, CUDA_LAUNCH_BLOCKING and the two log levels are therefore
-        informational. A variable is reported once for a job. If the number of nodes is unknown, all are.
+    Known limits: Some clusters do need one of them; NCCL_IB_DISABLE, CUDA_LAUNCH_BLOCKING and the two log levels are
+    therefore informational. A variable is reported once for a job. If the number of nodes is unknown, all are.
     """
     rows = {row.name: row for row in leftovers()}
-    applicable = False
     reported: set[tuple[str, Severity | None]] = set()
     for subject, launch, name, claim in variables(job):
         row = rows.get(name)
         nodes = nodes_spanned(job, launch)[0] if launch is not None else None
         if row is None or (nodes is not None and certainly_one(nodes)):
             continue
-        applicable = True
         if name.endswith("_ASYNC_ERROR_HANDLING") and launch is not None and _waits_blocking(job, launch):
             yield passed(subject)
             continue
@@ -284,8 +263,6 @@ def debug_setting_left_on(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no debugging variable is set for a launch over several nodes")
 
 
 def _waits_blocking(job: Job, launch: Launch) -> bool:
@@ -299,6 +276,7 @@ def _waits_blocking(job: Job, launch: Launch) -> bool:
     "exported-rendezvous-ignored",
     severity=Severity.WARNING,
     fix="unsafe",
+    otherwise="no launcher overrides an exported address or port",
     evidence=(
         "pytorch/pytorch#76367",
         ("torchrun documentation", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
@@ -307,24 +285,18 @@ def _waits_blocking(job: Job, launch: Launch) -> bool:
 def exported_rendezvous_ignored(job: Job) -> Iterator[Verdict]:
     """MASTER_ADDR or MASTER_PORT is exported to a launcher that does not read it.
 
-    What it checks:
-        MASTER_ADDR and MASTER_PORT are set for torchrun or deepspeed, and the launcher, without options for them, uses
-        its default instead.
+    What it checks: MASTER_ADDR and MASTER_PORT are set for torchrun or deepspeed, and the launcher, without options for
+    them, uses its default instead.
 
-    Why it matters:
-        torchrun and deepspeed give their ranks an address and port of their own and overwrite both variables. The nodes
-        then meet at a different address than the script says, or not at all.
+    Why it matters: torchrun and deepspeed give their ranks an address and port of their own and overwrite both
+    variables. The nodes then meet at a different address than the script says, or not at all.
 
-    Example:
-        `export MASTER_PORT=6000` and `torchrun --nnodes=2 --master_addr=node0 ...`: the port is 29500.
+    Example: `export MASTER_PORT=6000` and `torchrun --nnodes=2 --master_addr=node0 ...`: the port is 29500.
 
-    Fix:
-        Pass it on: `--master_addr=$MASTER_ADDR --master_port=$MASTER_PORT`, or `--rdzv_endpoint`.
+    Fix: Pass it on: `--master_addr=$MASTER_ADDR --master_port=$MASTER_PORT`, or `--rdzv_endpoint`.
 
-    Known limits:
-        Only where the launcher's own default is certain; a value equal to the default does no harm.
+    Known limits: Only where the launcher's own default is certain; a value equal to the default does no harm.
     """
-    applicable = False
     for launch in job.launches:
         for variable, quantity, option in (
             ("MASTER_ADDR", "master_addr", "--master_addr"),
@@ -338,13 +310,11 @@ def exported_rendezvous_ignored(job: Job) -> Iterator[Verdict]:
             ]
             if exported and not taken and launch.launcher in ("torchrun", "deepspeed"):
                 if not job.setting(quantity, launch.scope):
-                    applicable = True
                     why = f"cannot determine whether {launch.launcher} is given a {quantity.replace('_', ' ')}"
                     yield unknown(launch.id, why, at=exported[0])
                 continue
             if not exported or not taken:
                 continue
-            applicable = True
             undecided_verdict = undecided(launch.id, taken, launch)
             same = set(texts(job_value(exported)) or ()) & {str(v) for v in taken[0].alternatives}
             if undecided_verdict is not None:
@@ -362,8 +332,6 @@ def exported_rendezvous_ignored(job: Job) -> Iterator[Verdict]:
                     remedy=f"Pass it on: {option}=${variable}.",
                     fix=_option_fix(launch, f"{option}=${variable}"),
                 )
-    if not applicable:
-        yield not_applicable(job.name, "no launcher overrides an exported address or port")
 
 
 def _option_fix(launch: Launch, option: str) -> Fix | None:

@@ -36,23 +36,18 @@ _NUMBERS = {"1": "HUP", "2": "INT", "10": "USR1", "12": "USR2", "15": "TERM"}
 def background_step_failure_lost(job: Job) -> Iterator[Verdict]:
     """A script runs steps in the background and ignores their exit codes.
 
-    What it checks:
-        A batch script that starts several steps with `&` uses `wait -n`, `wait PID`, or a trap on EXIT, ERR or CHLD,
-        not only a plain `wait`.
+    What it checks: A batch script that starts several steps with `&` uses `wait -n`, `wait PID`, or a trap on EXIT, ERR
+    or CHLD, not only a plain `wait`.
 
-    Why it matters:
-        When one step crashes, the others wait for it and hold all nodes until the time limit. A plain `wait` then
-        returns 0, so the job counts as completed.
+    Why it matters: When one step crashes, the others wait for it and hold all nodes until the time limit. A plain
+    `wait` then returns 0, so the job counts as completed.
 
-    Example:
-        `srun -N1 -n1 infer.sh &`, `srun -N1 -n1 train.sh &`, `wait`.
+    Example: `srun -N1 -n1 infer.sh &`, `srun -N1 -n1 train.sh &`, `wait`.
 
-    Fix:
-        `wait -n || { kill $(jobs -p); exit 1; }` once for each step, or keep each PID and `wait` for it.
+    Fix: `wait -n || { kill $(jobs -p); exit 1; }` once for each step, or keep each PID and `wait` for it.
 
-    Known limits:
-        Steps that watch each other, or a program that ends the job itself with scancel, are not seen. With a single
-        background step the finding is informational.
+    Known limits: Steps that watch each other, or a program that ends the job itself with scancel, are not seen. With a
+    single background step the finding is informational.
     """
     waits = job.about("plain_wait")
     background = [step for step in steps(job) if step.definitely("step_background")]
@@ -89,6 +84,7 @@ def background_step_failure_lost(job: Job) -> Iterator[Verdict]:
     "FLT002",
     "step-failure-hidden-by-pipe",
     severity=Severity.WARNING,
+    otherwise="no step writes into a pipe",
     evidence=(
         "pytorch/pytorch#76287",
         "https://www.gnu.org/software/bash/manual/bash.html#Pipelines",
@@ -101,31 +97,24 @@ def background_step_failure_lost(job: Job) -> Iterator[Verdict]:
 def step_failure_hidden_by_pipe(job: Job) -> Iterator[Verdict]:
     """The exit code of a step over several nodes is lost in a pipe.
 
-    What it checks:
-        The output of an srun goes through a pipe (`| tee log`) without `set -o pipefail`, and no option of srun ends
-        the step when a task fails.
+    What it checks: The output of an srun goes through a pipe (`| tee log`) without `set -o pipefail`, and no option of
+    srun ends the step when a task fails.
 
-    Why it matters:
-        The launchers on the other nodes wait for the one that crashed, often until the time limit, while all nodes
-        are held. The shell takes the status of `tee`, which is 0: the job counts as completed, and dependent jobs
-        start.
+    Why it matters: The launchers on the other nodes wait for the one that crashed, often until the time limit, while
+    all nodes are held. The shell takes the status of `tee`, which is 0: the job counts as completed, and dependent jobs
+    start.
 
-    Example:
-        `srun bash -c "$LAUNCHER $CMD" 2>&1 | tee -a log` on 40 nodes.
+    Example: `srun bash -c "$LAUNCHER $CMD" 2>&1 | tee -a log` on 40 nodes.
 
-    Fix:
-        `srun --kill-on-bad-exit=1 --wait=60 ...`, and `set -o pipefail` at the top of the script.
+    Fix: `srun --kill-on-bad-exit=1 --wait=60 ...`, and `set -o pipefail` at the top of the script.
 
-    Known limits:
-        Sites can end steps by configuration (KillOnBadExit). Where only one of the two is missing, or the step runs
-        on fewer than 16 nodes or on an unknown number of nodes, the finding is informational.
+    Known limits: Sites can end steps by configuration (KillOnBadExit). Where only one of the two is missing, or the
+    step runs on fewer than 16 nodes or on an unknown number of nodes, the finding is informational.
     """
-    applicable = False
     for step in steps(job):
         pipe, kills = step.about("step_pipe"), step.about("step_kills_on_failure")
         if pipe is None:
             continue
-        applicable = True
         if not step.definitely("step_pipe_hides_failure"):
             yield passed(step.subject)
             continue
@@ -154,8 +143,6 @@ def step_failure_hidden_by_pipe(job: Job) -> Iterator[Verdict]:
             + (" and give srun `--kill-on-bad-exit=1`." if not ended else "."),
             severity=None if several and not ended else Severity.INFO,
         )
-    if not applicable:
-        yield not_applicable(job.name, "no step writes into a pipe")
 
 
 @rule(
@@ -163,6 +150,7 @@ def step_failure_hidden_by_pipe(job: Job) -> Iterator[Verdict]:
     "failed-task-leaves-others-running",
     severity=Severity.INFO,
     profile="pedantic",
+    otherwise="no step has several tasks",
     evidence=(
         "EveryVoiceTTS/EveryVoice#178",
         ("srun's manual", "https://slurm.schedmd.com/srun.html#OPT_kill-on-bad-exit"),
@@ -171,26 +159,20 @@ def step_failure_hidden_by_pipe(job: Job) -> Iterator[Verdict]:
 def failed_task_leaves_others_running(job: Job) -> Iterator[Verdict]:
     """A step of several tasks keeps running when one of them fails.
 
-    What it checks:
-        A step with more than one task, or over more than one node, has `--kill-on-bad-exit` or SLURM_KILL_BAD_EXIT.
+    What it checks: A step with more than one task, or over more than one node, has `--kill-on-bad-exit` or
+    SLURM_KILL_BAD_EXIT.
 
-    Why it matters:
-        The remaining ranks hang in their next collective and hold all nodes until it times out.
+    Why it matters: The remaining ranks hang in their next collective and hold all nodes until it times out.
 
-    Example:
-        `srun --nodes=16 python train.py`.
+    Example: `srun --nodes=16 python train.py`.
 
-    Fix:
-        `srun --kill-on-bad-exit=1`.
+    Fix: `srun --kill-on-bad-exit=1`.
 
-    Known limits:
-        Many sites set KillOnBadExit for everyone, and most public scripts leave it out: advice only.
+    Known limits: Many sites set KillOnBadExit for everyone, and most public scripts leave it out: advice only.
     """
-    applicable = False
     for step in steps(job):
         if not (step.several("step_nodes") or step.several("step_tasks")) or step.about("step_pipe") is not None:
             continue
-        applicable = True
         kills = step.about("step_kills_on_failure")
         undecided_verdict = undecided(step.subject, (kills,) if kills is not None else (), step.launch)
         if undecided_verdict is not None:
@@ -205,8 +187,6 @@ def failed_task_leaves_others_running(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(step.subject)
-    if not applicable:
-        yield not_applicable(job.name, "no step has several tasks")
 
 
 class _HandOff(NamedTuple):
@@ -232,6 +212,7 @@ def _hand_off(claim: Claim) -> _HandOff | None:
     "hand-off-signal-not-handled",
     severity=Severity.WARNING,
     fix="unsafe",
+    otherwise="no job requests a signal before the time limit",
     evidence=(
         ("sbatch's manual, --signal", "https://slurm.schedmd.com/sbatch.html#OPT_signal"),
         "facebookincubator/submitit#1708",
@@ -240,28 +221,21 @@ def _hand_off(claim: Claim) -> _HandOff | None:
 def hand_off_signal_not_handled(job: Job) -> Iterator[Verdict]:
     """The signal before the time limit reaches no handler.
 
-    What it checks:
-        `--signal=B:SIG` reaches the batch script: it has a trap for SIG, and does not sit in a foreground srun, which
-        bash waits for before it runs a trap. `--signal=SIG` without `B:` reaches the steps only: a trap in the
-        script never runs.
+    What it checks: `--signal=B:SIG` reaches the batch script: it has a trap for SIG, and does not sit in a foreground
+    srun, which bash waits for before it runs a trap. `--signal=SIG` without `B:` reaches the steps only: a trap in the
+    script never runs.
 
-    Why it matters:
-        Nothing is saved before the time limit. A shell without a trap is ended by the signal, and the job with it,
-        earlier than necessary.
+    Why it matters: Nothing is saved before the time limit. A shell without a trap is ended by the signal, and the job
+    with it, earlier than necessary.
 
-    Example:
-        `#SBATCH --signal=USR1@90` and `trap 'scontrol requeue $SLURM_JOB_ID' USR1`.
+    Example: `#SBATCH --signal=USR1@90` and `trap 'scontrol requeue $SLURM_JOB_ID' USR1`.
 
-    Fix:
-        `#SBATCH --signal=B:USR1@90`, `trap ... USR1`, and `srun ... &` with `wait` after it. Or leave `B:` out and
-        handle the signal in the training program.
+    Fix: `#SBATCH --signal=B:USR1@90`, `trap ... USR1`, and `srun ... &` with `wait` after it. Or leave `B:` out and
+    handle the signal in the training program.
 
-    Known limits:
-        Whether a program handles a signal that is sent to its step is not checked.
+    Known limits: Whether a program handles a signal that is sent to its step is not checked.
     """
-    applicable = False
     for claim in job.about("hand_off_signal"):
-        applicable = True
         if isinstance(claim.value, (Unresolved, OneOf)) or (requested := _hand_off(claim)) is None:
             yield unknown(job.name, f"the signal and receiver of {quoted(claim)} are unknown", at=claim)
             continue
@@ -305,8 +279,6 @@ def hand_off_signal_not_handled(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(job.name)
-    if not applicable:
-        yield not_applicable(job.name, "no job requests a signal before the time limit")
 
 
 def _sources_unreadable_file(job: Job, path: str) -> bool:
@@ -322,6 +294,7 @@ def _sources_unreadable_file(job: Job, path: str) -> bool:
     "first-task-alone-hands-off",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no step saves its work on a signal",
     evidence=(
         ("and its job_environment.py", "facebookincubator/submitit#1708"),
         "https://github.com/facebookincubator/submitit/blob/main/submitit/core/job_environment.py",
@@ -330,31 +303,26 @@ def _sources_unreadable_file(job: Job, path: str) -> bool:
 def first_task_alone_hands_off(job: Job) -> Iterator[Verdict]:
     """At the time limit one task saves and requeues the job, while the other tasks fail.
 
-    What it checks:
-        submitit starts more than one task, and the job requests a signal before its time limit or preemption.
+    What it checks: submitit starts more than one task, and the job requests a signal before its time limit or
+    preemption.
 
-    Why it matters:
-        Every task gets the signal; submitit's handler saves and requeues only in the task with global rank 0 and lets
-        the others continue. They then fail in a collective whose partner is gone, and what only they held (sharded
-        optimizer states) is lost. The time until the limit must be enough for the checkpoint.
+    Why it matters: Every task gets the signal; submitit's handler saves and requeues only in the task with global rank
+    0 and lets the others continue. They then fail in a collective whose partner is gone, and what only they held
+    (sharded optimizer states) is lost. The time until the limit must be enough for the checkpoint.
 
-    Example:
-        `#SBATCH --ntasks-per-node=4 --signal=USR2@120 --time=1440` with `srun python -m submitit.core._submit dir`.
+    Example: `#SBATCH --ntasks-per-node=4 --signal=USR2@120 --time=1440` with `srun python -m submitit.core._submit
+    dir`.
 
-    Fix:
-        Write checkpoints at intervals well below the time limit, independent of the signal; give the signal more
-        time than one checkpoint takes; make `checkpoint()` resume from the last complete one.
+    Fix: Write checkpoints at intervals well below the time limit, independent of the signal; give the signal more time
+    than one checkpoint takes; make `checkpoint()` resume from the last complete one.
 
-    Known limits:
-        Fine for models that rank 0 holds completely and saves quickly, which launch lines do not show.
+    Known limits: Fine for models that rank 0 holds completely and saves quickly, which launch lines do not show.
     """
-    applicable = False
     for step in steps(job):
         module = step.about("step_module")
         signals = job.setting("hand_off_signal", step.scope)
         if module is None or not signals or not set(texts(module.value)) & set(_FIRST_TASK_ONLY):
             continue
-        applicable = True
         tasks = step.about("step_tasks")
         undecided_verdict = undecided(step.subject, (*signals, *((tasks,) if tasks is not None else ())), step.launch)
         requested = _hand_off(signals[0])
@@ -380,8 +348,6 @@ def first_task_alone_hands_off(job: Job) -> Iterator[Verdict]:
                 remedy="Write checkpoints at intervals independent of the signal, resume from the last complete one,"
                 " and request the signal earlier, by more than the time that one checkpoint takes.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no step saves its work on a signal")
 
 
 def _duration(seconds: int) -> str:

@@ -9,7 +9,7 @@ from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule
+from preflight.plugins.authoring import Verdict, failed, passed, rule
 from preflight_rules.helpers import quoted, undecided
 from preflight_rules.schedulers.ray_start import CLIENT_PORT, starts_of
 
@@ -19,6 +19,7 @@ from preflight_rules.schedulers.ray_start import CLIENT_PORT, starts_of
     "ray-job-sent-to-wrong-address",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no `ray job submit` names an address",
     evidence=(
         (
             "Ray documentation, job submission",
@@ -33,29 +34,22 @@ from preflight_rules.schedulers.ray_start import CLIENT_PORT, starts_of
 def ray_job_sent_to_wrong_address(job: Job) -> Iterator[Verdict]:
     """`ray job submit` is given an address that accepts no jobs.
 
-    What it checks:
-        The address of `ray job submit`, or RAY_ADDRESS in its environment, is that of the dashboard
-        (`http://HOST:8265`), not of Ray Client (`ray://`, port 10001) and not the head's own port (6379).
+    What it checks: The address of `ray job submit`, or RAY_ADDRESS in its environment, is that of the dashboard
+    (`http://HOST:8265`), not of Ray Client (`ray://`, port 10001) and not the head's own port (6379).
 
-    Why it matters:
-        The dashboard accepts jobs over HTTP. With `ray://` the command stops; the other ports do not serve HTTP,
-        and it fails or hangs.
+    Why it matters: The dashboard accepts jobs over HTTP. With `ray://` the command stops; the other ports do not serve
+    HTTP, and it fails or hangs.
 
-    Example:
-        `ray job submit --address ray://head:10001 -- python train.py`.
+    Example: `ray job submit --address ray://head:10001 -- python train.py`.
 
-    Fix:
-        `--address http://head:8265`.
+    Fix: `--address http://head:8265`.
 
-    Known limits:
-        A dashboard that was moved to one of those ports is not known; a port is therefore only a warning.
+    Known limits: A dashboard that was moved to one of those ports is not known; a port is therefore only a warning.
     """
-    applicable = False
     for launch, _ in starts_of(job, "submit"):
         given = job.setting("ray_submit_address", launch.scope) or job.setting("env.RAY_ADDRESS", launch.scope)
         if not given:
             continue
-        applicable = True
         undecided_verdict = undecided(launch.id, given, launch)
         found = texts(job_value(given))
         if undecided_verdict is not None:
@@ -68,8 +62,6 @@ def ray_job_sent_to_wrong_address(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no `ray job submit` names an address")
 
 
 def _wrong_address(launch: Launch, claim: Claim, fault: str, severity: Severity | None) -> Verdict:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import placed, quoted
 from preflight_rules.scripts.script_facts import runs_program, stated
 
@@ -17,6 +17,7 @@ from preflight_rules.scripts.script_facts import runs_program, stated
     "placement-group-waited-for-without-end",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no script waits for a placement group",
     evidence=(
         "ray-project/ray#47792",
         (
@@ -28,23 +29,18 @@ from preflight_rules.scripts.script_facts import runs_program, stated
 def placement_group_waited_for_without_end(job: Job) -> Iterator[Verdict]:
     """A script waits without a timeout for a placement group that may not fit on any node.
 
-    What it checks:
-        `ray.get(pg.ready())` of a placement group with known bundles has a timeout.
+    What it checks: `ray.get(pg.ready())` of a placement group with known bundles has a timeout.
 
-    Why it matters:
-        A bundle is never split over nodes. If no node of the cluster has all it requests, the group stays pending;
-        only Ray's log reports it, and the job waits forever with whatever it already holds.
+    Why it matters: A bundle is never split over nodes. If no node of the cluster has all it requests, the group stays
+    pending; only Ray's log reports it, and the job waits forever with whatever it already holds.
 
-    Example:
-        `pg = placement_group([{"CPU": 2}], strategy="SPREAD")`, `ray.get(pg.ready())`, on nodes of one CPU.
+    Example: `pg = placement_group([{"CPU": 2}], strategy="SPREAD")`, `ray.get(pg.ready())`, on nodes of one CPU.
 
-    Fix:
-        `ray.get(pg.ready(), timeout=600)`, or `pg.wait(timeout_seconds=600)`, and stop with a message; compare the
-        largest bundle with the nodes.
+    Fix: `ray.get(pg.ready(), timeout=600)`, or `pg.wait(timeout_seconds=600)`, and stop with a message; compare the
+    largest bundle with the nodes.
 
-    Known limits:
-        How large the nodes are is not known from the script; on an autoscaling cluster the wait may be intended.
-        Bundles of at most one GPU and one CPU fit on any node with a GPU and are not reported.
+    Known limits: How large the nodes are is not known from the script; on an autoscaling cluster the wait may be
+    intended. Bundles of at most one GPU and one CPU fit on any node with a GPU and are not reported.
     """
     applicable = False
     for subject, waits in stated(job, "ray_wait_unbounded"):
@@ -67,8 +63,6 @@ def placement_group_waited_for_without_end(job: Job) -> Iterator[Verdict]:
     if not applicable and job.about("ray_bundle"):
         applicable = True
         yield passed(job.name)
-    if not applicable:
-        yield not_applicable(job.name, "no script waits for a placement group")
 
 
 def _fits_anywhere(bundle: str) -> bool:
@@ -83,6 +77,7 @@ def _fits_anywhere(bundle: str) -> bool:
     "RAY021",
     "worker-gpus-not-used",
     severity=Severity.ERROR,
+    otherwise="no ScalingConfig has GPUs in resources_per_worker",
     evidence=(
         "https://docs.ray.io/en/latest/train/api/doc/ray.train.ScalingConfig.html",
         (
@@ -94,25 +89,18 @@ def _fits_anywhere(bundle: str) -> bool:
 def worker_gpus_not_used(job: Job) -> Iterator[Verdict]:
     """`resources_per_worker` and `use_gpu` of a Ray trainer contradict each other.
 
-    What it checks:
-        `resources_per_worker` of a ScalingConfig has a `GPU` above 0 only where `use_gpu` is True; without `use_gpu` it
-        is False. A `GPU` of 0 with `use_gpu=True` counts as 1, so Ray accepts it.
+    What it checks: `resources_per_worker` of a ScalingConfig has a `GPU` above 0 only where `use_gpu` is True; without
+    `use_gpu` it is False. A `GPU` of 0 with `use_gpu=True` counts as 1, so Ray accepts it.
 
-    Why it matters:
-        Ray rejects such a ScalingConfig with ValueError, in the script that starts everything.
+    Why it matters: Ray rejects such a ScalingConfig with ValueError, in the script that starts everything.
 
-    Example:
-        `ScalingConfig(num_workers=4, resources_per_worker={"GPU": 1})`.
+    Example: `ScalingConfig(num_workers=4, resources_per_worker={"GPU": 1})`.
 
-    Fix:
-        `use_gpu=True`, or no `GPU` among the resources.
+    Fix: `use_gpu=True`, or no `GPU` among the resources.
 
-    Known limits:
-        Only resources that are written out are judged.
+    Known limits: Only resources that are written out are judged.
     """
-    applicable = False
     for subject, gpus in stated(job, "ray_train_worker_gpus"):
-        applicable = True
         uses = gpus.because[0] if gpus.because else None
         amounts = [item for item in gpus.alternatives if isinstance(item, (int, float))]
         given = uses.alternatives if uses is not None else (False,)
@@ -131,5 +119,3 @@ def worker_gpus_not_used(job: Job) -> Iterator[Verdict]:
                 remedy="Write `use_gpu=True`.",
                 severity=None if gpus.condition == "" else Severity.WARNING,
             )
-    if not applicable:
-        yield not_applicable(job.name, "no ScalingConfig has GPUs in resources_per_worker")

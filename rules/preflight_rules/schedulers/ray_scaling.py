@@ -8,7 +8,7 @@ from typing import Any
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Unresolved
 from preflight.model.job.quantities import SECTION
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.data_tables import table
 from preflight_rules.helpers import distinct, placed, quoted
 from preflight_rules.settings.conditions import GIVEN, Section, UnknownValue, holds
@@ -22,6 +22,7 @@ _PREFIX = "setting.ray."
     "scaling-config-refused",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no script creates a ScalingConfig",
     evidence=(
         ("ray/train/v2/api/config.py", "https://docs.ray.io/en/latest/train/api/doc/ray.train.ScalingConfig.html"),
         "Ray's documentation of ScalingConfig",
@@ -30,29 +31,23 @@ _PREFIX = "setting.ray."
 def scaling_config_refused(job: Job) -> Iterator[Verdict]:
     """Ray rejects a ScalingConfig: an argument it does not have, a value, or two that contradict each other.
 
-    What it checks:
-        The arguments of each `ScalingConfig(...)` are compared with a table of what its constructor rejects.
+    What it checks: The arguments of each `ScalingConfig(...)` are compared with a table of what its constructor
+    rejects.
 
-    Why it matters:
-        The driver stops with a TypeError or ValueError after the cluster was started.
+    Why it matters: The driver stops with a TypeError or ValueError after the cluster was started.
 
-    Example:
-        `ScalingConfig(num_workers=8, resources_per_worker={"GPU": 1})` without `use_gpu=True`.
+    Example: `ScalingConfig(num_workers=8, resources_per_worker={"GPU": 1})` without `use_gpu=True`.
 
-    Fix:
-        The finding names the change for its condition.
+    Fix: The finding names the change for its condition.
 
-    Known limits:
-        Arguments that are known only at run time are not judged. What only Ray 2.51 and newer rejects is a warning
-        unless the job's files pin a release.
+    Known limits: Arguments that are known only at run time are not judged. What only Ray 2.51 and newer rejects is a
+    warning unless the job's files pin a release.
     """
     calls = distinct(job.about("ray_scaling"))
     version = pinned(job, "ray")
     for call in calls:
         found = list(_judged(job.name, call, version))
         yield from found or [passed(job.name)]
-    if not calls:
-        yield not_applicable(job.name, "no script creates a ScalingConfig")
 
 
 def _judged(subject: str, call: Claim, version: str) -> Iterator[Verdict]:

@@ -9,7 +9,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, delete_word, failed, make_fix, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, delete_word, failed, make_fix, passed, rule, unknown
 from preflight_rules.helpers import certainly_several, joined, placed, quoted, undecided, why_unresolved
 
 #: Default ports of worker processes (ray start --help, 2.60).
@@ -34,6 +34,7 @@ def starts_of(job: Job, role: str = "") -> Iterator[tuple[Launch, str]]:
     "ray-port-used-twice",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no `ray start` sets a port",
     evidence=(
         (
             "Ray documentation, ports configurations",
@@ -48,24 +49,18 @@ def starts_of(job: Job, role: str = "") -> Iterator[tuple[Launch, str]]:
 def ray_port_used_twice(job: Job) -> Iterator[Verdict]:
     """Two components of one Ray node are given the same port.
 
-    What it checks:
-        The ports on a line of `ray start` differ from each other and lie outside the range of worker ports (10002 to
-        19999 unless --min-worker-port and --max-worker-port say otherwise).
+    What it checks: The ports on a line of `ray start` differ from each other and lie outside the range of worker ports
+    (10002 to 19999 unless --min-worker-port and --max-worker-port say otherwise).
 
-    Why it matters:
-        `ray start` stops with "Ray component ... is trying to use a port number ... that is used by other
-        components".
+    Why it matters: `ray start` stops with "Ray component ... is trying to use a port number ... that is used by other
+    components".
 
-    Example:
-        `ray start --head --port=10005`, which lies among the worker ports.
+    Example: `ray start --head --port=10005`, which lies among the worker ports.
 
-    Fix:
-        Use different ports outside 10002 to 19999, or move the range.
+    Fix: Use different ports outside 10002 to 19999, or move the range.
 
-    Known limits:
-        Ports that other programs use are checked by `preflight check`.
+    Known limits: Ports that other programs use are checked by `preflight check`.
     """
-    applicable = False
     for launch, kind in starts_of(job):
         if kind == "submit":
             continue
@@ -74,11 +69,8 @@ def ray_port_used_twice(job: Job) -> Iterator[Verdict]:
             own.extend(job.setting("master_port", launch.scope))
         if not own:
             continue
-        applicable = True
         undecided_verdict = undecided(launch.id, own, launch)
         yield undecided_verdict if undecided_verdict is not None else _ports(job, launch, own)
-    if not applicable:
-        yield not_applicable(job.name, "no `ray start` sets a port")
 
 
 def _ports(job: Job, launch: Launch, own: list[Claim]) -> Verdict:
@@ -123,6 +115,7 @@ def _ports(job: Job, launch: Launch, own: list[Claim]) -> Verdict:
     "ray-worker-dials-another-port",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no worker joins a head of the same job",
     evidence=(
         (
             "Ray documentation, launching an on-premises cluster, and deploying on Slurm",
@@ -134,30 +127,23 @@ def _ports(job: Job, launch: Launch, own: list[Claim]) -> Verdict:
 def ray_worker_dials_another_port(job: Job) -> Iterator[Verdict]:
     """A worker joins at a port on which the head does not listen.
 
-    What it checks:
-        The port in `ray start --address=HOST:PORT` is the `--port` of the `ray start --head` in the same job (6379
-        where none is given).
+    What it checks: The port in `ray start --address=HOST:PORT` is the `--port` of the `ray start --head` in the same
+    job (6379 where none is given).
 
-    Why it matters:
-        The worker retries for a while and stops; the head waits with too few nodes, and the program hangs at its
-        first placement group.
+    Why it matters: The worker retries for a while and stops; the head waits with too few nodes, and the program hangs
+    at its first placement group.
 
-    Example:
-        `ray start --head --port=6379` and `ray start --address=$HEAD:6380`.
+    Example: `ray start --head --port=6379` and `ray start --address=$HEAD:6380`.
 
-    Fix:
-        Keep the port in one variable and use it on both lines.
+    Fix: Keep the port in one variable and use it on both lines.
 
-    Known limits:
-        With several heads in one job nothing is reported.
+    Known limits: With several heads in one job nothing is reported.
     """
     heads = list(starts_of(job, "head"))
-    applicable = False
     for launch, _ in starts_of(job, "worker"):
         claims = job.setting("master_port", launch.scope)
         if len(heads) != 1 or not claims:
             continue
-        applicable = True
         ports = job.setting("master_port", heads[0][0].scope)
         undecided_verdict = undecided(launch.id, (*claims, *ports), launch)
         ours, theirs = numbers(job_value(claims)), numbers(job_value(ports))
@@ -174,8 +160,6 @@ def ray_worker_dials_another_port(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no worker joins a head of the same job")
 
 
 @rule(
@@ -183,6 +167,7 @@ def ray_worker_dials_another_port(job: Job) -> Iterator[Verdict]:
     "ray-head-on-every-node",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="nothing starts a Ray head on several nodes",
     evidence=(
         (
             "Ray documentation, deploying on Slurm",
@@ -193,29 +178,22 @@ def ray_worker_dials_another_port(job: Job) -> Iterator[Verdict]:
 def ray_head_on_every_node(job: Job) -> Iterator[Verdict]:
     """`ray start --head` is started on several nodes.
 
-    What it checks:
-        srun, mpirun or pdsh starts the head on one node only.
+    What it checks: srun, mpirun or pdsh starts the head on one node only.
 
-    Why it matters:
-        Each node becomes a cluster of its own. The workers join one of them, and the program sees only some of the
-        GPUs, or waits for the rest.
+    Why it matters: Each node becomes a cluster of its own. The workers join one of them, and the program sees only some
+    of the GPUs, or waits for the rest.
 
-    Example:
-        `#SBATCH --nodes=4` and `srun ray start --head --block &`.
+    Example: `#SBATCH --nodes=4` and `srun ray start --head --block &`.
 
-    Fix:
-        `srun --nodes=1 --ntasks=1 -w "$head_node" ray start --head --block &`.
+    Fix: `srun --nodes=1 --ntasks=1 -w "$head_node" ray start --head --block &`.
 
-    Known limits:
-        A head under a condition on the node's rank is not recognized.
+    Known limits: A head under a condition on the node's rank is not recognized.
     """
-    applicable = False
     for launch, _ in starts_of(job, "head"):
         spread = {"srun", "mpirun", "pdsh", "clush"} & set(launch.wrappers)
         nodes = job.setting("nodes", launch.scope)
         if not spread or not nodes:
             continue
-        applicable = True
         undecided_verdict = undecided(launch.id, nodes, launch)
         if job.setting("single_node_step", launch.scope):
             yield passed(launch.id)
@@ -232,8 +210,6 @@ def ray_head_on_every_node(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "nothing starts a Ray head on several nodes")
 
 
 @rule(
@@ -241,6 +217,7 @@ def ray_head_on_every_node(job: Job) -> Iterator[Verdict]:
     "ray-start-returns-at-once",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="srun starts no `ray start`",
     evidence=(
         (
             "Ray documentation, deploying on Slurm, and `ray start --help`",
@@ -252,27 +229,20 @@ def ray_head_on_every_node(job: Job) -> Iterator[Verdict]:
 def ray_start_returns_at_once(job: Job) -> Iterator[Verdict]:
     """`ray start` under srun lacks `--block`, so the step ends and Slurm kills the daemons.
 
-    What it checks:
-        A line of `ray start` directly under srun has `--block`.
+    What it checks: A line of `ray start` directly under srun has `--block`.
 
-    Why it matters:
-        Without it the command starts its daemons and returns. The step ends, Slurm cleans up after it, and the node
-        leaves the cluster right after it joined.
+    Why it matters: Without it the command starts its daemons and returns. The step ends, Slurm cleans up after it, and
+    the node leaves the cluster right after it joined.
 
-    Example:
-        `srun -N1 -n1 -w "$node" ray start --address="$head:6379"`.
+    Example: `srun -N1 -n1 -w "$node" ray start --address="$head:6379"`.
 
-    Fix:
-        Add `--block`, and `&` after the line so that the script continues.
+    Fix: Add `--block`, and `&` after the line so that the script continues.
 
-    Known limits:
-        Where Slurm does not track processes, the daemons survive.
+    Known limits: Where Slurm does not track processes, the daemons survive.
     """
-    applicable = False
     for launch, kind in starts_of(job):
         if kind not in ("head", "worker") or "srun" not in launch.wrappers:
             continue
-        applicable = True
         block = job.setting("ray_block", launch.scope)
         # In a shell of the step, a later command may keep the step alive.
         steps = [c for c in job.about("step", launch.scope) if c.scope.launch == launch.id]
@@ -289,8 +259,6 @@ def ray_start_returns_at_once(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "srun starts no `ray start`")
 
 
 @rule(
@@ -299,6 +267,7 @@ def ray_start_returns_at_once(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     fix="safe",
     profile="gate",
+    otherwise="no `ray start` of a worker",
     evidence=(
         (
             "ray/scripts/scripts.py, start",
@@ -309,25 +278,18 @@ def ray_start_returns_at_once(job: Job) -> Iterator[Verdict]:
 def ray_start_options_conflict(job: Job) -> Iterator[Verdict]:
     """A worker's `ray start` lacks the head's address, or has an option that only the head accepts.
 
-    What it checks:
-        Without `--head`, a line of `ray start` has `--address` and has no `--port`.
+    What it checks: Without `--head`, a line of `ray start` has `--address` and has no `--port`.
 
-    Why it matters:
-        `ray start` stops: "--address is a required flag unless starting a head node", or "--port should only be
-        specified when starting head node".
+    Why it matters: `ray start` stops: "--address is a required flag unless starting a head node", or "--port should
+    only be specified when starting head node".
 
-    Example:
-        `ray start --address=$HEAD:6379 --port=6379`.
+    Example: `ray start --address=$HEAD:6379 --port=6379`.
 
-    Fix:
-        Give workers `--address=HEAD:PORT` alone.
+    Fix: Give workers `--address=HEAD:PORT` alone.
 
-    Known limits:
-        An address in RAY_ADDRESS does not count for `ray start`.
+    Known limits: An address in RAY_ADDRESS does not count for `ray start`.
     """
-    applicable = False
     for launch, _ in starts_of(job, "worker"):
-        applicable = True
         address = job.setting("rendezvous_endpoint", launch.scope)
         port = next((c for c in job.about("ray_port", launch.scope) if re.match(r"--port\b", c.spelling)), None)
         undecided_verdict = undecided(launch.id, address, launch)
@@ -349,5 +311,3 @@ def ray_start_options_conflict(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield undecided_verdict if undecided_verdict is not None else passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no `ray start` of a worker")

@@ -46,34 +46,28 @@ _LAUNCHER_MODULES = (
     "launcher-started-more-than-once-per-node",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="srun starts no launcher",
     evidence=("interTwin-eu/itwinai#360", "pytorch/pytorch#67547", "Lightning-AI/pytorch-lightning#18950"),
 )
 def launcher_started_more_than_once_per_node(job: Job) -> Iterator[Verdict]:
     """A launcher that starts all ranks of a node is started several times on each node.
 
-    What it checks:
-        srun starts a launcher such as torchrun once per node: every setting of tasks per node is 1.
+    What it checks: srun starts a launcher such as torchrun once per node: every setting of tasks per node is 1.
 
-    Why it matters:
-        With T tasks per node, each node gets T launchers and T times as many ranks as GPUs. The extra launchers wait to
-        join the rendezvous until it times out, or two ranks share each GPU.
+    Why it matters: With T tasks per node, each node gets T launchers and T times as many ranks as GPUs. The extra
+    launchers wait to join the rendezvous until it times out, or two ranks share each GPU.
 
-    Example:
-        `#SBATCH --ntasks-per-node=8` with `srun torchrun --nproc_per_node=8 train.py`.
+    Example: `#SBATCH --ntasks-per-node=8` with `srun torchrun --nproc_per_node=8 train.py`.
 
-    Fix:
-        `#SBATCH --ntasks-per-node=1` (or `srun --ntasks-per-node=1 torchrun ...`), or drop torchrun and let srun
-        start the ranks.
+    Fix: `#SBATCH --ntasks-per-node=1` (or `srun --ntasks-per-node=1 torchrun ...`), or drop torchrun and let srun start
+    the ranks.
 
-    Known limits:
-        One process per launcher (`--nproc_per_node=1`) with as many launchers as `--nnodes` is valid, if rare, and is
-        not reported. Launchers inside a script that reads SLURM_LOCALID itself are not analysed.
+    Known limits: One process per launcher (`--nproc_per_node=1`) with as many launchers as `--nnodes` is valid, if
+    rare, and is not reported. Launchers inside a script that reads SLURM_LOCALID itself are not analysed.
     """
-    applicable = False
     for launch in job.launches:
         if launch.launcher not in AGENT_LAUNCHERS or "srun" not in launch.wrappers:
             continue
-        applicable = True
         tasks = job.setting("tasks_per_node", launch.scope)
         if not tasks:
             yield from _judge_task_total(job, launch)
@@ -89,8 +83,6 @@ def launcher_started_more_than_once_per_node(job: Job) -> Iterator[Verdict]:
             yield passed(launch.id)
         else:
             yield _several_launchers_finding(job, launch, tasks[0], numbers(job_value(tasks)))
-    if not applicable:
-        yield not_applicable(job.name, "srun starts no launcher")
 
 
 def _starts_one_rank(job: Job, launch: Launch) -> bool:
@@ -141,30 +133,25 @@ def _several_launchers_finding(job: Job, launch: Launch, tasks: Claim, count: tu
     "one-task-for-several-gpus",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="srun starts no script on nodes with a known number of GPUs",
     evidence=("Lightning-AI/pytorch-lightning#4389", "Lightning-AI/pytorch-lightning#18950"),
 )
 def one_task_for_several_gpus(job: Job) -> Iterator[Verdict]:
     """srun starts one task per node, although each node has several GPUs.
 
-    What it checks:
-        Where srun starts Python itself on several nodes, that tasks per node is not 1 while more than one GPU
-        per node is granted.
+    What it checks: Where srun starts Python itself on several nodes, that tasks per node is not 1 while more than one
+    GPU per node is granted.
 
-    Why it matters:
-        Each task is one rank. With one task per node only one GPU per node works, or the script starts its own ranks,
-        whose ranks then differ from Slurm's.
+    Why it matters: Each task is one rank. With one task per node only one GPU per node works, or the script starts its
+    own ranks, whose ranks then differ from Slurm's.
 
-    Example:
-        `#SBATCH --nodes=2 --gres=gpu:4` and `srun python train.py`, without `--ntasks-per-node=4`.
+    Example: `#SBATCH --nodes=2 --gres=gpu:4` and `srun python train.py`, without `--ntasks-per-node=4`.
 
-    Fix:
-        `#SBATCH --ntasks-per-node=<GPUs per node>`, or start the script through torchrun.
+    Fix: `#SBATCH --ntasks-per-node=<GPUs per node>`, or start the script through torchrun.
 
-    Known limits:
-        A script that drives all GPUs of its node from one process (model parallelism in one process, or its own
-        spawn) is correct; therefore the finding is a warning of medium confidence.
+    Known limits: A script that drives all GPUs of its node from one process (model parallelism in one process, or its
+    own spawn) is correct; therefore the finding is a warning of medium confidence.
     """
-    applicable = False
     for launch in job.launches:
         if launch.launcher != "srun" or _is_launcher(launch.program):
             continue
@@ -172,7 +159,6 @@ def one_task_for_several_gpus(job: Job) -> Iterator[Verdict]:
         gpus, nodes = job.setting("gpus_per_node", launch.scope), job.setting("nodes", launch.scope)
         if not gpus or not nodes:
             continue
-        applicable = True
         undecided_verdict = undecided(launch.id, (*tasks, *gpus, *nodes), launch)
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -195,8 +181,6 @@ def one_task_for_several_gpus(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "srun starts no script on nodes with a known number of GPUs")
 
 
 @rule(
@@ -204,6 +188,7 @@ def one_task_for_several_gpus(job: Job) -> Iterator[Verdict]:
     "multi-node-launcher-on-first-node-only",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launcher of a batch script sets the number of nodes that it runs on",
     evidence=(
         "pytorch/pytorch#67547",
         ("sbatch documentation (the script runs on the first allocated node)", "https://slurm.schedmd.com/sbatch.html"),
@@ -213,25 +198,19 @@ def one_task_for_several_gpus(job: Job) -> Iterator[Verdict]:
 def multi_node_launcher_on_first_node_only(job: Job) -> Iterator[Verdict]:
     """A launcher for several nodes runs on the first node of the allocation only.
 
-    What it checks:
-        In a batch script for several nodes, that a launcher which must run on every node (`torchrun --nnodes=4`)
-        is started by srun, mpirun, pdsh or ssh.
+    What it checks: In a batch script for several nodes, that a launcher which must run on every node (`torchrun
+    --nnodes=4`) is started by srun, mpirun, pdsh or ssh.
 
-    Why it matters:
-        Slurm runs a batch script only on the first node. The launcher there waits for the others until the
-        rendezvous times out, while all nodes are held.
+    Why it matters: Slurm runs a batch script only on the first node. The launcher there waits for the others until the
+    rendezvous times out, while all nodes are held.
 
-    Example:
-        `#SBATCH --nodes=4` and `torchrun --nnodes=4 --nproc_per_node=8 train.py` with no srun before it.
+    Example: `#SBATCH --nodes=4` and `torchrun --nnodes=4 --nproc_per_node=8 train.py` with no srun before it.
 
-    Fix:
-        Put `srun --ntasks-per-node=1` before the launcher.
+    Fix: Put `srun --ntasks-per-node=1` before the launcher.
 
-    Known limits:
-        A launch for which the script has a node rank of its own (a loop over hosts with ssh) is not judged, nor one
-        inside a function or script that another command may start on all nodes.
+    Known limits: A launch for which the script has a node rank of its own (a loop over hosts with ssh) is not judged,
+    nor one inside a function or script that another command may start on all nodes.
     """
-    applicable = False
     for launch in job.launches:
         alone = [c for c in job.setting("nodes", launch.scope) if on_first_node_only(c, launch)]
         stated = job.requiring("nodes", launch.scope)
@@ -239,10 +218,8 @@ def multi_node_launcher_on_first_node_only(job: Job) -> Iterator[Verdict]:
             continue
         if not alone:
             if "srun" in launch.wrappers:
-                applicable = True
                 yield passed(launch.id)
             continue
-        applicable = True
         undecided_verdict = undecided(launch.id, (*alone, *stated), launch, quantity="nodes")
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -250,8 +227,6 @@ def multi_node_launcher_on_first_node_only(job: Job) -> Iterator[Verdict]:
             yield _first_node_verdict(job, launch, stated[0])
         else:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no launcher of a batch script sets the number of nodes that it runs on")
 
 
 def _is_launcher(program: str) -> bool:
@@ -307,22 +282,17 @@ def _first_node_verdict(job: Job, launch: Launch, stated: Claim) -> Verdict:
 def allocated_nodes_never_used(job: Job) -> Iterator[Verdict]:
     """A batch script requests several nodes but starts everything on the first one.
 
-    What it checks:
-        In a batch script for several nodes, that at least one launch leaves the first node: through srun, mpirun,
-        pdsh, ssh or a launcher that reaches other nodes itself.
+    What it checks: In a batch script for several nodes, that at least one launch leaves the first node: through srun,
+    mpirun, pdsh, ssh or a launcher that reaches other nodes itself.
 
-    Why it matters:
-        All other nodes are billed and blocked for others for the whole run, and do nothing.
+    Why it matters: All other nodes are billed and blocked for others for the whole run, and do nothing.
 
-    Example:
-        `#SBATCH --nodes=4` and `torchrun --nproc_per_node=8 train.py` with no srun in the script.
+    Example: `#SBATCH --nodes=4` and `torchrun --nproc_per_node=8 train.py` with no srun in the script.
 
-    Fix:
-        Put `srun --ntasks-per-node=1` before the launcher and give it `--nnodes`, or request one node.
+    Fix: Put `srun --ntasks-per-node=1` before the launcher and give it `--nnodes`, or request one node.
 
-    Known limits:
-        A launcher that waits for several nodes is reported by SLU003. A program that spreads itself by
-        other means (its own ssh, a cluster library) is not recognised.
+    Known limits: A launcher that waits for several nodes is reported by SLU003. A program that spreads itself by other
+    means (its own ssh, a cluster library) is not recognised.
     """
     granted = _header_nodes(job)
     alone = [

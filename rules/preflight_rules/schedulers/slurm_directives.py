@@ -70,22 +70,17 @@ def _meant() -> dict[str, str]:
 def directive_refused(job: Job) -> Iterator[Verdict]:
     """sbatch rejects a directive: an option it does not have, a value it cannot parse, or a combination of two options.
 
-    What it checks:
-        Every option of an `#SBATCH` header is in the table of sbatch's options and has a value of its form; no word
-        belongs to no option; and the GPUs of a node are its tasks times the GPUs of a task.
+    What it checks: Every option of an `#SBATCH` header is in the table of sbatch's options and has a value of its form;
+    no word belongs to no option; and the GPUs of a node are its tasks times the GPUs of a task.
 
-    Why it matters:
-        sbatch stops ("unrecognized option", "Invalid numeric value") and the job is never queued.
+    Why it matters: sbatch stops ("unrecognized option", "Invalid numeric value") and the job is never queued.
 
-    Example:
-        `#SBATCH --ntasks_per_node=8`.
+    Example: `#SBATCH --ntasks_per_node=8`.
 
-    Fix:
-        Use the option or the form that the finding names.
+    Fix: Use the option or the form that the finding names.
 
-    Known limits:
-        Plugins of a site add options. A name that resembles none of sbatch's own is only information. A placeholder in
-        place of a number (`your_nodes`) is a warning.
+    Known limits: Plugins of a site add options. A name that resembles none of sbatch's own is only information. A
+    placeholder in place of a number (`your_nodes`) is a warning.
     """
     claims = distinct(job.about("batch_directive"))
     if not claims:

@@ -39,23 +39,18 @@ def header_claims(job: Job, quantity: str) -> tuple[Claim, ...]:
 def directive_not_read(job: Job) -> Iterator[Verdict]:
     """A line looks like an sbatch directive, but sbatch does not read it.
 
-    What it checks:
-        `#SBATCH` after the first command of the script, `#SBATCH--nodes` without a space, `#sbatch` in lower case; as
-        information `# SBATCH` with a space, which may be disabled on purpose, unless it gives the nodes that a launch
-        counts on and nothing else does.
+    What it checks: `#SBATCH` after the first command of the script, `#SBATCH--nodes` without a space, `#sbatch` in
+    lower case; as information `# SBATCH` with a space, which may be disabled on purpose, unless it gives the nodes that
+    a launch counts on and nothing else does.
 
-    Why it matters:
-        sbatch stops reading at the first command and ignores the rest without a message. The job runs with the defaults
-        of the cluster: one node, no GPU, an hour.
+    Why it matters: sbatch stops reading at the first command and ignores the rest without a message. The job runs with
+    the defaults of the cluster: one node, no GPU, an hour.
 
-    Example:
-        `module load cuda` and below it `#SBATCH --gres=gpu:8`.
+    Example: `module load cuda` and below it `#SBATCH --gres=gpu:8`.
 
-    Fix:
-        Move all directives to the top, right after `#!`.
+    Fix: Move all directives to the top, right after `#!`.
 
-    Known limits:
-        `##SBATCH` is treated as disabled on purpose.
+    Known limits: `##SBATCH` is treated as disabled on purpose.
     """
     found = job.about("directive_unread")
     for claim in found:
@@ -94,21 +89,16 @@ def _sets_needed_nodes(job: Job, claim: Claim) -> bool:
 def tasks_contradict_tasks_per_node(job: Job) -> Iterator[Verdict]:
     """`--ntasks` and `--ntasks-per-node` of one header contradict each other.
 
-    What it checks:
-        With `--nodes`, `--ntasks` and `--ntasks-per-node` all given, that nodes x tasks per node = tasks.
+    What it checks: With `--nodes`, `--ntasks` and `--ntasks-per-node` all given, that nodes x tasks per node = tasks.
 
-    Why it matters:
-        sbatch then ignores `--ntasks-per-node` ("can't honor --ntasks-per-node"), and ranks are placed differently from
-        what the script expects.
+    Why it matters: sbatch then ignores `--ntasks-per-node` ("can't honor --ntasks-per-node"), and ranks are placed
+    differently from what the script expects.
 
-    Example:
-        `#SBATCH --nodes=2 --ntasks=4 --ntasks-per-node=4`.
+    Example: `#SBATCH --nodes=2 --ntasks=4 --ntasks-per-node=4`.
 
-    Fix:
-        Leave `--ntasks` out, or make it the product.
+    Fix: Leave `--ntasks` out, or make it the product.
 
-    Known limits:
-        Fewer tasks than the product is allowed, and only information.
+    Known limits: Fewer tasks than the product is allowed, and only information.
     """
     nodes, tasks, each = (header_claims(job, name) for name in ("nodes", "tasks", "tasks_per_node"))
     nodes, tasks, each = (tuple(c for c in found if c.scope == Scope()) for found in (nodes, tasks, each))
@@ -137,26 +127,22 @@ def tasks_contradict_tasks_per_node(job: Job) -> Iterator[Verdict]:
     "SLU009",
     "time-limit-not-what-it-seems",
     severity=Severity.ERROR,
+    otherwise="no header sets a time limit",
     evidence=(("sbatch's manual, --time", "https://slurm.schedmd.com/sbatch.html#OPT_time"),),
 )
 def time_limit_not_what_it_seems(job: Job) -> Iterator[Verdict]:
     """`--time` has a form that Slurm rejects, or gives minutes where hours are probably intended.
 
-    What it checks:
-        The forms of the manual: minutes, minutes:seconds, hours:minutes:seconds, days-hours and so on. A bare 24, 48,
-        72 ... is a warning: it means minutes.
+    What it checks: The forms of the manual: minutes, minutes:seconds, hours:minutes:seconds, days-hours and so on. A
+    bare 24, 48, 72 ... is a warning: it means minutes.
 
-    Why it matters:
-        sbatch rejects the script ("Invalid --time specification"), or ends the job after 24 minutes.
+    Why it matters: sbatch rejects the script ("Invalid --time specification"), or ends the job after 24 minutes.
 
-    Example:
-        `#SBATCH --time=24h`, `#SBATCH --time=48`.
+    Example: `#SBATCH --time=24h`, `#SBATCH --time=48`.
 
-    Fix:
-        `--time=24:00:00` or `--time=2-00`.
+    Fix: `--time=24:00:00` or `--time=2-00`.
 
-    Known limits:
-        48 minutes may be intended.
+    Known limits: 48 minutes may be intended.
     """
     found = header_claims(job, "time_limit")
     for claim in found:
@@ -187,8 +173,6 @@ def time_limit_not_what_it_seems(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(job.name)
-    if not found:
-        yield not_applicable(job.name, "no header sets a time limit")
 
 
 _MEMORY_OPTIONS = ("mem", "mem-per-cpu", "mem-per-gpu")
@@ -203,25 +187,21 @@ def _option_of(claim: Claim) -> str:
     "SLU010",
     "memory-options-exclude-each-other",
     severity=Severity.ERROR,
+    otherwise="no header requests memory",
     evidence=(("sbatch's manual, --mem", "https://slurm.schedmd.com/sbatch.html#OPT_mem"),),
 )
 def memory_options_exclude_each_other(job: Job) -> Iterator[Verdict]:
     """Memory is requested with two options that exclude each other.
 
-    What it checks:
-        One header has at most one of `--mem`, `--mem-per-cpu` and `--mem-per-gpu`.
+    What it checks: One header has at most one of `--mem`, `--mem-per-cpu` and `--mem-per-gpu`.
 
-    Why it matters:
-        sbatch rejects the script: they are mutually exclusive.
+    Why it matters: sbatch rejects the script: they are mutually exclusive.
 
-    Example:
-        `#SBATCH --mem=64G` and `#SBATCH --mem-per-cpu=4G`.
+    Example: `#SBATCH --mem=64G` and `#SBATCH --mem-per-cpu=4G`.
 
-    Fix:
-        Keep one of them.
+    Fix: Keep one of them.
 
-    Known limits:
-        What is given on the command line of sbatch is not seen.
+    Known limits: What is given on the command line of sbatch is not seen.
     """
     by_file: dict[str, list[Claim]] = {}
     for claim in job.about("batch_directive"):
@@ -241,14 +221,13 @@ def memory_options_exclude_each_other(job: Job) -> Iterator[Verdict]:
             also=((first, "the other"),),
             remedy="Keep one of the two.",
         )
-    if not by_file:
-        yield not_applicable(job.name, "no header requests memory")
 
 
 @rule(
     "SLU013",
     "step-larger-than-allocation",
     severity=Severity.ERROR,
+    otherwise="no step sets its own number of nodes",
     evidence=(
         ("srun's manual, --nodes", "https://slurm.schedmd.com/srun.html#OPT_nodes"),
         "huggingface/accelerate#2521",
@@ -257,28 +236,22 @@ def memory_options_exclude_each_other(job: Job) -> Iterator[Verdict]:
 def step_larger_than_allocation(job: Job) -> Iterator[Verdict]:
     """A step requests more nodes than the job has.
 
-    What it checks:
-        `srun --nodes` of a batch script is at most `#SBATCH --nodes`.
+    What it checks: `srun --nodes` of a batch script is at most `#SBATCH --nodes`.
 
-    Why it matters:
-        srun rejects the step ("More processors requested than permitted") or waits for nodes that never come.
+    Why it matters: srun rejects the step ("More processors requested than permitted") or waits for nodes that never
+    come.
 
-    Example:
-        `#SBATCH --nodes=2` and `srun --nodes=4 ...`.
+    Example: `#SBATCH --nodes=2` and `srun --nodes=4 ...`.
 
-    Fix:
-        Take the number from the allocation: leave `--nodes` out of srun, or write $SLURM_NNODES.
+    Fix: Take the number from the allocation: leave `--nodes` out of srun, or write $SLURM_NNODES.
 
-    Known limits:
-        Directives may be overridden on the command line of sbatch.
+    Known limits: Directives may be overridden on the command line of sbatch.
     """
-    applicable = False
     for step in steps(job):
         requested = step.about("step_nodes")
         granted = tuple(c for c in job.about("nodes", step.scope) if c.source == "slurm" and c.scope == Scope())
         if requested is None or not granted or requested.span == granted[0].span:
             continue
-        applicable = True
         undecided_verdict = undecided(step.subject, (requested, granted[0]), step.launch)
         wanted, granted_count = numbers(requested.value), numbers(granted[0].value)
         if undecided_verdict is not None:
@@ -294,8 +267,6 @@ def step_larger_than_allocation(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(step.subject)
-    if not applicable:
-        yield not_applicable(job.name, "no step sets its own number of nodes")
 
 
 @rule(
@@ -307,22 +278,17 @@ def step_larger_than_allocation(job: Job) -> Iterator[Verdict]:
 def granted_nodes_beyond_all_steps(job: Job) -> Iterator[Verdict]:
     """The steps of a script together use fewer nodes than the job has.
 
-    What it checks:
-        The nodes of all background steps together, or of the largest foreground step, equal `#SBATCH --nodes`, where
-        all of them are known.
+    What it checks: The nodes of all background steps together, or of the largest foreground step, equal `#SBATCH
+    --nodes`, where all of them are known.
 
-    Why it matters:
-        The nodes that no step uses are billed and blocked for others for the whole run.
+    Why it matters: The nodes that no step uses are billed and blocked for others for the whole run.
 
-    Example:
-        `#SBATCH --nodes=4` and a single `srun --nodes=2 python train.py`.
+    Example: `#SBATCH --nodes=4` and a single `srun --nodes=2 python train.py`.
 
-    Fix:
-        Request as many nodes as the steps use, or let the steps use all of them.
+    Fix: Request as many nodes as the steps use, or let the steps use all of them.
 
-    Known limits:
-        Only reported where every command that does some work is a step whose nodes are known, not with mpirun, ssh and
-        the like in the script.
+    Known limits: Only reported where every command that does some work is a step whose nodes are known, not with
+    mpirun, ssh and the like in the script.
     """
     granted = tuple(c for c in header_claims(job, "nodes") if c.scope == Scope())
     found = list(steps(job))

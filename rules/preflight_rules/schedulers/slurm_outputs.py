@@ -21,34 +21,29 @@ _TASK_PATTERNS = ("%a", "%A", "%j", "%J", "%x_%a")
     "array-tasks-share-a-port",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no launch of a job array names a port",
     evidence=("pytorch/pytorch#85604", "meta-pytorch/torchtune#392"),
 )
 def array_tasks_share_a_port(job: Job) -> Iterator[Verdict]:
     """All tasks of a job array use the same port and may run on the same node.
 
-    What it checks:
-        A header with `--array` and a launch whose port is a fixed number, where nothing keeps two tasks of the array
-        from sharing a node (`--exclusive`, all eight GPUs).
+    What it checks: A header with `--array` and a launch whose port is a fixed number, where nothing keeps two tasks of
+    the array from sharing a node (`--exclusive`, all eight GPUs).
 
-    Why it matters:
-        The second task on a node stops with "address already in use", or its ranks join those of the first.
+    Why it matters: The second task on a node stops with "address already in use", or its ranks join those of the first.
 
-    Example:
-        `#SBATCH --array=0-7 --gres=gpu:1` and `torchrun --master_port=29500`.
+    Example: `#SBATCH --array=0-7 --gres=gpu:1` and `torchrun --master_port=29500`.
 
-    Fix:
-        `--master_port=$((29500 + SLURM_ARRAY_TASK_ID))`, or `--standalone` on one node.
+    Fix: `--master_port=$((29500 + SLURM_ARRAY_TASK_ID))`, or `--standalone` on one node.
 
-    Known limits:
-        A node with fewer than eight GPUs may be filled by one task; the size of a node is not known from files.
+    Known limits: A node with fewer than eight GPUs may be filled by one task; the size of a node is not known from
+    files.
     """
-    applicable = False
     for launch in job.launches:
         arrays = job.setting("job_array", launch.scope)
         ports = job.setting("master_port", launch.scope)
         if not arrays or not ports or all("%1" in text for text in texts(job_value(arrays)) or ("",)):
             continue
-        applicable = True
         held = numbers(job_value(job.setting("gpus_per_node", launch.scope)))
         undecided_verdict = undecided(launch.id, (*arrays, *ports), launch)
         if undecided_verdict is not None:
@@ -64,8 +59,6 @@ def array_tasks_share_a_port(job: Job) -> Iterator[Verdict]:
                 also=((arrays[0], "the array"),),
                 remedy="Add $SLURM_ARRAY_TASK_ID to the port, or use --standalone if each task runs on one node.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no launch of a job array names a port")
 
 
 @rule(
@@ -77,20 +70,16 @@ def array_tasks_share_a_port(job: Job) -> Iterator[Verdict]:
 def array_tasks_share_an_output_file(job: Job) -> Iterator[Verdict]:
     """All tasks of a job array write to one file.
 
-    What it checks:
-        With `--array`, that the pattern of `--output` has %a, %A or %j in it.
+    What it checks: With `--array`, that the pattern of `--output` has %a, %A or %j in it.
 
-    Why it matters:
-        Each task that starts truncates the file, and the lines of tasks that run at the same time are interleaved.
+    Why it matters: Each task that starts truncates the file, and the lines of tasks that run at the same time are
+    interleaved.
 
-    Example:
-        `#SBATCH --array=0-7 --output=train.log`.
+    Example: `#SBATCH --array=0-7 --output=train.log`.
 
-    Fix:
-        `--output=train_%A_%a.log`.
+    Fix: `--output=train_%A_%a.log`.
 
-    Known limits:
-        With `--open-mode=append` nothing is lost, only interleaved; the finding is informational then.
+    Known limits: With `--open-mode=append` nothing is lost, only interleaved; the finding is informational then.
     """
     arrays, outputs = job.about("job_array"), job.about("output_file")
     if not arrays or not outputs:
@@ -123,38 +112,31 @@ def array_tasks_share_an_output_file(job: Job) -> Iterator[Verdict]:
     "LOG001",
     "log-folder-made-too-late",
     severity=Severity.WARNING,
+    otherwise="no header writes its output into a folder",
     evidence=(("sbatch's manual, --output", "https://slurm.schedmd.com/sbatch.html#SECTION_FILENAME-PATTERN"),),
 )
 def log_folder_made_too_late(job: Job) -> Iterator[Verdict]:
     """The script itself creates the folder of its output file, which is too late.
 
-    What it checks:
-        `--output=logs/%j.out` in a script that itself runs `mkdir logs`.
+    What it checks: `--output=logs/%j.out` in a script that itself runs `mkdir logs`.
 
-    Why it matters:
-        Slurm opens the file before it runs the script, and does not create folders. The first job on a fresh checkout
-        ends at once, without a log that shows the reason.
+    Why it matters: Slurm opens the file before it runs the script, and does not create folders. The first job on a
+    fresh checkout ends at once, without a log that shows the reason.
 
-    Example:
-        `#SBATCH --output=logs/%j.out` and `mkdir -p logs` below it.
+    Example: `#SBATCH --output=logs/%j.out` and `mkdir -p logs` below it.
 
-    Fix:
-        Create the folder before calling sbatch, or keep it in the repository.
+    Fix: Create the folder before calling sbatch, or keep it in the repository.
 
-    Known limits:
-        A folder that already exists is fine.
+    Known limits: A folder that already exists is fine.
     """
     outputs, made = job.about("output_file"), job.about("directory_made")
-    applicable = False
     for claim in outputs:
         folders = {posixpath.dirname(text).removeprefix("./") for text in texts(claim.value)} - {""}
         if not folders:
             if claim.alternatives:
                 continue
-            applicable = True
             yield unknown(job.name, f"the folder of {quoted(claim)} is unknown", at=claim)
             continue
-        applicable = True
         own = [c for c in made if c.span.path == claim.span.path]
         late = [c for c in own if {text.removeprefix("./") for text in texts(c.value)} & folders]
         if late:
@@ -168,8 +150,6 @@ def log_folder_made_too_late(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(job.name)
-    if not applicable:
-        yield not_applicable(job.name, "no header writes its output into a folder")
 
 
 @rule(
@@ -184,21 +164,16 @@ def log_folder_made_too_late(job: Job) -> Iterator[Verdict]:
 def requeued_job_empties_its_log(job: Job) -> Iterator[Verdict]:
     """A requeued job overwrites the log of its first run.
 
-    What it checks:
-        `--requeue`, or `scontrol requeue` in the script, without `--open-mode=append`.
+    What it checks: `--requeue`, or `scontrol requeue` in the script, without `--open-mode=append`.
 
-    Why it matters:
-        A requeued job keeps its id, so its output file keeps its name, and by default Slurm empties it: what led to
-        the failure is gone.
+    Why it matters: A requeued job keeps its id, so its output file keeps its name, and by default Slurm empties it:
+    what led to the failure is gone.
 
-    Example:
-        `#SBATCH --requeue --output=%j.out`.
+    Example: `#SBATCH --requeue --output=%j.out`.
 
-    Fix:
-        `#SBATCH --open-mode=append`.
+    Fix: `#SBATCH --open-mode=append`.
 
-    Known limits:
-        A site may have set JobFileAppend.
+    Known limits: A site may have set JobFileAppend.
     """
     again = [c for c in (*job.about("requeue"), *job.about("requeues_itself")) if True in c.alternatives]
     if not again:

@@ -9,7 +9,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Known, Scope, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, unknown
 from preflight_rules.helpers import certainly_one, certainly_several, placed, quoted, undecided, where
 from preflight_rules.schedulers.steps import Step, steps
 
@@ -26,6 +26,7 @@ _BY_LOCAL_RANK = ("--deepspeed", "--deepspeed_config", "--local_rank", "--local-
     fix="unsafe",
     confidence=Confidence.MEDIUM,
     applies_to="Slurm 22.05 to 23.02",
+    otherwise="no batch script requests cores of each task and runs a step",
     evidence=(
         "NOAA-EMC/global-workflow#2044",
         "Lightning-AI/pytorch-lightning#18650",
@@ -37,34 +38,27 @@ _BY_LOCAL_RANK = ("--deepspeed", "--deepspeed_config", "--local_rank", "--local-
 def cores_not_inherited_by_step(job: Job) -> Iterator[Verdict]:
     """The cores requested in the header of a batch script do not reach srun.
 
-    What it checks:
-        `#SBATCH --cpus-per-task` is more than 1, and a step that does some work has neither `-c`,
-        `--cpus-per-gpu` or `--cpu-bind` nor SRUN_CPUS_PER_TASK in its environment.
+    What it checks: `#SBATCH --cpus-per-task` is more than 1, and a step that does some work has neither `-c`,
+    `--cpus-per-gpu` or `--cpu-bind` nor SRUN_CPUS_PER_TASK in its environment.
 
-    Why it matters:
-        In Slurm 22.05 and 23.02 srun does not inherit the value from sbatch. Each task is then bound to one core,
-        and loader workers, NCCL's threads and the launcher's ranks share it: training is many times slower, without a
-        warning.
+    Why it matters: In Slurm 22.05 and 23.02 srun does not inherit the value from sbatch. Each task is then bound to one
+    core, and loader workers, NCCL's threads and the launcher's ranks share it: training is many times slower, without a
+    warning.
 
-    Example:
-        `#SBATCH --cpus-per-task=10` and `srun ./train`.
+    Example: `#SBATCH --cpus-per-task=10` and `srun ./train`.
 
-    Fix:
-        `export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK` before the first srun, or `srun -c $SLURM_CPUS_PER_TASK`.
-        Both are harmless in other versions.
+    Fix: `export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK` before the first srun, or `srun -c $SLURM_CPUS_PER_TASK`. Both
+    are harmless in other versions.
 
-    Known limits:
-        Slurm before 22.05 and from 23.11 on passes the cores on; the cluster's version is not known from files. Some
-        sites set the variable for everyone. A task that is alone on its node often keeps all its cores, so that is
-        informational.
+    Known limits: Slurm before 22.05 and from 23.11 on passes the cores on; the cluster's version is not known from
+    files. Some sites set the variable for everyone. A task that is alone on its node often keeps all its cores, so that
+    is informational.
     """
     bare: list[tuple[Step, Claim]] = []
-    applicable = False
     for step in steps(job):
         requested = [c for c in job.setting("cpus_per_task", step.scope) if c.source == "slurm"]
         if not requested:
             continue
-        applicable = True
         own = step.about("step_cpus_per_task")
         undecided_verdict = undecided(step.subject, (*requested, *((own,) if own is not None else ())), step.launch)
         if undecided_verdict is not None:
@@ -93,8 +87,6 @@ def cores_not_inherited_by_step(job: Job) -> Iterator[Verdict]:
                 safe=False,
             ),
         )
-    if not applicable:
-        yield not_applicable(job.name, "no batch script requests cores of each task and runs a step")
 
 
 @rule(
@@ -102,6 +94,7 @@ def cores_not_inherited_by_step(job: Job) -> Iterator[Verdict]:
     "task-sees-one-gpu-but-indexes-local-rank",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="srun gives no task its own GPU",
     evidence=(
         "deepspeedai/DeepSpeed#3165",
         "Lightning-AI/pytorch-lightning#16828",
@@ -114,28 +107,22 @@ def cores_not_inherited_by_step(job: Job) -> Iterator[Verdict]:
 def task_sees_one_gpu_but_indexes_local_rank(job: Job) -> Iterator[Verdict]:
     """Each task sees one GPU, but its framework uses the local rank as GPU index.
 
-    What it checks:
-        Where srun starts several ranks on a node itself: `--gpus-per-task=1` (or `--gpu-bind=single:1`,
-        `per_task:1`) together with a program that picks its device by local rank: DeepSpeed, or whatever is
-        given LOCAL_RANK; or with a Lightning Trainer that asks for several devices, which is an error.
+    What it checks: Where srun starts several ranks on a node itself: `--gpus-per-task=1` (or `--gpu-bind=single:1`,
+    `per_task:1`) together with a program that picks its device by local rank: DeepSpeed, or whatever is given
+    LOCAL_RANK; or with a Lightning Trainer that asks for several devices, which is an error.
 
-    Why it matters:
-        Every task sees its own GPU as device 0. Local rank 1 asks for device 1 and stops with "invalid device
-        ordinal", and Lightning refuses devices that the task does not see; what gets
-        through cannot use direct transfers between the GPUs of a node.
+    Why it matters: Every task sees its own GPU as device 0. Local rank 1 asks for device 1 and stops with "invalid
+    device ordinal", and Lightning refuses devices that the task does not see; what gets through cannot use direct
+    transfers between the GPUs of a node.
 
-    Example:
-        `#SBATCH --ntasks-per-node=8 --gpus-per-task=1` and `srun python train.py --deepspeed ds.json`.
+    Example: `#SBATCH --ntasks-per-node=8 --gpus-per-task=1` and `srun python train.py --deepspeed ds.json`.
 
-    Fix:
-        `#SBATCH --gpus-per-node=8` in place of `--gpus-per-task=1`, or `--gpu-bind=none` beside it.
+    Fix: `#SBATCH --gpus-per-node=8` in place of `--gpus-per-task=1`, or `--gpu-bind=none` beside it.
 
-    Known limits:
-        A script that uses device 0 where only one is visible is correct; nothing is reported for a program that is not
-        known to use its local rank. It is a warning where the script counts its devices or handles the failure, and
-        where srun has a number of GPUs of its own.
+    Known limits: A script that uses device 0 where only one is visible is correct; nothing is reported for a program
+    that is not known to use its local rank. It is a warning where the script counts its devices or handles the failure,
+    and where srun has a number of GPUs of its own.
     """
-    applicable = False
     for launch in job.launches:
         if launch.launcher != "srun":
             continue
@@ -143,7 +130,6 @@ def task_sees_one_gpu_but_indexes_local_rank(job: Job) -> Iterator[Verdict]:
         tasks = job.setting("tasks_per_node", launch.scope)
         if not bound or not tasks:
             continue
-        applicable = True
         undecided_verdict = undecided(launch.id, (*bound, *tasks), launch)
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -177,8 +163,6 @@ def task_sees_one_gpu_but_indexes_local_rank(job: Job) -> Iterator[Verdict]:
             remedy=f"Ask for `--gpus-per-node={count}` in its place, or add `--gpu-bind=none`.",
             severity=None if _is_certain(job, bound[0], launch.scope) else Severity.WARNING,
         )
-    if not applicable:
-        yield not_applicable(job.name, "srun gives no task its own GPU")
 
 
 def _is_certain(job: Job, bound: Claim, scope: Scope) -> bool:

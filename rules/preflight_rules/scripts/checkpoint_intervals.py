@@ -9,7 +9,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Scope
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule
+from preflight.plugins.authoring import Verdict, failed, passed, rule
 from preflight_rules.helpers import certainly_several, nodes_spanned, placed, quoted, subjects, undecided
 from preflight_rules.sizes.parallel_sizes import setups
 
@@ -32,6 +32,7 @@ _RESUME_WORDS = re.compile(r"resum|restor|load|ckpt|checkpoint|restart|auto_|req
     "nothing-saved-before-the-end",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no launch sets both its number of steps and its checkpoint interval",
     evidence=(
         ("The Llama 3 report, arXiv 2407.21783, section 3.3.4", "https://arxiv.org/abs/2407.21783"),
         (
@@ -43,28 +44,22 @@ _RESUME_WORDS = re.compile(r"resum|restor|load|ckpt|checkpoint|restart|auto_|req
 def nothing_saved_before_the_end(job: Job) -> Iterator[Verdict]:
     """The interval between checkpoints is longer than the whole training.
 
-    What it checks:
-        Megatron-LM's `--save-interval` is at most `--train-iters`, and gpt-neox's checkpoint_factor at most
-        train_iters.
+    What it checks: Megatron-LM's `--save-interval` is at most `--train-iters`, and gpt-neox's checkpoint_factor at most
+    train_iters.
 
-    Why it matters:
-        Any failure before the last step loses everything. On 16,384 GPUs Meta saw a failure every three hours.
+    Why it matters: Any failure before the last step loses everything. On 16,384 GPUs Meta saw a failure every three
+    hours.
 
-    Example:
-        `--train-iters 5000 --save-interval 10000`.
+    Example: `--train-iters 5000 --save-interval 10000`.
 
-    Fix:
-        Save at an interval no longer than the work that you can afford to lose.
+    Fix: Save at an interval no longer than the work that you can afford to lose.
 
-    Known limits:
-        On one node, or on an unknown number of nodes, the finding is informational.
+    Known limits: On one node, or on an unknown number of nodes, the finding is informational.
     """
-    applicable = False
     for setup in setups(job):
         interval, steps = setup.claims("save_interval"), setup.claims("train_steps")
         if not interval or not steps:
             continue
-        applicable = True
         undecided_verdict = undecided(setup.subject, (*interval, *steps), setup.launch)
         every, whole = setup.number("save_interval"), setup.number("train_steps")
         if undecided_verdict is not None:
@@ -82,8 +77,6 @@ def nothing_saved_before_the_end(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(setup.subject)
-    if not applicable:
-        yield not_applicable(job.name, "no launch sets both its number of steps and its checkpoint interval")
 
 
 @rule(
@@ -91,6 +84,7 @@ def nothing_saved_before_the_end(job: Job) -> Iterator[Verdict]:
     "preemptible-nodes-without-resuming",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="nothing requests preemptible nodes",
     evidence=(
         ("Slurm's guide to preemption", "https://slurm.schedmd.com/preempt.html"),
         "facebookincubator/submitit#1708",
@@ -100,29 +94,22 @@ def nothing_saved_before_the_end(job: Job) -> Iterator[Verdict]:
 def preemptible_nodes_without_resuming(job: Job) -> Iterator[Verdict]:
     """The job runs on preemptible nodes, and its launch names no checkpoint to resume from.
 
-    What it checks:
-        A partition called preempt, spot, scavenge ..., or a label of spot nodes, and a launch whose known arguments
-        name no checkpoint to load or resume from.
+    What it checks: A partition called preempt, spot, scavenge ..., or a label of spot nodes, and a launch whose known
+    arguments name no checkpoint to load or resume from.
 
-    Why it matters:
-        The job is requeued with the same command line and starts over each time. Training that takes longer than the
-        usual time between two preemptions never ends.
+    Why it matters: The job is requeued with the same command line and starts over each time. Training that takes longer
+    than the usual time between two preemptions never ends.
 
-    Example:
-        `#SBATCH --partition=preempt` and `torchrun train.py --epochs 90`.
+    Example: `#SBATCH --partition=preempt` and `torchrun train.py --epochs 90`.
 
-    Fix:
-        Save often, and let the launch resume from the newest checkpoint.
+    Fix: Save often, and let the launch resume from the newest checkpoint.
 
-    Known limits:
-        A program that finds its last checkpoint by itself is fine.
+    Known limits: A program that finds its last checkpoint by itself is fine.
     """
-    applicable = False
     for subject, scope, launch in subjects(job):
         places = _preemptible(job, scope)
         if not places or launch is None:
             continue
-        applicable = True
         undecided_verdict = undecided(subject, places[:1], launch)
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -137,8 +124,6 @@ def preemptible_nodes_without_resuming(job: Job) -> Iterator[Verdict]:
                 remedy="Save often, and let the launch resume from the newest checkpoint.",
                 severity=None if launch.program else Severity.INFO,
             )
-    if not applicable:
-        yield not_applicable(job.name, "nothing requests preemptible nodes")
 
 
 def _preemptible(job: Job, scope: Scope) -> tuple[Claim, ...]:
@@ -163,6 +148,7 @@ def _may_resume(launch: Launch) -> bool:
     "BAT021",
     "training-length-given-twice",
     severity=Severity.ERROR,
+    otherwise="no launch sets a training length for Megatron-LM",
     evidence=(
         (
             "Megatron-LM, validate_args",
@@ -173,27 +159,20 @@ def _may_resume(launch: Launch) -> bool:
 def training_length_given_twice(job: Job) -> Iterator[Verdict]:
     """Megatron-LM is given the training length both in steps and in samples.
 
-    What it checks:
-        `--train-iters` and `--train-samples` are not given together.
+    What it checks: `--train-iters` and `--train-samples` are not given together.
 
-    Why it matters:
-        An assertion in Megatron-LM fails in every rank once all of them have started.
+    Why it matters: An assertion in Megatron-LM fails in every rank once all of them have started.
 
-    Example:
-        `--train-iters 500000 --train-samples 300000000`.
+    Example: `--train-iters 500000 --train-samples 300000000`.
 
-    Fix:
-        Keep one; with `--rampup-batch-size` it has to be `--train-samples`.
+    Fix: Keep one; with `--rampup-batch-size` it has to be `--train-samples`.
 
-    Known limits:
-        Only Megatron-LM's own option names are recognized.
+    Known limits: Only Megatron-LM's own option names are recognized.
     """
-    applicable = False
     for setup in setups(job):
         steps, samples = setup.claims("train_steps"), setup.claims("train_samples")
         if setup.source != "arguments" or not (steps or samples):
             continue
-        applicable = True
         undecided_verdict = undecided(setup.subject, (*steps, *samples), setup.launch)
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -209,5 +188,3 @@ def training_length_given_twice(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(setup.subject)
-    if not applicable:
-        yield not_applicable(job.name, "no launch sets a training length for Megatron-LM")

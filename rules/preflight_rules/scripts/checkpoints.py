@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import quoted, undecided
 from preflight_rules.scripts.script_facts import (
     definitely_on_one_node,
@@ -26,33 +26,27 @@ _EVERY_RANK = "every rank"
     "checkpoint-written-on-every-node",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no script writes a checkpoint",
     evidence=("NVIDIA/DeepLearningExamples#1092", "huggingface/pytorch-image-models#693"),
 )
 def checkpoint_written_on_every_node(job: Job) -> Iterator[Verdict]:
     """The first rank of every node writes a checkpoint to the same path.
 
-    What it checks:
-        The condition for writing a checkpoint uses the global rank, not the local one, unless the path names the rank
-        or node, or all launches stay on one node.
+    What it checks: The condition for writing a checkpoint uses the global rank, not the local one, unless the path
+    names the rank or node, or all launches stay on one node.
 
-    Why it matters:
-        On several nodes local rank 0 exists once on each. With a shared file system they write, rename and link the
-        same files at the same time: FileExistsError, FileNotFoundError, or a checkpoint mixed from two writes.
+    Why it matters: On several nodes local rank 0 exists once on each. With a shared file system they write, rename and
+    link the same files at the same time: FileExistsError, FileNotFoundError, or a checkpoint mixed from two writes.
 
-    Example:
-        `if local_rank == 0: torch.save(state, "output/checkpoint.pt")`.
+    Example: `if local_rank == 0: torch.save(state, "output/checkpoint.pt")`.
 
-    Fix:
-        Use the global rank: `if dist.get_rank() == 0:`.
+    Fix: Use the global rank: `if dist.get_rank() == 0:`.
 
-    Known limits:
-        Whether the path is shared is not known from files, nor the number of nodes where no launch runs the script.
-        With local disks one copy per node may be intended; then put the node into the path.
+    Known limits: Whether the path is shared is not known from files, nor the number of nodes where no launch runs the
+    script. With local disks one copy per node may be intended; then put the node into the path.
     """
-    applicable = False
     reported: set[str] = set()
     for subject, written in stated(job, "checkpoint_written"):
-        applicable = True
         guard = written.because[0] if written.because else written
         if _EACH_NODE not in texts(written.value) or definitely_on_one_node(job, written):
             yield passed(subject)
@@ -70,8 +64,6 @@ def checkpoint_written_on_every_node(job: Job) -> Iterator[Verdict]:
                 also=((guard, "true once on every node"),),
                 remedy="Use the global rank (dist.get_rank() == 0, or RANK), or put the node rank into the path.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no script writes a checkpoint")
 
 
 @rule(
@@ -79,30 +71,25 @@ def checkpoint_written_on_every_node(job: Job) -> Iterator[Verdict]:
     "folder-made-by-every-rank",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no script creates a folder on every rank",
     evidence=("allenai/allennlp#3841", "facebookresearch/ClassyVision#182", "PaddlePaddle/PaddleNLP#2660"),
 )
 def folder_made_by_every_rank(job: Job) -> Iterator[Verdict]:
     """Every rank creates the same folder and fails if another rank was faster.
 
-    What it checks:
-        In a script for several ranks, `os.makedirs` and `mkdir` that every rank reaches have `exist_ok=True`.
+    What it checks: In a script for several ranks, `os.makedirs` and `mkdir` that every rank reaches have
+    `exist_ok=True`.
 
-    Why it matters:
-        Between `if not os.path.exists(path)` and `os.makedirs(path)` another rank creates the folder: FileExistsError
-        ends this rank, and the others wait for it. It happens only in some runs, mostly in the first.
+    Why it matters: Between `if not os.path.exists(path)` and `os.makedirs(path)` another rank creates the folder:
+    FileExistsError ends this rank, and the others wait for it. It happens only in some runs, mostly in the first.
 
-    Example:
-        `if not os.path.exists(out): os.makedirs(out)` in a script started by torchrun.
+    Example: `if not os.path.exists(out): os.makedirs(out)` in a script started by torchrun.
 
-    Fix:
-        `os.makedirs(out, exist_ok=True)`, preferably only on rank 0.
+    Fix: `os.makedirs(out, exist_ok=True)`, preferably only on rank 0.
 
-    Known limits:
-        Only reported where the script itself shows that every rank reaches it.
+    Known limits: Only reported where the script itself shows that every rank reaches it.
     """
-    applicable = False
     for subject, made in stated(job, "folder_made"):
-        applicable = True
         if definitely_one_rank(job, made):
             yield passed(subject)
         elif not runs_program(job):
@@ -114,8 +101,6 @@ def folder_made_by_every_rank(job: Job) -> Iterator[Verdict]:
                 at=made,
                 remedy="Add exist_ok=True, and let only rank 0 create it.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no script creates a folder on every rank")
 
 
 #: What happens when ranks meet at a path, and what helps, by the kind of the claim.
@@ -140,33 +125,27 @@ _RACES = {
     "path-used-while-another-rank-changes-it",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no script removes or makes a path that other ranks use",
     evidence=("Physical-Intelligence/openpi#969", "pytorch/pytorch#84881", "karpathy/nanochat#336"),
 )
 def path_used_while_another_rank_changes_it(job: Job) -> Iterator[Verdict]:
     """One rank removes or makes a path while other ranks use it.
 
-    What it checks:
-        In a script for several ranks, not every rank calls `shutil.rmtree` on one folder; rank 0 waits for the
-        others before it removes a file that every rank has read; and where rank 0 alone makes a folder, the others wait
-        for it before they write there.
+    What it checks: In a script for several ranks, not every rank calls `shutil.rmtree` on one folder; rank 0 waits for
+    the others before it removes a file that every rank has read; and where rank 0 alone makes a folder, the others wait
+    for it before they write there.
 
-    Why it matters:
-        The ranks race. The slower one meets a file or folder that is gone, or not there yet: FileNotFoundError ends it,
-        and the others wait for it. It happens on some runs only.
+    Why it matters: The ranks race. The slower one meets a file or folder that is gone, or not there yet:
+    FileNotFoundError ends it, and the others wait for it. It happens on some runs only.
 
-    Example:
-        `if overwrite: shutil.rmtree(checkpoint_dir)` in a script started by torchrun.
+    Example: `if overwrite: shutil.rmtree(checkpoint_dir)` in a script started by torchrun.
 
-    Fix:
-        `if rank == 0: shutil.rmtree(...)`, then `dist.barrier()`.
+    Fix: `if rank == 0: shutil.rmtree(...)`, then `dist.barrier()`.
 
-    Known limits:
-        Calls between the two whose names say that they wait, save or train are taken for a barrier.
+    Known limits: Calls between the two whose names say that they wait, save or train are taken for a barrier.
     """
-    applicable = False
     for subject, changed in stated(job, "shared_path"):
         kind = next(iter(texts(changed.value)), "")
-        applicable = True
         if definitely_one_rank(job, changed):
             yield passed(subject)
         elif not runs_program(job):
@@ -180,8 +159,6 @@ def path_used_while_another_rank_changes_it(job: Job) -> Iterator[Verdict]:
                 also=tuple((claim, "used here by every rank") for claim in changed.because),
                 remedy=remedy,
             )
-    if not applicable:
-        yield not_applicable(job.name, "no script removes or makes a path that other ranks use")
 
 
 @rule(
@@ -189,6 +166,7 @@ def path_used_while_another_rank_changes_it(job: Job) -> Iterator[Verdict]:
     "checkpoint-written-by-every-rank",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no script writes a checkpoint",
     evidence=(
         (
             "PyTorch tutorial on DistributedDataParallel, saving and loading checkpoints",
@@ -199,26 +177,20 @@ def path_used_while_another_rank_changes_it(job: Job) -> Iterator[Verdict]:
 def checkpoint_written_by_every_rank(job: Job) -> Iterator[Verdict]:
     """Every rank writes the same checkpoint file.
 
-    What it checks:
-        In a script for several ranks `torch.save` is under a condition on the rank, or its path names the rank.
+    What it checks: In a script for several ranks `torch.save` is under a condition on the rank, or its path names the
+    rank.
 
-    Why it matters:
-        All ranks write one file at the same time. It may contain parts of several writes, which shows only when it is
-        loaded, and on a shared file system writing takes many times longer.
+    Why it matters: All ranks write one file at the same time. It may contain parts of several writes, which shows only
+    when it is loaded, and on a shared file system writing takes many times longer.
 
-    Example:
-        `torch.save(model.state_dict(), "model.pt")` at the end of a script that wraps its model in DDP.
+    Example: `torch.save(model.state_dict(), "model.pt")` at the end of a script that wraps its model in DDP.
 
-    Fix:
-        `if dist.get_rank() == 0:` before it.
+    Fix: `if dist.get_rank() == 0:` before it.
 
-    Known limits:
-        Only reported where the script itself shows that every rank reaches it; a call in a function whose callers are
-        unknown is not reported.
+    Known limits: Only reported where the script itself shows that every rank reaches it; a call in a function whose
+    callers are unknown is not reported.
     """
-    applicable = False
     for subject, written in stated(job, "checkpoint_written"):
-        applicable = True
         if _EVERY_RANK not in texts(written.value) or definitely_one_rank(job, written):
             yield passed(subject)
         elif not runs_program(job) or written.condition:
@@ -231,14 +203,13 @@ def checkpoint_written_by_every_rank(job: Job) -> Iterator[Verdict]:
                 at=written,
                 remedy="Write it on one rank (if dist.get_rank() == 0:), or put the rank into the path.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no script writes a checkpoint")
 
 
 @rule(
     "CKP004",
     "checkpoint-read-where-nobody-wrote-it",
     severity=Severity.WARNING,
+    otherwise="no script passes a checkpoint from rank 0 to all ranks through a local disk",
     evidence=(
         (
             "PyTorch DDP tutorial, which saves on rank 0 and loads on all ranks, of one node",
@@ -249,26 +220,19 @@ def checkpoint_written_by_every_rank(job: Job) -> Iterator[Verdict]:
 def checkpoint_read_where_nobody_wrote_it(job: Job) -> Iterator[Verdict]:
     """Rank 0 writes a checkpoint to a local disk, and ranks on other nodes read it.
 
-    What it checks:
-        In a script that runs on several nodes, a file below /tmp, /var/tmp or /dev/shm that `torch.save` writes only on
-        rank 0 is not read by every rank.
+    What it checks: In a script that runs on several nodes, a file below /tmp, /var/tmp or /dev/shm that `torch.save`
+    writes only on rank 0 is not read by every rank.
 
-    Why it matters:
-        The file is there on the first node only. The ranks of all others stop with FileNotFoundError, or continue with
-        a file of an earlier run, and the first node waits for them.
+    Why it matters: The file is there on the first node only. The ranks of all others stop with FileNotFoundError, or
+    continue with a file of an earlier run, and the first node waits for them.
 
-    Example:
-        `if rank == 0: torch.save(state, "/tmp/ckpt.pt")`, `dist.barrier()`, `torch.load("/tmp/ckpt.pt")`.
+    Example: `if rank == 0: torch.save(state, "/tmp/ckpt.pt")`, `dist.barrier()`, `torch.load("/tmp/ckpt.pt")`.
 
-    Fix:
-        A folder on a shared file system, or read it on rank 0 and broadcast it.
+    Fix: A folder on a shared file system, or read it on rank 0 and broadcast it.
 
-    Known limits:
-        A shared /tmp is not recognized; paths known only at run time are not judged.
+    Known limits: A shared /tmp is not recognized; paths known only at run time are not judged.
     """
-    applicable = False
     for subject, read in stated(job, "local_checkpoint_read"):
-        applicable = True
         nodes = on_several_nodes(job, read)
         wrote = read.because[0]
         undecided_verdict = undecided(subject, (read,))
@@ -287,5 +251,3 @@ def checkpoint_read_where_nobody_wrote_it(job: Job) -> Iterator[Verdict]:
                 also=((wrote, "rank 0 alone"),),
                 remedy="Put it into a folder that all nodes share, or read it on rank 0 and broadcast it.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no script passes a checkpoint from rank 0 to all ranks through a local disk")

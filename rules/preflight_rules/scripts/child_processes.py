@@ -8,7 +8,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Plain, as_int, is_whole_number, lift
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import certainly_several, joined, placed, quoted, undecided
 from preflight_rules.scripts.script_facts import launches_of, stated
 
@@ -22,6 +22,7 @@ _STARTERS = frozenset(
     "spawn-under-launcher",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no script under a launcher spawns ranks",
     evidence=(
         ("torchrun documentation, transitioning to torchrun", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
     ),
@@ -29,30 +30,23 @@ _STARTERS = frozenset(
 def spawn_under_launcher(job: Job) -> Iterator[Verdict]:
     """A launcher starts a script several times per node, and the script spawns all ranks itself.
 
-    What it checks:
-        A script that calls `torch.multiprocessing.spawn`, and never reads the variables of a launcher, is started
-        once on each node.
+    What it checks: A script that calls `torch.multiprocessing.spawn`, and never reads the variables of a launcher, is
+    started once on each node.
 
-    Why it matters:
-        Each of the started processes starts all ranks again: 64 instead of 8 on eight GPUs. They listen on the same
-        port, "Address already in use", or share the GPUs until the memory is full.
+    Why it matters: Each of the started processes starts all ranks again: 64 instead of 8 on eight GPUs. They listen on
+    the same port, "Address already in use", or share the GPUs until the memory is full.
 
-    Example:
-        `mp.spawn(main, nprocs=torch.cuda.device_count())` and `torchrun --nproc_per_node=8 train.py`.
+    Example: `mp.spawn(main, nprocs=torch.cuda.device_count())` and `torchrun --nproc_per_node=8 train.py`.
 
-    Fix:
-        Start it with plain `python`, or drop spawn and read LOCAL_RANK, RANK and WORLD_SIZE.
+    Fix: Start it with plain `python`, or drop spawn and read LOCAL_RANK, RANK and WORLD_SIZE.
 
-    Known limits:
-        A script that reads any of these variables may not spawn under a launcher, and is not judged.
+    Known limits: A script that reads any of these variables may not spawn under a launcher, and is not judged.
     """
-    applicable = False
     for subject, spawns in stated(job, "spawned_processes"):
         for launch in launches_of(job, spawns):
             processes = job.setting("processes_per_node", launch.scope)
             if launch.launcher not in _STARTERS or not processes:
                 continue
-            applicable = True
             undecided_verdict = undecided(subject, (spawns, *processes) if numbers(spawns.value) else processes, launch)
             counts = numbers(spawns.value)
             if undecided_verdict is not None:
@@ -69,14 +63,13 @@ def spawn_under_launcher(job: Job) -> Iterator[Verdict]:
                     remedy="Start the script once on each node (python train.py), or drop spawn and read LOCAL_RANK,"
                     " RANK and WORLD_SIZE.",
                 )
-    if not applicable:
-        yield not_applicable(job.name, "no script under a launcher spawns ranks")
 
 
 @rule(
     "PGR005",
     "more-spawned-than-group-or-gpus-hold",
     severity=Severity.WARNING,
+    otherwise="no script that spawns ranks sets a world size or visible GPUs",
     evidence=(
         (
             "torch.distributed.init_process_group",
@@ -91,24 +84,18 @@ def spawn_under_launcher(job: Job) -> Iterator[Verdict]:
 def more_spawned_than_group_or_gpus_hold(job: Job) -> Iterator[Verdict]:
     """A script spawns more processes than its group has ranks or than GPUs are visible.
 
-    What it checks:
-        `nprocs` of `torch.multiprocessing.spawn` is at most the `world_size` that the script gives its group, and,
-        with NCCL, at most the devices in the CUDA_VISIBLE_DEVICES that the script sets.
+    What it checks: `nprocs` of `torch.multiprocessing.spawn` is at most the `world_size` that the script gives its
+    group, and, with NCCL, at most the devices in the CUDA_VISIBLE_DEVICES that the script sets.
 
-    Why it matters:
-        Ranks at or above the world size are rejected. A rank without a GPU of its own
-        stops with "invalid device ordinal", or shares one, which NCCL rejects.
+    Why it matters: Ranks at or above the world size are rejected. A rank without a GPU of its own stops with "invalid
+    device ordinal", or shares one, which NCCL rejects.
 
-    Example:
-        `mp.spawn(run, nprocs=8)` and `init_process_group("nccl", rank=rank, world_size=4)`.
+    Example: `mp.spawn(run, nprocs=8)` and `init_process_group("nccl", rank=rank, world_size=4)`.
 
-    Fix:
-        Take both from one number: `world_size = torch.cuda.device_count()`.
+    Fix: Take both from one number: `world_size = torch.cuda.device_count()`.
 
-    Known limits:
-        Only judged where a script spawns once and gives one world size.
+    Known limits: Only judged where a script spawns once and gives one world size.
     """
-    applicable = False
     found = list(stated(job, "spawned_processes"))
     for subject, spawns in found:
         own = [c for c in job.about("world_size") if c.span.path == spawns.span.path and c.source == "python"]
@@ -119,7 +106,6 @@ def more_spawned_than_group_or_gpus_hold(job: Job) -> Iterator[Verdict]:
             bounds.append((masks[0], "visible GPUs", "the script leaves visible"))
         if not bounds or sum(1 for _, other in found if other.span.path == spawns.span.path) > 1:
             continue
-        applicable = True
         for bound, note, has in bounds:
             most = _devices_of(bound) if bound in masks else numbers(bound.value)
             requested = numbers(spawns.value)
@@ -137,8 +123,6 @@ def more_spawned_than_group_or_gpus_hold(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no script that spawns ranks sets a world size or visible GPUs")
 
 
 def _devices_of(mask: Claim) -> tuple[int, ...]:
@@ -151,29 +135,25 @@ def _devices_of(mask: Claim) -> tuple[int, ...]:
     "DAT023",
     "more-loader-workers-than-cores",
     severity=Severity.WARNING,
+    otherwise="no launch sets both a number of loader workers and of cores",
     evidence=("NVIDIA/enroot#175", "facebookresearch/vissl#254"),
 )
 def more_loader_workers_than_cores(job: Job) -> Iterator[Verdict]:
     """The loaders of a node start more worker processes than Slurm grants cores.
 
-    What it checks:
-        A loader's workers times the ranks of a node are at most twice the cores granted there (tasks times
-        cpus-per-task).
+    What it checks: A loader's workers times the ranks of a node are at most twice the cores granted there (tasks times
+    cpus-per-task).
 
-    Why it matters:
-        Workers that share a core take turns: decoding slows down and the GPUs wait for data, on every step of the run.
+    Why it matters: Workers that share a core take turns: decoding slows down and the GPUs wait for data, on every step
+    of the run.
 
-    Example:
-        `DataLoader(..., num_workers=16)`, four ranks per node and `#SBATCH --cpus-per-task=8` for one task.
+    Example: `DataLoader(..., num_workers=16)`, four ranks per node and `#SBATCH --cpus-per-task=8` for one task.
 
-    Fix:
-        Request more cores, or give each rank about as many workers as it has cores.
+    Fix: Request more cores, or give each rank about as many workers as it has cores.
 
-    Known limits:
-        Up to twice as many workers as cores the finding is informational: workers that wait for storage do not need a
-        full core.
+    Known limits: Up to twice as many workers as cores the finding is informational: workers that wait for storage do
+    not need a full core.
     """
-    applicable = False
     for launch in job.launches:
         workers = job.setting("dataloader_workers", launch.scope)
         processes = job.setting("processes_per_node", launch.scope)
@@ -181,7 +161,6 @@ def more_loader_workers_than_cores(job: Job) -> Iterator[Verdict]:
         tasks = job.setting("tasks_per_node", launch.scope)
         if not workers or not processes or not cores or not tasks:
             continue
-        applicable = True
         undecided_verdict = undecided(launch.id, (*workers, *processes, *cores, *tasks), launch)
         requested = lift(_product, as_int(job_value(workers)), as_int(job_value(processes)))
         granted = lift(_product, as_int(job_value(cores)), as_int(job_value(tasks)))
@@ -193,8 +172,6 @@ def more_loader_workers_than_cores(job: Job) -> Iterator[Verdict]:
         else:
             severe = min(needs) > 2 * max(has)
             yield _too_many_workers_finding(launch, workers[0], cores[0], (joined(needs), joined(has)), severe=severe)
-    if not applicable:
-        yield not_applicable(job.name, "no launch sets both a number of loader workers and of cores")
 
 
 def _too_many_workers_finding(

@@ -9,7 +9,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, unknown
 from preflight_rules.helpers import distinct, quoted, ranks_started, subjects, undecided, where, why_unresolved
 from preflight_rules.scripts.script_facts import runs_program, started_files
 
@@ -21,32 +21,27 @@ _EVALUATION = re.compile(r"val|test|eval|dev|infer|predict", re.IGNORECASE)
     "set-epoch-never-called",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no script builds a DistributedSampler for training",
     evidence=("pytorch/pytorch#31771", "pytorch/pytorch#11324", "huggingface/transformers#4398"),
 )
 def set_epoch_never_called(job: Job) -> Iterator[Verdict]:
     """A shuffling DistributedSampler is used over several epochs without set_epoch.
 
-    What it checks:
-        A script that builds a DistributedSampler which shuffles, and loops over epochs, calls `set_epoch`
-        somewhere. A counting loop (`for e in range(3)`) around a loop over a loader counts as a loop over epochs,
-        whatever its variable is called.
+    What it checks: A script that builds a DistributedSampler which shuffles, and loops over epochs, calls `set_epoch`
+    somewhere. A counting loop (`for e in range(3)`) around a loop over a loader counts as a loop over epochs, whatever
+    its variable is called.
 
-    Why it matters:
-        Without it every epoch silently has the same order: the model sees the same batches in the same order each time,
-        which costs accuracy and is not logged.
+    Why it matters: Without it every epoch silently has the same order: the model sees the same batches in the same
+    order each time, which costs accuracy and is not logged.
 
-    Example:
-        `sampler = DistributedSampler(ds)` and `for epoch in range(10):` without `sampler.set_epoch(epoch)`.
+    Example: `sampler = DistributedSampler(ds)` and `for epoch in range(10):` without `sampler.set_epoch(epoch)`.
 
-    Fix:
-        Call `sampler.set_epoch(epoch)` at the start of each epoch.
+    Fix: Call `sampler.set_epoch(epoch)` at the start of each epoch.
 
-    Known limits:
-        Samplers whose own name, or whose data's name, suggests evaluation, Paddle's DistributedBatchSampler, which
-        counts its epochs itself, and scripts driven by a library that calls set_epoch are not reported. A loop in
-        another file is not seen: then it is unknown, and the confidence is medium.
+    Known limits: Samplers whose own name, or whose data's name, suggests evaluation, Paddle's DistributedBatchSampler,
+    which counts its epochs itself, and scripts driven by a library that calls set_epoch are not reported. A loop in
+    another file is not seen: then it is unknown, and the confidence is medium.
     """
-    applicable = False
     seen: set[tuple[str, int, int]] = set()
     for subject, scope, _ in subjects(job):
         for shuffle in job.about("sampler_shuffle", scope):
@@ -56,7 +51,6 @@ def set_epoch_never_called(job: Job) -> Iterator[Verdict]:
             if key in seen or _EVALUATION.search(name):
                 continue
             seen.add(key)
-            applicable = True
             path = sampler.span.path
             loops = [c for c in job.about("loop_over_epochs", scope) if c.span.path == path]
             if isinstance(shuffle.value, Unresolved):
@@ -82,8 +76,6 @@ def set_epoch_never_called(job: Job) -> Iterator[Verdict]:
                     also=((loops[0], "loop over epochs"),),
                     remedy=f"Call `{name or 'sampler'}.set_epoch(epoch)` at the start of each epoch.",
                 )
-    if not applicable:
-        yield not_applicable(job.name, "no script builds a DistributedSampler for training")
 
 
 @rule(
@@ -92,6 +84,7 @@ def set_epoch_never_called(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     profile="gate",
     fix="safe",
+    otherwise="no DataLoader has both shuffle and a sampler",
     evidence=(
         (
             "torch.utils.data.DataLoader documentation",
@@ -102,22 +95,16 @@ def set_epoch_never_called(job: Job) -> Iterator[Verdict]:
 def loader_shuffles_beside_sampler(job: Job) -> Iterator[Verdict]:
     """A DataLoader is given both shuffle=True and a sampler.
 
-    What it checks:
-        A DataLoader with `shuffle=True` has no `sampler` or `batch_sampler`.
+    What it checks: A DataLoader with `shuffle=True` has no `sampler` or `batch_sampler`.
 
-    Why it matters:
-        torch raises ValueError: "sampler option is mutually exclusive with shuffle".
+    Why it matters: torch raises ValueError: "sampler option is mutually exclusive with shuffle".
 
-    Example:
-        `DataLoader(ds, batch_size=8, shuffle=True, sampler=DistributedSampler(ds))`.
+    Example: `DataLoader(ds, batch_size=8, shuffle=True, sampler=DistributedSampler(ds))`.
 
-    Fix:
-        Drop shuffle; the sampler shuffles.
+    Fix: Drop shuffle; the sampler shuffles.
 
-    Known limits:
-        A sampler variable that may be None in another branch is not reported.
+    Known limits: A sampler variable that may be None in another branch is not reported.
     """
-    applicable = False
     seen: set[tuple[str, int, int]] = set()
     for subject, scope, _ in subjects(job):
         for shuffle in job.about("dataloader_shuffle", scope):
@@ -129,7 +116,6 @@ def loader_shuffles_beside_sampler(job: Job) -> Iterator[Verdict]:
             given = [c for c in job.about("dataloader_sampler", scope) if loader in c.because]
             if not given:
                 continue
-            applicable = True
             if isinstance(shuffle.value, Unresolved):
                 yield unknown(subject, f"{quoted(shuffle)} is unknown: {shuffle.value.why}", at=shuffle)
             elif shuffle.alternatives == (True,) and _is_definitely_sampler(job, given[0]):
@@ -143,8 +129,6 @@ def loader_shuffles_beside_sampler(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no DataLoader has both shuffle and a sampler")
 
 
 def _is_definitely_sampler(job: Job, sampler: Claim) -> bool:
@@ -159,28 +143,23 @@ def _is_definitely_sampler(job: Job, sampler: Claim) -> bool:
     "DAT003",
     "fewer-shards-than-ranks",
     severity=Severity.WARNING,
+    otherwise="no script lists its data files for a known number of ranks",
     evidence=("PaddlePaddle/Paddle#18956", "meta-pytorch/torchrec#3132"),
 )
 def fewer_shards_than_ranks(job: Job) -> Iterator[Verdict]:
     """A script lists fewer data files than there are ranks.
 
-    What it checks:
-        A list of data files that the script spells out has at least as many entries as ranks are started.
+    What it checks: A list of data files that the script spells out has at least as many entries as ranks are started.
 
-    Why it matters:
-        A reader that gives each rank its own files leaves some with none: those ranks end their epoch at once, and the
-        others wait for them in the next collective.
+    Why it matters: A reader that gives each rank its own files leaves some with none: those ranks end their epoch at
+    once, and the others wait for them in the next collective.
 
-    Example:
-        Four file names in a list that the script reads and `--nproc_per_node=8`.
+    Example: Four file names in a list that the script reads and `--nproc_per_node=8`.
 
-    Fix:
-        Split the data into a multiple of the number of ranks, or start fewer ranks.
+    Fix: Split the data into a multiple of the number of ranks, or start fewer ranks.
 
-    Known limits:
-        A reader that splits each file among the ranks needs only one, so this is a warning.
+    Known limits: A reader that splits each file among the ranks needs only one, so this is a warning.
     """
-    applicable = False
     seen: set[tuple[str, int, int]] = set()
     for subject, scope, launch in subjects(job):
         ranks, because = ranks_started(job, scope)
@@ -190,7 +169,6 @@ def fewer_shards_than_ranks(job: Job) -> Iterator[Verdict]:
             if key in seen or not because:
                 continue
             seen.add(key)
-            applicable = True
             undecided_verdict = why_unresolved((shards, *because), launch)
             started = numbers(ranks)
             if undecided_verdict is not None or not lengths or not started:
@@ -207,8 +185,6 @@ def fewer_shards_than_ranks(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no script lists its data files for a known number of ranks")
 
 
 #: The longest default timeout of collectives (torch.distributed.constants; nccl has 600 s since torch 2.2).
@@ -220,36 +196,30 @@ _DEFAULT_S = 1800
     "long-work-behind-short-timeout",
     severity=Severity.WARNING,
     confidence=Confidence.LOW,
+    otherwise="no script does long work on one rank while the others wait",
     evidence=("hiyouga/LlamaFactory#360", "ultralytics/ultralytics#3343", "speechbrain/speechbrain#1766"),
 )
 def long_work_behind_short_timeout(job: Job) -> Iterator[Verdict]:
     """One rank downloads or preprocesses while all others wait under the default timeout.
 
-    What it checks:
-        A script in which only the first rank downloads, unpacks, tokenizes or converts data before a barrier gives
-        the process group a timeout above the default.
+    What it checks: A script in which only the first rank downloads, unpacks, tokenizes or converts data before a
+    barrier gives the process group a timeout above the default.
 
-    Why it matters:
-        The others wait inside a collective. After 10 minutes (nccl, torch 2.2 and newer) or 30 minutes the
-        watchdog kills the job, usually in the middle of the preparation and again at every restart.
+    Why it matters: The others wait inside a collective. After 10 minutes (nccl, torch 2.2 and newer) or 30 minutes the
+    watchdog kills the job, usually in the middle of the preparation and again at every restart.
 
-    Example:
-        `if rank == 0: download(...)`, then `dist.barrier()`, with `init_process_group("nccl")`.
+    Example: `if rank == 0: download(...)`, then `dist.barrier()`, with `init_process_group("nccl")`.
 
-    Fix:
-        Do the work once before the job, or pass `timeout=timedelta(hours=2)` to init_process_group.
+    Fix: Do the work once before the job, or pass `timeout=timedelta(hours=2)` to init_process_group.
 
-    Known limits:
-        The duration of the work is not known from files; with a small data set it is short enough. In a script
-        driven by a library's trainer, which brings its own timeout, the finding is informational.
+    Known limits: The duration of the work is not known from files; with a small data set it is short enough. In a
+    script driven by a library's trainer, which brings its own timeout, the finding is informational.
     """
-    applicable = False
     seen: set[str] = set()
     for subject, scope, launch in subjects(job):
         work = [c for c in job.about("serial_work", scope) if c.span.path not in seen]
         if not work:
             continue
-        applicable = True
         seen.update(c.span.path for c in work)
         timeouts = job.setting("process_group_timeout_s", scope)
         undecided_verdict = undecided(subject, timeouts, launch)
@@ -274,8 +244,6 @@ def long_work_behind_short_timeout(job: Job) -> Iterator[Verdict]:
                 remedy="Do it once before the job, or pass a longer `timeout=` to init_process_group.",
                 severity=Severity.INFO if job.about("training_framework", scope) or _is_helper(job, work[0]) else None,
             )
-    if not applicable:
-        yield not_applicable(job.name, "no script does long work on one rank while the others wait")
 
 
 def _starts_group(job: Job, work: Claim) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from preflight.model.findings import Severity, Status
 from preflight.model.job import Claim, Job, Plain, Unresolved, is_whole_number
 from preflight.model.job.value import Scalar, numbers
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import certainly_several, counted, quoted, ranks_started, why_unresolved
 from preflight_rules.scripts.script_facts import launches_of, nodes_of, started_files, stated
 
@@ -19,6 +19,7 @@ _MASK = "env.CUDA_VISIBLE_DEVICES"
     "physical-gpu-index-after-mask",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no script chooses a GPU under CUDA_VISIBLE_DEVICES",
     evidence=(
         "pytorch/examples#885",
         (
@@ -30,26 +31,19 @@ _MASK = "env.CUDA_VISIBLE_DEVICES"
 def physical_gpu_index_after_mask(job: Job) -> Iterator[Verdict]:
     """A GPU is chosen by its physical index after CUDA_VISIBLE_DEVICES has renumbered them.
 
-    What it checks:
-        If a script sets CUDA_VISIBLE_DEVICES, the index given to `set_device`, `torch.device` or `device_ids` is
-        not an entry of that list.
+    What it checks: If a script sets CUDA_VISIBLE_DEVICES, the index given to `set_device`, `torch.device` or
+    `device_ids` is not an entry of that list.
 
-    Why it matters:
-        The visible GPUs are renumbered from 0. Index 4 of a list of four does not exist: "invalid device ordinal".
-        It goes unnoticed as long as the list is 0,1,2,3.
+    Why it matters: The visible GPUs are renumbered from 0. Index 4 of a list of four does not exist: "invalid device
+    ordinal". It goes unnoticed as long as the list is 0,1,2,3.
 
-    Example:
-        `os.environ["CUDA_VISIBLE_DEVICES"] = "4,5,6,7"` and `torch.cuda.set_device(int(gpus[local_rank]))`.
+    Example: `os.environ["CUDA_VISIBLE_DEVICES"] = "4,5,6,7"` and `torch.cuda.set_device(int(gpus[local_rank]))`.
 
-    Fix:
-        Use the position in the list, which is the local rank: `torch.cuda.set_device(local_rank)`.
+    Fix: Use the position in the list, which is the local rank: `torch.cuda.set_device(local_rank)`.
 
-    Known limits:
-        If the list is not written out, or some of its entries are small enough to exist, it is a warning.
+    Known limits: If the list is not written out, or some of its entries are small enough to exist, it is a warning.
     """
-    applicable = False
     for subject, chosen in stated(job, "device_of_masked_list"):
-        applicable = True
         mask = _mask(job, chosen)
         listed = next((tuple(value) for value in chosen.alternatives if isinstance(value, tuple)), ())
         if not listed and mask is not None:
@@ -67,7 +61,6 @@ def physical_gpu_index_after_mask(job: Job) -> Iterator[Verdict]:
         listed, found = _listed_devices(mask) if mask is not None else (), numbers(chosen.value)
         if mask is None or not listed or len(found) != 1:
             continue
-        applicable = True
         if found[0] < len(listed):
             yield passed(subject)
         elif why_unresolved((chosen, mask)) is not None:
@@ -77,8 +70,6 @@ def physical_gpu_index_after_mask(job: Job) -> Iterator[Verdict]:
             sure = chosen.span.path in (*started_files(job), mask.span.path)
             severity = None if sure else Severity.WARNING
             yield _physical(subject, chosen, mask, listed, [found[0]], severity)
-    if not applicable:
-        yield not_applicable(job.name, "no script chooses a GPU under CUDA_VISIBLE_DEVICES")
 
 
 def _mask(job: Job, chosen: Claim) -> Claim | None:
@@ -132,6 +123,7 @@ def _physical(
     "gpu-chosen-by-global-rank",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no GPU is chosen by the global rank",
     evidence=(
         ("torchrun documentation (RANK and LOCAL_RANK)", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
         ("the same error", "pytorch/examples#885"),
@@ -140,28 +132,21 @@ def _physical(
 def gpu_chosen_by_global_rank(job: Job) -> Iterator[Verdict]:
     """A rank uses its global rank as GPU index although the job has more than one node.
 
-    What it checks:
-        If several ranks run on each of several nodes, the index given to `set_device`, `torch.device` or
-        `device_ids` is not the global rank.
+    What it checks: If several ranks run on each of several nodes, the index given to `set_device`, `torch.device` or
+    `device_ids` is not the global rank.
 
-    Why it matters:
-        The ranks of the second node start at the number of GPUs of the first, and no GPU there has such an index:
-        "invalid device ordinal" on all nodes but the first.
+    Why it matters: The ranks of the second node start at the number of GPUs of the first, and no GPU there has such an
+    index: "invalid device ordinal" on all nodes but the first.
 
-    Example:
-        `torch.cuda.set_device(dist.get_rank())` and `torchrun --nnodes=2 --nproc_per_node=8`.
+    Example: `torch.cuda.set_device(dist.get_rank())` and `torchrun --nnodes=2 --nproc_per_node=8`.
 
-    Fix:
-        Use the local rank: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))`.
+    Fix: Use the local rank: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))`.
 
-    Known limits:
-        A rank that is passed in from another file is not judged, nor is a script on one node.
+    Known limits: A rank that is passed in from another file is not judged, nor is a script on one node.
     """
-    applicable = False
     reported: set[str] = set()
     for subject, chosen in stated(job, "device_of_global_rank"):
         launches = list(launches_of(job, chosen))
-        applicable = True
         if not launches:
             yield unknown(subject, f"the number of nodes that run {quoted(chosen)} is not given", at=chosen)
             continue
@@ -172,8 +157,6 @@ def gpu_chosen_by_global_rank(job: Job) -> Iterator[Verdict]:
             continue
         reported.update([chosen.span.path] if verdict.status is Status.FAIL else [])
         yield verdict
-    if not applicable:
-        yield not_applicable(job.name, "no GPU is chosen by the global rank")
 
 
 def _global_rank_verdict(job: Job, chosen: Claim, launch_id: str) -> Verdict | None:

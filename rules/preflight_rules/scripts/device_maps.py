@@ -8,7 +8,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Scope
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import certainly_several, counted, placed, quoted, undecided
 from preflight_rules.scripts.script_facts import launches_of, stated
 
@@ -21,6 +21,7 @@ _STARTERS = frozenset(("torchrun", "torch.distributed.launch", "accelerate", "de
     "HFT009",
     "device-map-beside-other-ranks",
     severity=Severity.ERROR,
+    otherwise="no training script loads its model with a device map",
     evidence=(
         "https://huggingface.co/docs/accelerate/concept_guides/big_model_inference",
         (
@@ -36,37 +37,28 @@ _STARTERS = frozenset(("torchrun", "torch.distributed.launch", "accelerate", "de
 def device_map_beside_other_ranks(job: Job) -> Iterator[Verdict]:
     """A script loads its model with a device map under ZeRO stage 3, or spreads it over the GPUs of other ranks.
 
-    What it checks:
-        A script that trains with Accelerate, or a trainer based on it, loads its model with neither a `device_map` nor
-        `low_cpu_mem_usage=True` once it has set up ZeRO stage 3. With several ranks on a node it has no spreading map
-        (`auto`, `balanced`, `sequential`).
+    What it checks: A script that trains with Accelerate, or a trainer based on it, loads its model with neither a
+    `device_map` nor `low_cpu_mem_usage=True` once it has set up ZeRO stage 3. With several ranks on a node it has no
+    spreading map (`auto`, `balanced`, `sequential`).
 
-    Why it matters:
-        transformers refuses both once ZeRO stage 3 is set up. Otherwise every rank loads the whole model over
-        all GPUs, which may run out of memory, and Accelerate refuses it: "You can't train a model that has been
-        loaded with `device_map='auto'` in any distributed mode".
+    Why it matters: transformers refuses both once ZeRO stage 3 is set up. Otherwise every rank loads the whole model
+    over all GPUs, which may run out of memory, and Accelerate refuses it: "You can't train a model that has been loaded
+    with `device_map='auto'` in any distributed mode".
 
-    Example:
-        `AutoModelForCausalLM.from_pretrained(name, device_map="auto")` and `torchrun --nproc_per_node=8 train.py`.
+    Example: `AutoModelForCausalLM.from_pretrained(name, device_map="auto")` and `torchrun --nproc_per_node=8 train.py`.
 
-    Fix:
-        Remove `device_map`; for quantised models `device_map={"": local_rank}`.
+    Fix: Remove `device_map`; for quantised models `device_map={"": local_rank}`.
 
-    Known limits:
-        Where no call before the model sets the trainer up, only a spreading map is reported, at warning.
-        `low_cpu_mem_usage` is a warning, because releases since 4.50 ignore it. With several models, a model used only
-        for inference is reported too. Ranks that see only one GPU each are not reported.
+    Known limits: Where no call before the model sets the trainer up, only a spreading map is reported, at warning.
+    `low_cpu_mem_usage` is a warning, because releases since 4.50 ignore it. With several models, a model used only for
+    inference is reported too. Ranks that see only one GPU each are not reported.
     """
-    applicable = False
     for quantity in ("device_map", "low_cpu_mem_usage"):
         for subject, given in stated(job, quantity):
-            applicable = True
             for launch in launches_of(job, given):
                 yield _judged(job, launch.id, launch.scope, launch, given)
             if not job.launches:
                 yield _judged(job, subject, given.scope, None, given)
-    if not applicable:
-        yield not_applicable(job.name, "no training script loads its model with a device map")
 
 
 def _judged(job: Job, subject: str, scope: Scope, launch: Launch | None, given: Claim) -> Verdict:
@@ -131,6 +123,7 @@ def _after(launch: Launch, option: str) -> set[str | None]:
     "HFT016",
     "swift-splits-model-over-visible-gpus",
     severity=Severity.ERROR,
+    otherwise="no swift command asks for DeepSpeed or a device map",
     evidence=(
         "modelscope/ms-swift#5328",
         "modelscope/ms-swift#479",
@@ -141,25 +134,19 @@ def _after(launch: Launch, option: str) -> set[str | None]:
 def swift_splits_model_over_visible_gpus(job: Job) -> Iterator[Verdict]:
     """ms-swift sees several GPUs in a process, spreads the model over them, and stops because DeepSpeed is asked for.
 
-    What it checks:
-        A `swift` command with `--deepspeed` starts one process for each GPU that CUDA_VISIBLE_DEVICES lists, and one
-        with several processes has no `--device_map auto`.
+    What it checks: A `swift` command with `--deepspeed` starts one process for each GPU that CUDA_VISIBLE_DEVICES
+    lists, and one with several processes has no `--device_map auto`.
 
-    Why it matters:
-        swift takes the number of processes from NPROC_PER_NODE, which is 1 by default. A process that sees two GPUs or
-        more spreads its model over them: "DeepSpeed is not compatible with `device_map`". With a process on each GPU
-        Accelerate refuses a device map.
+    Why it matters: swift takes the number of processes from NPROC_PER_NODE, which is 1 by default. A process that sees
+    two GPUs or more spreads its model over them: "DeepSpeed is not compatible with `device_map`". With a process on
+    each GPU Accelerate refuses a device map.
 
-    Example:
-        `CUDA_VISIBLE_DEVICES=0,1,2 swift sft --deepspeed zero3 ...`.
+    Example: `CUDA_VISIBLE_DEVICES=0,1,2 swift sft --deepspeed zero3 ...`.
 
-    Fix:
-        `NPROC_PER_NODE=3 CUDA_VISIBLE_DEVICES=0,1,2 swift sft --deepspeed zero3 ...`.
+    Fix: `NPROC_PER_NODE=3 CUDA_VISIBLE_DEVICES=0,1,2 swift sft --deepspeed zero3 ...`.
 
-    Known limits:
-        Without CUDA_VISIBLE_DEVICES the number of GPUs is that of the machine, which is not known.
+    Known limits: Without CUDA_VISIBLE_DEVICES the number of GPUs is that of the machine, which is not known.
     """
-    applicable = False
     for launch in job.launches:
         # With NPROC_PER_NODE it is a line of torchrun.
         if launch.launcher != "swift" and not (launch.program or "").startswith("swift/cli/"):
@@ -170,7 +157,6 @@ def swift_splits_model_over_visible_gpus(job: Job) -> Iterator[Verdict]:
         each = job.setting("processes_per_node", launch.scope)
         if (deepspeed is None and spread is None) or not each:
             continue
-        applicable = True
         masks = job.setting("env.CUDA_VISIBLE_DEVICES", launch.scope)
         undecided_verdict = undecided(launch.id, (*each, *masks), launch)
         if undecided_verdict is not None:
@@ -202,5 +188,3 @@ def swift_splits_model_over_visible_gpus(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no swift command asks for DeepSpeed or a device map")

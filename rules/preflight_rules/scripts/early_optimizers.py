@@ -33,24 +33,20 @@ from preflight_rules.sizes.fsdp import is_value, only_claim
 def optimizer_made_before_fsdp(job: Job) -> Iterator[Verdict]:
     """An optimizer takes the parameters of a model before FSDP divides them.
 
-    What it checks:
-        In one function, an optimizer made of `model.parameters()` comes after `FullyShardedDataParallel(model)` or
-        `fully_shard(model)`. Under Accelerate's FSDP with `fsdp_use_orig_params: false` it comes after the model's
-        `prepare`. With Lightning's `fsdp_native`, `configure_optimizers` takes `self.trainer.model.parameters()`.
+    What it checks: In one function, an optimizer made of `model.parameters()` comes after
+    `FullyShardedDataParallel(model)` or `fully_shard(model)`. Under Accelerate's FSDP with `fsdp_use_orig_params:
+    false` it comes after the model's `prepare`. With Lightning's `fsdp_native`, `configure_optimizers` takes
+    `self.trainer.model.parameters()`.
 
-    Why it matters:
-        FSDP puts flat or divided parameters in the place of the ones that the optimizer holds, so it changes nothing
-        that the model uses: the loss stays where it is. Lightning's `fsdp_native` notices it and stops.
+    Why it matters: FSDP puts flat or divided parameters in the place of the ones that the optimizer holds, so it
+    changes nothing that the model uses: the loss stays where it is. Lightning's `fsdp_native` notices it and stops.
 
-    Example:
-        `optimizer = AdamW(model.parameters())`, then `model = FSDP(model)`.
+    Example: `optimizer = AdamW(model.parameters())`, then `model = FSDP(model)`.
 
-    Fix:
-        Divide the model first, then make the optimizer from the divided model's parameters.
+    Fix: Divide the model first, then make the optimizer from the divided model's parameters.
 
-    Known limits:
-        `use_orig_params=True` keeps the parameters, so nothing is reported there. An optimizer that another function
-        makes is not seen.
+    Known limits: `use_orig_params=True` keeps the parameters, so nothing is reported there. An optimizer that another
+    function makes is not seen.
     """
     applicable = False
     for subject, optimizer in stated(job, "early_optimizer"):

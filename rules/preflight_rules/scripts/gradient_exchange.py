@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import certainly_several, joined, quoted, ranks_started
 from preflight_rules.scripts.script_facts import definitely_one_rank, launches_of, started_files, stated
 
@@ -19,6 +19,7 @@ _FEW_FILES = 12
     "gradients-never-exchanged",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no script joins a group of ranks and steps an optimizer",
     evidence=(
         (
             "PyTorch tutorial on DistributedDataParallel",
@@ -33,36 +34,29 @@ _FEW_FILES = 12
 def gradients_never_exchanged(job: Job) -> Iterator[Verdict]:
     """The ranks of a job train without exchanging gradients, each its own model.
 
-    What it checks:
-        A script that joins its ranks to a group and steps an optimizer in a loop wraps its model (DDP, FSDP,
-        `fleet.distributed_model`), wraps its optimizer (Horovod) or reduces the gradients itself. The wrapped model is
-        the one that is called: not `model.module(x)`, and no optimizer step wholly under `no_sync()`.
+    What it checks: A script that joins its ranks to a group and steps an optimizer in a loop wraps its model (DDP,
+    FSDP, `fleet.distributed_model`), wraps its optimizer (Horovod) or reduces the gradients itself. The wrapped model
+    is the one that is called: not `model.module(x)`, and no optimizer step wholly under `no_sync()`.
 
-    Why it matters:
-        Starting the process group alone exchanges nothing. Each rank trains on its share of the data, and all but the
-        model of rank 0 is thrown away: the job costs as many GPUs as it has ranks and learns from the data of one.
+    Why it matters: Starting the process group alone exchanges nothing. Each rank trains on its share of the data, and
+    all but the model of rank 0 is thrown away: the job costs as many GPUs as it has ranks and learns from the data of
+    one.
 
-    Example:
-        `dist.init_process_group("nccl")` and `model = Net().cuda()` without DistributedDataParallel.
+    Example: `dist.init_process_group("nccl")` and `model = Net().cuda()` without DistributedDataParallel.
 
-    Fix:
-        torch: `DistributedDataParallel(model, device_ids=[local_rank])`. Paddle: `fleet.distributed_model(model)` or
-        `paddle.DataParallel(model)`. Horovod: `hvd.DistributedOptimizer(optimizer)`.
+    Fix: torch: `DistributedDataParallel(model, device_ids=[local_rank])`. Paddle: `fleet.distributed_model(model)` or
+    `paddle.DataParallel(model)`. Horovod: `hvd.DistributedOptimizer(optimizer)`.
 
-    Known limits:
-        A word that may exchange gradients anywhere in the job's files counts as an exchange. With a library that is not
-        known the result is unknown. `fleet.distributed_optimizer` alone exchanges nothing in a dynamic graph.
+    Known limits: A word that may exchange gradients anywhere in the job's files counts as an exchange. With a library
+    that is not known the result is unknown. `fleet.distributed_optimizer` alone exchanges nothing in a dynamic graph.
     """
-    applicable = False
     for subject, taken in stated(job, "gradients_taken"):
         joins = [claim for claim in job.about("ranks_joined", taken.scope) if claim.span.path in started_files(job)]
         servers = [claim for claim in job.about("ps_mode", taken.scope) if True in claim.alternatives]
         if not joins or servers:
             continue
-        applicable = True
         yield _verdict(job, subject, taken, joins[0])
     for subject, around in stated(job, "gradient_exchange_bypassed"):
-        applicable = True
         if definitely_one_rank(job, around):
             yield passed(subject)
             continue
@@ -72,8 +66,6 @@ def gradients_never_exchanged(job: Job) -> Iterator[Verdict]:
             at=around,
             remedy="Call the wrapped model itself, and leave no_sync() for the last backward before the step.",
         )
-    if not applicable:
-        yield not_applicable(job.name, "no script joins a group of ranks and steps an optimizer")
 
 
 def _verdict(job: Job, subject: str, taken: Claim, joins: Claim) -> Verdict:

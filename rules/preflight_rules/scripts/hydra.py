@@ -21,23 +21,19 @@ from preflight_rules.helpers import distinct
 def hydra_configuration_refused(job: Job) -> Iterator[Verdict]:
     """Hydra stops before the program starts: an override or a defaults list does not fit the configuration.
 
-    What it checks:
-        Every override of a line names a key or a group that the composed configuration has, or begins with `+`; every
-        configuration that a defaults list names is there; nothing that must be chosen is left at `???`; no mapping is
-        merged with a list.
+    What it checks: Every override of a line names a key or a group that the composed configuration has, or begins with
+    `+`; every configuration that a defaults list names is there; nothing that must be chosen is left at `???`; no
+    mapping is merged with a list.
 
-    Why it matters:
-        Hydra composes the configuration first. "Could not override 'trainer.n_gpu_per_node'" comes after the job was
-        queued and its nodes were set up.
+    Why it matters: Hydra composes the configuration first. "Could not override 'trainer.n_gpu_per_node'" comes after
+    the job was queued and its nodes were set up.
 
-    Example:
-        `trainer.n_gpu_per_node=8`, where the configuration has `n_gpus_per_node`.
+    Example: `trainer.n_gpu_per_node=8`, where the configuration has `n_gpus_per_node`.
 
-    Fix:
-        Correct the key, or write `+key=value` to add it.
+    Fix: Correct the key, or write `+key=value` to add it.
 
-    Known limits:
-        Judged only where all files of the configuration are in the tree and the program registers none in its code.
+    Known limits: Judged only where all files of the configuration are in the tree and the program registers none in its
+    code.
     """
     refused = distinct(job.about("config_refused"))
     for claim in refused:
@@ -76,23 +72,18 @@ def hydra_configuration_refused(job: Job) -> Iterator[Verdict]:
 def hydra_interpolation_leads_nowhere(job: Job) -> Iterator[Verdict]:
     """A value of a Hydra configuration refers to a key that the composed configuration does not have.
 
-    What it checks:
-        Every `${key}` of the composed configuration leads to a value: the key exists, or the program sets
-        it, and it does not lead back to itself.
+    What it checks: Every `${key}` of the composed configuration leads to a value: the key exists, or the program sets
+    it, and it does not lead back to itself.
 
-    Why it matters:
-        Hydra composes such a configuration without a complaint. The program stops with InterpolationKeyError when it
-        first reads the value, on every rank, after the model was built.
+    Why it matters: Hydra composes such a configuration without a complaint. The program stops with
+    InterpolationKeyError when it first reads the value, on every rank, after the model was built.
 
-    Example:
-        `lr: ${trainer.learning_rate}` where `trainer` has no `learning_rate`.
+    Example: `lr: ${trainer.learning_rate}` where `trainer` has no `learning_rate`.
 
-    Fix:
-        Correct the key, or set it.
+    Fix: Correct the key, or set it.
 
-    Known limits:
-        A program that never reads the value, or sets the key before it does, is not affected. Judged only where all
-        files of the configuration are in the tree.
+    Known limits: A program that never reads the value, or sets the key before it does, is not affected. Judged only
+    where all files of the configuration are in the tree.
     """
     dangling = distinct(job.about("config_unresolvable"))
     for claim in dangling:

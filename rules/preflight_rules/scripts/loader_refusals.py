@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Unresolved
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import joined, quoted
 from preflight_rules.scripts.script_facts import (
     definitely_on_one_node,
@@ -23,6 +23,7 @@ from preflight_rules.scripts.script_facts import (
     "loader-arguments-refused",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no DataLoader has arguments that could exclude each other",
     evidence=(
         (
             "torch.utils.data.DataLoader documentation",
@@ -33,27 +34,20 @@ from preflight_rules.scripts.script_facts import (
 def loader_arguments_refused(job: Job) -> Iterator[Verdict]:
     """A DataLoader is given arguments that exclude each other.
 
-    What it checks:
-        `prefetch_factor` and `persistent_workers=True` come with worker processes; `batch_sampler` comes without
-        `batch_size`, `shuffle`, `sampler` and `drop_last`.
+    What it checks: `prefetch_factor` and `persistent_workers=True` come with worker processes; `batch_sampler` comes
+    without `batch_size`, `shuffle`, `sampler` and `drop_last`.
 
-    Why it matters:
-        DataLoader raises ValueError on every rank, often only after the model was loaded.
+    Why it matters: DataLoader raises ValueError on every rank, often only after the model was loaded.
 
-    Example:
-        `DataLoader(ds, batch_size=8, persistent_workers=True)`, which has no workers.
+    Example: `DataLoader(ds, batch_size=8, persistent_workers=True)`, which has no workers.
 
-    Fix:
-        Set `num_workers`, or remove the argument; with a batch sampler remove the other four.
+    Fix: Set `num_workers`, or remove the argument; with a batch sampler remove the other four.
 
-    Known limits:
-        Arguments passed as `**options` are not known. A number of workers from the command line is judged by its
-        default only where that is certain.
+    Known limits: Arguments passed as `**options` are not known. A number of workers from the command line is judged by
+    its default only where that is certain.
     """
-    applicable = False
     for quantity in ("dataloader_prefetch_factor", "dataloader_persistent_workers"):
         for subject, given in stated(job, quantity):
-            applicable = True
             workers = _loader_claim(job, "dataloader_workers", given)
             counts = numbers(workers.value) if workers is not None else (0,)
             needs = all(value not in (None, False) for value in given.alternatives) and bool(given.alternatives)
@@ -72,7 +66,6 @@ def loader_arguments_refused(job: Job) -> Iterator[Verdict]:
     for subject, sampler in stated(job, "dataloader_sampler"):
         if not sampler.spelling.startswith("batch_sampler"):
             continue
-        applicable = True
         excluded = [claim for claim in _excluded(job, sampler) if claim.condition == sampler.condition]
         if excluded:
             yield failed(
@@ -86,8 +79,6 @@ def loader_arguments_refused(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no DataLoader has arguments that could exclude each other")
 
 
 def _loader_claim(job: Job, quantity: str, other: Claim) -> Claim | None:
@@ -132,29 +123,25 @@ _REMEDY = {
     "data-not-divided-among-ranks",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no script for several ranks builds its own loader",
     evidence=("huggingface/datasets#5360", "Lightning-AI/pytorch-lightning#20149", "pytorch/pytorch#48702"),
 )
 def data_not_divided_among_ranks(job: Job) -> Iterator[Verdict]:
     """Every rank trains on all of the data instead of its share.
 
-    What it checks:
-        In a script that wraps its model for several ranks itself, a loader that shuffles has a sampler for its rank, a
-        stream divides itself by rank and worker, a WebDataset has a splitter for its shards, and a data set that
-        `load_dataset` streams is split by node.
+    What it checks: In a script that wraps its model for several ranks itself, a loader that shuffles has a sampler for
+    its rank, a stream divides itself by rank and worker, a WebDataset has a splitter for its shards, and a data set
+    that `load_dataset` streams is split by node.
 
-    Why it matters:
-        Every sample is used once per rank in each epoch: epochs take that many times longer,
-        and more GPUs do not make training faster.
+    Why it matters: Every sample is used once per rank in each epoch: epochs take that many times longer, and more GPUs
+    do not make training faster.
 
-    Example:
-        `DataLoader(train_set, shuffle=True)` beside `DistributedDataParallel(model)`.
+    Example: `DataLoader(train_set, shuffle=True)` beside `DistributedDataParallel(model)`.
 
-    Fix:
-        `sampler=DistributedSampler(train_set)`; a stream divides by rank and `get_worker_info()`.
+    Fix: `sampler=DistributedSampler(train_set)`; a stream divides by rank and `get_worker_info()`.
 
-    Known limits:
-        A data set that another file has already divided among the ranks is not recognized. Scripts whose loaders are
-        divided by a library are not reported.
+    Known limits: A data set that another file has already divided among the ranks is not recognized. Scripts whose
+    loaders are divided by a library are not reported.
     """
     applicable = False
     for subject, sampler in stated(job, "sampler_of_local_rank"):
@@ -189,5 +176,3 @@ def data_not_divided_among_ranks(job: Job) -> Iterator[Verdict]:
     if not applicable and job.about("distributed_sampler"):
         applicable = True
         yield passed(job.name)
-    if not applicable:
-        yield not_applicable(job.name, "no script for several ranks builds its own loader")

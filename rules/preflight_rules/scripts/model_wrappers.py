@@ -19,6 +19,7 @@ from preflight_rules.scripts.script_facts import definitely_one_rank, launches_o
     severity=Severity.ERROR,
     profile="gate",
     applies_to="torch >= 1.9",
+    otherwise="no script passes device_ids to DistributedDataParallel",
     evidence=(
         (
             "torch.nn.parallel.DistributedDataParallel documentation, device_ids",
@@ -29,24 +30,18 @@ from preflight_rules.scripts.script_facts import definitely_one_rank, launches_o
 def ddp_over_several_devices(job: Job) -> Iterator[Verdict]:
     """DistributedDataParallel is given more than one device.
 
-    What it checks:
-        If `device_ids` is written out, it names one device, that of the rank.
+    What it checks: If `device_ids` is written out, it names one device, that of the rank.
 
-    Why it matters:
-        One process drives one GPU. torch raises ValueError: "device_ids can only be None or contain a single element".
+    Why it matters: One process drives one GPU. torch raises ValueError: "device_ids can only be None or contain a
+    single element".
 
-    Example:
-        `DistributedDataParallel(model, device_ids=[0, 1])`.
+    Example: `DistributedDataParallel(model, device_ids=[0, 1])`.
 
-    Fix:
-        `device_ids=[local_rank]`, and one process for each GPU.
+    Fix: `device_ids=[local_rank]`, and one process for each GPU.
 
-    Known limits:
-        A list known only at run time is not judged.
+    Known limits: A list known only at run time is not judged.
     """
-    applicable = False
     for subject, given in stated(job, "ddp_device_count"):
-        applicable = True
         counts = numbers(given.value)
         if isinstance(given.value, Unresolved) or why_unresolved((given,)) is not None:
             yield unknown(subject, f"the number of devices in {quoted(given)} is known only at run time", at=given)
@@ -61,8 +56,6 @@ def ddp_over_several_devices(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no script passes device_ids to DistributedDataParallel")
 
 
 @rule(
@@ -79,21 +72,16 @@ def ddp_over_several_devices(job: Job) -> Iterator[Verdict]:
 def sync_batchnorm_after_wrapping(job: Job) -> Iterator[Verdict]:
     """BatchNorm is converted to SyncBatchNorm after the model was wrapped in DDP.
 
-    What it checks:
-        `convert_sync_batchnorm` is called before DistributedDataParallel gets the model.
+    What it checks: `convert_sync_batchnorm` is called before DistributedDataParallel gets the model.
 
-    Why it matters:
-        The wrapper keeps the layers it was given: their buffers and hooks were set up for the old ones, so statistics
-        are not synchronised as intended, or the ranks' models drift apart.
+    Why it matters: The wrapper keeps the layers it was given: their buffers and hooks were set up for the old ones, so
+    statistics are not synchronised as intended, or the ranks' models drift apart.
 
-    Example:
-        `model = DDP(model)`, then `model = nn.SyncBatchNorm.convert_sync_batchnorm(model)`.
+    Example: `model = DDP(model)`, then `model = nn.SyncBatchNorm.convert_sync_batchnorm(model)`.
 
-    Fix:
-        Swap the two lines.
+    Fix: Swap the two lines.
 
-    Known limits:
-        Only reported where both are in one function and use the same variable.
+    Known limits: Only reported where both are in one function and use the same variable.
     """
     applicable = False
     for subject, late in stated(job, "sync_batchnorm_late"):
@@ -122,6 +110,7 @@ def sync_batchnorm_after_wrapping(job: Job) -> Iterator[Verdict]:
     "gpu-never-chosen",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no script uses the default GPU",
     evidence=(
         "pytorch/examples#969",
         "pytorch/pytorch#78047",
@@ -131,28 +120,21 @@ def sync_batchnorm_after_wrapping(job: Job) -> Iterator[Verdict]:
 def gpu_never_chosen(job: Job) -> Iterator[Verdict]:
     """A script for several ranks moves its model to the default GPU without choosing one per rank.
 
-    What it checks:
-        A script that several ranks of one node run chooses a different GPU for each: `set_device`, LOCAL_RANK,
-        `device_ids`, or a mask. A device that is written out, or the default of an option, is the same for all.
+    What it checks: A script that several ranks of one node run chooses a different GPU for each: `set_device`,
+    LOCAL_RANK, `device_ids`, or a mask. A device that is written out, or the default of an option, is the same for all.
 
-    Why it matters:
-        `model.cuda()`, `.to("cuda:0")` and Paddle's `CUDAPlace(0)` mean GPU 0 in every process. NCCL stops
-        with "Duplicate GPU detected", or the ranks share one GPU's memory and the others are idle.
+    Why it matters: `model.cuda()`, `.to("cuda:0")` and Paddle's `CUDAPlace(0)` mean GPU 0 in every process. NCCL stops
+    with "Duplicate GPU detected", or the ranks share one GPU's memory and the others are idle.
 
-    Example:
-        `dist.init_process_group("nccl")`, `model.cuda()`, `DDP(model)`, started with `--nproc_per_node=4`.
+    Example: `dist.init_process_group("nccl")`, `model.cuda()`, `DDP(model)`, started with `--nproc_per_node=4`.
 
-    Fix:
-        `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before the first use of the GPU. Paddle:
-        `paddle.set_device("gpu")`, which takes the launcher's GPU. Horovod: the index is `hvd.local_rank()`.
+    Fix: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before the first use of the GPU. Paddle:
+    `paddle.set_device("gpu")`, which takes the launcher's GPU. Horovod: the index is `hvd.local_rank()`.
 
-    Known limits:
-        With a scheduler that shows each task one GPU the script is correct; then, and for a script that no launch
-        starts, the result is unknown. An imported module may choose the GPU.
+    Known limits: With a scheduler that shows each task one GPU the script is correct; then, and for a script that no
+    launch starts, the result is unknown. An imported module may choose the GPU.
     """
-    applicable = False
     for subject, moved in stated(job, "device_not_chosen"):
-        applicable = True
         found = list(launches_of(job, moved))
         if definitely_one_rank(job, moved):
             yield passed(subject)
@@ -176,8 +158,6 @@ def gpu_never_chosen(job: Job) -> Iterator[Verdict]:
             )
             break
         yield verdict
-    if not applicable:
-        yield not_applicable(job.name, "no script uses the default GPU")
 
 
 #: With more files than this, another file may choose the GPU.
@@ -212,6 +192,7 @@ def _choice(job: Job, launch: Launch, moved: Claim) -> str:
     "horovod-first-weights-not-broadcast",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no script wraps its optimizer with Horovod",
     evidence=(
         (
             "Horovod documentation, broadcast the initial variable states from rank 0",
@@ -222,27 +203,21 @@ def _choice(job: Job, launch: Launch, moved: Claim) -> str:
 def horovod_first_weights_not_broadcast(job: Job) -> Iterator[Verdict]:
     """A Horovod script averages gradients, but its ranks start with different weights.
 
-    What it checks:
-        A script that wraps its optimizer or tape broadcasts the initial weights from one rank, or keeps them in an
-        elastic state.
+    What it checks: A script that wraps its optimizer or tape broadcasts the initial weights from one rank, or keeps
+    them in an elastic state.
 
-    Why it matters:
-        Each rank initialises its own random weights. Averaged gradients are then applied to different models, which
-        stay different; the loss looks only slightly worse.
+    Why it matters: Each rank initialises its own random weights. Averaged gradients are then applied to different
+    models, which stay different; the loss looks only slightly worse.
 
-    Example:
-        `hvd.DistributedOptimizer(optimizer)` without `hvd.broadcast_parameters(model.state_dict(), root_rank=0)`.
+    Example: `hvd.DistributedOptimizer(optimizer)` without `hvd.broadcast_parameters(model.state_dict(), root_rank=0)`.
 
-    Fix:
-        Broadcast parameters and optimizer state after building both.
+    Fix: Broadcast parameters and optimizer state after building both.
 
-    Known limits:
-        A broadcast in another file is not seen; with a fixed seed or loaded weights the ranks are equal anyway.
+    Known limits: A broadcast in another file is not seen; with a fixed seed or loaded weights the ranks are equal
+    anyway.
     """
-    applicable = False
     reported: set[str] = set()
     for subject, wraps in stated(job, "horovod_optimizer"):
-        applicable = True
         if job.about("horovod_broadcasts") or definitely_one_rank(job, wraps) or wraps.span.path in reported:
             yield passed(subject)
         elif wraps.span.path not in started_files(job):
@@ -258,5 +233,3 @@ def horovod_first_weights_not_broadcast(job: Job) -> Iterator[Verdict]:
                 " 0) and hvd.broadcast_optimizer_state(optimizer, root_rank=0) (Keras:"
                 " BroadcastGlobalVariablesCallback).",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no script wraps its optimizer with Horovod")

@@ -9,7 +9,7 @@ from typing import Any
 
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Unresolved, is_whole_number
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import quoted, subjects
 
 #: Roles that a strategy waits for; the evaluator opens no server.
@@ -71,31 +71,26 @@ def _read(claim: Claim, value: object) -> _Cluster | None:
     "evaluator-in-cluster",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no file contains a literal TF_CONFIG",
     evidence=("tensorflow/tensorflow#46169", "tony-framework/TonY#506"),
 )
 def evaluator_in_cluster(job: Job) -> Iterator[Verdict]:
     """TF_CONFIG lists the evaluator as a member of the cluster.
 
-    What it checks:
-        The `cluster` part of TF_CONFIG has chief, worker and ps; an evaluator appears only in its own `task`.
+    What it checks: The `cluster` part of TF_CONFIG has chief, worker and ps; an evaluator appears only in its own
+    `task`.
 
-    Why it matters:
-        The strategy connects to every address of the cluster before it starts. An evaluator opens no server, so all
-        others wait for it forever. The evaluator itself connects to no other process, so what its own TF_CONFIG lists
-        is harmless.
+    Why it matters: The strategy connects to every address of the cluster before it starts. An evaluator opens no
+    server, so all others wait for it forever. The evaluator itself connects to no other process, so what its own
+    TF_CONFIG lists is harmless.
 
-    Example:
-        `{"cluster": {"chief": [...], "worker": [...], "ps": [...], "evaluator": ["host4:2222"]}, ...}`.
+    Example: `{"cluster": {"chief": [...], "worker": [...], "ps": [...], "evaluator": ["host4:2222"]}, ...}`.
 
-    Fix:
-        Leave the evaluator out of `cluster`.
+    Fix: Leave the evaluator out of `cluster`.
 
-    Known limits:
-        Only for a literal TF_CONFIG; operators that make it at run time leave the evaluator out themselves.
+    Known limits: Only for a literal TF_CONFIG; operators that make it at run time leave the evaluator out themselves.
     """
-    applicable = False
     for subject, cluster, claim in _clusters(job):
-        applicable = True
         if cluster is None:
             yield unknown(subject, "TF_CONFIG is not a complete JSON value in the files", at=claim)
         elif "evaluator" in cluster.roles and cluster.role != "evaluator":
@@ -108,8 +103,6 @@ def evaluator_in_cluster(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no file contains a literal TF_CONFIG")
 
 
 @rule(
@@ -117,6 +110,7 @@ def evaluator_in_cluster(job: Job) -> Iterator[Verdict]:
     "task-not-in-cluster",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no file contains a literal TF_CONFIG",
     evidence=(
         "tensorflow/tensorflow#46827",
         ("TensorFlow guide, TF_CONFIG", "https://www.tensorflow.org/guide/distributed_training#TF_CONFIG"),
@@ -125,26 +119,19 @@ def evaluator_in_cluster(job: Job) -> Iterator[Verdict]:
 def task_not_in_cluster(job: Job) -> Iterator[Verdict]:
     """The task that TF_CONFIG gives a process does not exist in its cluster, or an address exists twice.
 
-    What it checks:
-        The role of `task` is one of the cluster (or evaluator), its index is below the number of addresses there, and
-        no address is listed twice.
+    What it checks: The role of `task` is one of the cluster (or evaluator), its index is below the number of addresses
+    there, and no address is listed twice.
 
-    Why it matters:
-        The process stops with IndexError, or serves no address, and the others wait for it; of two tasks with one
-        address the second cannot bind it.
+    Why it matters: The process stops with IndexError, or serves no address, and the others wait for it; of two tasks
+    with one address the second cannot bind it.
 
-    Example:
-        Two workers and `"task": {"type": "worker", "index": 2}`.
+    Example: Two workers and `"task": {"type": "worker", "index": 2}`.
 
-    Fix:
-        Count from 0 in each role.
+    Fix: Count from 0 in each role.
 
-    Known limits:
-        An index known only at run time is not judged.
+    Known limits: An index known only at run time is not judged.
     """
-    applicable = False
     for subject, cluster, claim in _clusters(job):
-        applicable = True
         if cluster is None:
             yield unknown(subject, "TF_CONFIG is not a complete JSON value in the files", at=claim)
             continue
@@ -157,8 +144,6 @@ def task_not_in_cluster(job: Job) -> Iterator[Verdict]:
             yield unknown(subject, f"the task in {quoted(claim)[:60]} is known only at run time", at=claim)
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no file contains a literal TF_CONFIG")
 
 
 def _fault(cluster: _Cluster) -> str:
@@ -187,6 +172,7 @@ def _fault(cluster: _Cluster) -> str:
     "parameter-servers-missing",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no parameter-server strategy has a literal TF_CONFIG",
     evidence=(
         (
             "TensorFlow tutorial, parameter server training",
@@ -197,26 +183,19 @@ def _fault(cluster: _Cluster) -> str:
 def parameter_servers_missing(job: Job) -> Iterator[Verdict]:
     """A parameter-server strategy gets a cluster without parameter servers, or without workers.
 
-    What it checks:
-        If a script creates a ParameterServerStrategy and contains TF_CONFIG as a literal, its cluster has `ps` and
-        `worker`.
+    What it checks: If a script creates a ParameterServerStrategy and contains TF_CONFIG as a literal, its cluster has
+    `ps` and `worker`.
 
-    Why it matters:
-        The strategy stops with ValueError, because no process stores the variables, or none trains.
+    Why it matters: The strategy stops with ValueError, because no process stores the variables, or none trains.
 
-    Example:
-        `tf.distribute.ParameterServerStrategy(resolver)` and `{"cluster": {"worker": [...]}, ...}`.
+    Example: `tf.distribute.ParameterServerStrategy(resolver)` and `{"cluster": {"worker": [...]}, ...}`.
 
-    Fix:
-        List the servers under `ps`, or use MultiWorkerMirroredStrategy.
+    Fix: List the servers under `ps`, or use MultiWorkerMirroredStrategy.
 
-    Known limits:
-        Only judged where strategy and TF_CONFIG are in files of one job.
+    Known limits: Only judged where strategy and TF_CONFIG are in files of one job.
     """
-    applicable = False
     strategies = [claim for claim in job.about("tf_strategy") if "ParameterServer" in str(claim.alternatives)]
     for subject, cluster, claim in _clusters(job) if strategies else ():
-        applicable = True
         if cluster is None or not cluster.roles:
             yield unknown(subject, "TF_CONFIG is not a complete JSON value in the files", at=claim)
             continue
@@ -232,5 +211,3 @@ def parameter_servers_missing(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no parameter-server strategy has a literal TF_CONFIG")

@@ -22,6 +22,7 @@ _FEW_FILES = 12
     "long-job-saves-nothing",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no job of a day or longer runs a training loop",
     evidence=(
         (
             "PyTorch tutorial, saving a general checkpoint",
@@ -33,24 +34,19 @@ _FEW_FILES = 12
 def long_job_saves_nothing(job: Job) -> Iterator[Verdict]:
     """A job of a day or longer saves nothing before its training ends.
 
-    What it checks:
-        A script that trains in a loop, in a job that asks for at least 24 hours, saves something inside a loop.
+    What it checks: A script that trains in a loop, in a job that asks for at least 24 hours, saves something inside a
+    loop.
 
-    Why it matters:
-        With hundreds of GPUs a failure within a day is the rule: 466 interruptions in 54 days on 16,000 GPUs. What was
-        trained since the start is then lost, and at the time limit, too.
+    Why it matters: With hundreds of GPUs a failure within a day is the rule: 466 interruptions in 54 days on 16,000
+    GPUs. What was trained since the start is then lost, and at the time limit, too.
 
-    Example:
-        `#SBATCH --time=7-00:00:00` and one `torch.save` after the last epoch.
+    Example: `#SBATCH --time=7-00:00:00` and one `torch.save` after the last epoch.
 
-    Fix:
-        Save model, optimizer and step every hour or so, and resume from the last one.
+    Fix: Save model, optimizer and step every hour or so, and resume from the last one.
 
-    Known limits:
-        Any call that may save, in any file of the job, counts. A library that is not known may save: then the result is
-        unknown.
+    Known limits: Any call that may save, in any file of the job, counts. A library that is not known may save: then the
+    result is unknown.
     """
-    applicable = False
     for subject, saves in stated(job, "saves_while_training"):
         limits = [
             claim
@@ -60,7 +56,6 @@ def long_job_saves_nothing(job: Job) -> Iterator[Verdict]:
         ]
         if not limits or saves.span.path not in started_files(job):
             continue
-        applicable = True
         others = job.about("saves_while_training", saves.scope)
         if any(True in claim.alternatives for claim in others) or job.about("checkpoint_path", saves.scope):
             yield passed(subject)
@@ -75,8 +70,6 @@ def long_job_saves_nothing(job: Job) -> Iterator[Verdict]:
                 also=((limits[0], "a long job"),),
                 remedy="Save model, optimizer and step at intervals, and resume from the last checkpoint.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no job of a day or longer runs a training loop")
 
 
 @rule(
@@ -94,21 +87,17 @@ def long_job_saves_nothing(job: Job) -> Iterator[Verdict]:
 def every_step_profiled(job: Job) -> Iterator[Verdict]:
     """A profiler records every step of the training.
 
-    What it checks:
-        A profiler of torch or Paddle that is on around a training loop has a schedule, or is stopped inside the loop.
+    What it checks: A profiler of torch or Paddle that is on around a training loop has a schedule, or is stopped inside
+    the loop.
 
-    Why it matters:
-        Every operator of every step is recorded in host memory: steps take longer, and after some hours the process is
-        killed for its memory.
+    Why it matters: Every operator of every step is recorded in host memory: steps take longer, and after some hours the
+    process is killed for its memory.
 
-    Example:
-        `with torch.profiler.profile(with_stack=True): ` around the loop over epochs.
+    Example: `with torch.profiler.profile(with_stack=True): ` around the loop over epochs.
 
-    Fix:
-        Profile some steps: `schedule=torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1)` and `prof.step()`.
+    Fix: Profile some steps: `schedule=torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1)` and `prof.step()`.
 
-    Known limits:
-        A loop of a few steps that is made for profiling is reported as well.
+    Known limits: A loop of a few steps that is made for profiling is reported as well.
     """
     applicable = False
     for subject, profiler in stated(job, "profiles_every_step"):
@@ -144,22 +133,18 @@ def every_step_profiled(job: Job) -> Iterator[Verdict]:
 def model_of_processes_not_shared(job: Job) -> Iterator[Verdict]:
     """Several processes train one model that is not in shared memory (Hogwild).
 
-    What it checks:
-        A model that is passed to several `Process`es which step an optimizer over its parameters is in shared memory.
+    What it checks: A model that is passed to several `Process`es which step an optimizer over its parameters is in
+    shared memory.
 
-    Why it matters:
-        Each forked process trains a copy of its own, which is gone when the process ends. The model that the parent
-        saves is the untrained one.
+    Why it matters: Each forked process trains a copy of its own, which is gone when the process ends. The model that
+    the parent saves is the untrained one.
 
-    Example:
-        `mp.Process(target=train, args=(rank, model))` in a loop, without `model.share_memory()`.
+    Example: `mp.Process(target=train, args=(rank, model))` in a loop, without `model.share_memory()`.
 
-    Fix:
-        `model.share_memory()` before the processes start.
+    Fix: `model.share_memory()` before the processes start.
 
-    Known limits:
-        With the start methods spawn and forkserver torch shares the parameters by itself; scripts that name them are
-        not judged.
+    Known limits: With the start methods spawn and forkserver torch shares the parameters by itself; scripts that name
+    them are not judged.
     """
     applicable = False
     for subject, model in stated(job, "model_not_shared"):

@@ -33,24 +33,19 @@ from preflight_rules.scripts.script_facts import (
 def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
     """A rank leaves a loop or skips a step depending on a value that differs between ranks.
 
-    What it checks:
-        In a loop whose step is a collective (`backward` of a distributed model, an all-reduce, a barrier), no `break`
-        or `continue` depends on the rank's own loss, metric or clock.
+    What it checks: In a loop whose step is a collective (`backward` of a distributed model, an all-reduce, a barrier),
+    no `break` or `continue` depends on the rank's own loss, metric or clock.
 
-    Why it matters:
-        The ranks do not leave at the same step. The first one ends or continues to other collectives, and the others
-        wait for it in the step until the timeout, usually 10 to 30 minutes, kills the job.
+    Why it matters: The ranks do not leave at the same step. The first one ends or continues to other collectives, and
+    the others wait for it in the step until the timeout, usually 10 to 30 minutes, kills the job.
 
-    Example:
-        `accelerator.backward(loss)` and `if loss.item() < best: break` in one loop.
+    Example: `accelerator.backward(loss)` and `if loss.item() < best: break` in one loop.
 
-    Fix:
-        Let the ranks agree first: all-reduce or broadcast the decision, or use `accelerator.set_trigger()` and
-        `check_trigger()`.
+    Fix: Let the ranks agree first: all-reduce or broadcast the decision, or use `accelerator.set_trigger()` and
+    `check_trigger()`.
 
-    Known limits:
-        A condition that is computed in another file is not judged. A value that happens to be the
-        same on every rank (every rank reads the same validation data) does no harm.
+    Known limits: A condition that is computed in another file is not judged. A value that happens to be the same on
+    every rank (every rank reads the same validation data) does no harm.
     """
     applicable = False
     for subject, leaving in stated(job, "rank_local_exit"):
@@ -92,24 +87,21 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
 def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
     """A collective is in a branch that only some ranks take.
 
-    What it checks:
-        Barriers, reductions, broadcasts and `save_checkpoint` of a DeepSpeed engine are not under `rank == 0`
-        or the like, unless the other ranks reach one in the same function too. The same for `get_state_dict` and
-        `save_state` of Accelerate where FSDP or ZeRO divides the model among ranks.
+    What it checks: Barriers, reductions, broadcasts and `save_checkpoint` of a DeepSpeed engine are not under `rank ==
+    0` or the like, unless the other ranks reach one in the same function too. The same for `get_state_dict` and
+    `save_state` of Accelerate where FSDP or ZeRO divides the model among ranks.
 
-    Why it matters:
-        A collective ends when every rank has entered it. The ranks in the branch wait for the others until the timeout.
+    Why it matters: A collective ends when every rank has entered it. The ranks in the branch wait for the others until
+    the timeout.
 
-    Example:
-        `if rank == 0: model_engine.save_checkpoint(path)`; every rank has to call it, because each saves its own part.
+    Example: `if rank == 0: model_engine.save_checkpoint(path)`; every rank has to call it, because each saves its own
+    part.
 
-    Fix:
-        Move the call out of the branch, and keep only work of a single rank in it.
+    Fix: Move the call out of the branch, and keep only work of a single rank in it.
 
-    Known limits:
-        Collectives over their own group (`group=...`) are not reported. Another function may contain the counterpart:
-        it is an error only where the script certainly comes to the call, several ranks certainly run it, it has no
-        other call of that name, and the job has no other module.
+    Known limits: Collectives over their own group (`group=...`) are not reported. Another function may contain the
+    counterpart: it is an error only where the script certainly comes to the call, several ranks certainly run it, it
+    has no other call of that name, and the job has no other module.
     """
     applicable = False
     for subject, call in (*stated(job, "guarded_collective"), *stated(job, "guarded_gather")):
@@ -206,22 +198,17 @@ def _definitely_waits(job: Job, call: Claim) -> bool:
 def collectives_ordered_by_rank(job: Job) -> Iterator[Verdict]:
     """The two branches of a condition on the rank make different collectives, or in another order.
 
-    What it checks:
-        Where both branches of a condition on the rank only make collectives and computations, they make the same ones
-        in the same order.
+    What it checks: Where both branches of a condition on the rank only make collectives and computations, they make the
+    same ones in the same order.
 
-    Why it matters:
-        Ranks match collectives by their order. One rank reduces while another broadcasts: both wait for each other, or
-        one reads the other's data as its own.
+    Why it matters: Ranks match collectives by their order. One rank reduces while another broadcasts: both wait for
+    each other, or one reads the other's data as its own.
 
-    Example:
-        `if rank == 0: all_reduce(a); broadcast(b, 0)` and `else: broadcast(b, 0); all_reduce(a)`.
+    Example: `if rank == 0: all_reduce(a); broadcast(b, 0)` and `else: broadcast(b, 0); all_reduce(a)`.
 
-    Fix:
-        Make the collectives outside the branches, in one order for all ranks.
+    Fix: Make the collectives outside the branches, in one order for all ranks.
 
-    Known limits:
-        A branch that calls other functions of the script, or has branches or loops of its own, is not judged.
+    Known limits: A branch that calls other functions of the script, or has branches or loops of its own, is not judged.
     """
     applicable = False
     for subject, call in stated(job, "collective_order_differs"):
@@ -257,24 +244,19 @@ def collectives_ordered_by_rank(job: Job) -> Iterator[Verdict]:
 def group_destroyed_after_failure(job: Job) -> Iterator[Verdict]:
     """A rank that fails waits for the others in its clean-up instead of ending.
 
-    What it checks:
-        `destroy_process_group` and barriers are not in the `finally` or `except` around the training.
+    What it checks: `destroy_process_group` and barriers are not in the `finally` or `except` around the training.
 
-    Why it matters:
-        A rank that has failed (out of memory inside a collective) reaches the clean-up while the others are still in
-        the collective. Destroying the group waits for them, they wait for this rank, and no process ends: the launcher
-        and --kill-on-bad-exit never see an exit code, and the nodes stay taken until the time limit.
+    Why it matters: A rank that has failed (out of memory inside a collective) reaches the clean-up while the others are
+    still in the collective. Destroying the group waits for them, they wait for this rank, and no process ends: the
+    launcher and --kill-on-bad-exit never see an exit code, and the nodes stay taken until the time limit.
 
-    Example:
-        `try: main()` with `finally: dist.destroy_process_group()` on eight nodes for seven days.
+    Example: `try: main()` with `finally: dist.destroy_process_group()` on eight nodes for seven days.
 
-    Fix:
-        Destroy the group only after a run that succeeded (`else:` of the try, or the last line of main), and let an
-        exception end the process.
+    Fix: Destroy the group only after a run that succeeded (`else:` of the try, or the last line of main), and let an
+    exception end the process.
 
-    Known limits:
-        On one node, or where the number of nodes is unknown, the finding is informational: the launcher mostly ends the
-        other ranks in time.
+    Known limits: On one node, or where the number of nodes is unknown, the finding is informational: the launcher
+    mostly ends the other ranks in time.
     """
     applicable = False
     for subject, call in stated(job, "group_left_on_failure"):
@@ -314,23 +296,18 @@ def group_destroyed_after_failure(job: Job) -> Iterator[Verdict]:
 def step_failure_swallowed(job: Job) -> Iterator[Verdict]:
     """A rank whose step failed continues with the next batch, while the others wait in the failed step.
 
-    What it checks:
-        A handler for failures of any kind (RuntimeError, out of memory, Exception) around a step that is a collective
-        ends the rank, raises the error again, or lets the ranks agree; it does not just continue the loop.
+    What it checks: A handler for failures of any kind (RuntimeError, out of memory, Exception) around a step that is a
+    collective ends the rank, raises the error again, or lets the ranks agree; it does not just continue the loop.
 
-    Why it matters:
-        The others are in the all-reduce of the step that failed here. This rank's next collective is a different one:
-        the job hangs until the timeout, or sums gradients of different batches.
+    Why it matters: The others are in the all-reduce of the step that failed here. This rank's next collective is a
+    different one: the job hangs until the timeout, or sums gradients of different batches.
 
-    Example:
-        `try: loss.backward()` with `except RuntimeError: optimizer.zero_grad()` in the loop over a loader.
+    Example: `try: loss.backward()` with `except RuntimeError: optimizer.zero_grad()` in the loop over a loader.
 
-    Fix:
-        Let the exception end the process and the launcher restart the job, or all-reduce "did it fail" before every
-        rank skips the step.
+    Fix: Let the exception end the process and the launcher restart the job, or all-reduce "did it fail" before every
+    rank skips the step.
 
-    Known limits:
-        Functions in other files that the handler calls are not followed.
+    Known limits: Functions in other files that the handler calls are not followed.
     """
     applicable = False
     for subject, handler in stated(job, "step_failure_swallowed"):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Unresolved
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import joined, quoted, subjects
 from preflight_rules.scripts.script_facts import definitely_one_rank, runs_program, stated
 
@@ -25,29 +25,25 @@ _FAULTS = {
     "shares-of-ranks-uneven",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no script computes shares of the data itself",
     evidence=("mlcommons/storage#455", "Lightning-AI/pytorch-lightning#13498", "huggingface/datasets#6437"),
 )
 def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
     """A hand-written sampler gives some ranks fewer samples than others.
 
-    What it checks:
-        Where samples are divided among ranks by hand, with a share that is rounded up or in turn, the last share is
-        padded, dropped or wrapped around, not truncated with `min(...)` or left uneven. A rank that trains on its own
-        files, `files[rank::size]`, or on a data set chosen by rank, takes as many steps as the others. A streamed data
-        set that `split_dataset_by_node` divides needs a loop that ends at the same step on every rank.
+    What it checks: Where samples are divided among ranks by hand, with a share that is rounded up or in turn, the last
+    share is padded, dropped or wrapped around, not truncated with `min(...)` or left uneven. A rank that trains on its
+    own files, `files[rank::size]`, or on a data set chosen by rank, takes as many steps as the others. A streamed data
+    set that `split_dataset_by_node` divides needs a loop that ends at the same step on every rank.
 
-    Why it matters:
-        The last rank has fewer batches. It finishes its epoch first, and the others wait for it in the next collective:
-        a deadlock at the end of every epoch if the number of samples is not a multiple of the ranks.
+    Why it matters: The last rank has fewer batches. It finishes its epoch first, and the others wait for it in the next
+    collective: a deadlock at the end of every epoch if the number of samples is not a multiple of the ranks.
 
-    Example:
-        `per = ceil(n / size)` and `end = min((rank + 1) * per - 1, n - 1)`.
+    Example: `per = ceil(n / size)` and `end = min((rank + 1) * per - 1, n - 1)`.
 
-    Fix:
-        Pad the list of indices to a multiple of the ranks, or drop the rest, as DistributedSampler does.
+    Fix: Pad the list of indices to a multiple of the ranks, or drop the rest, as DistributedSampler does.
 
-    Known limits:
-        Code elsewhere that balances the shares, with a Join context or a step limit, is not found.
+    Known limits: Code elsewhere that balances the shares, with a Join context or a step limit, is not found.
     """
     applicable = False
     for subject, share in stated(job, "uneven_shards"):
@@ -73,8 +69,6 @@ def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
     if not applicable and job.about("distributed_sampler"):
         applicable = True
         yield passed(next((subject for subject, _, _ in subjects(job)), job.name))
-    if not applicable:
-        yield not_applicable(job.name, "no script computes shares of the data itself")
 
 
 def _has_servers(job: Job, share: Claim) -> bool:
@@ -86,31 +80,26 @@ def _has_servers(job: Job, share: Claim) -> bool:
     "BAT023",
     "batch-size-by-rank",
     severity=Severity.WARNING,
+    otherwise="no batch size is computed from the rank",
     evidence=("pytorch/pytorch#67253", ("averages are not weighted by the batch size", "pytorch/pytorch#37359")),
 )
 def batch_size_by_rank(job: Job) -> Iterator[Verdict]:
     """The batch size of a loader depends on the rank.
 
-    What it checks:
-        The batch size of a DataLoader, sampler, `paddle.batch` or data set of Fleet is not a choice on the rank between
-        different numbers (a branch, a table, a function of the script), nor a sum or product with the rank in it.
+    What it checks: The batch size of a DataLoader, sampler, `paddle.batch` or data set of Fleet is not a choice on the
+    rank between different numbers (a branch, a table, a function of the script), nor a sum or product with the rank in
+    it.
 
-    Why it matters:
-        Gradients are averaged over ranks, not over samples: samples of a small batch count more. The ranks also take
-        different numbers of steps over equal shares, and the last ones wait for the others.
+    Why it matters: Gradients are averaged over ranks, not over samples: samples of a small batch count more. The ranks
+    also take different numbers of steps over equal shares, and the last ones wait for the others.
 
-    Example:
-        `DataLoader(data, batch_size=64 if rank == 0 else 32)`.
+    Example: `DataLoader(data, batch_size=64 if rank == 0 else 32)`.
 
-    Fix:
-        Give every rank the same batch size.
+    Fix: Give every rank the same batch size.
 
-    Known limits:
-        A script that weights its gradients by batch size itself is correct.
+    Known limits: A script that weights its gradients by batch size itself is correct.
     """
-    applicable = False
     for subject, size in stated(job, "batch_size_of_rank"):
-        applicable = True
         if definitely_one_rank(job, size):
             yield passed(subject)
         elif not runs_program(job):
@@ -123,8 +112,6 @@ def batch_size_by_rank(job: Job) -> Iterator[Verdict]:
                 at=size,
                 remedy="Give every rank the same batch size.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no batch size is computed from the rank")
 
 
 _ORDERS = {
@@ -139,6 +126,7 @@ _ORDERS = {
     "shards-of-different-orders",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no list is divided by rank",
     evidence=(
         "QwenLM/Qwen3-VL#1947",
         ("each rank its own order", "NVlabs/LongLive#71"),
@@ -151,26 +139,19 @@ _ORDERS = {
 def shards_of_different_orders(job: Job) -> Iterator[Verdict]:
     """Ranks take every n-th item of a list whose order differs between them.
 
-    What it checks:
-        A list that is divided as `items[rank::size]` is shuffled with one seed for all ranks, and a listing of files is
-        sorted first (otherwise informational).
+    What it checks: A list that is divided as `items[rank::size]` is shuffled with one seed for all ranks, and a listing
+    of files is sorted first (otherwise informational).
 
-    Why it matters:
-        Each rank divides another list: some samples are read by several ranks, others by none. Nothing stops; the model
-        is trained on a part of the data, another one at each start.
+    Why it matters: Each rank divides another list: some samples are read by several ranks, others by none. Nothing
+    stops; the model is trained on a part of the data, another one at each start.
 
-    Example:
-        `random.shuffle(files)` and `files = files[rank::world_size]` without `random.seed(0)`.
+    Example: `random.shuffle(files)` and `files = files[rank::world_size]` without `random.seed(0)`.
 
-    Fix:
-        Seed with the same number on every rank before shuffling, and sort listings: `sorted(os.listdir(path))`.
+    Fix: Seed with the same number on every rank before shuffling, and sort listings: `sorted(os.listdir(path))`.
 
-    Known limits:
-        A seed that is set in another file is not seen.
+    Known limits: A seed that is set in another file is not seen.
     """
-    applicable = False
     for subject, order in stated(job, "shard_order"):
-        applicable = True
         kind = joined(order.alternatives)
         if definitely_one_rank(job, order):
             yield passed(subject)
@@ -185,5 +166,3 @@ def shards_of_different_orders(job: Job) -> Iterator[Verdict]:
                 remedy="Sort the list." if kind == "unsorted" else "Shuffle with the same seed on every rank.",
                 severity=Severity.INFO if kind == "unsorted" else None,
             )
-    if not applicable:
-        yield not_applicable(job.name, "no list is divided by rank")

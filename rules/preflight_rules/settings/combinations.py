@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch, Plain, Scope, Strength, Unresolved, is_whole_number
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.data_tables import table
 from preflight_rules.helpers import nodes_spanned, placed, quoted, ranks_started, subjects, why_unresolved
 from preflight_rules.settings.tables import cut, pinned, release
@@ -64,6 +64,7 @@ def _combinations() -> tuple[_Combination, ...]:
     "combination-refused",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="nothing of a known combination is there",
     evidence=(
         "https://docs.pytorch.org/docs/stable/data.html",
         (
@@ -79,27 +80,22 @@ def _combinations() -> tuple[_Combination, ...]:
 def combination_refused(job: Job) -> Iterator[Verdict]:
     """What a script does, its settings and the releases exclude each other: the framework stops, or the ranks hang.
 
-    What it checks:
-        A table of combinations, each with its source: calls of the scripts, settings of files and command lines, and
-        releases that the files pin. Among them are processes that are spawned while a script is imported, samplers
-        for streams, adapters in one flat parameter of FSDP, float16 weights with a scaler, checkpoints with a search
-        for unused parameters, functions with a collective that one rank calls, stages of sharding, attributes that a
-        wrapper hides, process groups that nothing makes, and functions that cannot be pickled for a spawned process.
+    What it checks: A table of combinations, each with its source: calls of the scripts, settings of files and command
+    lines, and releases that the files pin. Among them are processes that are spawned while a script is imported,
+    samplers for streams, adapters in one flat parameter of FSDP, float16 weights with a scaler, checkpoints with a
+    search for unused parameters, functions with a collective that one rank calls, stages of sharding, attributes that a
+    wrapper hides, process groups that nothing makes, and functions that cannot be pickled for a spawned process.
 
-    Why it matters:
-        Each part is right alone, so that nothing complains before all ranks run; then every rank stops with an
-        exception, or waits until a timeout.
+    Why it matters: Each part is right alone, so that nothing complains before all ranks run; then every rank stops with
+    an exception, or waits until a timeout.
 
-    Example:
-        `mp.spawn(run, nprocs=4)` at the end of a script without `if __name__ == "__main__":`.
+    Example: `mp.spawn(run, nprocs=4)` at the end of a script without `if __name__ == "__main__":`.
 
-    Fix:
-        The finding names the change for its combination.
+    Fix: The finding names the change for its combination.
 
-    Known limits:
-        A part that stands under a condition makes the finding a warning. What a library does inside is not seen.
+    Known limits: A part that stands under a condition makes the finding a warning. What a library does inside is not
+    seen.
     """
-    applicable = False
     seen: set[tuple[str, str, int]] = set()
     for subject, scope, launch in subjects(job):
         fine = False
@@ -108,16 +104,12 @@ def combination_refused(job: Job) -> Iterator[Verdict]:
                 if verdict is None:
                     fine = True
                     continue
-                applicable = True
                 at = verdict.locations[0]
                 if (row.name, at.path, at.line) not in seen:
                     seen.add((row.name, at.path, at.line))
                     yield verdict
         if fine:
-            applicable = True
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "nothing of a known combination is there")
 
 
 def _judged(job: Job, row: _Combination, subject: str, scope: Scope, launch: Launch | None) -> Iterator[Verdict | None]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Plain
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.sources.tables import Row, load_table
 from preflight_rules.helpers import placed, quoted, why_unresolved
 from preflight_rules.settings.conditions import UnknownValue, holds
@@ -55,6 +55,7 @@ _FRAMEWORKS = {
     "setting-value-refused",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no setting has a known type",
     evidence=(
         (
             "DeepSpeed's models (zero/config.py, zero/offload_config.py, precision_config.py)",
@@ -66,26 +67,20 @@ _FRAMEWORKS = {
 def setting_value_refused(job: Job) -> Iterator[Verdict]:
     """A setting has a value of the wrong type, or out of range, that the framework rejects.
 
-    What it checks:
-        Every key of DeepSpeed's configuration whose type, bounds or choices DeepSpeed's own models declare has a valid
-        value, and so has every key of a task of SkyPilot or dstack. Strings that these models convert (`"8"`, `"true"`)
-        count as what they convert to.
+    What it checks: Every key of DeepSpeed's configuration whose type, bounds or choices DeepSpeed's own models declare
+    has a valid value, and so has every key of a task of SkyPilot or dstack. Strings that these models convert (`"8"`,
+    `"true"`) count as what they convert to.
 
-    Why it matters:
-        The framework stops in every rank while it reads its configuration, after the nodes were allocated.
+    Why it matters: The framework stops in every rank while it reads its configuration, after the nodes were allocated.
 
-    Example:
-        `"zero_optimization": {"stage": 4}`, or `"reduce_bucket_size": -1`.
+    Example: `"zero_optimization": {"stage": 4}`, or `"reduce_bucket_size": -1`.
 
-    Fix:
-        Write a value of the type and in the range that the finding names.
+    Fix: Write a value of the type and in the range that the finding names.
 
-    Known limits:
-        Types and bounds are those of the release that the table names; what only newer releases reject is a warning
-        unless the job's files pin one of them. Where autotuning is enabled, a list holds the values that it tries, and
-        they are not judged.
+    Known limits: Types and bounds are those of the release that the table names; what only newer releases reject is a
+    warning unless the job's files pin one of them. Where autotuning is enabled, a list holds the values that it tries,
+    and they are not judged.
     """
-    applicable = False
     seen: set[tuple[str, int, int]] = set()
     for framework in _FRAMEWORKS:
         for place in given(job, framework):
@@ -100,17 +95,13 @@ def setting_value_refused(job: Job) -> Iterator[Verdict]:
                         for item in claim.alternatives
                     )
                 ):
-                    applicable = True
                     yield _without_value(place, claim)
                     continue
                 at = (claim.span.path, claim.span.line, claim.span.column)
                 if setting is None or not setting.kind or at in seen:
                     continue
                 seen.add(at)
-                applicable = True
                 yield _judged(place, setting, claim, version)
-    if not applicable:
-        yield not_applicable(job.name, "no setting has a known type")
 
 
 def _without_value(place: Given, claim: Claim) -> Verdict:
@@ -177,6 +168,7 @@ def _is_read(place: Given, setting: Setting) -> bool:
     "settings-refused-together",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no settings of a framework with known refusals",
     evidence=(
         ("The documentation of TrainingArguments", "https://huggingface.co/docs/transformers/main_classes/trainer"),
         (
@@ -192,28 +184,22 @@ def _is_read(place: Given, setting: Setting) -> bool:
 def settings_refused_together(job: Job) -> Iterator[Verdict]:
     """Settings of a framework contradict each other, or one of them is no longer supported.
 
-    What it checks:
-        The conditions under which transformers, DeepSpeed, Accelerate, Lightning, torchtitan, SkyPilot and dstack stop
-        while they read their settings, as a table with the source of each row and the releases that it holds for.
+    What it checks: The conditions under which transformers, DeepSpeed, Accelerate, Lightning, torchtitan, SkyPilot and
+    dstack stop while they read their settings, as a table with the source of each row and the releases that it holds
+    for.
 
-    Why it matters:
-        The framework stops in every rank with an exception, after the nodes were allocated.
+    Why it matters: The framework stops in every rank with an exception, after the nodes were allocated.
 
-    Example:
-        `load_best_model_at_end=True` with `eval_strategy="no"`, or `"elasticity": {...}` for DeepSpeed 0.19.8.
+    Example: `load_best_model_at_end=True` with `eval_strategy="no"`, or `"elasticity": {...}` for DeepSpeed 0.19.8.
 
-    Fix:
-        The finding names the change for its condition.
+    Fix: The finding names the change for its condition.
 
-    Known limits:
-        What a script sets after it has created the object is not seen. A condition that holds only for some releases is
-        a warning unless the job's files pin a release.
+    Known limits: What a script sets after it has created the object is not seen. A condition that holds only for some
+    releases is a warning unless the job's files pin a release.
     """
-    applicable = False
     seen: set[tuple[str, int, str]] = set()
     for framework in _FRAMEWORKS:
         for place in given(job, framework):
-            applicable = True
             fine = True
             version, first = pinned(job, framework), oldest(framework)
             if version and first and in_range(version, first, "") is False:
@@ -233,8 +219,6 @@ def settings_refused_together(job: Job) -> Iterator[Verdict]:
                     yield verdict
             if fine:
                 yield passed(place.subject)
-    if not applicable:
-        yield not_applicable(job.name, "no settings of a framework with known refusals")
 
 
 def _together(place: Given, row: Refusal, *, certain: bool) -> Verdict | None:
@@ -273,6 +257,7 @@ def _range(row: Refusal) -> str:
     "trainer-argument-unknown",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no options are parsed only for TrainingArguments",
     evidence=(
         (
             "transformers' documentation of TrainingArguments",
@@ -284,25 +269,19 @@ def _range(row: Refusal) -> str:
 def trainer_argument_unknown(job: Job) -> Iterator[Verdict]:
     """Hugging Face's trainer is given an argument that it does not have.
 
-    What it checks:
-        The names in `TrainingArguments(...)`, and in a file or on a command line that `HfArgumentParser` parses for
-        TrainingArguments alone, are its fields in the release that the job's files pin, or in any that is known.
+    What it checks: The names in `TrainingArguments(...)`, and in a file or on a command line that `HfArgumentParser`
+    parses for TrainingArguments alone, are its fields in the release that the job's files pin, or in any that is known.
 
-    Why it matters:
-        Python stops at the call ("unexpected keyword argument"), and the parser at the name ("Some keys are not used"),
-        in every rank.
+    Why it matters: Python stops at the call ("unexpected keyword argument"), and the parser at the name ("Some keys are
+    not used"), in every rank.
 
-    Example:
-        `TrainingArguments(evaluation_strategy="steps")` with transformers 5, where it is called eval_strategy.
+    Example: `TrainingArguments(evaluation_strategy="steps")` with transformers 5, where it is called eval_strategy.
 
-    Fix:
-        Write the argument as that release spells it, or remove it.
+    Fix: Write the argument as that release spells it, or remove it.
 
-    Known limits:
-        Without a pinned release, a name that some release has is accepted, and one that resembles none is a warning.
-        Classes derived from TrainingArguments have fields of their own, and are not judged.
+    Known limits: Without a pinned release, a name that some release has is accepted, and one that resembles none is a
+    warning. Classes derived from TrainingArguments have fields of their own, and are not judged.
     """
-    applicable = False
     seen: set[tuple[str, int, int]] = set()
     names = NearestNames()
     version = pinned(job, "transformers")
@@ -313,7 +292,6 @@ def trainer_argument_unknown(job: Job) -> Iterator[Verdict]:
         strict = plain or (place.parser is not None and place.parser.alternatives == (True,))
         if not strict:
             continue
-        applicable = True
         fine = True
         for key, claim in place.keys.items():
             at = (claim.span.path, claim.span.line, claim.span.column)
@@ -326,8 +304,6 @@ def trainer_argument_unknown(job: Job) -> Iterator[Verdict]:
                 yield verdict
         if fine:
             yield passed(place.subject)
-    if not applicable:
-        yield not_applicable(job.name, "no options are parsed only for TrainingArguments")
 
 
 def _unknown_argument(place: Given, key: str, claim: Claim, version: str, names: NearestNames) -> Verdict | None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from preflight.model.findings import Severity
 from preflight.model.job import WHOLE_JOB, Claim, Job, Strength
-from preflight.plugins.authoring import Verdict, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, passed, rule, unknown
 from preflight_rules.helpers import quoted
 from preflight_rules.settings.given import CALL, COMPOSED, PARSER, Given, given
 from preflight_rules.settings.tables import canonical, in_range, newest, pinned, release, row_of, settings
@@ -96,6 +96,7 @@ _COMPLETE = {
     "framework-setting-unknown",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no settings of a framework that stops at an unknown one",
     evidence=(
         (
             "paddle/distributed/fleet/base/distributed_strategy.py of 2.6.2 and 3.3.1 (__setattr__, check_configs_key)",
@@ -111,36 +112,29 @@ _COMPLETE = {
 def framework_setting_unknown(job: Job) -> Iterator[Verdict]:
     """A framework is given a setting that it does not have, and stops.
 
-    What it checks:
-        The attributes of a `fleet.DistributedStrategy` and the keys of its `..._configs`, the options of a program of
-        Megatron-LM and of OpenRLHF's `train_ppo_ray`, the keys that a line sets for verl's `main_ppo`, and the keys of
-        torchtitan's TOML and of a task of SkyPilot or dstack are those of the release that the job's files pin, or of
-        any that is known.
+    What it checks: The attributes of a `fleet.DistributedStrategy` and the keys of its `..._configs`, the options of a
+    program of Megatron-LM and of OpenRLHF's `train_ppo_ray`, the keys that a line sets for verl's `main_ppo`, and the
+    keys of torchtitan's TOML and of a task of SkyPilot or dstack are those of the release that the job's files pin, or
+    of any that is known.
 
-    Why it matters:
-        The framework stops in every rank while it reads its settings: "use_amp is not a attribute of
-        DistributedStrategy".
+    Why it matters: The framework stops in every rank while it reads its settings: "use_amp is not a attribute of
+    DistributedStrategy".
 
-    Example:
-        `strategy.use_amp = True`, or `strategy.amp_configs = {"dtype": "float16"}`.
+    Example: `strategy.use_amp = True`, or `strategy.amp_configs = {"dtype": "float16"}`.
 
-    Fix:
-        Write the name that the finding gives, or remove the setting.
+    Fix: Write the name that the finding gives, or remove the setting.
 
-    Known limits:
-        Without a pinned release, a name that is like no other is a warning: a newer release may have it. Programs add
-        options to those of Megatron-LM, so these are unknown unless the job pins the release that was read; the same
-        holds for OpenRLHF and verl. Keys of verl are judged with its default configuration only, not with
-        `model_engine=megatron`; those of torchtitan only without a module that adds keys. Of a script that makes
-        several strategies, none is judged.
+    Known limits: Without a pinned release, a name that is like no other is a warning: a newer release may have it.
+    Programs add options to those of Megatron-LM, so these are unknown unless the job pins the release that was read;
+    the same holds for OpenRLHF and verl. Keys of verl are judged with its default configuration only, not with
+    `model_engine=megatron`; those of torchtitan only without a module that adds keys. Of a script that makes several
+    strategies, none is judged.
     """
-    applicable = False
     seen: set[tuple[str, int, int]] = set()
     names = NearestNames()
     for framework, known in _COMPLETE.items():
         version = pinned(job, framework)
         for place in given(job, framework):
-            applicable = True
             fine = True
             extending = _extending(job, place, known)
             if extending is not None:
@@ -157,8 +151,6 @@ def framework_setting_unknown(job: Job) -> Iterator[Verdict]:
                     yield verdict
             if fine:
                 yield passed(place.subject)
-    if not applicable:
-        yield not_applicable(job.name, "no settings of a framework that stops at an unknown one")
 
 
 def _extending(job: Job, place: Given, known: Names) -> Claim | None:

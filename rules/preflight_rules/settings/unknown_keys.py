@@ -8,7 +8,7 @@ from typing import NamedTuple
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, passed, rule, unknown
 from preflight.sources.tables import Generated, load_table
 from preflight_rules.helpers import quoted
 from preflight_rules.settings.given import CLASS, Given, given
@@ -108,6 +108,7 @@ _OFF = frozenset(("0", "n", "no", "false", "off", ""))
     "setting-unknown",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no configuration of a parser that stops at unknown keys",
     evidence=(
         (
             "hparams/parser.py of LLaMA-Factory and its arguments at seven releases from 0.7.1 to 0.9.5",
@@ -120,28 +121,23 @@ _OFF = frozenset(("0", "n", "no", "false", "off", ""))
 def setting_unknown(job: Job) -> Iterator[Verdict]:
     """A configuration has a key that its framework does not know and stops at.
 
-    What it checks:
-        Every key of a file that LLaMA-Factory parses, every argument of a configuration of TRL that a script makes, and
-        every argument of Lightning's `Trainer` or `Fabric`, in a script or for LightningCLI, is one of the framework or
-        of Hugging Face's trainer, in the releases that the job's files pin, or in any that is known.
+    What it checks: Every key of a file that LLaMA-Factory parses, every argument of a configuration of TRL that a
+    script makes, and every argument of Lightning's `Trainer` or `Fabric`, in a script or for LightningCLI, is one of
+    the framework or of Hugging Face's trainer, in the releases that the job's files pin, or in any that is known.
 
-    Why it matters:
-        The parser stops in every rank ("Some keys are not used by the HfArgumentParser"), and so does Python
-        ("unexpected keyword argument").
+    Why it matters: The parser stops in every rank ("Some keys are not used by the HfArgumentParser"), and so does
+    Python ("unexpected keyword argument").
 
-    Example:
-        `lora_r: 8` for LLaMA-Factory, where it is called lora_rank; `SFTConfig(max_seq_length=2048)` for TRL 0.24,
-        where it is called max_length.
+    Example: `lora_r: 8` for LLaMA-Factory, where it is called lora_rank; `SFTConfig(max_seq_length=2048)` for TRL 0.24,
+    where it is called max_length.
 
-    Fix:
-        Write the key as that release spells it, or remove it.
+    Fix: Write the key as that release spells it, or remove it.
 
-    Known limits:
-        Without a pinned release, a key that some release has passes, and one that is like no other is unknown: a newer
-        release may have it. Nothing is judged where a variable lets the parser take other keys (`ALLOW_EXTRA_ARGS`,
-        `USE_MCA`), where the file has keys of Megatron's parser, or where a script makes several configurations of TRL.
+    Known limits: Without a pinned release, a key that some release has passes, and one that is like no other is
+    unknown: a newer release may have it. Nothing is judged where a variable lets the parser take other keys
+    (`ALLOW_EXTRA_ARGS`, `USE_MCA`), where the file has keys of Megatron's parser, or where a script makes several
+    configurations of TRL.
     """
-    applicable = False
     seen: set[tuple[str, int, int]] = set()
     names = NearestNames()
     for framework in (*_PARSERS, "trl"):
@@ -149,7 +145,6 @@ def setting_unknown(job: Job) -> Iterator[Verdict]:
             parser = _PARSERS.get(framework) or _CLASSES.get(str(place.keys[CLASS].alternatives[0]))
             if parser is None:
                 continue
-            applicable = True
             if _takes_more(job, place, parser):
                 yield unknown(place.subject, f"a variable or a key may let {parser.title} accept other keys")
                 continue
@@ -161,8 +156,6 @@ def setting_unknown(job: Job) -> Iterator[Verdict]:
                     yield verdict
             if not verdicts:
                 yield passed(place.subject)
-    if not applicable:
-        yield not_applicable(job.name, "no configuration of a parser that stops at unknown keys")
 
 
 def _takes_more(job: Job, place: Given, parser: Parser) -> bool:

@@ -27,26 +27,22 @@ _ONE_NODE = " No hostfile is given, so one node is assumed."
 def deepspeed_batch_product_mismatch(job: Job) -> Iterator[Verdict]:
     """DeepSpeed's batch sizes do not match the number of ranks.
 
-    What it checks:
-        train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data-parallel ranks,
-        where data-parallel ranks are all ranks divided by tensor and pipeline parallel sizes. With two of the
-        three given, the third is a whole number. A value of "auto" is taken from the
-        arguments of Hugging Face's trainer where they are given.
+    What it checks: train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data-parallel
+    ranks, where data-parallel ranks are all ranks divided by tensor and pipeline parallel sizes. With two of the three
+    given, the third is a whole number. A value of "auto" is taken from the arguments of Hugging Face's trainer where
+    they are given.
 
-    Why it matters:
-        DeepSpeed checks this in every rank after the job has been queued and all ranks have started, and stops.
+    Why it matters: DeepSpeed checks this in every rank after the job has been queued and all ranks have started, and
+    stops.
 
-    Example:
-        `"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2` on 16
-        ranks: 4 x 2 x 16 is 128.
+    Example: `"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2` on 16
+    ranks: 4 x 2 x 16 is 128.
 
-    Fix:
-        Change one of the three, or omit one and DeepSpeed computes it.
+    Fix: Change one of the three, or omit one and DeepSpeed computes it.
 
-    Known limits:
-        With elasticity DeepSpeed computes the sizes itself and nothing is reported. deepspeed without a hostfile is
-        assumed to run on one node; if more nodes would make the sizes fit, it is a warning. Where the number of ranks
-        is unknown, only what no number of ranks could satisfy is reported.
+    Known limits: With elasticity DeepSpeed computes the sizes itself and nothing is reported. deepspeed without a
+    hostfile is assumed to run on one node; if more nodes would make the sizes fit, it is a warning. Where the number of
+    ranks is unknown, only what no number of ranks could satisfy is reported.
     """
     applicable = False
     for subject, scope, launch in subjects(job):
@@ -211,6 +207,7 @@ def _data_parallel(ranks: Plain, size: Plain) -> Plain:
     severity=Severity.ERROR,
     profile="gate",
     fix="safe",
+    otherwise="no DeepSpeed configuration sets a batch size",
     evidence=(
         ('"ds gradient_accumulation_steps=8 vs hf gradient_accumulation_steps=8"', "hiyouga/LlamaFactory#1116"),
         "https://www.deepspeed.ai/docs/config-json/",
@@ -219,23 +216,18 @@ def _data_parallel(ranks: Plain, size: Plain) -> Plain:
 def deepspeed_batch_size_not_positive_integer(job: Job) -> Iterator[Verdict]:
     """A batch size of DeepSpeed's configuration is not a positive whole number.
 
-    What it checks:
-        train_batch_size, train_micro_batch_size_per_gpu and gradient_accumulation_steps are whole numbers above 0 and
-        not strings: `8`, not `"8"`, `8.0` or `0`.
+    What it checks: train_batch_size, train_micro_batch_size_per_gpu and gradient_accumulation_steps are whole numbers
+    above 0 and not strings: `8`, not `"8"`, `8.0` or `0`.
 
-    Why it matters:
-        DeepSpeed multiplies and compares them as written: a string never equals a number, so the job stops with
-        a message that shows two equal numbers.
+    Why it matters: DeepSpeed multiplies and compares them as written: a string never equals a number, so the job stops
+    with a message that shows two equal numbers.
 
-    Example:
-        `"gradient_accumulation_steps": "8"`.
+    Example: `"gradient_accumulation_steps": "8"`.
 
-    Fix:
-        Write the number without quotation marks.
+    Fix: Write the number without quotation marks.
 
-    Known limits:
-        "auto" and placeholders that something else fills in are left alone. A number such as `8.0` passes
-        DeepSpeed's own comparison and fails later or not at all, so it is a warning.
+    Known limits: "auto" and placeholders that something else fills in are left alone. A number such as `8.0` passes
+    DeepSpeed's own comparison and fails later or not at all, so it is a warning.
     """
     found = distinct(claim for quantity in BATCH for claim in job.about(quantity) if claim.source == "deepspeed")
     for claim in found:
@@ -253,8 +245,6 @@ def deepspeed_batch_size_not_positive_integer(job: Job) -> Iterator[Verdict]:
                 fix=_as_number(claim),
                 severity=Severity.WARNING if all(isinstance(v, float) for v in claim.alternatives) else None,
             )
-    if not found:
-        yield not_applicable(job.name, "no DeepSpeed configuration sets a batch size")
 
 
 def _is_count(value: Plain) -> bool:

@@ -9,7 +9,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule
+from preflight.plugins.authoring import Verdict, failed, passed, rule
 from preflight_rules.helpers import counted, placed, quoted, undecided
 from preflight_rules.sizes.parallel_sizes import Setup, setups
 
@@ -42,6 +42,7 @@ def _trainers(job: Job) -> Iterator[tuple[Setup, int | None, tuple[Claim, ...], 
     "trainer-ranks-not-divisible",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no configuration sets both devices and parallel sizes",
     evidence=(
         (
             "NeMo, megatron_init.py",
@@ -52,25 +53,18 @@ def _trainers(job: Job) -> Iterator[tuple[Setup, int | None, tuple[Claim, ...], 
 def trainer_ranks_not_divisible(job: Job) -> Iterator[Verdict]:
     """The devices of a trainer cannot be divided evenly into replicas of the model.
 
-    What it checks:
-        In a NeMo configuration: tensor x pipeline x context parallel size divides devices x num_nodes.
+    What it checks: In a NeMo configuration: tensor x pipeline x context parallel size divides devices x num_nodes.
 
-    Why it matters:
-        NeMo stops when it creates the groups of ranks, after all of them have started.
+    Why it matters: NeMo stops when it creates the groups of ranks, after all of them have started.
 
-    Example:
-        `devices: 8`, `num_nodes: 1` and `tensor_model_parallel_size: 3`.
+    Example: `devices: 8`, `num_nodes: 1` and `tensor_model_parallel_size: 3`.
 
-    Fix:
-        Choose sizes whose product divides the devices.
+    Fix: Choose sizes whose product divides the devices.
 
-    Known limits:
-        Such files are templates whose numbers are overridden on the command line, so this is a warning, or information
-        where only ranks are missing.
+    Known limits: Such files are templates whose numbers are overridden on the command line, so this is a warning, or
+    information where only ranks are missing.
     """
-    applicable = False
     for setup, ranks, because, parts, product in _trainers(job):
-        applicable = True
         undecided_verdict = undecided(setup.subject, (*because, *parts), setup.launch)
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -87,8 +81,6 @@ def trainer_ranks_not_divisible(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(setup.subject)
-    if not applicable:
-        yield not_applicable(job.name, "no configuration sets both devices and parallel sizes")
 
 
 @rule(
@@ -96,6 +88,7 @@ def trainer_ranks_not_divisible(job: Job) -> Iterator[Verdict]:
     "trainer-global-batch-not-divisible",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no configuration sets both devices and batch sizes",
     evidence=(
         (
             "NeMo, megatron_init.py",
@@ -107,28 +100,21 @@ def trainer_ranks_not_divisible(job: Job) -> Iterator[Verdict]:
 def trainer_global_batch_not_divisible(job: Job) -> Iterator[Verdict]:
     """The global batch of a configuration cannot be divided into micro batches for all replicas.
 
-    What it checks:
-        In a NeMo configuration: micro_batch_size x replicas divides global_batch_size, where replicas are devices x
-        num_nodes divided by tensor, pipeline and context parallel sizes.
+    What it checks: In a NeMo configuration: micro_batch_size x replicas divides global_batch_size, where replicas are
+    devices x num_nodes divided by tensor, pipeline and context parallel sizes.
 
-    Why it matters:
-        NeMo stops before the first step.
+    Why it matters: NeMo stops before the first step.
 
-    Example:
-        `global_batch_size: 10`, `micro_batch_size: 4` on 2 devices.
+    Example: `global_batch_size: 10`, `micro_batch_size: 4` on 2 devices.
 
-    Fix:
-        A global batch that is a multiple of micro batch x replicas.
+    Fix: A global batch that is a multiple of micro batch x replicas.
 
-    Known limits:
-        The numbers may be overridden on the command line.
+    Known limits: The numbers may be overridden on the command line.
     """
-    applicable = False
     for setup, ranks, because, parts, product in _trainers(job):
         total, micro = setup.claims("train_batch_size"), setup.claims("micro_batch_size_per_gpu")
         if not total or not micro:
             continue
-        applicable = True
         undecided_verdict = undecided(setup.subject, (*total, *micro, *because, *parts), setup.launch)
         whole, per_gpu = setup.number("train_batch_size"), setup.number("micro_batch_size_per_gpu")
         if undecided_verdict is not None:
@@ -144,5 +130,3 @@ def trainer_global_batch_not_divisible(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(setup.subject)
-    if not applicable:
-        yield not_applicable(job.name, "no configuration sets both devices and batch sizes")

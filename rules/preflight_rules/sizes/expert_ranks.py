@@ -9,7 +9,7 @@ from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import placed, quoted, undecided
 from preflight_rules.sizes.megatron import on_one_node
 
@@ -25,6 +25,7 @@ _SHAPE_ELSEWHERE = ("--use-checkpoint-args", "--yaml-cfg", "--use-mp-args-from-c
     "expert-ranks-impossible",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launch shares experts among ranks",
     evidence=(
         "NVIDIA/Megatron-LM#5768",
         "pytorch/torchtitan#4258",
@@ -37,30 +38,23 @@ _SHAPE_ELSEWHERE = ("--use-checkpoint-args", "--yaml-cfg", "--use-mp-args-from-c
 def expert_ranks_impossible(job: Job) -> Iterator[Verdict]:
     """Experts are to be shared by ranks, but there are no experts, or not the ranks.
 
-    What it checks:
-        The expert parallel size divides the ranks of a pipeline stage (and of a replica, where the configuration gives
-        a replicate degree); with Megatron-LM, its product with the expert tensor parallel size does. Megatron-LM's own
-        programs get `--num-experts` beside `--expert-model-parallel-size`.
+    What it checks: The expert parallel size divides the ranks of a pipeline stage (and of a replica, where the
+    configuration gives a replicate degree); with Megatron-LM, its product with the expert tensor parallel size does.
+    Megatron-LM's own programs get `--num-experts` beside `--expert-model-parallel-size`.
 
-    Why it matters:
-        The frameworks refuse both while they make their groups, after all ranks have started.
+    Why it matters: The frameworks refuse both while they make their groups, after all ranks have started.
 
-    Example:
-        `expert_parallel_degree = 3` on 8 GPUs; `--expert-model-parallel-size 4` for a model without experts.
+    Example: `expert_parallel_degree = 3` on 8 GPUs; `--expert-model-parallel-size 4` for a model without experts.
 
-    Fix:
-        Take a size that divides the ranks, or 1 for a model without experts.
+    Fix: Take a size that divides the ranks, or 1 for a model without experts.
 
-    Known limits:
-        A model whose shape comes from a checkpoint or another file is not judged for its experts.
+    Known limits: A model whose shape comes from a checkpoint or another file is not judged for its experts.
     """
-    applicable = False
     for launch in job.launches:
         shared = job.setting("expert_parallel_size", launch.scope)
         counts = numbers(job_value(shared)) if shared else ()
         if not shared or (counts and max(counts) < 2):
             continue
-        applicable = True
         undecided_verdict = undecided(launch.id, shared, launch)
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -70,8 +64,6 @@ def expert_ranks_impossible(job: Job) -> Iterator[Verdict]:
             yield verdict
         else:
             yield _divided(job, launch, shared[0], counts)
-    if not applicable:
-        yield not_applicable(job.name, "no launch shares experts among ranks")
 
 
 def _without_experts(job: Job, launch: Launch, shared: Claim) -> Verdict | None:
@@ -147,27 +139,22 @@ def _option(launch: Launch, name: str) -> int | None:
     "hugectr-batch-not-for-gpus",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no script sets up a solver of HugeCTR",
     evidence=("NVIDIA-Merlin/HugeCTR#223",),
 )
 def hugectr_batch_not_for_gpus(job: Job) -> Iterator[Verdict]:
     """The batch of a HugeCTR solver is not a multiple of its GPUs.
 
-    What it checks:
-        `batchsize` of `CreateSolver` is a multiple of the GPUs that `vvgpu` lists.
+    What it checks: `batchsize` of `CreateSolver` is a multiple of the GPUs that `vvgpu` lists.
 
-    Why it matters:
-        Each GPU gets an equal share of the batch; the solver stops where there is none.
+    Why it matters: Each GPU gets an equal share of the batch; the solver stops where there is none.
 
-    Example:
-        `CreateSolver(batchsize=1000, vvgpu=[[0, 1, 2]])`.
+    Example: `CreateSolver(batchsize=1000, vvgpu=[[0, 1, 2]])`.
 
-    Fix:
-        Round the batch to a multiple of the GPUs.
+    Fix: Round the batch to a multiple of the GPUs.
 
-    Known limits:
-        Solvers on several nodes are not judged, because the nodes may have different numbers of GPUs.
+    Known limits: Solvers on several nodes are not judged, because the nodes may have different numbers of GPUs.
     """
-    applicable = False
     for batch in job.about("train_batch_size"):
         if batch.source != "hugectr":
             continue
@@ -178,7 +165,6 @@ def hugectr_batch_not_for_gpus(job: Job) -> Iterator[Verdict]:
         gpus, nodes = beside["gpus_per_node"], beside["world_size"]
         if len(gpus) != 1 or len(nodes) != 1:
             continue
-        applicable = True
         sizes = [numbers(claim.value) for claim in (batch, gpus[0], nodes[0])]
         undecided_verdict = undecided(batch.span.path, (batch, gpus[0]))
         if undecided_verdict is not None:
@@ -196,5 +182,3 @@ def hugectr_batch_not_for_gpus(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(batch.span.path)
-    if not applicable:
-        yield not_applicable(job.name, "no script sets up a solver of HugeCTR")

@@ -11,7 +11,7 @@ from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Strength
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import (
     certainly_one,
     counted,
@@ -121,6 +121,7 @@ def _left_to_the_environment(run: Run, nodes: Claim) -> bool:
     "parallel-degrees-unlike-ranks",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launch names a configuration with parallel degrees",
     evidence=(
         (
             "torchtitan, parallel_dims.py (_validate)",
@@ -142,28 +143,21 @@ def _left_to_the_environment(run: Run, nodes: Claim) -> bool:
 def parallel_degrees_unlike_ranks(job: Job) -> Iterator[Verdict]:
     """The product of a configuration's parallel degrees is not the number of ranks that are started.
 
-    What it checks:
-        For a launch that names a configuration of torchtitan, nanotron, PaddleFleetX, Megatron-Bridge, Automodel or
-        VeOmni, or has the arguments of PaddleNLP's trainer: the product of all degrees is the number of ranks. Where
-        one degree is left to the framework, the others divide the ranks.
+    What it checks: For a launch that names a configuration of torchtitan, nanotron, PaddleFleetX, Megatron-Bridge,
+    Automodel or VeOmni, or has the arguments of PaddleNLP's trainer: the product of all degrees is the number of ranks.
+    Where one degree is left to the framework, the others divide the ranks.
 
-    Why it matters:
-        Every rank compares them when it creates its groups, and all of them stop.
+    Why it matters: Every rank compares them when it creates its groups, and all of them stop.
 
-    Example:
-        `torchrun --nproc_per_node=8` with `dp: 4`, `tp: 4` and `pp: 1` of nanotron.
+    Example: `torchrun --nproc_per_node=8` with `dp: 4`, `tp: 4` and `pp: 1` of nanotron.
 
-    Fix:
-        Change a degree, or start as many ranks as the degrees multiply to.
+    Fix: Change a degree, or start as many ranks as the degrees multiply to.
 
-    Known limits:
-        If only one node is started and more nodes would make the degrees fit, it is a warning: such scripts are
-        published with numbers to replace. With Paddle's launcher and no `--nnodes` nothing is reported then: the
-        cluster sets PADDLE_NNODES for a script that is started on each node.
+    Known limits: If only one node is started and more nodes would make the degrees fit, it is a warning: such scripts
+    are published with numbers to replace. With Paddle's launcher and no `--nnodes` nothing is reported then: the
+    cluster sets PADDLE_NNODES for a script that is started on each node.
     """
-    applicable = False
     for run in _runs(job):
-        applicable = True
         undecided_verdict = run.undecided()
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -189,8 +183,6 @@ def parallel_degrees_unlike_ranks(job: Job) -> Iterator[Verdict]:
             + (f"a multiple of {product} ranks." if run.open else f"{counted(product, 'rank')}."),
             severity=Severity.WARNING if single else None,
         )
-    if not applicable:
-        yield not_applicable(job.name, "no launch names a configuration with parallel degrees")
 
 
 @rule(
@@ -198,6 +190,7 @@ def parallel_degrees_unlike_ranks(job: Job) -> Iterator[Verdict]:
     "configured-batch-not-divisible",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launch names a configuration with a global and a micro batch",
     evidence=(
         ("torchtitan, train.py", "https://github.com/pytorch/torchtitan/blob/v0.2.1/torchtitan/train.py"),
         (
@@ -209,30 +202,23 @@ def parallel_degrees_unlike_ranks(job: Job) -> Iterator[Verdict]:
 def configured_batch_not_divisible(job: Job) -> Iterator[Verdict]:
     """The global batch of a framework's configuration cannot be divided into micro batches for all replicas.
 
-    What it checks:
-        For a launch that names a configuration of torchtitan, Megatron-Bridge, Automodel or VeOmni: micro batch x
-        replicas divides the global batch, where replicas are ranks divided by tensor, pipeline and context parallel
-        sizes.
+    What it checks: For a launch that names a configuration of torchtitan, Megatron-Bridge, Automodel or VeOmni: micro
+    batch x replicas divides the global batch, where replicas are ranks divided by tensor, pipeline and context parallel
+    sizes.
 
-    Why it matters:
-        The framework stops in every rank, once all of them have started.
+    Why it matters: The framework stops in every rank, once all of them have started.
 
-    Example:
-        `global_batch_size = 20` and `local_batch_size = 8` on 8 ranks.
+    Example: `global_batch_size = 20` and `local_batch_size = 8` on 8 ranks.
 
-    Fix:
-        Use a global batch that is a multiple of micro batch x replicas.
+    Fix: Use a global batch that is a multiple of micro batch x replicas.
 
-    Known limits:
-        A batch size that only the recipe sets is not known.
+    Known limits: A batch size that only the recipe sets is not known.
     """
-    applicable = False
     for run in _runs(job):
         setup = run.setup
         total, micro = setup.claims("train_batch_size"), setup.claims("micro_batch_size_per_gpu")
         if setup.source not in _CUT_BATCHES or not total or not micro:
             continue
-        applicable = True
         undecided_verdict = run.undecided(*micro)
         whole, one = setup.number("train_batch_size"), setup.number("micro_batch_size_per_gpu")
         model = math.prod(setup.number(name) or 1 for name in _MODEL)
@@ -252,8 +238,6 @@ def configured_batch_not_divisible(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(setup.subject)
-    if not applicable:
-        yield not_applicable(job.name, "no launch names a configuration with a global and a micro batch")
 
 
 @rule(
@@ -261,6 +245,7 @@ def configured_batch_not_divisible(job: Job) -> Iterator[Verdict]:
     "sequence-not-divisible-by-its-parts",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launch sets both a sequence length and a number of ranks that share it",
     evidence=(
         (
             "torchtitan, parallel_dims.py (seq_len_divisor)",
@@ -275,24 +260,18 @@ def configured_batch_not_divisible(job: Job) -> Iterator[Verdict]:
 def sequence_not_divisible_by_its_parts(job: Job) -> Iterator[Verdict]:
     """The sequence cannot be cut into two equal pieces for each rank that shares it.
 
-    What it checks:
-        2 x context parallel size divides the sequence length, for Megatron-LM's options and for configurations of
-        Megatron-Bridge and torchtitan; in torchtitan tensor x 2 x context parallel size.
+    What it checks: 2 x context parallel size divides the sequence length, for Megatron-LM's options and for
+    configurations of Megatron-Bridge and torchtitan; in torchtitan tensor x 2 x context parallel size.
 
-    Why it matters:
-        Causal attention gives each rank a piece from the front and one from the back. An assertion in the framework
-        fails in every rank.
+    Why it matters: Causal attention gives each rank a piece from the front and one from the back. An assertion in the
+    framework fails in every rank.
 
-    Example:
-        `seq_len = 4100` with `context_parallel_degree = 4`.
+    Example: `seq_len = 4100` with `context_parallel_degree = 4`.
 
-    Fix:
-        A sequence length that is a multiple, or fewer ranks for one sequence.
+    Fix: A sequence length that is a multiple, or fewer ranks for one sequence.
 
-    Known limits:
-        A length that only the recipe sets is not known.
+    Known limits: A length that only the recipe sets is not known.
     """
-    applicable = False
     for subject, scope, launch in subjects(job):
         for source in ("arguments", "megatron-bridge", "torchtitan"):
             setup = Setup(job, subject, scope, launch, source)
@@ -303,7 +282,6 @@ def sequence_not_divisible_by_its_parts(job: Job) -> Iterator[Verdict]:
                 continue
             if source == "arguments" and (launch is None or not is_megatron(launch)):
                 continue
-            applicable = True
             # A degree that is left open is 1 at least.
             undecided_verdict = undecided(subject, (*length, *parts), launch)
             sizes = [numbers(job_value(found)) for found in (context, tensor) if found]
@@ -329,5 +307,3 @@ def sequence_not_divisible_by_its_parts(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no launch sets both a sequence length and a number of ranks that share it")

@@ -9,7 +9,7 @@ from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Known, Launch, Scope, Strength, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import placed, quoted, subjects, undecided, where
 
 #: Values that accelerate 1.15 accepts (utils/constants.py); the old numbers count from 1.
@@ -47,6 +47,7 @@ def is_value(claim: Claim | None, value: object) -> bool:
     "fsdp-module-states-not-synchronised",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="fsdp_sync_module_states is not set",
     evidence=(
         (
             "Accelerate's guide to FSDP (fsdp_cpu_ram_efficient_loading needs fsdp_sync_module_states)",
@@ -57,23 +58,18 @@ def is_value(claim: Claim | None, value: object) -> bool:
 def fsdp_module_states_not_synchronised(job: Job) -> Iterator[Verdict]:
     """Only the first rank loads the weights, and they are not sent to the other ranks.
 
-    What it checks:
-        Where fsdp_cpu_ram_efficient_loading is on (Accelerate's default), fsdp_sync_module_states is not off.
+    What it checks: Where fsdp_cpu_ram_efficient_loading is on (Accelerate's default), fsdp_sync_module_states is not
+    off.
 
-    Why it matters:
-        All ranks but the first would train on uninitialised memory, so Accelerate refuses to launch.
+    Why it matters: All ranks but the first would train on uninitialised memory, so Accelerate refuses to launch.
 
-    Example:
-        `fsdp_cpu_ram_efficient_loading: true` and `fsdp_sync_module_states: false`.
+    Example: `fsdp_cpu_ram_efficient_loading: true` and `fsdp_sync_module_states: false`.
 
-    Fix:
-        Turn fsdp_sync_module_states on, or fsdp_cpu_ram_efficient_loading off.
+    Fix: Turn fsdp_sync_module_states on, or fsdp_cpu_ram_efficient_loading off.
 
-    Known limits:
-        If fsdp_cpu_ram_efficient_loading is not set, it is a warning, because its default has changed between versions;
-        likewise with version 2 of FSDP, which does not need the setting.
+    Known limits: If fsdp_cpu_ram_efficient_loading is not set, it is a warning, because its default has changed between
+    versions; likewise with version 2 of FSDP, which does not need the setting.
     """
-    applicable = False
     for subject, scope, launch in subjects(job):
         synchronised, efficient = (
             only_claim(job, "fsdp_sync_module_states", scope),
@@ -81,7 +77,6 @@ def fsdp_module_states_not_synchronised(job: Job) -> Iterator[Verdict]:
         )
         if synchronised is None or not has_fsdp(job, scope):
             continue
-        applicable = True
         stated = tuple(claim for claim in (synchronised, efficient) if claim is not None)
         undecided_verdict = undecided(subject, stated, launch)
         if undecided_verdict is not None:
@@ -100,14 +95,13 @@ def fsdp_module_states_not_synchronised(job: Job) -> Iterator[Verdict]:
                 remedy="Turn fsdp_sync_module_states on, or fsdp_cpu_ram_efficient_loading off.",
                 severity=Severity.WARNING if mild else None,
             )
-    if not applicable:
-        yield not_applicable(job.name, "fsdp_sync_module_states is not set")
 
 
 @rule(
     "FSD004",
     "fsdp-setting-of-the-other-version",
     severity=Severity.WARNING,
+    otherwise="fsdp_version is not set",
     evidence=(
         (
             "Accelerate's comparison of FSDP 1 and 2",
@@ -118,39 +112,30 @@ def fsdp_module_states_not_synchronised(job: Job) -> Iterator[Verdict]:
 def fsdp_setting_of_the_other_version(job: Job) -> Iterator[Verdict]:
     """A setting of FSDP 1 is given together with `fsdp_version: 2`.
 
-    What it checks:
-        With version 2: fsdp_reshard_after_forward is true or false and not the name of a strategy,
-        fsdp_state_dict_type is not LOCAL_STATE_DICT, and fsdp_sharding_strategy does not request anything other than
-        full sharding.
+    What it checks: With version 2: fsdp_reshard_after_forward is true or false and not the name of a strategy,
+    fsdp_state_dict_type is not LOCAL_STATE_DICT, and fsdp_sharding_strategy does not request anything other than full
+    sharding.
 
-    Why it matters:
-        Version 2 stops on the first two. It ignores the strategy, so `SHARD_GRAD_OP`, `NO_SHARD` and
-        `HYBRID_SHARD` shard everything.
+    Why it matters: Version 2 stops on the first two. It ignores the strategy, so `SHARD_GRAD_OP`, `NO_SHARD` and
+    `HYBRID_SHARD` shard everything.
 
-    Example:
-        `fsdp_version: 2` with `fsdp_sharding_strategy: HYBRID_SHARD`.
+    Example: `fsdp_version: 2` with `fsdp_sharding_strategy: HYBRID_SHARD`.
 
-    Fix:
-        Run `accelerate to-fsdp2`, or use fsdp_reshard_after_forward and parallelism_config.
+    Fix: Run `accelerate to-fsdp2`, or use fsdp_reshard_after_forward and parallelism_config.
 
-    Known limits:
-        Settings that version 2 ignores without consequences (fsdp_use_orig_params, fsdp_backward_prefetch) are
-        accepted.
+    Known limits: Settings that version 2 ignores without consequences (fsdp_use_orig_params, fsdp_backward_prefetch)
+    are accepted.
     """
-    applicable = False
     for subject, scope, launch in subjects(job):
         version = job.setting("fsdp_version", scope)
         if not version or not has_fsdp(job, scope):
             continue
-        applicable = True
         undecided_verdict = undecided(subject, version, launch)
         if undecided_verdict is not None:
             yield undecided_verdict
             continue
         verdicts = list(_version_1_settings(job, subject, scope, version[0])) if is_value(version[0], 2) else []
         yield from verdicts or [passed(subject)]
-    if not applicable:
-        yield not_applicable(job.name, "fsdp_version is not set")
 
 
 def _version_1_settings(job: Job, subject: str, scope: Scope, version: Claim) -> Iterator[Verdict]:
@@ -190,6 +175,7 @@ def _version_1_settings(job: Job, subject: str, scope: Scope, version: Claim) ->
     "activation-checkpointing-twice",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="activation checkpointing is not set both for FSDP and for a trainer",
     evidence=(
         "huggingface/transformers#30404",
         ("transformers' guide to FSDP", "https://huggingface.co/docs/transformers/fsdp"),
@@ -198,23 +184,17 @@ def _version_1_settings(job: Job, subject: str, scope: Scope, version: Claim) ->
 def activation_checkpointing_twice(job: Job) -> Iterator[Verdict]:
     """Activation checkpointing is on both in FSDP and in the trainer.
 
-    What it checks:
-        fsdp_activation_checkpointing and the trainer's gradient_checkpointing are not both on.
+    What it checks: fsdp_activation_checkpointing and the trainer's gradient_checkpointing are not both on.
 
-    Why it matters:
-        Hugging Face's trainer rejects the two together; where a script combines them itself, every activation is
-        computed a third time and gathered once more.
+    Why it matters: Hugging Face's trainer rejects the two together; where a script combines them itself, every
+    activation is computed a third time and gathered once more.
 
-    Example:
-        `fsdp_activation_checkpointing: true` with `--gradient_checkpointing True`.
+    Example: `fsdp_activation_checkpointing: true` with `--gradient_checkpointing True`.
 
-    Fix:
-        Turn the trainer's gradient_checkpointing off.
+    Fix: Turn the trainer's gradient_checkpointing off.
 
-    Known limits:
-        For a script that is not known to use Hugging Face's trainer it is a warning.
+    Known limits: For a script that is not known to use Hugging Face's trainer it is a warning.
     """
-    applicable = False
     for subject, scope, launch in subjects(job):
         ours, theirs = (
             only_claim(job, "fsdp_activation_checkpointing", scope),
@@ -222,7 +202,6 @@ def activation_checkpointing_twice(job: Job) -> Iterator[Verdict]:
         )
         if ours is None or theirs is None or not has_fsdp(job, scope):
             continue
-        applicable = True
         undecided_verdict = undecided(subject, (ours, theirs), launch)
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -242,8 +221,6 @@ def activation_checkpointing_twice(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "activation checkpointing is not set both for FSDP and for a trainer")
 
 
 #: `fsdp_sharding_strategy: 3`.
@@ -259,6 +236,7 @@ _OF_FIRST = ("fsdp_sharding_strategy",)
     "fsdp-word-unknown-or-misread",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="there is no FSDP setting",
     evidence=(
         ("the number 3", "netease-youdao/BCEmbedding#66"),
         ("Accelerate's guide to FSDP lists the words", "https://huggingface.co/docs/accelerate/usage_guides/fsdp"),
@@ -267,36 +245,27 @@ _OF_FIRST = ("fsdp_sharding_strategy",)
 def fsdp_word_unknown_or_misread(job: Job) -> Iterator[Verdict]:
     """An FSDP setting has an unknown value, or a number with another meaning than intended.
 
-    What it checks:
-        fsdp_auto_wrap_policy, fsdp_sharding_strategy, fsdp_state_dict_type and fsdp_backward_prefetch are words that
-        Accelerate knows. `fsdp_sharding_strategy: 3` is NO_SHARD, not ZeRO stage 3.
+    What it checks: fsdp_auto_wrap_policy, fsdp_sharding_strategy, fsdp_state_dict_type and fsdp_backward_prefetch are
+    words that Accelerate knows. `fsdp_sharding_strategy: 3` is NO_SHARD, not ZeRO stage 3.
 
-    Why it matters:
-        An unknown word stops every rank at startup. With NO_SHARD every GPU holds the whole model, its gradients and
-        its optimizer.
+    Why it matters: An unknown word stops every rank at startup. With NO_SHARD every GPU holds the whole model, its
+    gradients and its optimizer.
 
-    Example:
-        `fsdp_sharding_strategy: 3`, or `fsdp_auto_wrap_policy: TRANSFORMER_WRAP`.
+    Example: `fsdp_sharding_strategy: 3`, or `fsdp_auto_wrap_policy: TRANSFORMER_WRAP`.
 
-    Fix:
-        Write FULL_SHARD for the equivalent of ZeRO stage 3, SHARD_GRAD_OP for stage 2.
+    Fix: Write FULL_SHARD for the equivalent of ZeRO stage 3, SHARD_GRAD_OP for stage 2.
 
-    Known limits:
-        The number 3 is a warning: it may be intended.
+    Known limits: The number 3 is a warning: it may be intended.
     """
-    applicable = False
     for subject, scope, launch in subjects(job):
         for quantity, words in _WORDS.items():
             for claim in job.setting(quantity, scope):
                 if not has_fsdp(job, scope) or (quantity == "fsdp_sharding_strategy" and claim.source == "trainer"):
                     continue
-                applicable = True
                 if quantity in _OF_FIRST and 2 in numbers(job_value(job.setting("fsdp_version", scope))):
                     yield passed(subject)
                     continue
                 yield _word(subject, launch, quantity, claim, words)
-    if not applicable:
-        yield not_applicable(job.name, "there is no FSDP setting")
 
 
 def _word(subject: str, launch: Launch | None, quantity: str, claim: Claim, words: tuple[str, ...]) -> Verdict:

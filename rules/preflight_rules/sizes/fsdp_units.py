@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job, Launch, Scope
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import placed, quoted, subjects, undecided
 from preflight_rules.sizes.fsdp import has_fsdp, is_value, only_claim
 from preflight_rules.sizes.models import families_with, family_of, layers_of, main_layer
@@ -20,38 +20,32 @@ _BY_CLASS = "TRANSFORMER_BASED_WRAP"
     "fsdp-wrap-class-missing",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no FSDP policy wraps layers by class",
     evidence=("hiyouga/LlamaFactory#8279",),
 )
 def fsdp_wrap_class_missing(job: Job) -> Iterator[Verdict]:
     """FSDP wraps layers by class, but no class is named.
 
-    What it checks:
-        With fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP, fsdp_transformer_layer_cls_to_wrap names a class, or the
-        model's family defines the layers that are kept whole.
+    What it checks: With fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP, fsdp_transformer_layer_cls_to_wrap names a class,
+    or the model's family defines the layers that are kept whole.
 
-    Why it matters:
-        Accelerate then asks the model for its `_no_split_modules`. A model that has none (custom code, an architecture
-        from a hub repository) stops with "Could not find the transformer layer class to wrap in the model", or is
-        wrapped as one unit, which holds all parameters on every GPU at once.
+    Why it matters: Accelerate then asks the model for its `_no_split_modules`. A model that has none (custom code, an
+    architecture from a hub repository) stops with "Could not find the transformer layer class to wrap in the model", or
+    is wrapped as one unit, which holds all parameters on every GPU at once.
 
-    Example:
-        `fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP` as the only line about wrapping.
+    Example: `fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP` as the only line about wrapping.
 
-    Fix:
-        Add `fsdp_transformer_layer_cls_to_wrap: LlamaDecoderLayer`, with the class of the model's own layers.
+    Fix: Add `fsdp_transformer_layer_cls_to_wrap: LlamaDecoderLayer`, with the class of the model's own layers.
 
-    Known limits:
-        The model of a configuration is known only where a launch names it by its published name. For
-        most models of the transformers library nothing needs to be named, so a launch is reported only where it lets
-        the model use its own code (trust_remote_code), and a configuration without a launch only where it lacks
-        fsdp_cpu_ram_efficient_loading, which works only with those models.
+    Known limits: The model of a configuration is known only where a launch names it by its published name. For most
+    models of the transformers library nothing needs to be named, so a launch is reported only where it lets the model
+    use its own code (trust_remote_code), and a configuration without a launch only where it lacks
+    fsdp_cpu_ram_efficient_loading, which works only with those models.
     """
-    applicable = False
     for subject, scope, launch in subjects(job):
         policies = job.setting("fsdp_wrap_policy", scope)
         if not policies or not has_fsdp(job, scope):
             continue
-        applicable = True
         undecided_verdict = undecided(subject, policies, launch)
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -73,8 +67,6 @@ def fsdp_wrap_class_missing(job: Job) -> Iterator[Verdict]:
                 remedy="Add fsdp_transformer_layer_cls_to_wrap with the class of the model's layers, such as"
                 " LlamaDecoderLayer.",
             )
-    if not applicable:
-        yield not_applicable(job.name, "no FSDP policy wraps layers by class")
 
 
 def _names_own_layers(job: Job, scope: Scope) -> bool:
@@ -100,36 +92,30 @@ def _models(job: Job, scope: Scope) -> tuple[str, ...]:
     "FSD002",
     "fsdp-wrap-class-of-another-model",
     severity=Severity.ERROR,
+    otherwise="no launch specifies both a model and the layer class to wrap",
     evidence=("netease-youdao/BCEmbedding#66",),
 )
 def fsdp_wrap_class_of_another_model(job: Job) -> Iterator[Verdict]:
     """The layer class to wrap belongs to a different model family from the trained model's.
 
-    What it checks:
-        If both the model and the class are known: the family of the model has a layer class of that name, in this
-        spelling (LlamaDecoderLayer was once LLaMADecoderLayer).
+    What it checks: If both the model and the class are known: the family of the model has a layer class of that name,
+    in this spelling (LlamaDecoderLayer was once LLaMADecoderLayer).
 
-    Why it matters:
-        Accelerate looks the class up in the model, does not find it, and stops with "Could not find the transformer
-        layer class to wrap in the model", after the weights have been loaded.
+    Why it matters: Accelerate looks the class up in the model, does not find it, and stops with "Could not find the
+    transformer layer class to wrap in the model", after the weights have been loaded.
 
-    Example:
-        `fsdp_transformer_layer_cls_to_wrap: BertLayer` with `--model_name_or_path xlm-roberta-base`.
+    Example: `fsdp_transformer_layer_cls_to_wrap: BertLayer` with `--model_name_or_path xlm-roberta-base`.
 
-    Fix:
-        Name the model's own class, here XLMRobertaLayer, or leave the key out: the models of the transformers library
-        define which layers to keep whole.
+    Fix: Name the model's own class, here XLMRobertaLayer, or leave the key out: the models of the transformers library
+    define which layers to keep whole.
 
-    Known limits:
-        The model's family is identified by its published name (preflight_rules/data/models.toml); a local path with
-        another name does not identify it.
+    Known limits: The model's family is identified by its published name (preflight_rules/data/models.toml); a local
+    path with another name does not identify it.
     """
-    applicable = False
     for subject, scope, launch in subjects(job):
         classes, named = job.setting("fsdp_layer_classes", scope), job.setting("model_name", scope)
         if not classes or not named or not has_fsdp(job, scope):
             continue
-        applicable = True
         undecided_verdict = undecided(subject, (*classes, *named), launch)
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -151,8 +137,6 @@ def fsdp_wrap_class_of_another_model(job: Job) -> Iterator[Verdict]:
             also=((named[0], "the model"),),
             remedy=f"Write {right}, or remove the setting." if right else "Remove the setting.",
         )
-    if not applicable:
-        yield not_applicable(job.name, "no launch specifies both a model and the layer class to wrap")
 
 
 def _is_foreign_class(name: str, families: set[str]) -> bool:

@@ -31,6 +31,7 @@ _VERSION = re.compile(r"(?:lightning|pytorch-lightning)(?:==|>=|~=|>)(\d{1,9})\.
     "lightning-precision-not-for-strategy",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no script passes both a strategy and a precision to Lightning",
     evidence=(
         "Lightning-AI/litgpt#116",
         (
@@ -42,35 +43,26 @@ _VERSION = re.compile(r"(?:lightning|pytorch-lightning)(?:==|>=|~=|>)(\d{1,9})\.
 def lightning_precision_not_for_strategy(job: Job) -> Iterator[Verdict]:
     """Lightning is given a precision that its strategy does not support.
 
-    What it checks:
-        precision and strategy of one `Fabric(...)` or `Trainer(...)`: DeepSpeed and FSDP accept 32-true, 16-true,
-        bf16-true, 16-mixed and bf16-mixed; model parallelism does not accept 16-mixed.
+    What it checks: precision and strategy of one `Fabric(...)` or `Trainer(...)`: DeepSpeed and FSDP accept 32-true,
+    16-true, bf16-true, 16-mixed and bf16-mixed; model parallelism does not accept 16-mixed.
 
-    Why it matters:
-        Lightning fails at startup: "precision=... is not supported in DeepSpeed".
+    Why it matters: Lightning fails at startup: "precision=... is not supported in DeepSpeed".
 
-    Example:
-        `Fabric(strategy="deepspeed", precision="64-true")`, or before Lightning 2.1 with `precision="bf16-true"`.
+    Example: `Fabric(strategy="deepspeed", precision="64-true")`, or before Lightning 2.1 with `precision="bf16-true"`.
 
-    Fix:
-        Use one of the precisions that the message lists: bf16-mixed works with all of them in every version.
+    Fix: Use one of the precisions that the message lists: bf16-mixed works with all of them in every version.
 
-    Known limits:
-        16-true and bf16-true with DeepSpeed are new in Lightning 2.1, so they are a warning, and not reported if the
-        job's files pin 2.1 or a later version. Precision plugins are not checked.
+    Known limits: 16-true and bf16-true with DeepSpeed are new in Lightning 2.1, so they are a warning, and not reported
+    if the job's files pin 2.1 or a later version. Precision plugins are not checked.
     """
-    applicable = False
     strategies = {claim.span.path: claim for claim in job.about("lightning_strategy")}
     for precision in job.about("lightning_precision"):
         strategy = strategies.get(precision.span.path)
         several = sum(claim.span.path == precision.span.path for claim in job.about("lightning_strategy")) > 1
         if strategy is None or several:
             continue
-        applicable = True
         undecided_verdict = undecided(precision.span.path, (precision, strategy))
         yield undecided_verdict if undecided_verdict is not None else _judged(job, precision, strategy)
-    if not applicable:
-        yield not_applicable(job.name, "no script passes both a strategy and a precision to Lightning")
 
 
 def _judged(job: Job, precision: Claim, strategy: Claim) -> Verdict:
@@ -127,22 +119,17 @@ def _is_new(job: Job) -> bool:
 def lightning_accumulation_in_deepspeed_file(job: Job) -> Iterator[Verdict]:
     """Lightning's Trainer is given a DeepSpeed configuration with gradient_accumulation_steps.
 
-    What it checks:
-        A DeepSpeed configuration that a script gives to `DeepSpeedStrategy(config=...)` beside a `Trainer` has no
-        gradient_accumulation_steps.
+    What it checks: A DeepSpeed configuration that a script gives to `DeepSpeedStrategy(config=...)` beside a `Trainer`
+    has no gradient_accumulation_steps.
 
-    Why it matters:
-        The Trainer sets the key itself, from accumulate_grad_batches, and stops if it is already present: "Do not set
-        `gradient_accumulation_steps` in the DeepSpeed config".
+    Why it matters: The Trainer sets the key itself, from accumulate_grad_batches, and stops if it is already present:
+    "Do not set `gradient_accumulation_steps` in the DeepSpeed config".
 
-    Example:
-        `Trainer(strategy=DeepSpeedStrategy(config="ds.json"))` with `"gradient_accumulation_steps": 4` in ds.json.
+    Example: `Trainer(strategy=DeepSpeedStrategy(config="ds.json"))` with `"gradient_accumulation_steps": 4` in ds.json.
 
-    Fix:
-        Remove the key and give `accumulate_grad_batches` to the Trainer.
+    Fix: Remove the key and give `accumulate_grad_batches` to the Trainer.
 
-    Known limits:
-        Fabric leaves the key alone, and so does this rule.
+    Known limits: Fabric leaves the key alone, and so does this rule.
     """
     trainers = [
         claim
@@ -176,6 +163,7 @@ def lightning_accumulation_in_deepspeed_file(job: Job) -> Iterator[Verdict]:
     "lightning-nodes-not-allocated",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="srun starts no Lightning Trainer for several nodes",
     evidence=(
         "Lightning-AI/pytorch-lightning#10098",
         ("sbatch documentation (--nodes, --ntasks-per-node)", "https://slurm.schedmd.com/sbatch.html"),
@@ -184,30 +172,23 @@ def lightning_accumulation_in_deepspeed_file(job: Job) -> Iterator[Verdict]:
 def lightning_nodes_not_allocated(job: Job) -> Iterator[Verdict]:
     """A Lightning Trainer waits for several nodes, and the batch script asks for no number of nodes.
 
-    What it checks:
-        Where srun starts a Trainer or Fabric with `num_nodes` above 1, the header of the batch script (or srun) gives
-        a number of nodes or of tasks.
+    What it checks: Where srun starts a Trainer or Fabric with `num_nodes` above 1, the header of the batch script (or
+    srun) gives a number of nodes or of tasks.
 
-    Why it matters:
-        sbatch allocates one node where neither `--nodes` nor `--ntasks` is given, also with `--ntasks-per-node`. The
-        ranks of the first node wait for the others until the rendezvous times out.
+    Why it matters: sbatch allocates one node where neither `--nodes` nor `--ntasks` is given, also with
+    `--ntasks-per-node`. The ranks of the first node wait for the others until the rendezvous times out.
 
-    Example:
-        `#SBATCH --ntasks-per-node=4` and `Trainer(devices=4, num_nodes=2)`.
+    Example: `#SBATCH --ntasks-per-node=4` and `Trainer(devices=4, num_nodes=2)`.
 
-    Fix:
-        Add `#SBATCH --nodes=2`.
+    Fix: Add `#SBATCH --nodes=2`.
 
-    Known limits:
-        A script whose header is completed by options of sbatch on the command line is reported, too.
+    Known limits: A script whose header is completed by options of sbatch on the command line is reported, too.
     """
-    applicable = False
     header = [claim for claim in job.about("batch_directive") if claim.source == "slurm"]
     for launch in job.launches:
         asked = [claim for claim in job.requiring("nodes", launch.scope) if claim.source == "lightning"]
         if launch.launcher != "srun" or not asked or not header:
             continue
-        applicable = True
         undecided_verdict = undecided(launch.id, asked, launch)
         given = [*job.setting("nodes", launch.scope), *job.setting("tasks", launch.scope)]
         counts = numbers(job_value(asked))
@@ -227,5 +208,3 @@ def lightning_nodes_not_allocated(job: Job) -> Iterator[Verdict]:
                 remedy=f"Add `#SBATCH --nodes={counts[0]}`.",
                 waits_at="rendezvous",
             )
-    if not applicable:
-        yield not_applicable(job.name, "srun starts no Lightning Trainer for several nodes")

@@ -70,6 +70,7 @@ def on_one_node(job: Job, launch: Launch) -> bool:
     "ranks-not-divisible-by-model-parallel-size",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launch has Megatron-LM's options",
     evidence=(
         (
             "Megatron-LM, validate_args (the world size check)",
@@ -81,28 +82,21 @@ def on_one_node(job: Job, launch: Launch) -> bool:
 def ranks_not_divisible_by_model_parallel_size(job: Job) -> Iterator[Verdict]:
     """The ranks cannot be divided into replicas of the model.
 
-    What it checks:
-        For a launch with Megatron-LM's options, that tensor x pipeline x context parallel size divides the number
-        of ranks that are started.
+    What it checks: For a launch with Megatron-LM's options, that tensor x pipeline x context parallel size divides the
+    number of ranks that are started.
 
-    Why it matters:
-        An assertion in Megatron-LM fails in every rank once all of them have started.
+    Why it matters: An assertion in Megatron-LM fails in every rank once all of them have started.
 
-    Example:
-        8 ranks with `--tensor-model-parallel-size 3 --pipeline-model-parallel-size 2`.
+    Example: 8 ranks with `--tensor-model-parallel-size 3 --pipeline-model-parallel-size 2`.
 
-    Fix:
-        Choose sizes whose product divides the ranks, or start a multiple of the product.
+    Fix: Choose sizes whose product divides the ranks, or start a multiple of the product.
 
-    Known limits:
-        Sizes in a configuration file of another framework are not read. If the number of nodes is 1 and more nodes
-        would make the sizes fit, it is a warning: scripts are published with placeholder numbers.
+    Known limits: Sizes in a configuration file of another framework are not read. If the number of nodes is 1 and more
+    nodes would make the sizes fit, it is a warning: scripts are published with placeholder numbers.
     """
-    applicable = False
     for launch in job.launches:
         if not _is_megatron(launch):
             continue
-        applicable = True
         products, sizes, hidden = _model_ranks(job, launch)
         ranks, because = ranks_started(job, launch.scope)
         started = numbers(ranks)
@@ -126,8 +120,6 @@ def ranks_not_divisible_by_model_parallel_size(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "no launch has Megatron-LM's options")
 
 
 @rule(
@@ -146,22 +138,17 @@ def ranks_not_divisible_by_model_parallel_size(job: Job) -> Iterator[Verdict]:
 def global_batch_not_divisible(job: Job) -> Iterator[Verdict]:
     """Megatron-LM's global batch cannot be divided into micro batches for all replicas.
 
-    What it checks:
-        micro batch x data-parallel replicas divides the global batch, where replicas are ranks divided by tensor,
-        pipeline and context parallel sizes.
+    What it checks: micro batch x data-parallel replicas divides the global batch, where replicas are ranks divided by
+    tensor, pipeline and context parallel sizes.
 
-    Why it matters:
-        An assertion in Megatron-LM fails in every rank once all of them have started.
+    Why it matters: An assertion in Megatron-LM fails in every rank once all of them have started.
 
-    Example:
-        `--micro-batch-size 4 --global-batch-size 30` on 8 ranks.
+    Example: `--micro-batch-size 4 --global-batch-size 30` on 8 ranks.
 
-    Fix:
-        Use a global batch that is a multiple of micro batch x replicas.
+    Fix: Use a global batch that is a multiple of micro batch x replicas.
 
-    Known limits:
-        `--decrease-batch-size-if-needed` and `--rampup-batch-size` change the arithmetic; with them nothing is
-        reported.
+    Known limits: `--decrease-batch-size-if-needed` and `--rampup-batch-size` change the arithmetic; with them nothing
+    is reported.
     """
     applicable = False
     for launch in job.launches:

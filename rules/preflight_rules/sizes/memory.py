@@ -22,7 +22,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Scope, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import placed, quoted, ranks_started, subjects, undecided
 from preflight_rules.sizes.hardware import gpu_of, largest_memory_gib
 from preflight_rules.sizes.parallel_sizes import Setup, setups
@@ -43,6 +43,7 @@ _FULLY_SHARDED = ("--use-torch-fsdp2", "--use-megatron-fsdp", "--use-custom-fsdp
     "training-exceeds-device-memory",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no launch specifies the size of its model",
     evidence=(
         ("Rajbhandari et al., arXiv 1910.02054", "https://arxiv.org/abs/1910.02054"),
         ("Korthikanti et al., arXiv 2205.05198", "https://arxiv.org/abs/2205.05198"),
@@ -55,27 +56,22 @@ _FULLY_SHARDED = ("--use-torch-fsdp2", "--use-megatron-fsdp", "--use-custom-fsdp
 def training_exceeds_device_memory(job: Job) -> Iterator[Verdict]:
     """The training needs more memory on each GPU than the GPU has.
 
-    What it checks:
-        For Megatron-LM's options: parameters from layers, width and heads, divided by tensor, pipeline and expert
-        parallel sizes; 16 bytes for each with Adam in mixed precision, or 4 and 12 divided by the replicas with a
-        distributed optimizer; and the activations of the first stage. For a model whose name contains its size, under
-        DeepSpeed: the same by ZeRO stage. The sum is compared with the memory of the GPU that the files name, otherwise
-        of the largest GPU there is.
+    What it checks: For Megatron-LM's options: parameters from layers, width and heads, divided by tensor, pipeline and
+    expert parallel sizes; 16 bytes for each with Adam in mixed precision, or 4 and 12 divided by the replicas with a
+    distributed optimizer; and the activations of the first stage. For a model whose name contains its size, under
+    DeepSpeed: the same by ZeRO stage. The sum is compared with the memory of the GPU that the files name, otherwise of
+    the largest GPU there is.
 
-    Why it matters:
-        Every rank runs out of memory in its first steps, after the whole job was placed and the data was read.
+    Why it matters: Every rank runs out of memory in its first steps, after the whole job was placed and the data was
+    read.
 
-    Example:
-        A 70-billion-parameter model with ZeRO stage 2 on 8 GPUs: 140 GB of weights on each.
+    Example: A 70-billion-parameter model with ZeRO stage 2 on 8 GPUs: 140 GB of weights on each.
 
-    Fix:
-        More tensor or pipeline parallelism, a higher ZeRO stage, recomputation of activations, a smaller micro batch.
+    Fix: More tensor or pipeline parallelism, a higher ZeRO stage, recomputation of activations, a smaller micro batch.
 
-    Known limits:
-        This is a lower bound: a run that passes may still run out of memory. Optimizers other than Adam, adapters and
-        quantisation are not judged where the command line names them.
+    Known limits: This is a lower bound: a run that passes may still run out of memory. Optimizers other than Adam,
+    adapters and quantisation are not judged where the command line names them.
     """
-    applicable = False
     for setup in setups(job):
         if setup.source not in _SHARDING_SOURCES:
             continue
@@ -85,16 +81,12 @@ def training_exceeds_device_memory(job: Job) -> Iterator[Verdict]:
         shape = shape_of(job, setup.scope, setup.source)
         if shape is None:
             continue
-        applicable = True
         yield _shape_verdict(setup, shape)
     for subject, scope, launch in subjects(job):
         named = model_parameters(job, scope)
         if named is None or launch is None or not job.setting("zero_stage", scope) or uses_less_memory(launch):
             continue
-        applicable = True
         yield _named_model_verdict(job, subject, scope, launch, named)
-    if not applicable:
-        yield not_applicable(job.name, "no launch specifies the size of its model")
 
 
 class _Room(NamedTuple):
@@ -240,6 +232,7 @@ def _is_offloaded(job: Job, quantity: str, scope: Scope) -> bool:
     "offload-exceeds-host-memory",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no launch uses a model whose name contains its size",
     evidence=(
         "deepspeedai/DeepSpeed#4239",
         "deepspeedai/DeepSpeedExamples#498",
@@ -249,43 +242,34 @@ def _is_offloaded(job: Job, quantity: str, scope: Scope) -> bool:
 def offload_exceeds_host_memory(job: Job) -> Iterator[Verdict]:
     """The training needs more host memory than the job requests on each node.
 
-    What it checks:
-        For a model whose name contains its size: with optimizer states offloaded to the CPU, 16 bytes for each
-        parameter (master weight, momentum, variance, gradient) and 2 more with parameters offloaded, shared by the
-        nodes; without ZeRO stage 3, 2 bytes for each parameter in every rank of a node while it loads. The sum is
-        compared with `--mem`, `--mem-per-cpu` or the memory limit of a pod.
+    What it checks: For a model whose name contains its size: with optimizer states offloaded to the CPU, 16 bytes for
+    each parameter (master weight, momentum, variance, gradient) and 2 more with parameters offloaded, shared by the
+    nodes; without ZeRO stage 3, 2 bytes for each parameter in every rank of a node while it loads. The sum is compared
+    with `--mem`, `--mem-per-cpu` or the memory limit of a pod.
 
-    Why it matters:
-        The kernel kills a rank (exit code -9, "return code = -9") although the GPUs have free memory.
+    Why it matters: The kernel kills a rank (exit code -9, "return code = -9") although the GPUs have free memory.
 
-    Example:
-        A 13-billion-parameter model offloaded to the CPU with `#SBATCH --mem=128G`: 208 GB are needed.
+    Example: A 13-billion-parameter model offloaded to the CPU with `#SBATCH --mem=128G`: 208 GB are needed.
 
-    Fix:
-        Request more memory, use more nodes, load on one rank only (`low_cpu_mem_usage`, zero.Init), or offload to NVMe.
+    Fix: Request more memory, use more nodes, load on one rank only (`low_cpu_mem_usage`, zero.Init), or offload to
+    NVMe.
 
-    Known limits:
-        Only where files name both the model's size and a memory limit; without a limit the node's own memory counts,
-        which `preflight check` sees.
+    Known limits: Only where files name both the model's size and a memory limit; without a limit the node's own memory
+    counts, which `preflight check` sees.
     """
-    applicable = False
     for subject, scope, launch in subjects(job):
         named = model_parameters(job, scope)
         if named is None:
             continue
         limits = job.setting("memory_per_node_mib", scope) or job.about("pod_memory_mib")
         if not limits:
-            applicable = True
             yield unknown(subject, "the memory of each node is unknown", at=named[1])
             continue
-        applicable = True
         undecided_verdict = undecided(subject, (named[1], *limits), launch)
         if undecided_verdict is not None:
             yield undecided_verdict
             continue
         yield _on_host(job, subject, scope, launch, named, limits)
-    if not applicable:
-        yield not_applicable(job.name, "no launch uses a model whose name contains its size")
 
 
 def _on_host(

@@ -10,7 +10,7 @@ from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Known, Launch, Scope
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule
+from preflight.plugins.authoring import Verdict, failed, passed, rule
 from preflight_rules.helpers import placed, quoted, subjects, undecided
 
 #: Sources whose sizes are compared: within one command line, or one configuration.
@@ -147,6 +147,7 @@ _DEMANDS = (
     "model-not-divisible-by-parallel-size",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no sizes of a model are given together with parallel sizes",
     evidence=(
         "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/arguments.py",
         (
@@ -163,24 +164,20 @@ _DEMANDS = (
 def model_not_divisible_by_parallel_size(job: Job) -> Iterator[Verdict]:
     """A size of the model is not divisible by the parallel size that splits it.
 
-    What it checks:
-        For Megatron-LM and the configurations of gpt-neox, NeMo, Megatron-Bridge, nanotron and PaddleFleetX: heads,
-        feed-forward width and query groups by tensor parallel size, layers by pipeline stages, experts by expert
-        parallel size, sequence by context parallel size, width by heads, heads by query groups.
+    What it checks: For Megatron-LM and the configurations of gpt-neox, NeMo, Megatron-Bridge, nanotron and
+    PaddleFleetX: heads, feed-forward width and query groups by tensor parallel size, layers by pipeline stages, experts
+    by expert parallel size, sequence by context parallel size, width by heads, heads by query groups.
 
-    Why it matters:
-        Each rank must hold an equal part; an assertion in Megatron-LM fails in every rank once all have started.
+    Why it matters: Each rank must hold an equal part; an assertion in Megatron-LM fails in every rank once all have
+    started.
 
-    Example:
-        `--num-attention-heads 12 --tensor-model-parallel-size 8`.
+    Example: `--num-attention-heads 12 --tensor-model-parallel-size 8`.
 
-    Fix:
-        Choose a parallel size that divides the number.
+    Fix: Choose a parallel size that divides the number.
 
-    Known limits:
-        Layers that are distributed unevenly on purpose, and gpt-neox's own partition of layers, are not reported.
+    Known limits: Layers that are distributed unevenly on purpose, and gpt-neox's own partition of layers, are not
+    reported.
     """
-    applicable = False
     for setup in setups(job):
         for demand in _DEMANDS:
             whole, part = setup.claims(demand.whole), setup.claims(demand.part)
@@ -188,7 +185,6 @@ def model_not_divisible_by_parallel_size(job: Job) -> Iterator[Verdict]:
                 continue
             if setup.source in _OF_MODELS and not demand.of_models:
                 continue
-            applicable = True
             undecided_verdict = undecided(setup.subject, (*whole, *part), setup.launch)
             wholes, parts = numbers(job_value(whole)), numbers(job_value(part))
             if undecided_verdict is not None:
@@ -213,14 +209,13 @@ def model_not_divisible_by_parallel_size(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(setup.subject)
-    if not applicable:
-        yield not_applicable(job.name, "no sizes of a model are given together with parallel sizes")
 
 
 @rule(
     "PAR011",
     "tensor-parallel-across-nodes",
     severity=Severity.WARNING,
+    otherwise="no launch sets both a tensor parallel size and the ranks per node",
     evidence=(
         (
             "Megatron-Core's guide",
@@ -232,30 +227,23 @@ def model_not_divisible_by_parallel_size(job: Job) -> Iterator[Verdict]:
 def tensor_parallel_across_nodes(job: Job) -> Iterator[Verdict]:
     """The tensor-parallel ranks of a layer do not fit on one node.
 
-    What it checks:
-        For Megatron-LM's options, that the tensor parallel size is at most the ranks of a node.
+    What it checks: For Megatron-LM's options, that the tensor parallel size is at most the ranks of a node.
 
-    Why it matters:
-        Tensor parallelism exchanges activations twice in every layer and waits for them. Over the network between
-        nodes that is several times slower than over NVLink; a pipeline sends far less.
+    Why it matters: Tensor parallelism exchanges activations twice in every layer and waits for them. Over the network
+    between nodes that is several times slower than over NVLink; a pipeline sends far less.
 
-    Example:
-        `--nproc_per_node=8` with `--tensor-model-parallel-size 16`.
+    Example: `--nproc_per_node=8` with `--tensor-model-parallel-size 16`.
 
-    Fix:
-        A tensor parallel size of at most the GPUs of a node, and more pipeline stages.
+    Fix: A tensor parallel size of at most the GPUs of a node, and more pipeline stages.
 
-    Known limits:
-        Machines whose NVLink spans nodes (NVL72) are reported too, although they are fine.
+    Known limits: Machines whose NVLink spans nodes (NVL72) are reported too, although they are fine.
     """
-    applicable = False
     for setup in setups(job):
         tensor = setup.claims("tensor_parallel_size")
         each = job.setting("processes_per_node", setup.scope)
         nodes = job.requiring("nodes", setup.scope) or job.setting("nodes", setup.scope)
         if not tensor or not each or setup.launch is None:
             continue
-        applicable = True
         undecided_verdict = undecided(setup.subject, (*tensor, *each), setup.launch)
         sizes, ranks = numbers(job_value(tensor)), numbers(job_value(each))
         if undecided_verdict is not None:
@@ -271,14 +259,13 @@ def tensor_parallel_across_nodes(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(setup.subject)
-    if not applicable:
-        yield not_applicable(job.name, "no launch sets both a tensor parallel size and the ranks per node")
 
 
 @rule(
     "PAR012",
     "connections-not-limited-to-one",
     severity=Severity.WARNING,
+    otherwise="no launch overlaps tensor-parallel communication",
     evidence=(
         (
             "Megatron-LM, validate_args",
@@ -290,25 +277,19 @@ def tensor_parallel_across_nodes(job: Job) -> Iterator[Verdict]:
 def connections_not_limited_to_one(job: Job) -> Iterator[Verdict]:
     """Megatron-LM overlaps tensor-parallel communication, but CUDA_DEVICE_MAX_CONNECTIONS is not 1.
 
-    What it checks:
-        A launch with a tensor parallel size above 1 and `--sequence-parallel` sets CUDA_DEVICE_MAX_CONNECTIONS, and
-        sets it to 1.
+    What it checks: A launch with a tensor parallel size above 1 and `--sequence-parallel` sets
+    CUDA_DEVICE_MAX_CONNECTIONS, and sets it to 1.
 
-    Why it matters:
-        An assertion in Megatron-LM fails at startup on GPUs before Blackwell: only with one connection do kernels start
-        in the order that lets communication and computation overlap.
+    Why it matters: An assertion in Megatron-LM fails at startup on GPUs before Blackwell: only with one connection do
+    kernels start in the order that lets communication and computation overlap.
 
-    Example:
-        `export CUDA_DEVICE_MAX_CONNECTIONS=8` with `--tensor-model-parallel-size 4 --sequence-parallel`.
+    Example: `export CUDA_DEVICE_MAX_CONNECTIONS=8` with `--tensor-model-parallel-size 4 --sequence-parallel`.
 
-    Fix:
-        `export CUDA_DEVICE_MAX_CONNECTIONS=1`.
+    Fix: `export CUDA_DEVICE_MAX_CONNECTIONS=1`.
 
-    Known limits:
-        If it is not set, the container image may set it; the finding is informational then. Fully sharded training
-        needs another value and is not reported.
+    Known limits: If it is not set, the container image may set it; the finding is informational then. Fully sharded
+    training needs another value and is not reported.
     """
-    applicable = False
     for setup in setups(job):
         tensor = setup.claims("tensor_parallel_size")
         split = tuple(claim for claim in setup.claims("sequence_parallel") if claim.value != Known(False))
@@ -318,7 +299,6 @@ def connections_not_limited_to_one(job: Job) -> Iterator[Verdict]:
             continue
         if setup.has("--use-torch-fsdp2", "--use-megatron-fsdp", "--use-custom-fsdp"):
             continue
-        applicable = True
         connections = job.setting("env.CUDA_DEVICE_MAX_CONNECTIONS", setup.scope)
         undecided_verdict = undecided(setup.subject, (*tensor, *connections), setup.launch)
         if undecided_verdict is not None:
@@ -337,5 +317,3 @@ def connections_not_limited_to_one(job: Job) -> Iterator[Verdict]:
             remedy="Put `export CUDA_DEVICE_MAX_CONNECTIONS=1` before the launch.",
             severity=None if connections else Severity.INFO,
         )
-    if not applicable:
-        yield not_applicable(job.name, "no launch overlaps tensor-parallel communication")

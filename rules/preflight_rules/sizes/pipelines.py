@@ -8,7 +8,7 @@ from typing import NamedTuple
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import distinct, placed, quoted, ranks_started, undecided
 from preflight_rules.sizes.parallel_sizes import Setup, setups
 
@@ -68,6 +68,7 @@ def pipeline_of(setup: Setup) -> Pipeline | str:
     "pipeline-mostly-waits",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no launch has a pipeline of Megatron-LM",
     evidence=(
         ("Narayanan et al., arXiv 2104.04473, section 2.2", "https://arxiv.org/abs/2104.04473"),
         ("Huang et al., arXiv 1811.06965", "https://arxiv.org/abs/1811.06965"),
@@ -76,30 +77,23 @@ def pipeline_of(setup: Setup) -> Pipeline | str:
 def pipeline_mostly_waits(job: Job) -> Iterator[Verdict]:
     """A pipeline gets too few micro-batches to keep its stages busy.
 
-    What it checks:
-        For Megatron-LM's options, from global batch, micro batch and replicas: the micro-batches of a step, and the
-        share of it in which a stage waits, (stages - 1) / (chunks x micro-batches + stages - 1). Above 25 % it is
-        information, above 40 % a warning.
+    What it checks: For Megatron-LM's options, from global batch, micro batch and replicas: the micro-batches of a step,
+    and the share of it in which a stage waits, (stages - 1) / (chunks x micro-batches + stages - 1). Above 25 % it is
+    information, above 40 % a warning.
 
-    Why it matters:
-        Stages wait while the pipeline fills and drains. Without more micro-batches than stages most GPUs idle, and
-        are paid for.
+    Why it matters: Stages wait while the pipeline fills and drains. Without more micro-batches than stages most GPUs
+    idle, and are paid for.
 
-    Example:
-        8 stages and 4 micro-batches: stages wait for 64 % of each step.
+    Example: 8 stages and 4 micro-batches: stages wait for 64 % of each step.
 
-    Fix:
-        A larger global batch, a smaller micro batch, fewer stages, or `--num-layers-per-virtual-pipeline-stage`.
+    Fix: A larger global batch, a smaller micro batch, fewer stages, or `--num-layers-per-virtual-pipeline-stage`.
 
-    Known limits:
-        The training may require its batch size; then idle stages are the price of fitting into memory.
+    Known limits: The training may require its batch size; then idle stages are the price of fitting into memory.
     """
-    applicable = False
     for setup in setups(job):
         found = pipeline_of(setup)
         if found == "" or setup.has(*_CHANGES_BATCH):
             continue
-        applicable = True
         if isinstance(found, str):
             yield unknown(setup.subject, f"the number of micro-batches is unknown: {found}", at=setup.launch)
             continue
@@ -120,8 +114,6 @@ def pipeline_mostly_waits(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(setup.subject)
-    if not applicable:
-        yield not_applicable(job.name, "no launch has a pipeline of Megatron-LM")
 
 
 def _batches(pipeline: Pipeline) -> str:
@@ -132,6 +124,7 @@ def _batches(pipeline: Pipeline) -> str:
     "PIP002",
     "interleaved-pipeline-not-divisible",
     severity=Severity.ERROR,
+    otherwise="no launch requests the interleaved schedule",
     evidence=(
         (
             "Megatron-LM, validate_args and core/pipeline_parallel/schedules.py",
@@ -143,32 +136,25 @@ def _batches(pipeline: Pipeline) -> str:
 def interleaved_pipeline_not_divisible(job: Job) -> Iterator[Verdict]:
     """The sizes do not fit the interleaved pipeline schedule.
 
-    What it checks:
-        With `--num-layers-per-virtual-pipeline-stage`: the layers of a stage are a multiple of it, and there is more
-        than one stage. Micro-batches that are not a multiple of the stages are a warning, because newer versions accept
-        them.
+    What it checks: With `--num-layers-per-virtual-pipeline-stage`: the layers of a stage are a multiple of it, and
+    there is more than one stage. Micro-batches that are not a multiple of the stages are a warning, because newer
+    versions accept them.
 
-    Why it matters:
-        Megatron-LM fails at startup, or in the first step.
+    Why it matters: Megatron-LM fails at startup, or in the first step.
 
-    Example:
-        `--num-layers 30 --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2`.
+    Example: `--num-layers 30 --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2`.
 
-    Fix:
-        Layers that are a multiple of stages x layers of a chunk, and a global batch that gives a multiple of the
-        stages.
+    Fix: Layers that are a multiple of stages x layers of a chunk, and a global batch that gives a multiple of the
+    stages.
 
-    Known limits:
-        Layouts given by hand are not reported.
+    Known limits: Layouts given by hand are not reported.
     """
-    applicable = False
     for setup in setups(job):
         virtual, stages, layers = (
             setup.claims(name) for name in ("layers_per_virtual_stage", "pipeline_parallel_size", "num_layers")
         )
         if not virtual or not stages or not layers or setup.has("--pipeline-model-parallel-layout"):
             continue
-        applicable = True
         undecided_verdict = undecided(setup.subject, (*virtual, *stages, *layers), setup.launch)
         chunk, many, all_of = (
             setup.number(name) for name in ("layers_per_virtual_stage", "pipeline_parallel_size", "num_layers")
@@ -200,5 +186,3 @@ def interleaved_pipeline_not_divisible(job: Job) -> Iterator[Verdict]:
             f" that is a multiple of {many}.",
             severity=Severity.WARNING if milder else None,
         )
-    if not applicable:
-        yield not_applicable(job.name, "no launch requests the interleaved schedule")

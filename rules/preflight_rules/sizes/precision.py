@@ -8,7 +8,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import AUTO, Claim, Job, Known, Scope, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule
+from preflight.plugins.authoring import Verdict, failed, passed, rule
 from preflight_rules.helpers import placed, quoted, subjects, undecided
 from preflight_rules.sizes.hardware import gpu_of
 
@@ -25,6 +25,7 @@ def _enabling_claims(job: Job, quantity: str, scope: Scope, source: str = "") ->
     "two-half-precisions-at-once",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no half precision is enabled",
     evidence=(
         (
             "DeepSpeed, runtime/config.py",
@@ -43,24 +44,18 @@ def _enabling_claims(job: Job, quantity: str, scope: Scope, source: str = "") ->
 def two_half_precisions_at_once(job: Job) -> Iterator[Verdict]:
     """fp16 and bf16 are both switched on.
 
-    What it checks:
-        One DeepSpeed configuration with `fp16.enabled` and `bf16.enabled` both true; one command line with `--fp16`
-        and `--bf16` for Megatron-LM or Hugging Face's trainer, or one file of training arguments or one script with
-        both on.
+    What it checks: One DeepSpeed configuration with `fp16.enabled` and `bf16.enabled` both true; one command line with
+    `--fp16` and `--bf16` for Megatron-LM or Hugging Face's trainer, or one file of training arguments or one script
+    with both on.
 
-    Why it matters:
-        All three fail at startup: the formats exclude each other.
+    Why it matters: All three fail at startup: the formats exclude each other.
 
-    Example:
-        `"fp16": {"enabled": true}, "bf16": {"enabled": true}`.
+    Example: `"fp16": {"enabled": true}, "bf16": {"enabled": true}`.
 
-    Fix:
-        Keep bf16 on GPUs that have it (A100 and later), fp16 on older ones.
+    Fix: Keep bf16 on GPUs that have it (A100 and later), fp16 on older ones.
 
-    Known limits:
-        `"auto"` is filled in by the trainer and never counts.
+    Known limits: `"auto"` is filled in by the trainer and never counts.
     """
-    applicable = False
     seen: set[tuple[str, int, int]] = set()
     for subject, scope, launch in subjects(job):
         for half, brain in (
@@ -72,7 +67,6 @@ def two_half_precisions_at_once(job: Job) -> Iterator[Verdict]:
         ):
             if not half and not brain:
                 continue
-            applicable = True
             first = (half or brain)[0]
             key = (first.span.path, first.span.line, first.span.column)
             both = half and brain and half[0].span.path == brain[0].span.path
@@ -91,8 +85,6 @@ def two_half_precisions_at_once(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no half precision is enabled")
 
 
 def _unknown_switches(job: Job, scope: Scope) -> tuple[Claim, ...]:
@@ -116,33 +108,28 @@ def _stated_as(job: Job, name: str, scope: Scope) -> tuple[Claim, ...]:
     "bfloat16-inside-fp16-section",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no fp16 section names a type",
     evidence=("EleutherAI/gpt-neox#939", "https://github.com/EleutherAI/gpt-neox/pull/787"),
 )
 def bfloat16_inside_fp16_section(job: Job) -> Iterator[Verdict]:
     """bfloat16 is requested in the fp16 section, which only old versions read.
 
-    What it checks:
-        `fp16.type` is bfloat16 in a DeepSpeed or gpt-neox configuration that has no `bf16` section switched on.
+    What it checks: `fp16.type` is bfloat16 in a DeepSpeed or gpt-neox configuration that has no `bf16` section switched
+    on.
 
-    Why it matters:
-        DeepSpeed ignores `fp16.type`: it trains in fp16, with a loss scale of its own, while gpt-neox makes the
-        model bfloat16. With ZeRO stage 0 and pipeline parallelism the first step fails.
+    Why it matters: DeepSpeed ignores `fp16.type`: it trains in fp16, with a loss scale of its own, while gpt-neox makes
+    the model bfloat16. With ZeRO stage 0 and pipeline parallelism the first step fails.
 
-    Example:
-        `"fp16": {"enabled": true, "type": "bfloat16", "loss_scale": 0}`.
+    Example: `"fp16": {"enabled": true, "type": "bfloat16", "loss_scale": 0}`.
 
-    Fix:
-        `"precision": "bfloat16"` in gpt-neox, or `"bf16": {"enabled": true}` and no fp16 section.
+    Fix: `"precision": "bfloat16"` in gpt-neox, or `"bf16": {"enabled": true}` and no fp16 section.
 
-    Known limits:
-        gpt-neox 1.0 with its own fork of DeepSpeed understood it.
+    Known limits: gpt-neox 1.0 with its own fork of DeepSpeed understood it.
     """
-    applicable = False
     for subject, scope, launch in subjects(job):
         kinds = [c for c in job.setting("fp16_type", scope) if c.source == "deepspeed"]
         if not kinds:
             continue
-        applicable = True
         undecided_verdict = undecided(subject, kinds, launch)
         brain = _enabling_claims(job, "bf16_enabled", scope)
         off = any(c.value == Known(False) for c in job.setting("fp16_enabled", scope))
@@ -161,14 +148,13 @@ def bfloat16_inside_fp16_section(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no fp16 section names a type")
 
 
 @rule(
     "PRC003",
     "number-format-missing-on-gpu",
     severity=Severity.WARNING,
+    otherwise="no launch requests bf16 or fp8",
     evidence=(
         (
             "transformers, TrainingArguments.__post_init__",
@@ -184,29 +170,22 @@ def bfloat16_inside_fp16_section(job: Job) -> Iterator[Verdict]:
 def number_format_missing_on_gpu(job: Job) -> Iterator[Verdict]:
     """The training uses a number format that its GPU does not support.
 
-    What it checks:
-        bf16 on a GPU named in the files whose compute capability is below 8.0 (V100, T4, P100, RTX 20xx), and fp8
-        below 8.9 (A100 and older).
+    What it checks: bf16 on a GPU named in the files whose compute capability is below 8.0 (V100, T4, P100, RTX 20xx),
+    and fp8 below 8.9 (A100 and older).
 
-    Why it matters:
-        Trainers and Transformer Engine fail at startup; plain torch emulates bf16 and is many times slower.
+    Why it matters: Trainers and Transformer Engine fail at startup; plain torch emulates bf16 and is many times slower.
 
-    Example:
-        `#SBATCH --gres=gpu:v100:4` and `--bf16`.
+    Example: `#SBATCH --gres=gpu:v100:4` and `--bf16`.
 
-    Fix:
-        fp16 with a dynamic loss scale on V100 and T4, bf16 on A100; or request a GPU that has the format.
+    Fix: fp16 with a dynamic loss scale on V100 and T4, bf16 on A100; or request a GPU that has the format.
 
-    Known limits:
-        The GPU must be named: in the request, a constraint, a partition, a node label or an instance type.
+    Known limits: The GPU must be named: in the request, a constraint, a partition, a node label or an instance type.
     """
-    applicable = False
     seen: set[tuple[str, int, int]] = set()
     for subject, scope, launch in subjects(job):
         formats = _formats(job, scope)
         if not formats:
             continue
-        applicable = True
         found = gpu_of(job, scope)
         if found is None:
             undecided_verdict = undecided(subject, job.setting("gpu_type", scope), launch)
@@ -231,8 +210,6 @@ def number_format_missing_on_gpu(job: Job) -> Iterator[Verdict]:
                     remedy=f"Train in {'fp16' if gpu.capability < _BF16_FROM else 'bf16'} there, or request a GPU "
                     f"that supports {name}.",
                 )
-    if not applicable:
-        yield not_applicable(job.name, "no launch requests bf16 or fp8")
 
 
 def _formats(job: Job, scope: Scope) -> list[tuple[Claim, str, float]]:
@@ -251,6 +228,7 @@ def _formats(job: Job, scope: Scope) -> list[tuple[Claim, str, float]]:
     "fp16-without-loss-scaling",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no loss scale is given for fp16",
     evidence=(
         (
             "NVIDIA, mixed-precision training",
@@ -262,28 +240,21 @@ def _formats(job: Job, scope: Scope) -> list[tuple[Claim, str, float]]:
 def fp16_without_loss_scaling(job: Job) -> Iterator[Verdict]:
     """fp16 is used without loss scaling.
 
-    What it checks:
-        fp16 is switched on with a fixed loss scale of 1.
+    What it checks: fp16 is switched on with a fixed loss scale of 1.
 
-    Why it matters:
-        Small gradients become 0 in fp16. Training continues, but learns slowly or not at all.
+    Why it matters: Small gradients become 0 in fp16. Training continues, but learns slowly or not at all.
 
-    Example:
-        `"fp16": {"enabled": true, "loss_scale": 1}`.
+    Example: `"fp16": {"enabled": true, "loss_scale": 1}`.
 
-    Fix:
-        `"loss_scale": 0`, which means dynamic loss scaling.
+    Fix: `"loss_scale": 0`, which means dynamic loss scaling.
 
-    Known limits:
-        A model without small gradients trains anyway.
+    Known limits: A model without small gradients trains anyway.
     """
-    applicable = False
     for subject, scope, launch in subjects(job):
         scales = job.setting("fp16_loss_scale", scope)
         on = _enabling_claims(job, "fp16_enabled", scope) or _stated_as(job, "fp16", scope)
         if not scales or not on:
             continue
-        applicable = True
         undecided_verdict = undecided(subject, scales, launch)
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -297,5 +268,3 @@ def fp16_without_loss_scaling(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no loss scale is given for fp16")

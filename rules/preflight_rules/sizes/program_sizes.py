@@ -10,7 +10,7 @@ from typing import NamedTuple
 from preflight.model.findings import Severity
 from preflight.model.job import Job, Launch, is_whole_number
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.data_tables import table
 from preflight_rules.helpers import counted, ranks_started
 from preflight_rules.settings.conditions import UnknownValue, holds
@@ -43,38 +43,30 @@ def _programs() -> tuple[_Program, ...]:
     "program-sizes-refused",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launch starts a program whose sizes are known",
     evidence=("huggingface/finetrainers#408", ("train.py of YOLOv5 7.0", "https://github.com/ultralytics/yolov5")),
 )
 def program_sizes_refused(job: Job) -> Iterator[Verdict]:
     """A known program is given batch sizes or parallel degrees that do not fit the ranks that are started.
 
-    What it checks:
-        A table of programs (OpenRLHF's trainers, finetrainers, YOLOv5 and its like) with the options that they
-        compute with, their defaults, and the condition under which they stop.
+    What it checks: A table of programs (OpenRLHF's trainers, finetrainers, YOLOv5 and its like) with the options that
+    they compute with, their defaults, and the condition under which they stop.
 
-    Why it matters:
-        The program compares its sizes with the number of ranks first of all, and every rank stops with an
-        AssertionError or ValueError.
+    Why it matters: The program compares its sizes with the number of ranks first of all, and every rank stops with an
+    AssertionError or ValueError.
 
-    Example:
-        `deepspeed --num_gpus 7 --module openrlhf.cli.train_sft --train_batch_size 256 --micro_train_batch_size 2`.
+    Example: `deepspeed --num_gpus 7 --module openrlhf.cli.train_sft --train_batch_size 256 --micro_train_batch_size 2`.
 
-    Fix:
-        The finding names the numbers that have to divide each other.
+    Fix: The finding names the numbers that have to divide each other.
 
-    Known limits:
-        A program that is known only by its options gets a warning.
+    Known limits: A program that is known only by its options gets a warning.
     """
-    applicable = False
     for launch in job.launches:
         given = _options(launch)
         for row in _programs():
             if re.fullmatch(row.match, launch.program) is None or not all(name in given for name in row.needs):
                 continue
-            applicable = True
             yield _judged(job, launch, row, given)
-    if not applicable:
-        yield not_applicable(job.name, "no launch starts a program whose sizes are known")
 
 
 def _judged(job: Job, launch: Launch, row: _Program, given: dict[str, str | None]) -> Verdict:

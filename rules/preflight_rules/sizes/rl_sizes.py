@@ -11,7 +11,7 @@ from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch, Plain, Scope, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import placed, quoted, undecided
 
 _Numbers = dict[str, int]
@@ -180,30 +180,26 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     "rl-sizes-refused",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launch of such a framework sets these sizes",
     evidence=("volcengine/verl#1191", "volcengine/verl#1785", "volcengine/verl#833", "the validators themselves"),
 )
 def rl_sizes_refused(job: Job) -> Iterator[Verdict]:
     """Sizes of batches, engines or replicas that the framework for reinforcement learning rejects at start.
 
-    What it checks:
-        What validators of verl, EasyR1, SkyRL, NeMo-RL and OpenRLHF check: the responses of a step are divided by the
-        GPUs, an update is at most a step and is divided by its micro batches, GPUs are a multiple of what one replica
-        and one engine need, and the engines that share the actor's GPUs use equally many.
+    What it checks: What validators of verl, EasyR1, SkyRL, NeMo-RL and OpenRLHF check: the responses of a step are
+    divided by the GPUs, an update is at most a step and is divided by its micro batches, GPUs are a multiple of what
+    one replica and one engine need, and the engines that share the actor's GPUs use equally many.
 
-    Why it matters:
-        The program stops with an assertion after Ray has started on all nodes, often after the model was loaded.
+    Why it matters: The program stops with an assertion after Ray has started on all nodes, often after the model was
+    loaded.
 
-    Example:
-        `trainer.n_gpus_per_node=8 actor_rollout_ref.rollout.tensor_model_parallel_size=3`.
+    Example: `trainer.n_gpus_per_node=8 actor_rollout_ref.rollout.tensor_model_parallel_size=3`.
 
-    Fix:
-        The message names the numbers that do not fit; change one of them.
+    Fix: The message names the numbers that do not fit; change one of them.
 
-    Known limits:
-        A custom program on top of one of these frameworks may skip the check, so it is a warning. With dynamic batches
-        verl divides by tokens, and batch sizes are not judged. Values not set in the files are not judged.
+    Known limits: A custom program on top of one of these frameworks may skip the check, so it is a warning. With
+    dynamic batches verl divides by tokens, and batch sizes are not judged. Values not set in the files are not judged.
     """
-    applicable = False
     for launch in job.launches:
         names = {str(value) for claim in job.about("training_framework", launch.scope) for value in claim.alternatives}
         for constraint in CONSTRAINTS:
@@ -211,10 +207,7 @@ def rl_sizes_refused(job: Job) -> Iterator[Verdict]:
                 continue
             verdict = _judged(job, launch, constraint)
             if verdict is not None:
-                applicable = True
                 yield verdict
-    if not applicable:
-        yield not_applicable(job.name, "no launch of such a framework sets these sizes")
 
 
 def _judged(job: Job, launch: Launch, constraint: Constraint) -> Verdict | None:

@@ -8,7 +8,7 @@ from preflight.model.findings import Fix, Severity
 from preflight.model.job import Claim, Job, Launch, Scope
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule
+from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule
 from preflight_rules.helpers import joined, placed, quoted, subjects, undecided
 from preflight_rules.settings.given import is_compared
 from preflight_rules.sizes.batch_sizes import KEYS, configured, given_to_trainer, uses_hugging_face
@@ -20,33 +20,27 @@ from preflight_rules.sizes.batch_sizes import KEYS, configured, given_to_trainer
     severity=Severity.ERROR,
     profile="gate",
     fix="unsafe",
+    otherwise="no batch size is given both to the program and to DeepSpeed",
     evidence=("hiyouga/LlamaFactory#201", "hendrycks/apps#9", "huggingface/transformers#27830"),
 )
 def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
     """The trainer's arguments and DeepSpeed's configuration give different batch sizes.
 
-    What it checks:
-        The micro batch size and gradient accumulation steps given to the training program equal those of the DeepSpeed
-        configuration it is started with, unless that has "auto".
+    What it checks: The micro batch size and gradient accumulation steps given to the training program equal those of
+    the DeepSpeed configuration it is started with, unless that has "auto".
 
-    Why it matters:
-        Hugging Face's trainer compares the two and stops. Other programs train with one and log the other.
+    Why it matters: Hugging Face's trainer compares the two and stops. Other programs train with one and log the other.
 
-    Example:
-        `--gradient_accumulation_steps 2 --deepspeed ds.json` with `"gradient_accumulation_steps": 4` in ds.json.
+    Example: `--gradient_accumulation_steps 2 --deepspeed ds.json` with `"gradient_accumulation_steps": 4` in ds.json.
 
-    Fix:
-        Write "auto" in the configuration, so that the argument is the only place.
+    Fix: Write "auto" in the configuration, so that the argument is the only place.
 
-    Known limits:
-        For a program that is not known to be Hugging Face's trainer it is a warning; so it is where the trainer's
-        own default differs, because the script may set another. A script that declares its options itself may use
-        them for something else than DeepSpeed's batch, and is not judged.
+    Known limits: For a program that is not known to be Hugging Face's trainer it is a warning; so it is where the
+    trainer's own default differs, because the script may set another. A script that declares its options itself may use
+    them for something else than DeepSpeed's batch, and is not judged.
     """
-    applicable = False
     for subject, scope, launch in subjects(job):
         if is_compared(job, launch):
-            applicable = True
             yield passed(subject)
             continue
         for quantity in ("micro_batch_size_per_gpu", "gradient_accumulation_steps"):
@@ -54,11 +48,9 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
             if not ours and theirs and launch is not None:
                 verdict = _against_default(job, launch, quantity, theirs)
                 if verdict is not None:
-                    applicable = True
                     yield verdict
             if not ours or not theirs or _has_own_options(job, launch, scope):
                 continue
-            applicable = True
             undecided_verdict = undecided(subject, (*ours, *theirs), launch)
             one, other = numbers(job_value(ours)), numbers(job_value(theirs))
             if undecided_verdict is not None:
@@ -75,8 +67,6 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no batch size is given both to the program and to DeepSpeed")
 
 
 def _has_own_options(job: Job, launch: Launch | None, scope: Scope) -> bool:

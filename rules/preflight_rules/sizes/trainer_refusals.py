@@ -8,7 +8,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Known, Launch, Scope, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, unknown
 from preflight.sources.tables import load_table
 from preflight_rules.helpers import certainly_several, distinct, quoted, subjects, undecided
 from preflight_rules.rendezvous.variables import distance
@@ -22,28 +22,23 @@ from preflight_rules.sizes.trainer_settings import numbers_of, trainer_claims
     "llamafactory-rank-of-the-node-ignored",
     severity=Severity.WARNING,
     fix="unsafe",
+    otherwise="the job does not start llamafactory-cli on several nodes",
     evidence=("hiyouga/LlamaFactory#7326", "llamafactory/launcher.py of 0.9.5"),
 )
 def llamafactory_rank_of_the_node_ignored(job: Job) -> Iterator[Verdict]:
     """llamafactory-cli is given RANK, but reads NODE_RANK.
 
-    What it checks:
-        A `llamafactory-cli train` over several nodes that sets RANK also sets NODE_RANK.
+    What it checks: A `llamafactory-cli train` over several nodes that sets RANK also sets NODE_RANK.
 
-    Why it matters:
-        Without NODE_RANK every node takes rank 0. Each starts a group of its own, prints "Initializing ... distributed
-        tasks", and waits for the others until it times out.
+    Why it matters: Without NODE_RANK every node takes rank 0. Each starts a group of its own, prints "Initializing ...
+    distributed tasks", and waits for the others until it times out.
 
-    Example:
-        `FORCE_TORCHRUN=1 NNODES=2 RANK=1 MASTER_ADDR=... llamafactory-cli train a.yaml`.
+    Example: `FORCE_TORCHRUN=1 NNODES=2 RANK=1 MASTER_ADDR=... llamafactory-cli train a.yaml`.
 
-    Fix:
-        Set NODE_RANK, counting from 0, each value once.
+    Fix: Set NODE_RANK, counting from 0, each value once.
 
-    Known limits:
-        Versions before 0.9.2 looked for RANK; which version is installed is not known.
+    Known limits: Versions before 0.9.2 looked for RANK; which version is installed is not known.
     """
-    applicable = False
     for launch in job.launches:
         if launch.launcher != "llamafactory-cli":
             continue
@@ -51,7 +46,6 @@ def llamafactory_rank_of_the_node_ignored(job: Job) -> Iterator[Verdict]:
         ranks = job.setting("env.RANK", launch.scope)
         if not nodes:
             continue
-        applicable = True
         undecided_verdict = undecided(launch.id, nodes, launch)
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -67,8 +61,6 @@ def llamafactory_rank_of_the_node_ignored(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
-    if not applicable:
-        yield not_applicable(job.name, "the job does not start llamafactory-cli on several nodes")
 
 
 _MIN_LENGTH = 8
@@ -83,6 +75,7 @@ _LONG = 12
     severity=Severity.WARNING,
     fix="unsafe",
     confidence=Confidence.MEDIUM,
+    otherwise="no file with training arguments",
     evidence=(
         (
             "transformers' documentation of TrainingArguments",
@@ -94,25 +87,19 @@ _LONG = 12
 def trainer_argument_misspelt(job: Job) -> Iterator[Verdict]:
     """A file of training arguments contains a misspelt argument.
 
-    What it checks:
-        Keys of files for Hugging Face's trainer (LLaMA-Factory, TRL and the like) that are not its arguments but almost
-        the same as one.
+    What it checks: Keys of files for Hugging Face's trainer (LLaMA-Factory, TRL and the like) that are not its
+    arguments but almost the same as one.
 
-    Why it matters:
-        The trainer's parser rejects a key that it does not know; where a script ignores unknown keys, the default stays
-        in force.
+    Why it matters: The trainer's parser rejects a key that it does not know; where a script ignores unknown keys, the
+    default stays in force.
 
-    Example:
-        `gradient_acumulation_steps: 8`.
+    Example: `gradient_acumulation_steps: 8`.
 
-    Fix:
-        Write the argument as the trainer spells it.
+    Fix: Write the argument as the trainer spells it.
 
-    Known limits:
-        A script's own arguments that resemble none of the trainer's are left alone, and so are those that only an
-        older or newer version has.
+    Known limits: A script's own arguments that resemble none of the trainer's are left alone, and so are those that
+    only an older or newer version has.
     """
-    applicable = False
     # CFG003 judges what nothing but TrainingArguments is parsed from.
     strict = {
         claim.span.path
@@ -125,12 +112,10 @@ def trainer_argument_misspelt(job: Job) -> Iterator[Verdict]:
             continue
         (name,) = texts(claim.value) or ("",)
         if isinstance(claim.value, Unresolved):
-            applicable = True
             yield unknown(claim.span.path, f"{quoted(claim)}: {claim.value.why}", at=claim)
             continue
         if not _is_hugging_face_file(job, claim):
             continue
-        applicable = True
         near = "" if name in load_table("training_arguments").names() else _similar_argument(name)
         if near:
             yield failed(
@@ -142,8 +127,6 @@ def trainer_argument_misspelt(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(claim.span.path)
-    if not applicable:
-        yield not_applicable(job.name, "no file with training arguments")
 
 
 def _is_hugging_face_file(job: Job, key: Claim) -> bool:
@@ -170,6 +153,7 @@ def _similar_argument(name: str) -> str:
     "HFT005",
     "best-model-needs-equal-strategies",
     severity=Severity.ERROR,
+    otherwise="no trainer loads its best checkpoint",
     evidence=(
         (
             "transformers' documentation of TrainingArguments (load_best_model_at_end)",
@@ -180,25 +164,19 @@ def _similar_argument(name: str) -> str:
 def best_model_needs_equal_strategies(job: Job) -> Iterator[Verdict]:
     """The trainer loads the best checkpoint at the end, but its save and evaluation settings differ.
 
-    What it checks:
-        With load_best_model_at_end, save_strategy and eval_strategy are the same (or save_strategy is `best`), and
-        with `steps` save_steps is a multiple of eval_steps.
+    What it checks: With load_best_model_at_end, save_strategy and eval_strategy are the same (or save_strategy is
+    `best`), and with `steps` save_steps is a multiple of eval_steps.
 
-    Why it matters:
-        Otherwise the trainer refuses to start, after the job has been queued and the model has been loaded.
+    Why it matters: Otherwise the trainer refuses to start, after the job has been queued and the model has been loaded.
 
-    Example:
-        `load_best_model_at_end: true` with `save_strategy: epoch` and no eval_strategy (whose default is `no`).
+    Example: `load_best_model_at_end: true` with `save_strategy: epoch` and no eval_strategy (whose default is `no`).
 
-    Fix:
-        Give both the same strategy, and save at a multiple of the steps between evaluations.
+    Fix: Give both the same strategy, and save at a multiple of the steps between evaluations.
 
-    Known limits:
-        Only where load_best_model_at_end and a strategy are in a file of arguments or on one command line; axolotl
-        and scripts set further defaults. On a command line alone it is a warning for that reason, unless the program
-        parses it with HfArgumentParser.
+    Known limits: Only where load_best_model_at_end and a strategy are in a file of arguments or on one command line;
+    axolotl and scripts set further defaults. On a command line alone it is a warning for that reason, unless the
+    program parses it with HfArgumentParser.
     """
-    applicable = False
     for subject, scope, launch in subjects(job):
         best = trainer_claims(job, "load_best_model", scope)
         saving, evaluating = (trainer_claims(job, f"{name}_strategy", scope) for name in ("save", "eval"))
@@ -206,7 +184,6 @@ def best_model_needs_equal_strategies(job: Job) -> Iterator[Verdict]:
         known = uses_hugging_face(job, launch, scope) or any(claim.source == "python" for claim in best)
         if not best or not (saving or evaluating) or not known:
             continue
-        applicable = True
         undecided_verdict = undecided(subject, (*best, *saving, *evaluating), launch)
         if undecided_verdict is not None:
             yield undecided_verdict
@@ -229,8 +206,6 @@ def best_model_needs_equal_strategies(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield _steps(job, subject, scope, launch, best[0])
-    if not applicable:
-        yield not_applicable(job.name, "no trainer loads its best checkpoint")
 
 
 def _severity(job: Job, best: Claim, launch: Launch | None) -> Severity | None:

@@ -8,7 +8,7 @@ from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Relation, Scope, strongest
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule
+from preflight.plugins.authoring import Verdict, failed, passed, rule
 from preflight_rules.helpers import placed, quoted, subjects, undecided
 from preflight_rules.settings.given import is_compared
 from preflight_rules.sizes.batch_sizes import uses_hugging_face
@@ -52,6 +52,7 @@ def numbers_of(claims: tuple[Claim, ...]) -> tuple[float, ...]:
     "trainer-setting-differs-from-deepspeed",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no setting is given both to a trainer and to DeepSpeed",
     evidence=(
         ("learning rate and warm-up", "hendrycks/apps#9"),
         "hiyouga/LlamaFactory#201",
@@ -61,28 +62,21 @@ def numbers_of(claims: tuple[Claim, ...]) -> tuple[float, ...]:
 def trainer_setting_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
     """The trainer and the DeepSpeed configuration differ in learning rate, decay, warm-up or clipping.
 
-    What it checks:
-        learning_rate, weight_decay, warmup_steps and max_grad_norm of the trainer equal the values of the DeepSpeed
-        configuration, where both are given and the configuration does not have "auto".
+    What it checks: learning_rate, weight_decay, warmup_steps and max_grad_norm of the trainer equal the values of the
+    DeepSpeed configuration, where both are given and the configuration does not have "auto".
 
-    Why it matters:
-        Hugging Face's trainer compares them and stops with "Please correct the following DeepSpeed config values that
-        mismatch TrainingArguments values". Other programs train with one and log the other.
+    Why it matters: Hugging Face's trainer compares them and stops with "Please correct the following DeepSpeed config
+    values that mismatch TrainingArguments values". Other programs train with one and log the other.
 
-    Example:
-        `--learning_rate 5e-5` with `"optimizer": {"params": {"lr": 1e-4}}`.
+    Example: `--learning_rate 5e-5` with `"optimizer": {"params": {"lr": 1e-4}}`.
 
-    Fix:
-        Write "auto" in the configuration, so that the argument is the only place.
+    Fix: Write "auto" in the configuration, so that the argument is the only place.
 
-    Known limits:
-        For a program that is not known to be Hugging Face's trainer it is a warning. The trainer's own defaults are
-        not compared, because the script may set others.
+    Known limits: For a program that is not known to be Hugging Face's trainer it is a warning. The trainer's own
+    defaults are not compared, because the script may set others.
     """
-    applicable = False
     for subject, scope, launch in subjects(job):
         if is_compared(job, launch):
-            applicable = True
             yield passed(subject)
             continue
         for quantity, (ours_name, theirs_name) in _COMPARED.items():
@@ -90,7 +84,6 @@ def trainer_setting_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
             theirs = strongest(c for c in job.about(quantity, scope) if c.source == "deepspeed")
             if not ours or not theirs:
                 continue
-            applicable = True
             undecided_verdict = undecided(subject, (*ours, *theirs), launch)
             first, other = numbers_of(ours), numbers_of(theirs)
             if undecided_verdict is not None:
@@ -106,14 +99,13 @@ def trainer_setting_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no setting is given both to a trainer and to DeepSpeed")
 
 
 @rule(
     "HFT006",
     "precision-differs-between-accelerate-and-trainer",
     severity=Severity.WARNING,
+    otherwise="the precision is not given both to Accelerate and to a trainer",
     evidence=(
         (
             "transformers' documentation of TrainingArguments",
@@ -125,30 +117,23 @@ def trainer_setting_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
 def precision_differs_between_accelerate_and_trainer(job: Job) -> Iterator[Verdict]:
     """Accelerate and the trainer are given different half precisions.
 
-    What it checks:
-        mixed_precision of `accelerate launch` and its configuration is not bf16 where the trainer, or the script's own
-        `Accelerator(...)`, uses fp16, nor the other way round.
+    What it checks: mixed_precision of `accelerate launch` and its configuration is not bf16 where the trainer, or the
+    script's own `Accelerator(...)`, uses fp16, nor the other way round.
 
-    Why it matters:
-        The trainer's value wins, silently: fp16 with its loss scaling where bf16 was meant, or bf16 on a GPU that
-        has none.
+    Why it matters: The trainer's value wins, silently: fp16 with its loss scaling where bf16 was meant, or bf16 on a
+    GPU that has none.
 
-    Example:
-        `accelerate launch --mixed_precision bf16 train.py --fp16`.
+    Example: `accelerate launch --mixed_precision bf16 train.py --fp16`.
 
-    Fix:
-        Set it once, or the same in both places.
+    Fix: Set it once, or the same in both places.
 
-    Known limits:
-        What the script itself decides is not seen. PRC001 reports a trainer that is given both fp16 and bf16.
+    Known limits: What the script itself decides is not seen. PRC001 reports a trainer that is given both fp16 and bf16.
     """
-    applicable = False
     for subject, scope, launch in subjects(job):
         trainer = trainer_claims(job, "mixed_precision", scope)
         outer = strongest(c for c in job.about("mixed_precision", scope) if c.source == "accelerate")
         if not trainer or not outer:
             continue
-        applicable = True
         undecided_verdict = undecided(subject, (*trainer, *outer), launch)
         inner, around = set(texts(job_value(trainer))), set(texts(job_value(outer)))
         if undecided_verdict is not None:
@@ -164,8 +149,6 @@ def precision_differs_between_accelerate_and_trainer(job: Job) -> Iterator[Verdi
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "the precision is not given both to Accelerate and to a trainer")
 
 
 _HALF = frozenset({"fp16", "bf16"})
@@ -176,6 +159,7 @@ _HALF = frozenset({"fp16", "bf16"})
     "deepspeed-and-fsdp-together",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no trainer is configured for DeepSpeed or FSDP",
     evidence=(
         "https://huggingface.co/docs/transformers/fsdp",
         ("transformers' guides to FSDP and DeepSpeed", "https://huggingface.co/docs/transformers/deepspeed"),
@@ -185,27 +169,22 @@ _HALF = frozenset({"fp16", "bf16"})
 def deepspeed_and_fsdp_together(job: Job) -> Iterator[Verdict]:
     """The trainer is configured for both DeepSpeed and FSDP.
 
-    What it checks:
-        A file of training arguments, or a command line, gives deepspeed a configuration and fsdp its options.
+    What it checks: A file of training arguments, or a command line, gives deepspeed a configuration and fsdp its
+    options.
 
-    Why it matters:
-        Hugging Face's trainer stops: "Using --fsdp xxx together with --deepspeed is not possible". So does axolotl.
+    Why it matters: Hugging Face's trainer stops: "Using --fsdp xxx together with --deepspeed is not possible". So does
+    axolotl.
 
-    Example:
-        `deepspeed: ds.json` and `fsdp: full_shard auto_wrap` in one file.
+    Example: `deepspeed: ds.json` and `fsdp: full_shard auto_wrap` in one file.
 
-    Fix:
-        Remove one of the two.
+    Fix: Remove one of the two.
 
-    Known limits:
-        If one is in the file and the other on the command line, nothing is reported.
+    Known limits: If one is in the file and the other on the command line, nothing is reported.
     """
-    applicable = False
     for subject, scope, launch in subjects(job):
         libraries = strongest(job.about("sharding_library", scope))
         if not libraries:
             continue
-        applicable = True
         undecided_verdict = undecided(subject, libraries, launch)
         by_name = {text: claim for claim in libraries for text in texts(claim.value)}
         if undecided_verdict is not None:
@@ -221,5 +200,3 @@ def deepspeed_and_fsdp_together(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no trainer is configured for DeepSpeed or FSDP")

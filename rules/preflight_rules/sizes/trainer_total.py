@@ -10,7 +10,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Scope, Unresolved, is_whole_number
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import placed, undecided
 from preflight_rules.sizes.batch import data_parallel_ranks
 from preflight_rules.sizes.batch_sizes import configured, given_to_trainer, uses_hugging_face
@@ -30,6 +30,7 @@ _ADDED_UP = re.compile(
     "HFT002",
     "total-batch-differs-from-its-factors",
     severity=Severity.ERROR,
+    otherwise="no launch passes a total batch size to DeepSpeed and its factors to the trainer",
     evidence=(
         "hendrycks/apps#9",
         ("transformers' guide to DeepSpeed", "https://huggingface.co/docs/transformers/deepspeed"),
@@ -38,26 +39,20 @@ _ADDED_UP = re.compile(
 def total_batch_differs_from_its_factors(job: Job) -> Iterator[Verdict]:
     """DeepSpeed's train_batch_size does not equal the trainer's batch x accumulation x ranks.
 
-    What it checks:
-        If the DeepSpeed configuration gives train_batch_size alone, and the command line (or a file of arguments)
-        gives the batch of one rank, accumulation steps, or both: the number equals batch of one rank x accumulation x
-        ranks.
+    What it checks: If the DeepSpeed configuration gives train_batch_size alone, and the command line (or a file of
+    arguments) gives the batch of one rank, accumulation steps, or both: the number equals batch of one rank x
+    accumulation x ranks.
 
-    Why it matters:
-        DeepSpeed divides its number by the ranks and uses the result as the batch of each, whatever the trainer loads.
-        Hugging Face's trainer compares the two and stops.
+    Why it matters: DeepSpeed divides its number by the ranks and uses the result as the batch of each, whatever the
+    trainer loads. Hugging Face's trainer compares the two and stops.
 
-    Example:
-        `"train_batch_size": 8` on 8 GPUs with `--batch-size-per-replica=2 --grad-acc-steps=8`, which is 128.
+    Example: `"train_batch_size": 8` on 8 GPUs with `--batch-size-per-replica=2 --grad-acc-steps=8`, which is 128.
 
-    Fix:
-        Write `"train_batch_size": "auto"` for Hugging Face's trainer, otherwise the product.
+    Fix: Write `"train_batch_size": "auto"` for Hugging Face's trainer, otherwise the product.
 
-    Known limits:
-        A script's own options are recognised by their names, and then it is a warning. BAT001 and BAT003 judge a
-        configuration that also gives the factors.
+    Known limits: A script's own options are recognised by their names, and then it is a warning. BAT001 and BAT003
+    judge a configuration that also gives the factors.
     """
-    applicable = False
     for launch in job.launches:
         scope = launch.scope
         total = configured(job, "train_batch_size", scope)
@@ -74,7 +69,6 @@ def total_batch_differs_from_its_factors(job: Job) -> Iterator[Verdict]:
         }
         if not micro and not steps and not own:
             continue
-        applicable = True
         undecided_verdict = undecided(launch.id, (*total, *micro, *steps), launch)
         ranks, because = _ranks(job, launch, scope)
         if undecided_verdict is not None:
@@ -83,10 +77,6 @@ def total_batch_differs_from_its_factors(job: Job) -> Iterator[Verdict]:
             yield unknown(launch.id, "cannot determine how many ranks share the batch", at=total[0])
         else:
             yield _judged(job, launch, total[0], (*micro, *steps, *because), factors, ranks[0], guessed=bool(own))
-    if not applicable:
-        yield not_applicable(
-            job.name, "no launch passes a total batch size to DeepSpeed and its factors to the trainer"
-        )
 
 
 def _script_factors(launch: Launch) -> dict[str, tuple[int, ...]]:

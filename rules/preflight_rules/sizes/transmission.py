@@ -8,7 +8,7 @@ from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Known, Scope
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule
+from preflight.plugins.authoring import Verdict, failed, passed, rule
 from preflight_rules.helpers import certainly_several, nodes_spanned, quoted, subjects, undecided
 
 #: Below this number of elements the latency of a message exceeds its transfer time.
@@ -23,6 +23,7 @@ def _setting(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
     "TRX001",
     "gradients-travel-in-full-precision",
     severity=Severity.INFO,
+    otherwise="no configuration sets how gradients are exchanged",
     evidence=(
         (
             "DeepSpeed documentation, communication options",
@@ -34,28 +35,21 @@ def _setting(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
 def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
     """Training is in 16 bits, and gradients are exchanged in 32.
 
-    What it checks:
-        `communication_data_type` is fp32 (in gpt-neox `fp32_allreduce`) while fp16 or bf16 is on.
+    What it checks: `communication_data_type` is fp32 (in gpt-neox `fp32_allreduce`) while fp16 or bf16 is on.
 
-    Why it matters:
-        Every exchange sends twice the bytes. On a slow network this is most of a step.
+    Why it matters: Every exchange sends twice the bytes. On a slow network this is most of a step.
 
-    Example:
-        `"bf16": {"enabled": true}, "communication_data_type": "fp32"`.
+    Example: `"bf16": {"enabled": true}, "communication_data_type": "fp32"`.
 
-    Fix:
-        Remove the key, if the loss does not change without it.
+    Fix: Remove the key, if the loss does not change without it.
 
-    Known limits:
-        Some choose it on purpose for exact sums, so the finding is informational.
+    Known limits: Some choose it on purpose for exact sums, so the finding is informational.
     """
-    applicable = False
     seen: set[tuple[str, int]] = set()
     for subject, scope, launch in subjects(job):
         kinds = _setting(job, "communication_data_type", scope)
         if not kinds:
             continue
-        applicable = True
         undecided_verdict = undecided(subject, kinds, launch)
         half = [
             c
@@ -78,14 +72,13 @@ def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no configuration sets how gradients are exchanged")
 
 
 @rule(
     "TRX002",
     "gradients-exchanged-without-overlap",
     severity=Severity.INFO,
+    otherwise="no launch over several nodes sets how gradients are exchanged",
     evidence=(
         (
             "DeepSpeed documentation, ZeRO options",
@@ -97,28 +90,22 @@ def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
 def gradients_exchanged_without_overlap(job: Job) -> Iterator[Verdict]:
     """The exchange of gradients does not overlap with the backward pass, or uses tiny buckets.
 
-    What it checks:
-        In a launch over several nodes: `overlap_comm` is explicitly false, or `reduce_bucket_size` is below a million
-        elements.
+    What it checks: In a launch over several nodes: `overlap_comm` is explicitly false, or `reduce_bucket_size` is below
+    a million elements.
 
-    Why it matters:
-        The GPUs wait for the network after each backward pass, or for the latency of thousands of small messages.
+    Why it matters: The GPUs wait for the network after each backward pass, or for the latency of thousands of small
+    messages.
 
-    Example:
-        `"zero_optimization": {"stage": 2, "overlap_comm": false}`.
+    Example: `"zero_optimization": {"stage": 2, "overlap_comm": false}`.
 
-    Fix:
-        `"overlap_comm": true`, and buckets of a few hundred million elements where memory allows.
+    Fix: `"overlap_comm": true`, and buckets of a few hundred million elements where memory allows.
 
-    Known limits:
-        Overlap needs memory for its buffers; where that is short it is right to switch it off.
+    Known limits: Overlap needs memory for its buffers; where that is short it is right to switch it off.
     """
-    applicable = False
     for subject, scope, launch in subjects(job):
         overlap, bucket = _setting(job, "overlap_comm", scope), _setting(job, "reduce_bucket_size", scope)
         if launch is None or not (overlap or bucket) or not certainly_several(nodes_spanned(job, launch)[0]):
             continue
-        applicable = True
         undecided_verdict = undecided(subject, (*overlap, *bucket), launch)
         small = numbers(job_value(bucket)) if bucket else ()
         if undecided_verdict is not None:
@@ -142,5 +129,3 @@ def gradients_exchanged_without_overlap(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no launch over several nodes sets how gradients are exchanged")

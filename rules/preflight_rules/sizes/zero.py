@@ -92,6 +92,7 @@ def _nearest(key: str, names: frozenset[str]) -> str:
     "deepspeed-key-unknown",
     severity=Severity.ERROR,
     fix="unsafe",
+    otherwise="no DeepSpeed configuration is read",
     evidence=(
         (
             'DeepSpeed, runtime/config_utils.py (extra="forbid"), zero/config.py',
@@ -103,26 +104,20 @@ def _nearest(key: str, names: frozenset[str]) -> str:
 def deepspeed_key_unknown(job: Job) -> Iterator[Verdict]:
     """DeepSpeed does not read a key of its configuration.
 
-    What it checks:
-        Every key of the sections whose keys DeepSpeed declares in a model (`zero_optimization` and what is in it,
-        `fp16`, `bf16`, `compile`, `tensorboard`, `comms_logger` and others) against those of 0.9 to 0.19; at the top
-        level only names that look like a misspelling of a known key.
+    What it checks: Every key of the sections whose keys DeepSpeed declares in a model (`zero_optimization` and what is
+    in it, `fp16`, `bf16`, `compile`, `tensorboard`, `comms_logger` and others) against those of 0.9 to 0.19; at the top
+    level only names that look like a misspelling of a known key.
 
-    Why it matters:
-        In these sections DeepSpeed fails at startup ("extra fields not permitted"), which is an error. At the top level
-        it ignores the key and trains with a default, which is a warning.
+    Why it matters: In these sections DeepSpeed fails at startup ("extra fields not permitted"), which is an error. At
+    the top level it ignores the key and trains with a default, which is a warning.
 
-    Example:
-        `"zero_optimization": {"stage": 2, "overlap_com": true}`.
+    Example: `"zero_optimization": {"stage": 2, "overlap_com": true}`.
 
-    Fix:
-        Use the name that the finding gives, or remove the key.
+    Fix: Use the name that the finding gives, or remove the key.
 
-    Known limits:
-        A key that only other releases have is reported as a warning, or as an error if it resembles a known key or the
-        job's files pin a known release. Releases before 0.8 ignored unknown keys.
+    Known limits: A key that only other releases have is reported as a warning, or as an error if it resembles a known
+    key or the job's files pin a known release. Releases before 0.8 ignored unknown keys.
     """
-    applicable = False
     version = pinned(job, "deepspeed")
     yield from _open_keys(job)
     for section, key, claim in (*_keys(job), *_closed_keys(job)):
@@ -130,7 +125,6 @@ def deepspeed_key_unknown(job: Job) -> Iterator[Verdict]:
         model = settings("deepspeed").get(section)
         if (known is None and section and model is None) or (section, key) in _OLD:
             continue
-        applicable = True
         table = load_table(known or "deepspeed_keys")
         names = _names(table, section)
         if key in names or (not section and key in _SECTIONS) or key.startswith(("_", "//", "#")):
@@ -167,14 +161,13 @@ def deepspeed_key_unknown(job: Job) -> Iterator[Verdict]:
             severity=None if sure else Severity.WARNING,
             fix=make_fix(f"rename {key} to {near}", replace_text(claim, key, near), safe=False) if near else None,
         )
-    if not applicable:
-        yield not_applicable(job.name, "no DeepSpeed configuration is read")
 
 
 @rule(
     "DSP002",
     "offload-without-its-stage",
     severity=Severity.WARNING,
+    otherwise="no DeepSpeed configuration offloads anything",
     evidence=(
         "https://www.deepspeed.ai/docs/config-json/#parameter-offloading",
         (
@@ -186,22 +179,17 @@ def deepspeed_key_unknown(job: Job) -> Iterator[Verdict]:
 def offload_without_its_stage(job: Job) -> Iterator[Verdict]:
     """Parameters or optimizer states are offloaded, but the ZeRO stage does not support it.
 
-    What it checks:
-        `offload_param` has a device and the stage is below 3, or `offload_optimizer` has one and the stage is 0.
+    What it checks: `offload_param` has a device and the stage is below 3, or `offload_optimizer` has one and the stage
+    is 0.
 
-    Why it matters:
-        The section has no effect, or DeepSpeed stops: the memory that it should save is used on the GPU.
+    Why it matters: The section has no effect, or DeepSpeed stops: the memory that it should save is used on the GPU.
 
-    Example:
-        `"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}`.
+    Example: `"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}`.
 
-    Fix:
-        `"stage": 3` to offload parameters, 1 to 3 to offload optimizer states; or remove the section.
+    Fix: `"stage": 3` to offload parameters, 1 to 3 to offload optimizer states; or remove the section.
 
-    Known limits:
-        It is not known which of the two was intended.
+    Known limits: It is not known which of the two was intended.
     """
-    applicable = False
     seen: set[tuple[str, int]] = set()
     for subject, scope, launch in subjects(job):
         for quantity, least, what in (
@@ -211,7 +199,6 @@ def offload_without_its_stage(job: Job) -> Iterator[Verdict]:
             devices = _deepspeed_claims(job, quantity, scope)
             if not devices or not all(text in ("cpu", "nvme") for text in texts(job_value(devices)) or ("",)):
                 continue
-            applicable = True
             stages = _deepspeed_claims(job, "zero_stage", scope)
             found = numbers(job_value(stages)) if stages else (0,)
             undecided_verdict = undecided(subject, (*devices, *stages), launch)
@@ -232,8 +219,6 @@ def offload_without_its_stage(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no DeepSpeed configuration offloads anything")
 
 
 def _deepspeed_claims(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
@@ -244,6 +229,7 @@ def _deepspeed_claims(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...
     "DSP003",
     "zero-stage-beside-pipeline",
     severity=Severity.ERROR,
+    otherwise="no job uses both ZeRO and a pipeline",
     evidence=(
         (
             'DeepSpeed, runtime/pipe/engine.py ("ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism")',
@@ -255,30 +241,24 @@ def _deepspeed_claims(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...
 def zero_stage_beside_pipeline(job: Job) -> Iterator[Verdict]:
     """ZeRO stage 2 or 3 is combined with DeepSpeed's pipeline parallelism.
 
-    What it checks:
-        In one gpt-neox configuration, or one launch of Megatron-DeepSpeed, that ZeRO's stage is 0 or 1 where there
-        is more than one pipeline stage.
+    What it checks: In one gpt-neox configuration, or one launch of Megatron-DeepSpeed, that ZeRO's stage is 0 or 1
+    where there is more than one pipeline stage.
 
-    Why it matters:
-        An assertion in DeepSpeed's pipeline engine fails at startup: partitioned gradients cannot be accumulated over
-        the micro-batches of a pipeline.
+    Why it matters: An assertion in DeepSpeed's pipeline engine fails at startup: partitioned gradients cannot be
+    accumulated over the micro-batches of a pipeline.
 
-    Example:
-        `"pipe_parallel_size": 4` and `"zero_optimization": {"stage": 2}`.
+    Example: `"pipe_parallel_size": 4` and `"zero_optimization": {"stage": 2}`.
 
-    Fix:
-        `"stage": 1`, or no pipeline.
+    Fix: `"stage": 1`, or no pipeline.
 
-    Known limits:
-        Megatron-DeepSpeed with `--no-pipeline-parallel` is not reported. Other frameworks have their own pipelines.
+    Known limits: Megatron-DeepSpeed with `--no-pipeline-parallel` is not reported. Other frameworks have their own
+    pipelines.
     """
-    applicable = False
     seen: set[tuple[str, int]] = set()
     for subject, scope, launch in subjects(job):
         stages, pipes = _deepspeed_claims(job, "zero_stage", scope), job.setting("pipeline_parallel_size", scope)
         if not stages or not pipes:
             continue
-        applicable = True
         undecided_verdict = undecided(subject, (*stages, *pipes), launch)
         zero, several = numbers(job_value(stages)), numbers(job_value(pipes))
         key = (stages[0].span.path, stages[0].span.line)
@@ -304,8 +284,6 @@ def zero_stage_beside_pipeline(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    if not applicable:
-        yield not_applicable(job.name, "no job uses both ZeRO and a pipeline")
 
 
 def _has_no_pipeline(launch: Launch | None) -> bool:
@@ -326,21 +304,16 @@ def _has_no_pipeline(launch: Launch | None) -> bool:
 def deepspeed_key_renamed(job: Job) -> Iterator[Verdict]:
     """A DeepSpeed configuration uses a key that has a new name.
 
-    What it checks:
-        The keys of `zero_optimization` that DeepSpeed accepts with a warning: cpu_offload and similar,
-        stage3_gather_fp16_weights_on_model_save. Alone the finding is informational.
+    What it checks: The keys of `zero_optimization` that DeepSpeed accepts with a warning: cpu_offload and similar,
+    stage3_gather_fp16_weights_on_model_save. Alone the finding is informational.
 
-    Why it matters:
-        Together with the new key DeepSpeed fails at startup; alone it works until it is removed.
+    Why it matters: Together with the new key DeepSpeed fails at startup; alone it works until it is removed.
 
-    Example:
-        `"zero_optimization": {"stage": 2, "cpu_offload": true}`.
+    Example: `"zero_optimization": {"stage": 2, "cpu_offload": true}`.
 
-    Fix:
-        Use the new name.
+    Fix: Use the new name.
 
-    Known limits:
-        Only keys that DeepSpeed itself marks as deprecated.
+    Known limits: Only keys that DeepSpeed itself marks as deprecated.
     """
     applicable = False
     keys = {(claim.span.path, text) for claim in job.about("deepspeed_key") for text in texts(claim.value)}
@@ -373,6 +346,7 @@ def deepspeed_key_renamed(job: Job) -> Iterator[Verdict]:
     "DSP005",
     "nvme-offload-without-path",
     severity=Severity.WARNING,
+    otherwise="nothing is offloaded to NVMe",
     evidence=(
         ("DeepSpeed documentation, offloading", "https://www.deepspeed.ai/docs/config-json/#optimizer-offloading"),
         (
@@ -384,23 +358,18 @@ def deepspeed_key_renamed(job: Job) -> Iterator[Verdict]:
 def nvme_offload_without_path(job: Job) -> Iterator[Verdict]:
     """Parameters or optimizer states are offloaded to NVMe without a path.
 
-    What it checks:
-        A section of ZeRO stage 3 that offloads to `nvme` has an `nvme_path`, or a list of them for the local ranks.
+    What it checks: A section of ZeRO stage 3 that offloads to `nvme` has an `nvme_path`, or a list of them for the
+    local ranks.
 
-    Why it matters:
-        DeepSpeed joins the path to a folder of its own when it sets the engine up, and stops there with a TypeError
-        in every rank, once the model was built.
+    Why it matters: DeepSpeed joins the path to a folder of its own when it sets the engine up, and stops there with a
+    TypeError in every rank, once the model was built.
 
-    Example:
-        `"offload_optimizer": {"device": "nvme"}`.
+    Example: `"offload_optimizer": {"device": "nvme"}`.
 
-    Fix:
-        `"nvme_path": "/local_nvme"`, a disk of the node itself.
+    Fix: `"nvme_path": "/local_nvme"`, a disk of the node itself.
 
-    Known limits:
-        Below stage 3 the optimizer is always offloaded to host memory, and nothing is reported.
+    Known limits: Below stage 3 the optimizer is always offloaded to host memory, and nothing is reported.
     """
-    applicable = False
     keys = {(claim.span.path, text) for claim in job.about("deepspeed_key") for text in texts(claim.value)}
     seen: set[tuple[str, int]] = set()
     for subject, scope, launch in subjects(job):
@@ -411,7 +380,6 @@ def nvme_offload_without_path(job: Job) -> Iterator[Verdict]:
             devices = _deepspeed_claims(job, quantity, scope)
             if not devices or "nvme" not in (texts(job_value(devices)) or ("nvme",)):
                 continue
-            applicable = True
             stages = _deepspeed_claims(job, "zero_stage", scope)
             undecided_verdict = undecided(subject, (*devices, *stages), launch)
             names = {f"zero_optimization.{section}.{key}" for key in ("nvme_path", "nvme_path_per_local_rank")}
@@ -429,5 +397,3 @@ def nvme_offload_without_path(job: Job) -> Iterator[Verdict]:
                     at=devices[0],
                     remedy='Add `"nvme_path"` with a folder on a local disk of each node.',
                 )
-    if not applicable:
-        yield not_applicable(job.name, "nothing is offloaded to NVMe")
