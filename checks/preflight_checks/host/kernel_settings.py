@@ -58,6 +58,7 @@ MODULE_EFFECTS = {
     cost="reads the files below /proc/sys and the parameters of modules below /sys; some milliseconds",
     severity=Severity.INFO,
     confidence=Confidence.MEDIUM,
+    profile="pedantic",
     evidence=(
         "https://docs.kernel.org/admin-guide/sysctl/",
         (

@@ -93,6 +93,7 @@ def network_mount_hangs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     cost="reads /etc/systemd/logind.conf",
     severity=Severity.INFO,
     confidence=Confidence.MEDIUM,
+    profile="pedantic",
     evidence=(("logind.conf(5)", "https://www.freedesktop.org/software/systemd/man/latest/logind.conf.html"),),
 )
 def session_ends_processes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:

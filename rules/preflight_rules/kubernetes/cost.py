@@ -19,6 +19,7 @@ from preflight_rules.kubernetes.workloads import Role, Workload, workloads
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no pod without ranks requests a GPU",
+    profile="pedantic",
     evidence=(
         (
             "Kubeflow documentation, MPIJob",

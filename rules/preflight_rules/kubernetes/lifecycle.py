@@ -199,6 +199,7 @@ def single_node_volume_on_several_pods(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no training pod is scheduled on preemptible nodes",
+    profile="pedantic",
     evidence=(
         ('GKE documentation, "Spot VMs"', "https://cloud.google.com/kubernetes-engine/docs/concepts/spot-vms"),
         ('torchrun documentation ("checkpoint")', "https://docs.pytorch.org/docs/stable/elastic/run.html"),

@@ -192,6 +192,7 @@ def rpc_deadline_too_short(job: Job) -> Iterator[Verdict]:
     "communicator-flag-without-communicator",
     severity=Severity.INFO,
     otherwise="no communicator setting is set",
+    profile="pedantic",
     evidence=(("Document of the distributed flags", f"{_DOCUMENT}/distributed_en.rst"),),
 )
 def communicator_flag_without_communicator(job: Job) -> Iterator[Verdict]:

@@ -245,6 +245,7 @@ def geo_steps_set_back(job: Job) -> Iterator[Verdict]:
     "asynchronous-with-one-trainer",
     severity=Severity.INFO,
     otherwise="nothing gives both the number of trainers and the update mode",
+    profile="pedantic",
     evidence=(("distributed_strategy.py of 2.6.2", _STRATEGY),),
 )
 def asynchronous_with_one_trainer(job: Job) -> Iterator[Verdict]:

@@ -156,6 +156,7 @@ def log_folder_made_too_late(job: Job) -> Iterator[Verdict]:
     "FLT006",
     "requeued-job-empties-its-log",
     severity=Severity.INFO,
+    profile="pedantic",
     evidence=(
         ("sbatch's manual, --open-mode", "https://slurm.schedmd.com/sbatch.html#OPT_open-mode"),
         "https://slurm.schedmd.com/sbatch.html#OPT_requeue",

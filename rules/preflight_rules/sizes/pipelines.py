@@ -69,6 +69,7 @@ def pipeline_of(setup: Setup) -> Pipeline | str:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no launch has a pipeline of Megatron-LM",
+    profile="pedantic",
     evidence=(
         ("Narayanan et al., arXiv 2104.04473, section 2.2", "https://arxiv.org/abs/2104.04473"),
         ("Huang et al., arXiv 1811.06965", "https://arxiv.org/abs/1811.06965"),

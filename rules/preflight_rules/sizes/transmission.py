@@ -24,6 +24,7 @@ def _setting(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
     "gradients-travel-in-full-precision",
     severity=Severity.INFO,
     otherwise="no configuration sets how gradients are exchanged",
+    profile="pedantic",
     evidence=(
         (
             "DeepSpeed documentation, communication options",
@@ -79,6 +80,7 @@ def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
     "gradients-exchanged-without-overlap",
     severity=Severity.INFO,
     otherwise="no launch over several nodes sets how gradients are exchanged",
+    profile="pedantic",
     evidence=(
         (
             "DeepSpeed documentation, ZeRO options",
