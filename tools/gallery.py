@@ -5,20 +5,18 @@ The jobs are those of tests/incidents; `gallery.toml` selects some of them and d
 
 from __future__ import annotations
 
-import importlib
 import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from preflight._util import toml
 from tests.incidents.cases import Incident, incidents
 from tools import transcripts
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "gallery.md"
 _SELECTION = Path(__file__).with_name("gallery.toml")
-toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 _HEAD = """\
 # Real failures
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from preflight._util import toml
 from preflight._util.spans import Places as Lines
 
 #: The path to a value: keys of tables and indexes in arrays.
@@ -45,12 +44,10 @@ def loads(text: str) -> dict[str, Any]:
     Raises:
         TomlError: it is not valid TOML.
     """
-    # Python 3.10 has no TOML reader; both are the same code.
     if deep := _DEEP_KEY.search(text):
         start = deep.start(1)
         line, column = text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start)
         raise TomlError(line, column, "a key of more than 32 parts")
-    toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         found: dict[str, Any] = toml.loads(text)
     except toml.TOMLDecodeError as error:

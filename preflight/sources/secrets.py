@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
+from preflight._util import toml
 from preflight._util.redaction import HIDDEN, hide_secrets, remember, secret_pieces, secrets_in
 from preflight._util.secret_names import is_plain, is_secret, looks_random
 from preflight.sources.base import SourceFile
@@ -210,11 +211,6 @@ def _may_be(name: str, value: str) -> bool:
 
 
 def _secrets_of_toml(text: str) -> Iterator[str]:
-    import importlib
-    import sys
-
-    toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-
     waiting: list[tuple[str, Any]] = [("", toml.loads(text))]
     while waiting:
         name, value = waiting.pop()

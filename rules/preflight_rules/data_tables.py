@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import re
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from preflight._util import toml
 
 _FOLDER = Path(__file__).parent / "data"
 
@@ -134,7 +134,4 @@ def gpu_rows() -> tuple[GpuRow, ...]:
 @functools.cache
 def table(name: str) -> dict[str, Any]:
     """The table of a name, as it stands in its file. It is read once; callers do not change it."""
-    # Part of the standard library from Python 3.11 on; tomli is the backport.
-    toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    found: dict[str, Any] = toml.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
-    return found
+    return toml.load(_FOLDER / f"{name}.toml")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from preflight import api
+from preflight._util import toml
 from preflight.model.findings import Finding, Severity
 
 FOLDER = Path(__file__).parent
-toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 
 @dataclass(frozen=True)

@@ -7,19 +7,17 @@ framework. The sealed third of the cases is scored as well, but its misses are n
 from __future__ import annotations
 
 import functools
-import importlib
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from preflight._util import toml
 from tests.suite.effort import OPTION
 from tools.oracle.cases import VERDICTS, Verdict, read
 from tools.oracle.score import Answer, answers, names
 
-toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 LIMITS: dict[str, Any] = toml.loads((Path(__file__).parent / "limits.toml").read_text(encoding="utf-8"))
 #: The gate judges one case in this many, and one in fewer where fewer than so many refusals are recorded.
 _GATE_EVERY, _GATE_EVERY_OF_FEW, _FEW = 10, 5, 200

@@ -7,31 +7,21 @@ is given.
 
 from __future__ import annotations
 
-import importlib
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from preflight._util import toml
 from preflight.model.findings import Finding, Outcome, Status
 from preflight.model.job import Job
 from preflight.plugins import registry
 from preflight.plugins.authoring import Rule
-from preflight.sources import PACK as SOURCES
 from preflight.sources.discovery.assemble import assemble
 from tests.rules.rule_builders import judged
 
 CASES = Path(__file__).parent / "cases"
 FOLDERS = sorted(path.parent for path in CASES.glob("*/*/expect.toml"))
-toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-
-
-def load(entry: str) -> Any:
-    """The object at `module:attribute`; for a class, an instance."""
-    module, _, attribute = entry.partition(":")
-    found = getattr(importlib.import_module(module), attribute)
-    return found() if isinstance(found, type) else found
 
 
 RULES: dict[str, Rule] = {rule.meta.id: rule for rule in registry.rules()}
@@ -39,9 +29,8 @@ RULES: dict[str, Rule] = {rule.meta.id: rule for rule in registry.rules()}
 
 def jobs_of(folder: Path, named: list[str]) -> tuple[Job, ...]:
     """The jobs of the folder, or of the files that it names."""
-    sources = [load(entry) for entry in SOURCES]
     paths = [folder / name for name in named] if named else [folder]
-    return assemble(folder, paths, sources=sources)
+    return assemble(folder, paths, sources=registry.sources())
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: f"{path.parent.name}-{path.name}")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from typing import Any
-
+from preflight._util import toml
 from preflight_checks.data_tables import table
 from tools.wheels import VERSIONS, Row, pins, text
 
@@ -23,7 +20,6 @@ def test_pins_of_requirements() -> None:
 
 
 def test_the_written_table_can_be_read() -> None:
-    toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     document = toml.loads(text([Row("torch", "2.8.0", {"cuda": "12.8", "nccl": "2.27.3"})]))
     assert document["wheel"] == [
         {"framework": "torch", "version": "2.8", "looked_at": "2.8.0", "cuda": "12.8", "nccl": "2.27.3"}

@@ -6,10 +6,10 @@ import fnmatch
 import functools
 import importlib
 import importlib.resources
-import sys
 from dataclasses import dataclass
 from typing import Any
 
+from preflight._util import toml
 from preflight.model.findings import Severity
 
 
@@ -57,8 +57,6 @@ def groups() -> tuple[Group, ...]:
 
 @functools.cache
 def _table() -> dict[str, Any]:
-    # In the standard library since Python 3.11; tomli is the same parser for 3.10.
-    toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     text = importlib.resources.files("preflight_checks").joinpath("data/environment.toml").read_text("utf-8")
     found: dict[str, Any] = toml.loads(text)
     return found

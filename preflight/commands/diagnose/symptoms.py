@@ -8,16 +8,14 @@ causes in general and are no evidence (`boilerplate`).
 from __future__ import annotations
 
 import enum
-import importlib
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
-from preflight._util import regular_file
+from preflight._util import regular_file, toml
 from preflight._util.usage_error import UsageError
 from preflight.commands.diagnose.diagnosis import Certainty, Kind, Subject, Symptom
 from preflight.commands.diagnose.lines import digitless
@@ -191,8 +189,6 @@ def parse_table(text: str, name: str) -> Table:
     Raises:
         ValueError: invalid TOML, or an entry with a missing or unknown key; the message names both.
     """
-    # The standard library has it from 3.11 on; tomli is the same code for older versions.
-    toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         document = toml.loads(text)
     except toml.TOMLDecodeError as error:

@@ -1,29 +1,16 @@
-"""The vocabulary of claims: every quantity a source may state, with its type, unit and meaning.
+"""The vocabulary of claims: every quantity a source may state, with its type, unit and meaning (`quantities.toml`).
 
 A source states only these, or `env.NAME` for a variable the ranks will see, or `setting.FRAMEWORK.KEY` for a key of a
-framework's configuration as it is written there. The quantities themselves are in
-`vocabulary/`, by subject.
+framework's configuration as it is written there.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+
+from preflight._util import toml
 from preflight._util.suggest import nearest
-from preflight.model.job.quantity import Quantity
-from preflight.model.job.vocabulary.cluster import CLUSTER
-from preflight.model.job.vocabulary.counts import STARTING
-from preflight.model.job.vocabulary.endpoints import MEETING
-from preflight.model.job.vocabulary.framework_options import FRAMEWORKS
-from preflight.model.job.vocabulary.loop import LOOP
-from preflight.model.job.vocabulary.model_shape import MODEL
-from preflight.model.job.vocabulary.paddle import PADDLE
-from preflight.model.job.vocabulary.rank_context import CONTEXT
-from preflight.model.job.vocabulary.ray import RAY
-from preflight.model.job.vocabulary.reinforcement import REINFORCEMENT
-from preflight.model.job.vocabulary.script import SCRIPT
-from preflight.model.job.vocabulary.servers import SERVERS
-from preflight.model.job.vocabulary.sizes import SIZES
-from preflight.model.job.vocabulary.slurm_policy import SCHEDULING
-from preflight.model.job.vocabulary.trainer import ACCELERATE, FSDP, TRAINING
 
 ENVIRONMENT_PREFIX = "env."
 SETTING_PREFIX = "setting."
@@ -32,28 +19,26 @@ SECTION = ("{...}",)
 #: Stands for each section in the value of a list of sections.
 LISTED_SECTION = "{listed}"
 
+_KINDS: dict[str, type] = {kind.__name__: kind for kind in (bool, float, int, str, tuple)}
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A quantity that a source may state. `kind` is the Python type of a known value.
+
+    `agrees` marks the quantities for which the one disagreement rule compares what sets them with what requires them.
+    """
+
+    name: str
+    kind: type
+    meaning: str
+    unit: str = ""
+    agrees: bool = False
+
+
 QUANTITIES: dict[str, Quantity] = {
-    quantity.name: quantity
-    for subject in (
-        STARTING,
-        SCHEDULING,
-        MEETING,
-        SIZES,
-        MODEL,
-        SERVERS,
-        SCRIPT,
-        CONTEXT,
-        TRAINING,
-        ACCELERATE,
-        FSDP,
-        PADDLE,
-        RAY,
-        CLUSTER,
-        LOOP,
-        FRAMEWORKS,
-        REINFORCEMENT,
-    )
-    for quantity in subject
+    name: Quantity(name, _KINDS[row["kind"]], row["meaning"], row.get("unit", ""), row.get("agrees", False))
+    for name, row in toml.load(Path(__file__).with_suffix(".toml")).items()
 }
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib
 import json
 import re
-import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from preflight._util import toml
 from preflight._util.budget import BudgetExceeded, current, running
 from preflight.sources.base import Source, SourceFile
 from preflight.sources.discovery.collect import STDIN
@@ -57,7 +55,6 @@ def _is_json(file: SourceFile) -> bool:
 
 
 def _is_toml(file: SourceFile) -> bool:
-    toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         return bool(toml.loads(file.text))
     except (ValueError, RecursionError):

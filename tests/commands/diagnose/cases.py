@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from preflight._util import toml
 
 FOLDER = Path(__file__).parent
 
@@ -36,8 +35,6 @@ class Case:
 
 def cases() -> list[Case]:
     """All cases of both kinds."""
-    # The standard library has it from 3.11 on; before, tomli is the same code under another name.
-    toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     found: list[Case] = []
     for origin, needed in (("recorded", "how"), ("written", "source")):
         for row in toml.loads((FOLDER / f"{origin}.toml").read_text("utf-8"))["case"]:

@@ -7,14 +7,13 @@ its score is one total, and no row may be changed because of it.
 from __future__ import annotations
 
 import hashlib
-import importlib
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from preflight._util import toml
 from preflight.commands.diagnose.diagnosis import Diagnosis
 from preflight.commands.diagnose.pipeline import diagnose
 from preflight.commands.diagnose.symptoms import Table, known
@@ -32,8 +31,6 @@ def table() -> Table:
 
 def rows(name: str, key: str) -> list[dict[str, Any]]:
     """The entries of one file of excerpts."""
-    # The standard library has it from 3.11 on; before, tomli is the same code under another name.
-    toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     return list(toml.loads((FOLDER / name).read_text("utf-8"))[key])
 
 

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-import importlib
-import sys
 from typing import Any
 
 import pytest
 
+from preflight._util import toml
 from preflight.sources.formats import lenient_toml
 from preflight.sources.formats.structured import Kind, Node
-
-toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 GOOD = """# a training
 title = "small"

@@ -1,1 +1,0 @@
-"""Every quantity a source may state, one module for each subject."""
