@@ -395,14 +395,17 @@ def _name_of(distribution: Distribution) -> str:
 
 
 def _resolve_all(group: str, entry: Any) -> tuple[Any, ...]:
-    """The objects of one pack entry: `module:attribute` is one object, `module` every rule or check defined there."""
+    """The objects of one pack entry: `module:attribute` is an object or a tuple of them, `module` every rule or check
+    defined there.
+    """
     if group not in (RULES, CHECKS) or not isinstance(entry, str) or ":" in entry:
-        return (_resolve(entry),)
+        found = _resolve(entry)
+        return found if isinstance(found, tuple) else (found,)
     kind = Rule if group == RULES else Check
     module = importlib.import_module(entry)
-    found = (item for item in vars(module).values() if isinstance(item, kind))
+    defined = (item for item in vars(module).values() if isinstance(item, kind))
     # A module may import a rule of another.
-    return tuple(item for item in found if getattr(item.judge, "__module__", entry) == entry)
+    return tuple(item for item in defined if getattr(item.judge, "__module__", entry) == entry)
 
 
 def _resolve(entry: Any) -> Any:

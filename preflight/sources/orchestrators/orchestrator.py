@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from preflight.model.job import Known, Unresolved, Value, as_int, lift, one_of
 from preflight.model.job.symbols import Symbol
-from preflight.sources.configs.frameworks.llm_foundry import COMPOSER
+from preflight.sources.configs.frameworks.framework_source import FRAMEWORKS
 from preflight.sources.configs.frameworks.table import Framework
 from preflight.sources.formats.structured import Kind, Member, Node, value_of
 
@@ -266,5 +266,5 @@ MCLI = Orchestrator(
     },
     others=(re.compile(r"^(?:apiVersion|services|type|run):", re.MULTILINE),),
     parameters="parameters",
-    framework=COMPOSER,
+    framework=FRAMEWORKS["composer"],
 )

@@ -8,7 +8,7 @@ from preflight.model.job import Job, Known, NoteKind, Scope, Strength, Unresolve
 from preflight.sources.base import Reading, Source, SourceFile, Tree
 from preflight.sources.configs.accelerate_config import AccelerateSource
 from preflight.sources.configs.deepspeed_json import DeepSpeedSource
-from preflight.sources.configs.frameworks.framework_source import PADDLE_SEG
+from preflight.sources.configs.frameworks.framework_source import FRAMEWORKS, FrameworkSource
 from preflight.sources.configs.hostfile import HostfileSource
 from preflight.sources.configs.training_settings import TrainingSettingsSource
 from preflight.sources.discovery.assemble import assemble
@@ -290,7 +290,7 @@ def test_an_accelerate_configuration_alone_states_processes_per_machine(tmp_path
 
 
 def test_configurations_of_experiments_are_jobs_where_a_launch_names_them(tmp_path: Path) -> None:
-    sources = (*SOURCES, PADDLE_SEG, TrainingSettingsSource())
+    sources = (*SOURCES, FrameworkSource(FRAMEWORKS["paddleseg"]), TrainingSettingsSource())
     files = {
         "a.yml": "batch_size: 2\niters: 10\nmodel: {type: A}\n",
         "b.yml": "batch_size: 4\niters: 10\nmodel: {type: B}\n",

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import functools
 import posixpath
+import re
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
-from preflight.model.job import WHOLE_JOB, Claim, Scope
+from preflight._util import toml
+from preflight.model.job import WHOLE_JOB, Claim, Relation, Scope
 from preflight.sources.base import Reading, SourceFile, Tree
-from preflight.sources.configs.frameworks import (
-    llm_foundry,
-    megatron_bridge,
-    nanotron,
-    nemo,
-    neox,
-    other_trainers,
-    paddle,
-    paddle_vision,
-    prime_rl,
-    speech,
-    torchtitan,
-)
-from preflight.sources.configs.frameworks.table import Framework, Key
+from preflight.sources.configs.frameworks.dependent_values import ALSO, NORMAL
+from preflight.sources.configs.frameworks.table import READERS, Framework, Key
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.open import document_of
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims
@@ -116,48 +108,34 @@ def keys_in_force(framework: Framework, root: Node) -> Iterator[tuple[Key, Membe
         yield key, member
 
 
-TORCHTITAN = FrameworkSource(torchtitan.TORCHTITAN)
-NANOTRON = FrameworkSource(nanotron.NANOTRON)
-PADDLE_FLEET_X = FrameworkSource(paddle.PADDLE_FLEET_X)
-MEGATRON_BRIDGE = FrameworkSource(megatron_bridge.MEGATRON_BRIDGE)
-GPT_NEOX = FrameworkSource(neox.GPT_NEOX)
-NEMO = FrameworkSource(nemo.NEMO)
-COMPOSER = FrameworkSource(llm_foundry.COMPOSER)
-AUTOMODEL = FrameworkSource(other_trainers.AUTOMODEL)
-VEOMNI = FrameworkSource(other_trainers.VEOMNI)
-LINGUA = FrameworkSource(other_trainers.LINGUA)
-LITGPT = FrameworkSource(other_trainers.LITGPT)
-HYPERPOD = FrameworkSource(other_trainers.HYPERPOD)
-MEGATRON_CASE = FrameworkSource(other_trainers.MEGATRON_CASE)
-GRAPHSTORM = FrameworkSource(other_trainers.GRAPHSTORM)
-MINDFORMERS = FrameworkSource(other_trainers.MINDFORMERS)
-HUGECTR = FrameworkSource(other_trainers.HUGECTR)
-PADDLE_DETECTION = FrameworkSource(paddle.PADDLE_DETECTION)
-PADDLE_CLAS = FrameworkSource(paddle.PADDLE_CLAS)
-PADDLE_SEG = FrameworkSource(paddle_vision.PADDLE_SEG)
-WENET = FrameworkSource(speech.WENET)
-PRIME_RL = FrameworkSource(prime_rl.PRIME_RL)
+def _key(path: str, row: Any) -> Key:
+    """A key from its row: a quantity, a quantity and a reader, or a table of both and more."""
+    if isinstance(row, dict):
+        relation = Relation(row.get("relation", Relation.SETS))
+        return Key(path, row["quantity"], READERS[row.get("read", "count")], relation, row.get("beside", ""))
+    quantity, reader = (row, "count") if isinstance(row, str) else row
+    return Key(path, quantity, READERS[reader])
 
-#: In the order in which they are tried; those with unique keys come first.
-SOURCES = (
-    *(TORCHTITAN, NANOTRON, PADDLE_FLEET_X, GPT_NEOX, AUTOMODEL, VEOMNI, GRAPHSTORM, MINDFORMERS, LINGUA, LITGPT),
-    *(
-        HYPERPOD,
-        MEGATRON_CASE,
-        NEMO,
-        MEGATRON_BRIDGE,
-        COMPOSER,
-        PADDLE_CLAS,
-        PADDLE_DETECTION,
-        HUGECTR,
-        WENET,
-        PRIME_RL,
-        PADDLE_SEG,
-    ),
-)
+
+def _framework(row: dict[str, Any]) -> Framework:
+    given = dict(row)
+    for name in ("signs", "others"):
+        given[name] = tuple(re.compile(text, re.MULTILINE) for text in row.get(name, ()))
+    for name in ("suffixes", "programs", "imports", "registries", "extended_by"):
+        given[name] = tuple(row.get(name, ()))
+    given["keys"] = tuple(_key(path, item) for path, item in row["keys"].items())
+    return Framework(**given, normal=NORMAL.get(row["name"]), also=ALSO.get(row["name"]))
+
+
+#: By name, in the order in which they are tried.
+FRAMEWORKS = {
+    row["name"]: _framework(row) for row in toml.load(Path(__file__).with_name("frameworks.toml"))["framework"]
+}
+#: Those that have files of their own.
+SOURCES = tuple(FrameworkSource(framework) for framework in FRAMEWORKS.values() if framework.suffixes)
 
 #: Frameworks whose configurations are written in Python, the one with the most specific keys first.
-PYTHON_FRAMEWORKS = (torchtitan.TORCHTITAN, megatron_bridge.MEGATRON_BRIDGE, nemo.NEMO_2)
+PYTHON_FRAMEWORKS = tuple(FRAMEWORKS[name] for name in ("torchtitan", "megatron-bridge", "nemo"))
 
 
 def source_of(file: SourceFile) -> FrameworkSource | None:

@@ -1,6 +1,7 @@
-"""Describes a framework's configuration file as a table: how it is recognised, and which key states which quantity.
+"""Describes a framework's configuration file: how it is recognised, and which key states which quantity.
 
-A framework needs no specific code unless values depend on each other; that code is `also`.
+`frameworks.toml` has one such description for each. A framework needs no code unless values depend on each other; that
+code is `also`.
 """
 
 from __future__ import annotations
@@ -34,24 +35,13 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """The configuration of one framework.
+    """The configuration of one framework, as `frameworks.toml` describes it.
 
     Args:
         name: the source of its claims.
-        suffixes: the suffixes of its files.
-        signs: patterns that must all occur in the head of a file; its keys identify it, not its name.
-        keys: the keys that are read. Their source, with its version, is in the docstring of the table's module.
-        programs: how the names of its scripts or modules end; they identify a command line without a file.
         normal: converts a key to the spelling that is looked up, if the framework accepts several.
         also: states quantities that depend on several keys.
-        others: keys of other frameworks; a file with one of them does not belong to this framework.
-        base: a key that names the file whose values count if this one has none.
-        imports: strings of which a Python module that builds such a configuration contains one. Empty if no module
-        does.
-        registries: folders below which `--module NAME --config FUNCTION` finds NAME/config_registry.py.
         min_keys: the number of keys that identifies a Python object as a configuration of this framework.
-        head: the number of characters that are searched for `signs`.
-        extended_by: keys that name a module with further keys.
     """
 
     name: str
@@ -147,3 +137,51 @@ FORMATS = {
 }
 #: Activation functions whose feed-forward part has a gate.
 GATED = frozenset(("swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu"))
+
+
+def _number(value: Value) -> Value:
+    return Unresolved("`???`, which must be replaced") if value == Known("???") else as_int(value)
+
+
+def _devices(value: Value) -> Value:
+    """`8`, `"8"`, `[0, 1]` as a count; `-1` and `auto` mean all devices."""
+    if isinstance(value, Known) and isinstance(value.value, tuple):
+        return Known(len(value.value))
+    return Unresolved("all devices of the node") if value in (Known("auto"), Known(-1), Known("-1")) else _number(value)
+
+
+def _count_or_auto(value: Value) -> Value:
+    return Unresolved("auto: found by trial in the first steps") if value == Known("auto") else as_int(value)
+
+
+def _limit(item: Plain) -> Plain:
+    if int(str(item)) < 1:
+        raise ValueError("no step limit")
+    return int(str(item))
+
+
+#: Readers of values, by their names in `frameworks.toml`.
+READERS: dict[str, Reader] = {
+    "any": lambda value: value,
+    "count": as_count,
+    "int": as_int,
+    "float": as_float,
+    "flag": as_flag,
+    "path": as_path,
+    "text": as_text,
+    "lower": map_alternatives(lambda item: str(item).lower()),
+    "number": _number,
+    "limit": map_alternatives(_limit),
+    "at_least_one": at_least_one,
+    "above_zero": map_alternatives(lambda item: int(str(item)) > 0),
+    "count_or_auto": _count_or_auto,
+    "devices": _devices,
+    #: GPUs of one node; those of several nodes are a list of lists, which has no single number.
+    "length": map_alternatives(lambda item: len(item) if isinstance(item, tuple) and item else 1),
+    "minutes": map_alternatives(lambda item: int(float(str(item)) * 60)),
+    "format": word_of(FORMATS, "number format"),
+    "neox_format": map_alternatives(lambda item: {"bfloat16": "bf16"}.get(str(item), str(item))),
+    "gated": map_alternatives(lambda item: str(item) in GATED),
+    "recompute": word_of({word: word for word in ("full", "selective", "none")}, "mode of recomputation"),
+    "full_if_true": map_alternatives(lambda item: "full" if item is True else "none"),
+}

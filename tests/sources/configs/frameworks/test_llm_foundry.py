@@ -4,8 +4,10 @@ import pytest
 
 from preflight.model.job import Known, Unresolved, Value
 from preflight.sources.base import SourceFile
-from preflight.sources.configs.frameworks.framework_source import COMPOSER
+from preflight.sources.configs.frameworks.framework_source import FRAMEWORKS, FrameworkSource
 from preflight.sources.formats.tree import MemoryTree
+
+COMPOSER = FrameworkSource(FRAMEWORKS["composer"])
 
 GOOD = """max_seq_len: 2048
 model:

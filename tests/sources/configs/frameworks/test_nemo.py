@@ -4,8 +4,10 @@ import pytest
 
 from preflight.model.job import Claim, Known, Relation, Unresolved
 from preflight.sources.base import Reading, SourceFile
-from preflight.sources.configs.frameworks.framework_source import NEMO
+from preflight.sources.configs.frameworks.framework_source import FRAMEWORKS, FrameworkSource
 from preflight.sources.formats.tree import MemoryTree
+
+NEMO = FrameworkSource(FRAMEWORKS["lightning"])
 
 GOOD = """trainer:
   devices: [0, 1, 2, 3]

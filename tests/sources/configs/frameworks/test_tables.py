@@ -8,32 +8,33 @@ from preflight.model.job import Claim, Known, Plain, Relation, Unresolved
 from preflight.model.job.quantities import SETTING_PREFIX, is_known
 from preflight.sources.base import Reading, SourceFile
 from preflight.sources.configs.frameworks.framework_source import (
-    AUTOMODEL,
-    GRAPHSTORM,
-    HUGECTR,
-    HYPERPOD,
-    LINGUA,
-    LITGPT,
-    MEGATRON_BRIDGE,
-    MEGATRON_CASE,
-    MINDFORMERS,
-    NANOTRON,
-    PADDLE_CLAS,
-    PADDLE_DETECTION,
-    PADDLE_FLEET_X,
-    PADDLE_SEG,
-    PRIME_RL,
     PYTHON_FRAMEWORKS,
     SOURCES,
-    TORCHTITAN,
-    VEOMNI,
-    WENET,
     FrameworkSource,
     framework_of,
     source_of,
 )
 from preflight.sources.formats.tree import MemoryTree
 
+NAMED = {source.name: source for source in SOURCES}
+AUTOMODEL = NAMED["automodel"]
+GRAPHSTORM = NAMED["graphstorm"]
+HUGECTR = NAMED["hugectr"]
+HYPERPOD = NAMED["hyperpod"]
+LINGUA = NAMED["lingua"]
+LITGPT = NAMED["litgpt"]
+MEGATRON_BRIDGE = NAMED["megatron-bridge"]
+MEGATRON_CASE = NAMED["megatron"]
+MINDFORMERS = NAMED["mindformers"]
+NANOTRON = NAMED["nanotron"]
+PADDLE_CLAS = NAMED["paddleclas"]
+PADDLE_DETECTION = NAMED["paddledetection"]
+PADDLE_FLEET_X = NAMED["paddlefleetx"]
+PADDLE_SEG = NAMED["paddleseg"]
+PRIME_RL = NAMED["prime-rl"]
+TORCHTITAN = NAMED["torchtitan"]
+VEOMNI = NAMED["veomni"]
+WENET = NAMED["wenet"]
 TITAN = """[job]
 dump_folder = "runs/one"
 
