@@ -68,6 +68,16 @@ def test_a_failure_that_repeats_fails_the_run(tmp_path: Path, options: tuple[str
     assert text.splitlines()[-1] == "1 passed, 1 failed, 1 unstable"
 
 
+def test_failures_of_folders_with_their_own_conftest_are_rerun(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "conftest.py").write_text("def pytest_runtest_setup():\n    pass\n")
+        (tmp_path / name / f"test_{name}.py").write_text(ONCE.format(rows=1))
+    code, text = run(tmp_path, ONCE.format(rows=1), "--rerun-failed")
+    assert code == 0, text
+    assert text.splitlines()[-1] == "3 passed, 0 failed, 3 unstable"
+
+
 def test_many_failures_are_not_rerun(tmp_path: Path) -> None:
     code, text = run(tmp_path, ONCE.format(rows=unstable.MOST_RERUN + 1), "--rerun-failed")
     assert code == 1, text

@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(FailedAgain(Path(target)), "failed-again")
 
 
-@dataclass
+@dataclass(eq=False)
 class FailedAgain:
     """Writes the names of failed tests to a file, for the run that started this one."""
 
@@ -52,7 +52,7 @@ class FailedAgain:
         self.target.write_text(json.dumps(sorted(self.failed)))
 
 
-@dataclass
+@dataclass(eq=False)
 class Rerun:
     """The failures of a run, and which of them a second run confirms."""
 
