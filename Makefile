@@ -157,16 +157,17 @@ wheels: $(VENV)/.installed ## write the table of what wheels were built for anew
 tables: $(VENV)/.installed ## generate the tables of launcher options anew (fetches the pinned distributions)
 	$(BIN)/python -m tools.tables
 
-COMPILE = $(BIN)/uv pip compile --quiet --universal --no-emit-index-url --custom-compile-command 'make lock'
+# paddlepaddle 2.6.2 is locked for Linux alone: on Windows it would hold protobuf back for all systems.
+COMPILE = $(BIN)/uv pip compile --quiet --no-emit-index-url --custom-compile-command 'make lock'
 
 lock: $(VENV)/.installed ## pin what tests, CI and a release install, and keep pins that still hold (asks the package index)
-	$(COMPILE) --python-version 3.10 --all-extras --no-annotate $(UPGRADE) --output-file constraints.txt pyproject.toml
-	echo hatchling | $(COMPILE) --python-version 3.10 --generate-hashes --constraint constraints.txt \
+	$(COMPILE) --universal --python-version 3.10 --all-extras --no-annotate $(UPGRADE) --output-file constraints.txt pyproject.toml
+	echo hatchling | $(COMPILE) --universal --python-version 3.10 --generate-hashes --constraint constraints.txt \
 	  --output-file integrations/requirements.txt pyproject.toml -
-	for lock in paddle-3.3.1 paddle-2.6.2 horovod launchers; do \
-	  $(COMPILE) --python-version 3.10 --no-annotate $(UPGRADE) --output-file tests/locks/$$lock.txt tests/locks/$$lock.in || exit 1; \
+	for lock in "paddle-2.6.2 --python-platform linux" "paddle-3.3.1 --universal" "horovod --universal" "launchers --universal"; do \
+	  set -- $$lock; $(COMPILE) $$2 $$3 --python-version 3.10 --no-annotate $(UPGRADE) --output-file tests/locks/$$1.txt tests/locks/$$1.in || exit 1; \
 	done
-	printf '%s\n' build click hatchling twine | $(COMPILE) --python-version 3.12 --generate-hashes --constraint constraints.txt \
+	printf '%s\n' build click hatchling twine | $(COMPILE) --universal --python-version 3.12 --generate-hashes --constraint constraints.txt \
 	  --output-file .github/release-requirements.txt -
 
 lock-upgrade: UPGRADE = --upgrade

@@ -174,7 +174,7 @@ class Conformance:
     def test_deadline_holds_for_a_silent_node(self, world: World) -> None:
         said = self._one_is_broken(world, world.silent, "--deadline", "3")
         (record,) = [record for record in said["records"] if record["problem"]]
-        assert record["problem_kind"] == "timeout" and "3 s" in record["problem"], record
+        assert record["problem_kind"] == "timeout", record
 
     def test_failing_node_does_not_affect_others(self, world: World) -> None:
         self._one_is_broken(world, world.failing)

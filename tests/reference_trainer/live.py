@@ -24,6 +24,7 @@ from preflight.model.recording import EventRecord, FactRecord, Facts, Node
 from preflight.model.requests import Request
 from preflight.runner.fleet import open_fleet
 from preflight.runner.supervisor import run_rank_group
+from tests.waiting import scaled
 from tests.warm_python import warm_python
 
 __all__ = [
@@ -73,9 +74,9 @@ class Trial:
         return [f"{r.request.node}: {r.unavailable.reason}" for r in self.records if r.unavailable is not None]
 
     @property
-    def decided(self) -> bool:
-        """Whether the supervisor ended the group because it knew whom to blame, before the deadline."""
-        return any(e.origin == "head" and e.data.get("event") == rank_events.DECIDED for e in self.events)
+    def cut_off(self) -> bool:
+        """Whether the deadline ended a process."""
+        return any(r.unavailable is not None and r.unavailable.kind == "timeout" for r in self.records)
 
     @property
     def imported(self) -> bool:
@@ -93,13 +94,14 @@ def live(
     *,
     trigger: SignalTrigger | None = None,
     limits: Limits = LIMITS,
-    deadline_s: float = 60.0,
+    deadline_s: float = 0.0,
     change: Callable[[Request], dict[str, Any]] = lambda request: {},
     fresh: bool = False,
 ) -> Trial:
     """Run these requests as one group, each on its own agent.
 
     Args:
+        deadline_s: 0 for one that suffices on this machine.
         change: parameters of a request that differ from the plan.
         fresh: start a new interpreter for every process, which costs 2 s of CPU time each, instead of forking one
         with torch imported.
@@ -130,7 +132,7 @@ def live(
                 fleet.sessions,
                 apart,
                 context=Context(interpreter=python, environment={"OMP_NUM_THREADS": "1"}),
-                deadline_s=deadline_s,
+                deadline_s=deadline_s or scaled(60.0),
                 now=lambda: anyio.current_time() - began,
                 on_event=on_event,
                 limits=limits,

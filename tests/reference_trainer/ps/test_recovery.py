@@ -79,4 +79,5 @@ def test_second_loss_without_a_second_backup_ends_the_run(parts: PushParts) -> N
     }
     answers = parts(1, 3, spares=1, mode="async", steps=200, model=MODEL, overrides=drills)
     assert answers.servers[0]["kind"] == "blocked" and "is gone" in answers.servers[0]["error"]
-    assert "is gone" in answers.workers[2]["error"]
+    # The server names the lost worker, and then closes its connections: one of the two reaches the worker first.
+    assert any(text in answers.workers[2]["error"] for text in ("is gone", "Connection reset by peer"))
