@@ -25,7 +25,6 @@ from preflight.analysis.culprit_model import (
     title,
 )
 from preflight.analysis.handshake import find_mismatch
-from preflight.analysis.head_pauses import pauses_in
 from preflight.analysis.rank_state import BACKUP_WORKER, RANK, Member, RankView, build_views
 from preflight.analysis.rendezvous import (
     blame_network,
@@ -34,7 +33,7 @@ from preflight.analysis.rendezvous import (
     find_unresolved_master,
 )
 from preflight.analysis.server_paths import find_unreached_server, find_wait_cycle
-from preflight.analysis.unfinished import find_lost_to_pause, timed_out, unfinished
+from preflight.analysis.unfinished import find_lost_to_pause, pauses_in, timed_out, unfinished
 from preflight.model.recording import EventRecord, FactRecord
 
 __all__ = ["LIMITS", "Culprit", "Limits", "Member", "decision_time", "find_culprit"]

@@ -170,7 +170,7 @@ def _smoke_as_launched(paths: tuple[Path, ...], root: Path | None, chosen: dict[
 def _as_launched(script: Path, root: Path | None, chosen: dict[str, Any]) -> int:
     from preflight.commands.as_launched import execution, output_folder, plan
     from preflight.commands.as_launched.edits import Refusal
-    from preflight.commands.as_launched.trainer_file import trainer_file
+    from preflight.commands.as_launched.output_folder import trainer_file
     from preflight.config.jobs import jobs_in
     from preflight.sources.discovery.roots import root_of
 

@@ -22,22 +22,26 @@ import anyio
 import anyio.to_thread
 
 from preflight.config.selection import rules_for
+from preflight.engine.evaluate import outcomes_of
+from preflight.engine.suppress import apply_suppressions
 from preflight.executors.base import NodeRequest, OpensNamed
+from preflight.model.findings import Severity
 from preflight.model.progress import Progress, Step, ignore
 from preflight.model.recording import Cluster, Facts, Fleet, Node, NodeRecord, Origin, Recording, StageRecord
 from preflight.model.requests import Request
 from preflight.model.run_options import RunOptions
 from preflight.model.stages import SMOKE
+from preflight.plugins.authoring import Check, Rule
 from preflight.runner.fleet import open_fleet
 from preflight.runner.job_context import ContextChoice, claimed_count, context_of
 from preflight.runner.node_selection import ExecutorChoice, choose, find
 from preflight.runner.observer import Observer
 from preflight.runner.preparation import LoadJobs, Preparation, PreparedRun, warm_up
 from preflight.runner.signals import INTERRUPTED, TERMINATED, Interrupter, is_interrupt
-from preflight.runner.stage_gate import after_errors, without_nodes
 
 if TYPE_CHECKING:
     from preflight._util.cache import Cache
+
 
 #: By then the first requests of a stage have been sent.
 _WARM_UP_DELAY_S = 0.02
@@ -361,3 +365,27 @@ async def _warm_up_later(recording: Recording, stages: frozenset[str]) -> None:
 def _opening(nodes: Sequence[Node], deadline_s: float) -> Step:
     names = tuple(sorted(node.name for node in nodes))
     return Step("open", 0, len(nodes), names, deadline_s, nodes=len(nodes))
+
+
+def without_nodes(stage: str, nodes: Sequence[NodeRecord], *, only_smoke: bool) -> str:
+    """Why a stage makes no sense with the available nodes; empty if it does.
+
+    Args:
+        only_smoke: whether only the smoke run is wanted.
+    """
+    silent = [record for record in nodes if record.problem]
+    because = f" ({silent[0].problem})" if silent and only_smoke else ""
+    if len(silent) == len(nodes):
+        # The first stage reports silent nodes, so it runs even without any nodes.
+        return "" if stage == "node" and not only_smoke else f"no node could be reached{because}"
+    if stage == "smoke" and silent:
+        names = ", ".join(record.node.name for record in silent)
+        return f"{names} cannot be reached{because}, and the smoke run needs all nodes of the job"
+    return ""
+
+
+def after_errors(recording: Recording, rules: Sequence[Rule], checks: Sequence[Check]) -> str:
+    """Why a smoke run makes no sense after the errors so far; empty if it does."""
+    kept = apply_suppressions(outcomes_of(recording, rules, checks), recording).kept
+    errors = sorted({finding.id for finding in kept if finding.severity is Severity.ERROR})
+    return f"{', '.join(errors)} would stop it anyway (--keep-going runs it regardless)" if errors else ""

@@ -7,7 +7,7 @@ import pytest
 from preflight.agent import rank_events
 from preflight.analysis.culprit import Culprit
 from preflight.analysis.culprit_model import UNFINISHED
-from preflight.analysis.head_pauses import HeadPauses
+from preflight.analysis.unfinished import HeadPauses
 from tests.story import Story
 
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from preflight.engine.evaluate import outcomes_of, selected
-from preflight.engine.fold import fold
 from preflight.engine.report import ExitCode
+from preflight.engine.suppress import fold
 from preflight.model.findings import Confidence, Finding, Severity, Status, VerdictKind
 from preflight.model.job import Job, Known, Launch, Unresolved
 from preflight.model.recording import Configuration, Facts, Fleet, UnplannedCheck

@@ -14,8 +14,7 @@ from preflight.agent.wire import LEASE_S, Done
 from preflight.executors.base import Bundle, Channel, Executor, ExecutorError
 from preflight.executors.local import LocalExecutor
 from preflight.model.recording import Node, NodeRecord
-from preflight.runner.fleet import open_fleet
-from preflight.runner.keepalive import KeepaliveThread
+from preflight.runner.fleet import KeepaliveThread, open_fleet
 from preflight.runner.session import AgentSession
 
 

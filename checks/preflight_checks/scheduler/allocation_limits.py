@@ -15,7 +15,7 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight.sources.launchers.slurm import seconds_of
 from preflight_checks.planning import no_requests
 from preflight_checks.requirements.hosts import fold
-from preflight_checks.scheduler.slurm_request import (
+from preflight_checks.scheduler.allocation import (
     COST,
     NOT_SLURM,
     RequestedOption,

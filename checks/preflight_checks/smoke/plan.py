@@ -19,15 +19,62 @@ from preflight_checks.probes.limits import limits
 from preflight_checks.probes.names import resolve
 from preflight_checks.probes.packages import packages
 from preflight_checks.requirements.backends import backends
-from preflight_checks.requirements.claims import scopes
+from preflight_checks.requirements.claims import claims_in_force, known_int, scopes
 from preflight_checks.requirements.endpoints import MASTER_PORT, Endpoint, owner, store_endpoints
 from preflight_checks.requirements.hosts import nodes_share_machine
 from preflight_checks.smoke.backend import NCCL, Backend, backend_of
 from preflight_checks.smoke.framework import framework_of
 from preflight_checks.smoke.injected_fault import with_injected_fault
-from preflight_checks.smoke.pipeline_plan import PipelinePlan, pipeline_plan
 from preflight_checks.smoke.size import ranks_per_node, sharding_claims
 from reference_trainer.collective.rank import rank as run_rank
+from reference_trainer.pipeline.expected_values import MAX_MICROBATCHES
+from reference_trainer.pipeline.schedule import ONE_F_ONE_B
+from reference_trainer.pipeline.stage import pipeline_problem
+
+#: Quantities that state the microbatches per step, of Fleet and of DeepSpeed's pipeline engine.
+_MICROBATCHES = ("pipeline_micro_batches", "gradient_accumulation_steps")
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinePlan:
+    """Stages and microbatches of the pipeline in a smoke run. `reason` explains why there is none, for display.
+
+    The schedule is 1F1B, the default of Megatron-LM, DeepSpeed and Fleet.
+    """
+
+    stages: int = 0
+    microbatches: int = MAX_MICROBATCHES
+    claims: tuple[Claim, ...] = ()
+    reason: str = "no pipeline is planned"
+    schedule: str = ONE_F_ONE_B
+
+    @property
+    def params(self) -> dict[str, object]:
+        """The parameters of each rank; empty without a pipeline."""
+        if self.reason:
+            return {}
+        return {
+            "pipeline": {"stages": self.stages, "microbatches": self.microbatches, "schedule": self.schedule},
+        }
+
+
+def pipeline_plan(job: Job, world_size: int) -> PipelinePlan:
+    """The pipeline of the launch with the most stages, if the ranks divide into that many stages."""
+    stages, at = max(((known_int(job, "pipeline_parallel_size", s) or 1, -i) for i, s in enumerate(scopes(job))))
+    if stages < 2:
+        return PipelinePlan(reason="the job has no pipeline of known size")
+    scope = scopes(job)[-at]
+    claims = claims_in_force(job, "pipeline_parallel_size", scope)
+    microbatches = MAX_MICROBATCHES
+    for quantity in _MICROBATCHES:
+        stated = known_int(job, quantity, scope)
+        if stated is not None and stated > 1:
+            microbatches = min(stated, MAX_MICROBATCHES)
+            claims = (*claims, *claims_in_force(job, quantity, scope))
+            break
+    reason = pipeline_problem(world_size, stages, microbatches, ONE_F_ONE_B)
+    return PipelinePlan(stages, microbatches, claims, reason)
+
 
 #: The probes whose facts are needed to plan and judge a run.
 PLAN_PROBES = (gpus, packages, limits, interfaces, resolve, free_ports)

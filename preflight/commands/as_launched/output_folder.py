@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import stat
 import tempfile
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from preflight._util import regular_file
 from preflight.commands.as_launched.edits import Refusal
 from preflight.commands.as_launched.plan import ChangedCopy, Relaunch
+from preflight.executors.bundle import sources_of
 from preflight.sources.formats.tree import MAX_BYTES
 
 _BOM = b"\xef\xbb\xbf"
@@ -65,3 +69,28 @@ def write(root: Path, relaunch: Relaunch, trainers: Mapping[str, bytes], folder:
             draft.unlink(missing_ok=True)
         raise Refusal(f"{folder} cannot be written to: {error.strerror}") from None
     return tuple(target for target, _, _ in wanted)
+
+
+#: Modules that run in the job's own interpreter, and our modules that they import.
+PACKAGES = ("preflight.agent", "reference_trainer")
+_FIRST_LINE = b"#!/usr/bin/env python3\n"
+_MAIN = "reference_trainer.__main__"
+#: A fixed time, so that the same sources give the same bytes.
+_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+def trainer_file(settings: Mapping[str, object]) -> bytes:
+    """Return the file's bytes; `settings` are stored inside as defaults for variables that are not set."""
+    modules, packages = sources_of(PACKAGES)
+    files = {}
+    for name, source in modules.items():
+        path = name.replace(".", "/")
+        files[f"{path}/__init__.py" if name in packages else f"{path}.py"] = source
+    files["__main__.py"] = modules[_MAIN]
+    files["reference_trainer/settings.json"] = json.dumps(dict(settings), sort_keys=True)
+    buffer = io.BytesIO()
+    buffer.write(_FIRST_LINE)
+    with zipfile.ZipFile(buffer, "a", zipfile.ZIP_STORED) as archive:
+        for path, text in sorted(files.items()):
+            archive.writestr(zipfile.ZipInfo(path, _DATE), text.encode())
+    return buffer.getvalue()

@@ -24,10 +24,10 @@ from preflight.commands.plan.job_plan import (
     ResourceRequest,
     Setting,
 )
-from preflight.commands.plan.passed_environment import kept_variables
 from preflight.commands.plan.rank_rows import node_claims, number_of, rank_rows, span, starts_here, starts_one
 from preflight.model.job import UNSEEN, Claim, Job, Known, Launch, OneOf, Relation, Unresolved
 from preflight.model.job.claim import job_value
+from preflight.model.job.hosts import host_slots
 from preflight.model.job.quantities import QUANTITIES
 from preflight.model.job.value import Value
 
@@ -382,3 +382,37 @@ def _request(job: Job, price: float | None) -> ResourceRequest:
     hours = nodes * gpus * limit / 3600 if nodes and gpus and limit else None
     cost = hours * price if hours is not None and price is not None else None
     return ResourceRequest(nodes, gpus, limit, hours, cost, tuple(dict.fromkeys(places)))
+
+
+#: Prefixes of the variables that DeepSpeed exports over pdsh: EXPORT_ENVS of deepspeed/launcher/runner.py, and NCCL on
+#: CUDA.
+_DEEPSPEED = ("MLFLOW", "PYTHON", "MV2", "UCX", "NCCL")
+_HERE = frozenset(("localhost", "127.0.0.1"))
+
+
+def kept_variables(job: Job, launch: Launch, names: Sequence[str]) -> tuple[str, ...]:
+    """The variables that the launcher does not pass to other machines; none if that is unknown."""
+    if not set(host_slots(job, launch) or _hosts(job, launch)) - _HERE:
+        return ()
+    if launch.launcher == "deepspeed" and not job.value_claims("each_node_itself", launch.scope):
+        claims = {name: job.value_claims(f"env.{name}", launch.scope) for name in names}
+        return tuple(
+            name
+            for name in names
+            if not name.startswith(_DEEPSPEED) and all(_is_exported_here(one.span.path) for one in claims[name])
+        )
+    if launch.launcher == "mpirun" and job.value("mpi_implementation", launch.scope) == Known("openmpi"):
+        passed = job.value("passed_variables", launch.scope)
+        if isinstance(passed, Known) and isinstance(passed.value, tuple):
+            return tuple(name for name in names if name not in passed.value and not name.startswith("OMPI_"))
+    return ()
+
+
+def _is_exported_here(path: str) -> bool:
+    """Whether it is set in the shell, and not in a file that DeepSpeed passes to all hosts."""
+    return not path.endswith(".deepspeed_env")
+
+
+def _hosts(job: Job, launch: Launch) -> tuple[str, ...]:
+    value = job.value("hosts", launch.scope)
+    return tuple(map(str, value.value)) if isinstance(value, Known) and isinstance(value.value, tuple) else ()

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from preflight._util.sanitize import fold_nodes
 from preflight.commands.history.past import Past
 from preflight.commands.history.peers import SOFTWARE, changes_of
-from preflight.reporters.html.drawing.colors import BAD, DARK, LIGHT, NOTHING, OK, UNKNOWN
-from preflight.reporters.html.drawing.png import data_address
+from preflight.reporters.html.drawing.colors import BAD, DARK, LIGHT, NOTHING, OK, UNKNOWN, data_address
 from preflight.reporters.html.drawing.shapes import Picture, Swatch
 from preflight.reporters.text.groups import count
 from preflight.services.fleet_page.filters import Filters

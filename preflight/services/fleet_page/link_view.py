@@ -8,8 +8,7 @@ from statistics import median
 
 from preflight.commands.history.past import Past
 from preflight.model.measurements import Quantity
-from preflight.reporters.html.drawing.numbers import share
-from preflight.reporters.html.drawing.scale import Scale, scale_of
+from preflight.reporters.html.drawing.numbers import Scale, scale_of, share
 from preflight.reporters.html.drawing.shapes import Swatch
 from preflight.services.fleet_page.fleet_view import Pages
 from preflight.services.fleet_page.reading import LinkSeries

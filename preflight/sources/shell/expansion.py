@@ -21,7 +21,6 @@ from preflight.sources.shell import (
     glob_patterns,
     host_queries,
     print_builtins,
-    program_paths,
     script_paths,
 )
 from preflight.sources.shell.abstract_machine import MAX_DEPTH, MAX_EXPANSION_DEPTH, Machine
@@ -980,9 +979,9 @@ class _OutputReader:
         words = known_strings(arguments)
         if words is None:
             return None
-        program = program_paths.looked_up(name, words)
+        program = script_paths.looked_up(name, words)
         if program is not None:
-            return program_paths.path_text(program, self.place, self.spelling)
+            return script_paths.path_text(program, self.place, self.spelling)
         if name == "printf":
             return self.computed_or_none(print_builtins.printf(words))
         if name == "seq":

@@ -39,7 +39,7 @@ from preflight.sources.shell.expansion import (
 from preflight.sources.shell.inner_shells import CLEARS_ENVIRONMENT, RUNS_ELSEWHERE, InnerShell, find_inner_shell
 from preflight.sources.shell.placeholders import without_placeholders
 from preflight.sources.shell.program_choice import Choice, program_choices
-from preflight.sources.shell.program_paths import found_programs
+from preflight.sources.shell.script_paths import found_programs
 from preflight.sources.shell.shell_document import Document, FileText, Hole, Lit, Place, Text
 from preflight.sources.shell.state import (
     Flow,

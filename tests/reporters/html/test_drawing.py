@@ -29,12 +29,10 @@ from preflight.model.charts import (
 )
 from preflight.reporters.html.drawing.bars import bars_view
 from preflight.reporters.html.drawing.colors import BAD, BAND, DARK, LEVELS, LIGHT
-from preflight.reporters.html.drawing.draw import drawings_of
+from preflight.reporters.html.drawing.draw import drawings_of, layout_view
 from preflight.reporters.html.drawing.heat import heat_view
-from preflight.reporters.html.drawing.layout import layout_view
-from preflight.reporters.html.drawing.numbers import format_number, format_range, share
+from preflight.reporters.html.drawing.numbers import format_number, format_range, scale_of, share
 from preflight.reporters.html.drawing.row_table import table_view
-from preflight.reporters.html.drawing.scale import scale_of
 from preflight.reporters.html.drawing.shapes import Picture
 from preflight.reporters.html.drawing.timeline import timeline_view
 

@@ -14,12 +14,10 @@ from typing import TypeAlias
 from preflight._util.hostlists import expand_hosts
 from preflight._util.hostnames import folded, is_hostname
 from preflight.model.charts import Mark, Matrix
-from preflight.reporters.html.drawing.colors import BAD, BAND, DARK, LEVELS, LIGHT, NOTHING, OK, UNKNOWN
-from preflight.reporters.html.drawing.numbers import digits, format_number, format_range, share
+from preflight.reporters.html.drawing.colors import BAD, BAND, DARK, LEVELS, LIGHT, NOTHING, OK, UNKNOWN, data_address
+from preflight.reporters.html.drawing.numbers import Scale, digits, format_number, format_range, scale_of, share
 from preflight.reporters.html.drawing.outliers import bad_pairs, outlier_table
-from preflight.reporters.html.drawing.png import data_address
 from preflight.reporters.html.drawing.row_table import is_known
-from preflight.reporters.html.drawing.scale import Scale, scale_of
 from preflight.reporters.html.drawing.shapes import HeatView, Picture, SquareView, Strip, Swatch
 
 #: Up to this many rows and columns, every pair has a cell with text.

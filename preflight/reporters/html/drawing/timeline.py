@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from statistics import median
 
 from preflight.model.charts import Lane, Timeline
-from preflight.reporters.html.drawing.colors import DARK, LIGHT, NOTHING, PHASES
+from preflight.reporters.html.drawing.colors import DARK, LIGHT, NOTHING, PHASES, data_address
 from preflight.reporters.html.drawing.numbers import format_number, format_range, share
-from preflight.reporters.html.drawing.png import data_address
 from preflight.reporters.html.drawing.row_table import cell_view
 from preflight.reporters.html.drawing.shapes import (
     CellView,
