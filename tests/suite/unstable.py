@@ -19,7 +19,7 @@ import pytest
 #: More failures than this are a fault of the change.
 MOST_RERUN = 60
 _OPTION = "--rerun-failed"
-_REPORT = "PREFLIGHT_FAILED_AGAIN"
+_REPORT = "PREFLIGHT_SECOND_TRY"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -32,24 +32,27 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption(_OPTION) and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Rerun(config), "rerun-failed")
     if target := os.environ.pop(_REPORT, ""):
-        config.pluginmanager.register(FailedAgain(Path(target)), "failed-again")
+        config.pluginmanager.register(SecondTry(Path(target)), "second-try")
 
 
 @dataclass(eq=False)
-class FailedAgain:
-    """Writes the names of failed tests to a file, for the run that started this one."""
+class SecondTry:
+    """Writes the names of the tests that passed to a file, for the run that started this one."""
 
     target: Path
+    passed: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note a failure of any phase."""
+        """Note the outcome of each phase."""
         if report.failed:
             self.failed.add(report.nodeid)
+        elif report.when == "call":
+            self.passed.add(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
         """Write the file."""
-        self.target.write_text(json.dumps(sorted(self.failed)))
+        self.target.write_text(json.dumps(sorted(self.passed - self.failed)))
 
 
 @dataclass(eq=False)
@@ -75,8 +78,9 @@ class Rerun:
             return
         if session.shouldstop:
             return
-        confirmed = self._run_again()
-        self.unstable = [name for name in self.failed if name not in confirmed]
+        passed = self._run_again()
+        self.unstable = [name for name in self.failed if name in passed]
+        confirmed = self.failed.keys() - self.unstable
         stats = self.config.pluginmanager.get_plugin("terminalreporter").stats
         for kind in ("failed", "error"):
             reports = stats.pop(kind, [])
@@ -88,8 +92,8 @@ class Rerun:
             session.exitstatus = pytest.ExitCode.OK
 
     def _run_again(self) -> set[str]:
-        """The names of tests that fail a second time; all of them if the second run did not end as it should."""
-        written = Path(self.config._tmp_path_factory.mktemp("again")) / "failed.json"  # type: ignore[attr-defined]
+        """The names of the tests that pass when they run once more."""
+        written = Path(self.config._tmp_path_factory.mktemp("again")) / "passed.json"  # type: ignore[attr-defined]
         thorough = ["--thorough"] if self.config.getoption("--thorough", default=False) else []
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "0", "-q", *thorough]
         own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
@@ -97,9 +101,10 @@ class Rerun:
         done = subprocess.run(
             [*command, *self.failed], cwd=self.config.rootpath, env=own | {_REPORT: str(written)}, check=False
         )
-        if done.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or not written.is_file():
-            return set(self.failed)
-        return set(json.loads(written.read_text()))
+        # The process may crash after the tests, as it exits: what they did counts.
+        if done.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            print(f"the second run ended with exit code {done.returncode}", flush=True)
+        return set(json.loads(written.read_text())) if written.is_file() else set()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """List unstable tests."""
