@@ -11,9 +11,8 @@ from preflight.commands.fix import Files, plan
 from preflight.engine.report import Report, report_on
 from preflight.model.recording import Configuration
 from preflight.plugins.authoring import Rule
-from preflight.sources.discovery.assemble import assemble
 from tests.builders import make_recording
-from tests.rules.test_cases import FOLDERS, RULES, SOURCES, load, toml
+from tests.rules.test_cases import FOLDERS, RULES, jobs_of, toml
 
 FIXED = [f for f in FOLDERS if f.name.startswith("fail-") and RULES[f.parent.name].meta.fix != "none"]
 
@@ -21,9 +20,9 @@ FIXED = [f for f in FOLDERS if f.name.startswith("fail-") and RULES[f.parent.nam
 def judged(rule: Rule, folder: Path) -> Report:
     """The findings of one rule in a folder, or in the files that its `expect.toml` names."""
     named = toml.loads((folder / "expect.toml").read_text()).get("named", [])
-    paths = [folder / name for name in named] if named else [folder]
-    jobs = assemble(folder, paths, sources=[load(entry) for entry in SOURCES])
-    return report_on(make_recording(*jobs, configuration=Configuration(profile="pedantic")), [rule], [])
+    return report_on(
+        make_recording(*jobs_of(folder, named), configuration=Configuration(profile="pedantic")), [rule], []
+    )
 
 
 def rule_of(folder: Path) -> Rule:

@@ -78,6 +78,13 @@ def test_failures_of_folders_with_their_own_conftest_are_rerun(tmp_path: Path) -
     assert text.splitlines()[-1] == "3 passed, 0 failed, 3 unstable"
 
 
+@pytest.mark.parametrize("options", [(), ("-n", "2", "--dist", "loadgroup")], ids=["one process", "two workers"])
+def test_a_module_that_cannot_be_imported_fails_the_run(tmp_path: Path, options: tuple[str, ...]) -> None:
+    (tmp_path / "test_broken.py").write_text("import there_is_no_such_module\n\ndef test_it():\n    pass\n")
+    code, text = run(tmp_path, ONCE.format(rows=1), "--rerun-failed", *options)
+    assert code != 0 and "test_broken.py" in text, text
+
+
 def test_many_failures_are_not_rerun(tmp_path: Path) -> None:
     code, text = run(tmp_path, ONCE.format(rows=unstable.MOST_RERUN + 1), "--rerun-failed")
     assert code == 1, text

@@ -80,15 +80,17 @@ class Rerun:
             return
         passed = self._run_again()
         self.unstable = [name for name in self.failed if name in passed]
-        confirmed = self.failed.keys() - self.unstable
         stats = self.config.pluginmanager.get_plugin("terminalreporter").stats
+        wrong = False
         for kind in ("failed", "error"):
             reports = stats.pop(kind, [])
-            if kept := [report for report in reports if report.nodeid in confirmed]:
+            # A module that cannot be imported is in these lists too, and is no test that could pass.
+            if kept := [report for report in reports if report.nodeid not in self.unstable]:
                 stats[kind] = kept
+                wrong = True
         if self.unstable:
             stats["unstable"] = [self.failed[name] for name in self.unstable]
-        if not confirmed:
+        if not wrong:
             session.exitstatus = pytest.ExitCode.OK
 
     def _run_again(self) -> set[str]:
