@@ -14,6 +14,7 @@ from preflight_rules.settings.conditions import UnknownValue, holds
 from preflight_rules.settings.given import ANY, AUTO, CALL, Given, given
 from preflight_rules.settings.kinds import Setting, refused
 from preflight_rules.settings.tables import (
+    PADDLE,
     Refusal,
     in_range,
     may_have,
@@ -36,8 +37,10 @@ _FRAMEWORKS = {
     "llamafactory": "LLaMA-Factory",
     "axolotl": "axolotl",
     "trl": "TRL",
-    "paddle": "PaddlePaddle",
+    **dict.fromkeys(PADDLE, "PaddlePaddle"),
     "paddle_launch": "PaddlePaddle's launcher",
+    "paddlenlp": "PaddleNLP's trainer",
+    "paddleformers": "PaddleFormers' trainer",
     "megatron": "Megatron-LM",
     "openrlhf": "OpenRLHF",
     "verl": "verl",
@@ -258,7 +261,7 @@ def _together(place: Given, row: Refusal, *, certain: bool) -> Verdict | None:
         at=first,
         also=tuple((claim, "with this") for claim in rest),
         remedy=row.remedy,
-        severity=None if certain and place.certain and not alone else Severity.WARNING,
+        severity=None if certain and place.certain and not alone and not row.severity else Severity.WARNING,
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from preflight.model.job import Job
 from preflight.model.job.value import texts
+from preflight.sources.python.called_settings import FRAMEWORKS as CALLED
 from preflight.sources.tables import Generated, Row
 from preflight_rules.data_tables import table
 from preflight_rules.settings.kinds import Setting
@@ -15,14 +16,17 @@ from preflight_rules.settings.kinds import Setting
 if TYPE_CHECKING:
     from packaging.version import Version
 
+#: What of PaddlePaddle, and of what is built on it, has settings.
+PADDLE = ("paddle", "paddle_launch", "paddlenlp", "paddleformers", "paddlefleetx", "paddlerec", "paddlejob", *CALLED)
 #: Frameworks whose refusals are in a file of their own, with the NAME of `data/refusals/NAME.toml`.
 _WITH_OWN_FILE = {
     **{name: name for name in ("axolotl", "llamafactory", "openrlhf", "trl", "verl")},
     **{name: name for name in ("lightning", "torchtitan", "skypilot", "dstack")},
     **dict.fromkeys(("lightning_cli", "lightning_fabric"), "lightning"),
+    **dict.fromkeys(PADDLE, "paddle"),
 }
 #: Frameworks that look at no value by itself.
-_OF_ANY_KIND = ("llamafactory", "trl", "lightning", "lightning_fabric")
+_OF_ANY_KIND = ("llamafactory", "trl", "lightning", "lightning_fabric", *PADDLE[2:])
 #: Frameworks whose table of settings has another name.
 _TABLES = {"lightning_cli": "lightning"}
 #: Frameworks whose parser takes the first letters of an option for it.
@@ -32,8 +36,7 @@ _WITH_MODELS = ("deepspeed",)
 #: Where the package index has a framework under another name, or under several.
 _PADDLE = ("paddlepaddle", "paddlepaddle-gpu")
 _DISTRIBUTIONS = {
-    "paddle": _PADDLE,
-    "paddle_launch": _PADDLE,
+    **dict.fromkeys(("paddle", "paddle_launch", *CALLED), _PADDLE),
     "megatron": ("megatron-core",),
     **dict.fromkeys(("lightning", "lightning_cli", "pytorch-lightning"), ("lightning", "pytorch-lightning")),
     **dict.fromkeys(("lightning_fabric", "lightning-fabric"), ("lightning", "lightning-fabric")),
@@ -59,6 +62,7 @@ class Refusal(NamedTuple):
         since: the first release that refuses it; empty for all that are known.
         until: the last release that does; empty for the newest.
         package: the distribution that `since` and `until` are about; empty for the framework's own.
+        severity: "warning" where the framework goes on, but without what is set, or slowly; empty for an error.
     """
 
     of: str
@@ -70,6 +74,7 @@ class Refusal(NamedTuple):
     since: str = ""
     until: str = ""
     package: str = ""
+    severity: str = ""
 
 
 @functools.cache
