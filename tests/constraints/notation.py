@@ -46,7 +46,8 @@ def script(commands: str) -> str:
 
 def line(text: str, _run: str) -> Files:
     """A launch script; a program `train.py` lies beside it."""
-    return {"run.sh": script(text), "train.py": _TRAIN, "cfg.yaml": _arguments(["bf16=true"], ": ")}
+    files = {"run.sh": script(text), "train.py": _TRAIN}
+    return {**files, "cfg.yaml": _arguments(["bf16=true"], ": ")} if "cfg.yaml" in text else files
 
 
 def program(text: str, run: str) -> Files:
@@ -83,7 +84,9 @@ def servers(text: str, run: str) -> Files:
 
 def workers(text: str, run: str) -> Files:
     """The calls of a program with parameter servers, from minimize on."""
-    body = f"{_STATIC}fleet.init(is_collective=False)\nexe = paddle.static.Executor()\ns = fleet.DistributedStrategy()\n"
+    body = (
+        f"{_STATIC}fleet.init(is_collective=False)\nexe = paddle.static.Executor()\ns = fleet.DistributedStrategy()\n"
+    )
     made = "opt = fleet.distributed_optimizer(paddle.optimizer.Adam(0.1), s)\n"
     return program(f"{body}{made}{text}\nexe.train_from_dataset(program, dataset)\n", run or _SERVERS)
 
@@ -115,7 +118,9 @@ def fluid(text: str, run: str) -> Files:
 def fluid_roles(text: str, run: str) -> Files:
     """Statements about role makers of Fluid."""
     package = "paddle.fluid.incubate.fleet"
-    head = f"from {package}.base import role_maker\nfrom {package}.parameter_server.distribute_transpiler import fleet\n\n"
+    head = (
+        f"from {package}.base import role_maker\nfrom {package}.parameter_server.distribute_transpiler import fleet\n\n"
+    )
     return _of_fluid(head + text, run)
 
 
@@ -172,7 +177,7 @@ def paddlerec(text: str, run: str) -> Files:
     found = re.search(r"(\S+\.py)", started)
     name = found[1] if found else "train.py"
     words = ["runner.train_data_dir=data", "runner.train_batch_size=32", "runner.epochs=3", *_words(text)]
-    return {"run.sh": script(started), "config.yaml": _sections(words), name: f"{_STATIC}fleet.init()\n"}
+    return {"run.sh": script(started), "config.yaml": _sections(words), name: "import paddle\n"}
 
 
 def detection(text: str, run: str) -> Files:

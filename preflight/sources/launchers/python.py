@@ -39,7 +39,10 @@ _PADDLE_PEER_VARIABLES = (
     "PADDLE_CURRENT_ENDPOINT",
 )
 #: Any of these alone makes a process one of several.
-_MAKE_RANKS = ("TRAINING_ROLE", "PADDLE_TRAINERS_NUM", "TF_CONFIG", "OMPI_COMM_WORLD_SIZE")
+_MAKE_RANKS = (
+    *("TRAINING_ROLE", "PADDLE_TRAINERS_NUM", "PADDLE_PSERVERS_IP_PORT_LIST", "PADDLE_INIT_TRAINER_ID"),
+    *("TF_CONFIG", "OMPI_COMM_WORLD_SIZE"),
+)
 #: Any of these makes a process a rank of Paddle's collective mode, unless it has a parameter-server role.
 _PADDLE_COLLECTIVE_VARIABLES = ("PADDLE_TRAINER_ID", "PADDLE_TRAINER_ENDPOINTS", "PADDLE_TRAINERS_NUM")
 

@@ -18,8 +18,9 @@ from preflight._util.budget import truncate
 from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Unresolved, Value
 from preflight.model.job.quantities import SECTION, SETTING_PREFIX
-from preflight.sources.python.attributes import attributes
+from preflight.sources.python.attributes import attributes, enclosing
 from preflight.sources.python.module import Module, last, value_of
+from preflight.sources.python.paddle_fluid import is_transpile
 
 #: How these claims are named; `because` is the call.
 SOURCE = "call"
@@ -36,6 +37,7 @@ class _Called(NamedTuple):
         positions: the names of its arguments, in order.
         within: texts of which the full name has one; empty for any.
         sets: whether attributes of what it makes are settings, too.
+        after: calls of which one has to come before it.
     """
 
     framework: str
@@ -43,13 +45,19 @@ class _Called(NamedTuple):
     positions: tuple[str, ...] = ()
     within: tuple[str, ...] = ()
     sets: bool = False
+    after: tuple[str, ...] = ()
 
 
 _CALLS = (
     _Called("paddle_init", ("init",), ("role_maker", "is_collective", "strategy", "log_level"), ("fleet",)),
     _Called("paddle_optimizer", ("distributed_optimizer",), ("optimizer", "strategy"), ("fleet",)),
     _Called("paddle_model", ("distributed_model",), ("model",), ("fleet",)),
-    _Called("paddle_workers", ("init_worker",), ("scopes",), ("fleet",)),
+    _Called("paddle_workers", ("init_worker",), ("scopes",), ("fleet",), after=("run",)),
+    _Called("paddle_minimize", ("minimize",), ("loss",)),
+    _Called("paddle_parallel", ("DataParallel",), ("layers",), ("paddle",), after=("init_parallel_env", "init")),
+    _Called("paddle_env", ("init_parallel_env",), (), ("paddle",)),
+    _Called("paddle_device", ("set_device",), ("device",), ("paddle",)),
+    _Called("paddle_build", ("BuildStrategy",), within=("paddle", "fluid"), sets=True),
     _Called("paddle_role", ("PaddleCloudRoleMaker",), ("is_collective",)),
     _Called(
         "paddle_user_role",
@@ -102,6 +110,8 @@ def claims(module: Module) -> Iterator[Claim]:
     for call in module.calls:
         name = module.called(call)
         for called in _BY_NAME.get(last(name), ()):
+            if called.framework == "fluid_transpile" and not is_transpile(call):
+                continue
             if not called.within or any(text in name for text in called.within):
                 found.append((called, call))
                 break
@@ -114,14 +124,24 @@ def _stated(module: Module, called: _Called, call: ast.Call) -> Iterator[Claim]:
     whole = not any(isinstance(item, ast.Starred) for item in call.args) and all(item.arg for item in call.keywords)
     place = module.claim(f"{prefix}{CALL}", whole, call.func, source=SOURCE)
     yield module.claim(f"{prefix}{CALL}", whole, call.func, source=SOURCE, because=(place,))
-    name = module.claim(f"{prefix}function", last(module.called(call)), call.func, source=SOURCE, because=(place,))
-    yield name
+    yield module.claim(f"{prefix}function", module.called(call), call.func, source=SOURCE, because=(place,))
+    if called.after and _comes_early(module, call, called.after):
+        yield module.claim(f"{prefix}early", True, call.func, source=SOURCE, because=(place,))
     for key, given in _arguments(call, called.positions):
         yield from _argument(module, f"{prefix}{key}", given, (place,), 0)
     target = module.bound_to(call) if called.sets else ""
     for item in truncate(attributes(module).get(target, []), _MAX_CALLS, "settings") if target else ():
         if not is_secret(item.name):
             yield from _argument(module, f"{prefix}{item.name}", item.value, (place,), 0, at=item.at)
+
+
+def _comes_early(module: Module, call: ast.Call, names: Sequence[str]) -> bool:
+    """Whether one of these calls stands behind the call in the same function, and none before it."""
+    around = enclosing(module, call)
+    others = [other for other in module.named(*names) if enclosing(module, other) is around]
+    # Any run of an executor but that of the startup program comes after the workers are there.
+    others = [other for other in others if last(module.called(other)) != "run" or "startup" in module.text(other)]
+    return bool(others) and all(other.lineno > call.lineno and not module.condition(other) for other in others)
 
 
 def _arguments(call: ast.Call, positions: Sequence[str]) -> Iterator[tuple[str, ast.keyword | ast.expr]]:
@@ -144,7 +164,7 @@ def _argument(
     at: ast.AST | None = None,
 ) -> Iterator[Claim]:
     written = value_of(given)
-    made = module.definition(written)
+    made = _made(module, written)
     value: Value = Known(SECTION) if isinstance(made, ast.Dict) else module.fold(written)
     nested = _nested(module, made)
     if nested is not None:
@@ -157,23 +177,55 @@ def _argument(
             if isinstance(name, ast.Constant) and isinstance(name.value, str) and not is_secret(name.value):
                 yield from _argument(module, f"{key}.{name.value}", item, because, depth + 1, at=name)
         return
+    if isinstance(made, ast.List):
+        yield replace(claim, quantity=f"{key}.count", value=Known(len(made.elts)), span=module.span(at or given))
     shown = last(module.called(made)) if isinstance(made, ast.Call) else _class_named(module, made)
     if shown:
         yield replace(claim, quantity=f"{key}.{_CLASS}", value=Known(shown), span=module.span(at or given))
     if isinstance(made, ast.Call) and depth < _MAX_DEPTH:
-        inner.extend(_arguments(made, ()))
+        bases = [last(module.name(base)) for base in _bases(module, made)]
+        if bases:
+            yield replace(claim, quantity=f"{key}.extends", value=Known(bases[0]), span=module.span(at or given))
+        positions = next((called.positions for called in _BY_NAME.get(shown, ())), ())
+        inner.extend(_arguments(made, positions))
     for name, below in inner:
         yield from _argument(module, f"{key}.{name}", below, because, depth + 1)
 
 
+def _made(module: Module, expression: ast.expr) -> ast.expr:
+    """What a name holds where it is used: its only assignment, or the last one above in the same function."""
+    made = module.definition(expression)
+    if not isinstance(made, ast.Name) and (made is expression or made.lineno < expression.lineno):
+        return made
+    name = expression.id if isinstance(expression, ast.Name) else ""
+    around = enclosing(module, expression)
+    above = [
+        node
+        for node in module.nodes(ast.Assign)
+        if any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
+        and enclosing(module, node) is around
+        and node.lineno < expression.lineno
+    ]
+    plain = above and not any(module.condition(node) for node in above)
+    return above[-1].value if plain else expression
+
+
+def _bases(module: Module, made: ast.Call) -> Sequence[ast.expr]:
+    """The bases of a class of the script itself that is called."""
+    for node in module.nodes(ast.ClassDef):
+        if isinstance(made.func, ast.Name) and node.name == made.func.id:
+            return node.bases
+    return ()
+
+
 def _nested(module: Module, made: ast.expr) -> Value | None:
-    """A list of lists as the texts of its rows, such as `0,1`; None for anything else."""
+    """A list of lists as a text, such as `0,1;2,3`; None for anything else."""
     if not isinstance(made, ast.List) or not made.elts or not all(isinstance(row, ast.List) for row in made.elts):
         return None
     rows = [module.fold(row) for row in made.elts]
     if not all(isinstance(row, Known) and isinstance(row.value, tuple) for row in rows):
         return Unresolved("numbers that are known only at run time")
-    return Known(tuple(",".join(str(item) for item in row.value) for row in rows))  # type: ignore[union-attr]
+    return Known(";".join(",".join(str(item) for item in row.value) for row in rows))  # type: ignore[union-attr]
 
 
 def _class_named(module: Module, expression: ast.expr) -> str:

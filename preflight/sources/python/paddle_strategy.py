@@ -14,7 +14,7 @@ from preflight.model.job import Claim, Known, Unresolved, Value, alternatives, l
 from preflight.model.job.quantities import SECTION, SETTING_PREFIX
 from preflight.model.job.value import Plain
 from preflight.sources.python.attributes import Assigned, attributes, enclosing
-from preflight.sources.python.module import Module, last
+from preflight.sources.python.module import Module
 
 _HYBRID = {
     "dp_degree": "data_parallel_size",

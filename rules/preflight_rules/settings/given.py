@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from preflight.model.job import WHOLE_JOB, Claim, Job, Launch, Scope, Strength, Unresolved
+from preflight.model.job import WHOLE_JOB, Claim, Job, Launch, Scope, Strength
 from preflight.model.job.quantities import SECTION, SETTING_PREFIX
 from preflight.model.job.value import numbers, texts
 from preflight.sources.python.called_settings import SOURCE as CALLED
@@ -27,7 +27,7 @@ ON_LINE = "line."
 #: Before a quantity, in a condition: any other claim of the job (`job.env.TRAINING_ROLE`).
 OF_JOB = "job."
 #: Frameworks whose settings are joined from files and the line.
-COMPOSED = ("verl", "paddlenlp", "paddleformers")
+COMPOSED = ("verl", "paddlenlp", "paddleformers", "paddlefleetx", "paddledetection")
 #: Of these, those that a parser in the script or a program of their own reads.
 _OF_PADDLE = {"paddlenlp": "", "paddleformers": "paddleformers-cli"}
 #: Frameworks whose settings are options of the launch line, which may take them from arrays of several scripts.
@@ -37,6 +37,8 @@ _SCRIPTS = "(line)"
 _WHOLE_FILES = ("skypilot", "dstack")
 #: The number of ranks of the launch, in a condition.
 RANKS = "ranks"
+#: How the ranks are started, in a condition: `python` for a plain line, empty without any.
+LAUNCHER = "launcher"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +71,20 @@ class Given:
         """The claim of a key, also of one in a file that another key names; None if it is not given."""
         if key.startswith(OF_JOB):
             return next(iter(self._of_job(key.removeprefix(OF_JOB))), None)
+        if key == PARSER:
+            return self.parser
         if key == ANY:
             return next(iter(self.keys.values())) if self.is_named else None
         prefix, _, rest = key.partition(".")
         if prefix in self.inner:
             return self.inner[prefix].claim(rest)
         return self.keys.get(key)
+
+    def others(self, section: str, known: Sequence[str]) -> list[Claim]:
+        """The claims of the keys directly in a section (`config.*`) that are not among the known ones."""
+        prefix = section.removesuffix("*")
+        inside = {key.removeprefix(prefix): claim for key, claim in self.keys.items() if key.startswith(prefix)}
+        return [claim for key, claim in inside.items() if key.isidentifier() and key not in known]
 
     def value(self, key: str) -> Any:
         """The value of a key, None if it is not given. Raises UnknownValue if that is not known."""
@@ -93,6 +103,8 @@ class Given:
             return None if claim is not None and claim.alternatives == (AUTO,) else self.inner[prefix].value(rest)
         if key == RANKS:
             return self._ranks()
+        if key == LAUNCHER:
+            return self.launch.launcher if self.launch is not None else "python" if self._is_plain else ""
         claim = self.claim(key)
         if claim is None:
             if not self.complete:
@@ -111,7 +123,7 @@ class Given:
         return Section() if one == SECTION else one
 
     def _of_job(self, quantity: str) -> tuple[Claim, ...]:
-        return self.job.setting(quantity, self.launch.scope if self.launch is not None else WHOLE_JOB)
+        return self.job.value_claims(quantity, self.launch.scope if self.launch is not None else WHOLE_JOB)
 
     @property
     def is_named(self) -> bool:
@@ -126,7 +138,14 @@ class Given:
         claims = [c for c in self.job.about(quantity, self.launch.scope) if c.strength is Strength.FLAG]
         return claims[-1].alternatives[0] if claims and claims[-1].alternatives else None
 
+    @property
+    def _is_plain(self) -> bool:
+        """Whether a plain line of python starts the program, and nothing else does."""
+        return self.launch is None and bool(self.job.about("plain_program"))
+
     def _ranks(self) -> int:
+        if self._is_plain:
+            return 1
         found = numbers(ranks_started(self.job, self.launch.scope)[0]) if self.launch is not None else ()
         if len(found) != 1:
             raise UnknownValue("the number of ranks")
@@ -150,7 +169,12 @@ def given(job: Job, framework: str) -> Iterator[Given]:
             keys = by_place.setdefault(_path_of(framework, claim, launch), {})
             full = full_name(framework, key)
             # What the line says is in force, whatever a file says.
-            if framework not in _OF_PADDLE or full not in keys or claim.strength >= keys[full].strength:
+            if (
+                framework == "verl"
+                or full not in keys
+                or framework not in COMPOSED
+                or claim.strength >= keys[full].strength
+            ):
                 keys[full] = claim
         for path, keys in by_place.items():
             if not path and parser is None:

@@ -242,8 +242,9 @@ def settings_refused_together(job: Job) -> Iterator[Verdict]:
 
 def _together(place: Given, row: Refusal, *, certain: bool) -> Verdict | None:
     """The verdict of one condition; None if it does not hold, or concerns keys that are not given."""
-    claims = [claim for key in row.at if (claim := place.claim(key)) is not None]
-    if not claims:
+    claims = place.others(row.at[0], row.known) if row.known else []
+    claims = claims or [claim for key in row.at if (claim := place.claim(key)) is not None]
+    if not claims or (row.pinned and not certain):
         return None
     try:
         if not holds(row.when, place.value):

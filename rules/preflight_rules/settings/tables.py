@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from preflight.model.job import Job
 from preflight.model.job.value import texts
@@ -17,7 +18,18 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
 #: What of PaddlePaddle, and of what is built on it, has settings.
-PADDLE = ("paddle", "paddle_launch", "paddlenlp", "paddleformers", "paddlefleetx", "paddlerec", "paddlejob", *CALLED)
+PADDLE = (
+    "paddle",
+    "paddle_launch",
+    "paddle_launch_1",
+    "paddlenlp",
+    "paddleformers",
+    "paddlefleetx",
+    "paddledetection",
+    "paddlerec",
+    "paddlejob",
+    *CALLED,
+)
 #: Frameworks whose refusals are in a file of their own, with the NAME of `data/refusals/NAME.toml`.
 _WITH_OWN_FILE = {
     **{name: name for name in ("axolotl", "llamafactory", "openrlhf", "trl", "verl")},
@@ -36,7 +48,7 @@ _WITH_MODELS = ("deepspeed",)
 #: Where the package index has a framework under another name, or under several.
 _PADDLE = ("paddlepaddle", "paddlepaddle-gpu")
 _DISTRIBUTIONS = {
-    **dict.fromkeys(("paddle", "paddle_launch", *CALLED), _PADDLE),
+    **dict.fromkeys(("paddle", "paddle_launch", "paddle_launch_1", *CALLED), _PADDLE),
     "megatron": ("megatron-core",),
     **dict.fromkeys(("lightning", "lightning_cli", "pytorch-lightning"), ("lightning", "pytorch-lightning")),
     **dict.fromkeys(("lightning_fabric", "lightning-fabric"), ("lightning", "lightning-fabric")),
@@ -63,6 +75,10 @@ class Refusal(NamedTuple):
         until: the last release that does; empty for the newest.
         package: the distribution that `since` and `until` are about; empty for the framework's own.
         severity: "warning" where the framework goes on, but without what is set, or slowly; empty for an error.
+        known: the keys of the section that the only key of `at` names (`config.*`): any other one is to blame.
+        pinned: whether it is only said where the files pin a release.
+
+    In the data, `each` makes a row for each of its texts, which stands for `{}` in all others, in capitals for `{^}`.
     """
 
     of: str
@@ -75,6 +91,8 @@ class Refusal(NamedTuple):
     until: str = ""
     package: str = ""
     severity: str = ""
+    known: tuple[str, ...] = ()
+    pinned: bool = False
 
 
 @functools.cache
@@ -83,10 +101,26 @@ def refusals(framework: str) -> tuple[Refusal, ...]:
     name = f"refusals/{_WITH_OWN_FILE[framework]}" if framework in _WITH_OWN_FILE else "refusals"
     rows = table(name)["refusal"]
     return tuple(
-        Refusal(**{**row, "of": framework, "at": tuple(row["at"])})
-        for row in rows
-        if framework == row["of"] or (isinstance(row["of"], list) and framework in row["of"])
+        Refusal(**{**row, "of": framework, "at": tuple(row["at"]), "known": tuple(row.get("known", ()))})
+        for each in rows
+        if framework == each["of"] or (isinstance(each["of"], list) and framework in each["of"])
+        for row in _expanded(each)
     )
+
+
+def _expanded(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The row itself, or one for each of its texts."""
+    if "each" not in row:
+        yield row
+        return
+    for text in row["each"]:
+
+        def filled(item: Any, text: str = text) -> Any:
+            if isinstance(item, list):
+                return [filled(part) for part in item]
+            return item.replace("{}", text).replace("{^}", text.upper()) if isinstance(item, str) else item
+
+        yield {key: filled(item) for key, item in row.items() if key != "each"}
 
 
 @functools.cache

@@ -22,6 +22,7 @@ from preflight.sources.configs.frameworks import (
     torchtitan,
 )
 from preflight.sources.configs.frameworks.table import Framework, Key
+from preflight.sources.configs.setting_claims import state_settings
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.open import document_of
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims
@@ -98,6 +99,8 @@ class FrameworkSource:
             root = self.framework.normal(root) if self.framework.normal is not None else root
             for key, member in keys_in_force(self.framework, root):
                 node_claims.add_member(key.quantity, member, key.read, relation=key.relation)
+            if self.framework.settings:
+                state_settings(node_claims, root, self.framework.name)
             if self.framework.also is not None:
                 self.framework.also(node_claims, root)
         return node_claims.claims

@@ -58,6 +58,7 @@ PADDLE_FLEET_X = Framework(
         Key("Optimizer.grad_clip.clip_norm", "gradient_clipping", as_float),
     ),
     base="_base_",
+    settings=True,
 )
 
 #: PaddleDetection 2.8 (ppdet/core/workspace.py, configs/): pieces that name each other in `_BASE_`; `batch_size` is one
@@ -84,6 +85,7 @@ PADDLE_DETECTION = Framework(
         Key("save_dir", "checkpoint_path", as_path),
     ),
     base="_BASE_",
+    settings=True,
 )
 
 #: PaddleClas 2.6 (ppcls/configs, docs of config): `sampler.batch_size` is one GPU's.

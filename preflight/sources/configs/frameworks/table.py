@@ -52,6 +52,7 @@ class Framework:
         min_keys: the number of keys that identifies a Python object as a configuration of this framework.
         head: the number of characters that are searched for `signs`.
         extended_by: keys that name a module with further keys.
+        settings: whether every key is stated as a setting, too.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Framework:
     min_keys: int = 2
     head: int = 40_000
     extended_by: tuple[str, ...] = ()
+    settings: bool = False
 
 
 def map_alternatives(function: Callable[[Plain], Plain]) -> Reader:
