@@ -176,8 +176,18 @@ def paddlerec(text: str, run: str) -> Files:
     started = run or "fleetrun --server_num 1 --worker_num 2 tools/static_ps_trainer.py -m config.yaml"
     found = re.search(r"(\S+\.py)", started)
     name = found[1] if found else "train.py"
-    words = ["runner.train_data_dir=data", "runner.train_batch_size=32", "runner.epochs=3", *_words(text)]
-    return {"run.sh": script(started), "config.yaml": _sections(words), name: "import paddle\n"}
+    words = [
+        "runner.train_data_dir=data",
+        "runner.infer_load_path=out",
+        "runner.train_batch_size=32",
+        "runner.epochs=3",
+        *_words(text),
+    ]
+    return {
+        "run.sh": script(started),
+        "config.yaml": _sections(words),
+        name: "import paddle\nfrom paddle.distributed import fleet\n",
+    }
 
 
 def detection(text: str, run: str) -> Files:

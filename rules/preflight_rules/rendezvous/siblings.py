@@ -112,7 +112,7 @@ def peers(job: Job) -> Iterator[tuple[Launch, ...]]:
             cluster = job.setting("hosts", launch.scope) or job.setting("master_addr", launch.scope)
             if cluster and not ranked:
                 # Lists of the same nodes are of one job, whatever their order.
-                names = sorted(texts(cluster[0].value)) or [str(cluster[0].value)]
+                names = sorted(_names(cluster[0])) or [str(cluster[0].value)]
                 found.setdefault((launch.program, *names), []).append(launch)
         elif launch.launcher == "python" and texts(job_value(job.setting("ps_role", launch.scope))) == ("TRAINER",):
             found.setdefault((launch.program,), []).append(launch)
@@ -179,17 +179,23 @@ def rendezvous_differs_between_launches(job: Job) -> Iterator[Verdict]:
         yield not_applicable(job.name, "no two launch lines start nodes of one job")
 
 
+def _names(claim: Claim) -> tuple[str, ...]:
+    """The names in a list; empty if it is not known."""
+    first = claim.alternatives[0] if len(claim.alternatives) == 1 else ()
+    return tuple(map(str, first)) if isinstance(first, tuple) else ()
+
+
 def _order_of_hosts(job: Job, group: Sequence[Launch]) -> Verdict | None:
     """Lists of the same nodes in another order: each node takes its rank from its place in its own list."""
     listed = [claims[0] for launch in group if (claims := job.setting("hosts", launch.scope))]
     first = listed[0] if listed else None
-    odd = next((c for c in listed if first is not None and texts(c.value) != texts(first.value)), None)
-    if first is None or odd is None or sorted(texts(odd.value)) != sorted(texts(first.value)):
+    odd = next((c for c in listed if first is not None and _names(c) != _names(first)), None)
+    if first is None or odd is None or sorted(_names(odd)) != sorted(_names(first)):
         return None
     return failed(
         f"{group[0].id} and {len(group) - 1} more",
-        f"{quoted(odd)} has the nodes of {placed(first)} in another order, and each node takes its ranks from its place in"
-        " its own list.",
+        f"{quoted(odd)} has the nodes of {placed(first)} in another order, and each node takes its ranks from its place"
+        " in its own list.",
         at=odd,
         also=((first, "the other order"),),
         remedy="Write the same list on every node.",

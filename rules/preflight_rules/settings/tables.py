@@ -74,7 +74,7 @@ class Refusal(NamedTuple):
         since: the first release that refuses it; empty for all that are known.
         until: the last release that does; empty for the newest.
         package: the distribution that `since` and `until` are about; empty for the framework's own.
-        severity: "warning" where the framework goes on, but without what is set, or slowly; empty for an error.
+        severity: "warning" where the framework continues, but without what is set, or slowly; empty for an error.
         known: the keys of the section that the only key of `at` names (`config.*`): any other one is to blame.
         pinned: whether it is only said where the files pin a release.
 
