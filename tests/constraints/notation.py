@@ -13,7 +13,7 @@ from typing import Any
 
 Files = dict[str, str]
 
-_LAUNCH = re.compile(r"^((?:[A-Z_a-z]+=\S+ )*)launch ", re.MULTILINE)
+_LAUNCH = re.compile(r"^((?:ssh \S+ )?(?:[A-Z_a-z]+=\S+ )*)launch ", re.MULTILINE)
 _COLLECTIVE = "launch --devices 0,1,2,3 train.py"
 _SERVERS = "launch --server_num 1 --trainer_num 2 train.py"
 _TRAIN = "import paddle.distributed as dist\n\ndist.init_parallel_env()\n"
@@ -48,6 +48,12 @@ def line(text: str, _run: str) -> Files:
     """A launch script; a program `train.py` lies beside it."""
     files = {"run.sh": script(text), "train.py": _TRAIN}
     return {**files, "cfg.yaml": _arguments(["bf16=true"], ": ")} if "cfg.yaml" in text else files
+
+
+def tuner(text: str, _run: str) -> Files:
+    """The file of the launcher's tuner."""
+    run = script("launch --auto_tuner_json tuner.json --devices 0,1 train.py")
+    return {"run.sh": run, "tuner.json": f"{text}\n", "train.py": _TRAIN}
 
 
 def program(text: str, run: str) -> Files:
@@ -287,7 +293,7 @@ def _quoted(text: str) -> str:
 _FORMS: dict[str, Callable[[str, str], Files]] = {
     form.__name__: form
     for form in (
-        *(line, program, strategy, pipeline, static, servers, workers, role, collective, spawned),
+        *(line, tuner, program, strategy, pipeline, static, servers, workers, role, collective, spawned),
         *(fluid, fluid_roles, fluid_collective, paddlenlp, paddleformers, fleetx, paddlerec, detection),
         *(cluster_train, pods, training_pods),
     )

@@ -8,12 +8,16 @@ overwrites the parsed options.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from preflight._util.budget import truncate
-from preflight.model.job import Known, Plain, Relation, Strength, Unresolved, Value, alternatives, as_int, lift
+from preflight.model.job import Claim, Known, Plain, Relation, Strength, Unresolved, Value, alternatives, as_int, lift
 from preflight.model.job.quantities import SETTING_PREFIX
-from preflight.sources.base import LaunchLine, Reading, Tree, Word
+from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree, Word
+from preflight.sources.configs.setting_claims import state_settings
+from preflight.sources.formats.open import document_of
+from preflight.sources.formats.structured import Kind, NodeClaims
 from preflight.sources.launchers.claim_builder import (
     ClaimBuilder,
     Setting,
@@ -37,6 +41,7 @@ from preflight.sources.launchers.option_parser import (
     table,
     texts,
 )
+from preflight.sources.launchers.paths import relative
 from preflight.sources.launchers.started_program import read_program
 from preflight.sources.tables import load_table
 
@@ -148,6 +153,8 @@ class PaddleReader:
         _state_first_settings(builder, line, scanned)
         if line.words[0].spelling.strip("\"'").endswith(_OF_TODAY):
             _state_settings(builder, line, hidden=scanned.incomplete)
+        tuner = scanned.last("auto_tuner_json")
+        builder.claims.extend(_tuner_settings(tuner, line, tree) if tuner is not None else ())
         builder.add_setting("rendezvous_id", settings.get("job_id"), as_text)
         builder.add_setting("max_restarts", settings.get("max_restart"), as_int)
         builder.add_setting("backend", settings.get("backend"), as_text)
@@ -197,6 +204,18 @@ def _state_settings(builder: ClaimBuilder, line: LaunchLine, *, hidden: bool) ->
             of_program = dest in ("taken", "program") and parsed.program is not None
             value = Known(known_prefix(parsed.program) if of_program and parsed.program is not None else "")
             builder.add(f"{SETTING_PREFIX}paddle_launch.{dest}", value, item.span, item.spelling)
+
+
+def _tuner_settings(tuner: GivenOption, line: LaunchLine, tree: Tree) -> Sequence[Claim]:
+    """The keys of the tuner's file, as `setting.paddle_tuner.NAME`."""
+    target = relative(text, line, tree) if (text := next(iter(texts(tuner.value)), "")) else None
+    file = tree.read(target) if target is not None else None
+    root = document_of(file).root if isinstance(file, SourceFile) else None
+    if not isinstance(file, SourceFile) or root is None or root.kind is not Kind.OBJECT:
+        return ()
+    found = NodeClaims(file, "paddle_tuner", line.scope)
+    state_settings(found, root, "paddle_tuner")
+    return found.claims
 
 
 def _state_first_settings(builder: ClaimBuilder, line: LaunchLine, scanned: ScannedLine) -> None:

@@ -28,6 +28,8 @@ PADDLE = (
     "paddledetection",
     "paddlerec",
     "paddlejob",
+    "paddle_train",
+    "paddle_tuner",
     *CALLED,
 )
 #: Frameworks whose refusals are in a file of their own, with the NAME of `data/refusals/NAME.toml`.
