@@ -1,7 +1,7 @@
 """Constraints of frameworks and launchers, as a table: the wrong writing is found, the right and the open one are not.
 
-Each file `FAMILY.toml` has a row for each constraint. `finds` is the rule, its severity, and the text at the place where
-it finds the wrong writing; the right writing has no error of any rule, and nothing of that one.
+Each file `FAMILY.toml` has a row for each constraint. `finds` is the rule, its severity, and the text at the place
+where it finds the wrong writing; the right writing has no error of any rule, and nothing of that one.
 """
 
 from __future__ import annotations

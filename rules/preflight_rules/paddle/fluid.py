@@ -320,7 +320,8 @@ def own_startup_program_not_passed(job: Job) -> Iterator[Verdict]:
     """A script builds its own startup program and does not pass it to the transpiler.
 
     What it checks:
-        Where `program_guard(main, startup)` builds the program, `transpile` in pserver or nccl2 mode gets `startup_program`.
+        Where `program_guard(main, startup)` builds the program, `transpile` in pserver or nccl2 mode gets
+        `startup_program`.
 
     Why it matters:
         The transpiler takes the default startup program instead, which is empty. The servers' startup program then

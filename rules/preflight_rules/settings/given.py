@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -152,6 +152,16 @@ class Given:
         return found[0]
 
 
+def with_settings(job: Job, frameworks: Iterable[str]) -> list[str]:
+    """Those of the frameworks that the job has settings of."""
+    there = {claim.quantity.split(".", 2)[1] for claim in job.claims if claim.quantity.startswith(SETTING_PREFIX)}
+    return [name for name in frameworks if _NAMED.get(name, name) in there]
+
+
+#: Frameworks whose settings have the name of another.
+_NAMED = {"paddleformers": "paddlenlp"}
+
+
 def given(job: Job, framework: str) -> Iterator[Given]:
     """The settings of a framework, once for each launch and place."""
     for subject, scope, launch in subjects(job):
@@ -160,7 +170,7 @@ def given(job: Job, framework: str) -> Iterator[Given]:
         is_paddle = framework == "transformers" and _is_of_paddle(job, scope, launch)
         by_place: dict[str, dict[str, Claim]] = {}
         parser: Claim | None = None
-        name = "paddlenlp" if framework == "paddleformers" else framework
+        name = _NAMED.get(framework, framework)
         for claim in job.about(f"{SETTING_PREFIX}{framework}.{PARSER}", scope):
             parser = claim
         for key, claim in job.settings(name, scope):

@@ -11,7 +11,7 @@ from preflight.plugins.authoring import Verdict, failed, not_applicable, passed,
 from preflight.sources.tables import Row, load_table
 from preflight_rules.helpers import placed, quoted, why_unresolved
 from preflight_rules.settings.conditions import UnknownValue, holds
-from preflight_rules.settings.given import ANY, AUTO, CALL, Given, given
+from preflight_rules.settings.given import ANY, AUTO, CALL, Given, given, with_settings
 from preflight_rules.settings.kinds import Setting, refused
 from preflight_rules.settings.tables import (
     PADDLE,
@@ -90,7 +90,7 @@ def setting_value_refused(job: Job) -> Iterator[Verdict]:
     """
     applicable = False
     seen: set[tuple[str, int, int]] = set()
-    for framework in _FRAMEWORKS:
+    for framework in with_settings(job, _FRAMEWORKS):
         for place in given(job, framework):
             table, version = settings(framework), pinned(job, framework)
             for key, claim in place.keys.items():
@@ -214,7 +214,7 @@ def settings_refused_together(job: Job) -> Iterator[Verdict]:
     """
     applicable = False
     seen: set[tuple[str, int, str]] = set()
-    for framework in _FRAMEWORKS:
+    for framework in with_settings(job, _FRAMEWORKS):
         for place in given(job, framework):
             applicable = True
             fine = True
