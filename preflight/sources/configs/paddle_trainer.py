@@ -16,12 +16,14 @@ _WHOLE = (
     " tensor_model_parallel_size pipeline_model_parallel_size sharding_parallel_size expert_model_parallel_size"
     " sep_parallel_size context_parallel_size data_parallel_size per_device_train_batch_size"
     " per_device_eval_batch_size global_batch_size gradient_accumulation_steps logging_steps save_steps eval_steps"
-    " warmup_steps fa_version virtual_pp_degree"
+    " warmup_steps fa_version virtual_pp_degree flash_device_save_steps zcc_ema_interval"
 )
 _SWITCHES = (
     "bf16 fp16 do_eval do_train amp_master_grad load_best_model_at_end unified_checkpoint enable_auto_parallel"
     " sequence_parallel use_expert_parallel split_param sharding_comm_group_call_opt sd_shardingv1_comm_overlap"
-    " sd_sharding_comm_overlap sharding_comm_overlap recompute"
+    " sd_sharding_comm_overlap sharding_comm_overlap recompute to_static distributed_dataloader"
+    " tensorwise_offload_optimizer enable_zero_cost_checkpoint fuse_optimizer_states stage1_broadcast_overlap"
+    " stage1_allgather_overlap"
 )
 _TEXTS = (
     "sharding pipeline_parallel_config tensor_parallel_config sharding_parallel_config unified_checkpoint_config"

@@ -29,7 +29,7 @@ def state_paddle_job(stating: NodeClaims, workload: Workload) -> None:
 def _state_own(stating: NodeClaims, spec: Node) -> None:
     for name in _PLAIN:
         stating.add_member(f"{_PREFIX}spec.{name}", spec.member(name))
-    for name in ("ps", "worker"):
+    for name in ("ps", "worker", "heter"):
         member = spec.member(name)
         if member is None or member.node.kind is not Kind.OBJECT:
             continue

@@ -115,6 +115,7 @@ _OF_FIRST = table(
         for name in (*_ONLY_FIRST, "selected_gpus", "endpoints", "server_num", "worker_num", "start_port")
     }
 )
+_OF_IPU = table({name: f"--{name}" for name in ("hosts", "ipus_per_replica", "nproc_per_host")})
 _PS_ONLY = (
     "servers",
     "trainers",
@@ -184,11 +185,16 @@ def _state_settings(builder: ClaimBuilder, line: LaunchLine, *, hidden: bool) ->
     for variable, dest in _OVERRIDING.items() if first is None else ():
         setting = variable_setting(environment.get(variable))
         if setting is not None and dest in found and texts(setting.value) != texts(found[dest].value):
-            said = lift(str, found[dest].value) if isinstance(setting.value, Known) else setting.value
-            builder.add_setting(f"{SETTING_PREFIX}paddle_launch.overridden", found[dest], lambda _, said=said: said)
-            builder.add_setting(f"{SETTING_PREFIX}paddle_launch.overriding", setting, lambda value: lift(str, value))
+            option, prefix = found[dest], f"{SETTING_PREFIX}paddle_launch."
+            value = option.value if isinstance(setting.value, Known) else setting.value
+            builder.add(f"{prefix}overridden", lift(str, value), option.span, option.spelling)
+            builder.add(f"{prefix}overriding", lift(str, setting.value), setting.span, setting.spelling)
         if setting is not None:
             found[dest] = setting
+    if parsed.program is not None and known_prefix(parsed.program) == "ipu":
+        # This launcher's own word for a launcher of processors, whose options follow.
+        behind = scan(line.words[line.words.index(parsed.program) + 1 :], _OF_IPU).given
+        found |= {option.dest: setting for option in behind if (setting := option_setting(option)) is not None}
     for dest, setting in found.items():
         builder.add_setting(f"{SETTING_PREFIX}paddle_launch.{dest}", setting, lambda value: lift(str, value))
     if hidden:

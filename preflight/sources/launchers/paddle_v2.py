@@ -37,6 +37,7 @@ _VALUED = {
     "local": "--local",
     "average_test_period": "--average_test_period",
     "log_period": "--log_period",
+    "loadsave_parameters_in_pserver": "--loadsave_parameters_in_pserver",
 }
 _OPTIONS = table(_VALUED, abbreviations=False, interleaved=True)
 #: Port settings, which servers and trainers both take.
@@ -107,6 +108,8 @@ def _read_process(line: LaunchLine, words: tuple[Word, ...], tree: Tree, *, serv
         builder.add_setting("trainer_threads", scanned.last("trainer_count"), as_int)
         for dest in ("average_test_period", "log_period"):
             builder.add_setting(f"{SETTING_PREFIX}paddle_train.{dest}", scanned.last(dest), as_int)
+        for dest in ("local", "loadsave_parameters_in_pserver"):
+            builder.add_setting(f"{SETTING_PREFIX}paddle_train.{dest}", scanned.last(dest), _as_boolean)
     claims = (*builder.claims, *(program.claims if program is not None else ()))
     return Reading(claims=claims, launches=(launch,), references=program.references if program is not None else ())
 

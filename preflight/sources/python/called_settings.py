@@ -56,6 +56,12 @@ _CALLS = (
     _Called("paddle_minimize", ("minimize",), ("loss",)),
     _Called("paddle_parallel", ("DataParallel",), ("layers",), ("paddle",), after=("init_parallel_env", "init")),
     _Called("paddle_env", ("init_parallel_env",), (), ("paddle",)),
+    _Called(
+        "paddle_sampler",
+        ("DistributedBatchSampler",),
+        ("dataset", "batch_size", "num_replicas", "rank", "shuffle", "drop_last"),
+        ("paddle",),
+    ),
     _Called("paddle_device", ("set_device",), ("device",), ("paddle",)),
     _Called("paddle_build", ("BuildStrategy",), within=("paddle", "fluid"), sets=True),
     _Called("paddle_role", ("PaddleCloudRoleMaker",), ("is_collective",)),
@@ -173,9 +179,10 @@ def _argument(
     yield replace(claim, span=module.span(at or given))
     inner: list[tuple[str, ast.keyword | ast.expr]] = []
     if isinstance(made, ast.Dict):
-        for name, item in zip(made.keys, made.values, strict=True):
-            if isinstance(name, ast.Constant) and isinstance(name.value, str) and not is_secret(name.value):
-                yield from _argument(module, f"{key}.{name.value}", item, because, depth + 1, at=name)
+        for written_key, item in zip(made.keys, made.values, strict=True):
+            known = written_key.value if isinstance(written_key, ast.Constant) else None
+            if isinstance(known, str) and not is_secret(known):
+                yield from _argument(module, f"{key}.{known}", item, because, depth + 1, at=written_key)
         return
     if isinstance(made, ast.List):
         yield replace(claim, quantity=f"{key}.count", value=Known(len(made.elts)), span=module.span(at or given))
