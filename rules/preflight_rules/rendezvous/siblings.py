@@ -138,7 +138,8 @@ def rendezvous_differs_between_launches(job: Job) -> Iterator[Verdict]:
     What it checks:
         Launch lines of one program that carry different node ranks agree about the master address and port, the
         rendezvous endpoint, id and backend, and the number of nodes. Processes of one rank each that run at the same
-        time agree about the master address and port.
+        time agree about the master address and port. Lines of Paddle's launcher for one master, or for the same nodes,
+        agree without ranks as well, also about the order of the nodes.
 
     Why it matters:
         A node with a different address, port or id waits alone until its rendezvous times out, and so do all the
@@ -283,7 +284,7 @@ def node_rank_twice_or_missing(job: Job) -> Iterator[Verdict]:
 
     What it checks:
         Node ranks are below the number of nodes; and where launch lines in different files carry them, or run at the
-        same time, no rank occurs twice.
+        same time, no rank occurs twice. Of lines of Paddle's launcher for one master, all have a rank or none.
 
     Why it matters:
         A rank that occurs twice collides at the store; with one missing all wait until the rendezvous times out; one

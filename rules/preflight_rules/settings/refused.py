@@ -190,6 +190,10 @@ def _is_read(place: Given, setting: Setting) -> bool:
             "commands/launch.py of Accelerate",
             "https://github.com/huggingface/accelerate/blob/v1.10.1/src/accelerate/commands/launch.py",
         ),
+        (
+            "fleet/base/distributed_strategy.py of PaddlePaddle",
+            "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/base/distributed_strategy.py",
+        ),
     ),
 )
 def settings_refused_together(job: Job) -> Iterator[Verdict]:
@@ -197,7 +201,9 @@ def settings_refused_together(job: Job) -> Iterator[Verdict]:
 
     What it checks:
         The conditions under which transformers, DeepSpeed, Accelerate, Lightning, torchtitan, SkyPilot and dstack stop
-        while they read their settings, as a table with the source of each row and the releases that it holds for.
+        while they read their settings, as a table with the source of each row and the releases that it holds for. For
+        PaddlePaddle, its launcher, PaddleNLP, PaddleFormers, PaddleFleetX and PaddleRec also those under which ranks
+        wait or a setting is lost; where the job continues all the same, the finding is a warning.
 
     Why it matters:
         The framework stops in every rank with an exception, after the nodes were allocated.
