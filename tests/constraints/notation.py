@@ -47,7 +47,7 @@ def script(commands: str) -> str:
 def line(text: str, _run: str) -> Files:
     """A launch script; a program `train.py` lies beside it."""
     files = {"run.sh": script(text), "train.py": _TRAIN}
-    return {**files, "cfg.yaml": _arguments(["bf16=true"], ": ")} if "cfg.yaml" in text else files
+    return {**files, "cfg.yaml": _arguments(["bf16=true"])} if "cfg.yaml" in text else files
 
 
 def tuner(text: str, _run: str) -> Files:
@@ -158,16 +158,16 @@ def paddlenlp(text: str, run: str) -> Files:
 
 def paddleformers(text: str, run: str) -> Files:
     """Keys of the file that paddleformers-cli trains with, on eight cards."""
-    started = (run or "paddleformers-cli train cfg.yaml").replace("paddleformers-cli", "paddleformers-cli", 1)
+    started = run or "paddleformers-cli train cfg.yaml"
     cards = f"export CUDA_VISIBLE_DEVICES={_CARDS}\n"
-    return {"run.sh": script(cards + started), "cfg.yaml": _arguments(_words(text), ": ")}
+    return {"run.sh": script(cards + started), "cfg.yaml": _arguments(_words(text))}
 
 
-def _arguments(words: list[str], sign: str) -> str:
+def _arguments(words: list[str]) -> str:
     given = ["output_dir=out", "model_name_or_path=m", "learning_rate=1.0e-05", *words]
     if not any(word.startswith("per_device_train_batch_size") for word in words):
         given.append("per_device_train_batch_size=1")
-    return "".join(sign.join(word.split("=", 1)) + "\n" for word in given)
+    return "".join(": ".join(word.split("=", 1)) + "\n" for word in given)
 
 
 def fleetx(text: str, run: str) -> Files:
@@ -242,7 +242,7 @@ def training_pods(text: str, _run: str) -> Files:
 
 
 def _pod(flags: list[str], depth: int) -> str:
-    options = "".join(f"{flag.replace('=', '=')}, " for flag in flags if flag.startswith("--"))
+    options = "".join(f"{flag}, " for flag in flags if flag.startswith("--"))
     name = next((flag.partition("=")[2] for flag in flags if flag.startswith("name=")), "paddle")
     lines = ["spec:", "  containers:"]
     if "sidecar" in flags:
