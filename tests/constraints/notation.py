@@ -6,10 +6,13 @@ on. In all of them `launch` at the beginning of a command stands for `python -m 
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Callable
 from typing import Any
+
+from preflight.sources.configs.paddle_trainer import converted
 
 Files = dict[str, str]
 
@@ -156,6 +159,27 @@ def paddlenlp(text: str, run: str) -> Files:
     return {"run.sh": script(started), "run_finetune.py": _PARSER}
 
 
+def paddlenlp_file(text: str, _run: str) -> Files:
+    """The same arguments in a JSON file."""
+    started = f"launch --devices {_CARDS} run_finetune.py cfg.json"
+    parser = _PARSER.replace("parse_args_into_dataclasses", "parse_json_file_and_cmd_lines")
+    given = {"output_dir": "out", "learning_rate": 1e-5, "per_device_train_batch_size": 1, **_converted(text)}
+    return {"run.sh": script(started), "run_finetune.py": parser, "cfg.json": json.dumps(given, indent=2)}
+
+
+def paddlenlp_call(text: str, _run: str) -> Files:
+    """The same arguments of a call."""
+    given = "".join(f", {name}={value!r}" for name, value in _converted(text).items())
+    head = "from paddlenlp.trainer import Trainer, TrainingArguments\n\n"
+    body = f'args = TrainingArguments(output_dir="out"{given})\ntrainer = Trainer(model=model, args=args)\n'
+    return program(f"{head}{body}trainer.train()", f"launch --devices {_CARDS} train.py")
+
+
+def _converted(text: str) -> dict[str, Any]:
+    pairs = (word.split("=", 1) for word in _words(text))
+    return {name: converted(name, value) for name, value in pairs}
+
+
 def paddleformers(text: str, run: str) -> Files:
     """Keys of the file that paddleformers-cli trains with, on eight cards."""
     started = run or "paddleformers-cli train cfg.yaml"
@@ -294,7 +318,18 @@ _FORMS: dict[str, Callable[[str, str], Files]] = {
     form.__name__: form
     for form in (
         *(line, tuner, program, strategy, pipeline, static, servers, workers, role, collective, spawned),
-        *(fluid, fluid_roles, fluid_collective, paddlenlp, paddleformers, fleetx, paddlerec, detection),
+        *(
+            fluid,
+            fluid_roles,
+            fluid_collective,
+            paddlenlp,
+            paddlenlp_file,
+            paddlenlp_call,
+            paddleformers,
+            fleetx,
+            paddlerec,
+            detection,
+        ),
         *(cluster_train, pods, training_pods),
     )
 }

@@ -90,3 +90,22 @@ def test_every_constraint_has_one_row(family: str) -> None:
     for row in rows:
         assert row["id"].startswith(f"{family}-")
         assert ("not" in row) != {"wrong", "right", "finds"}.issubset(row), row["id"]
+
+
+#: Rows that another rule finds in a file or call than on a line.
+_BY_ANOTHER = {"paddle-168", "paddle-169"}
+
+
+@pytest.mark.parametrize("form", ["paddlenlp_file", "paddlenlp_call"])
+def test_arguments_count_wherever_they_are_written(form: str, tmp_path: Path) -> None:
+    rows = [row for row in FAMILIES["paddle"] if row.get("form") == "paddlenlp" and "run" not in row]
+    problems = []
+    for row in rows:
+        wrong = found(build({**row, "form": form}, "wrong"), tmp_path / row["id"] / "wrong")
+        right = found(build({**row, "form": form}, "right"), tmp_path / row["id"] / "right")
+        rule = row["finds"].split(" ")[0]
+        if row["id"] not in _BY_ANOTHER and rule not in {one.rule for one in wrong}:
+            problems.append(f"{row['id']}: {[one[:3] for one in wrong]}")
+        problems += [f"{row['id']} right: {one}" for one in right if one.severity == "error"]
+    assert len(rows) > 30
+    assert not problems, "\n".join(problems)

@@ -243,7 +243,7 @@ def _path_of(framework: str, claim: Claim, launch: Launch | None) -> str:
 def _reads_paddle(framework: str, keys: dict[str, Claim], parser: Claim | None, launch: Launch | None) -> bool:
     """Whether the arguments of a trainer of Paddle's are certainly read as such."""
     by_program = launch is not None and launch.launcher == _OF_PADDLE[framework]
-    return CALL in keys or parser is not None or by_program
+    return (framework == "paddlenlp" and CALL in keys) or parser is not None or by_program
 
 
 def _is_of_paddle(job: Job, scope: Scope, launch: Launch | None) -> bool:
