@@ -15,8 +15,8 @@ from preflight.model.job import Claim, Known, Scope, Span, Strength
 _TRACKED = {
     **{name: name for name in ("torch", "torchvision", "torchaudio", "deepspeed", "accelerate", "transformers")},
     **{name: name for name in ("horovod", "ray", "lightning", "megatron-core", "jax", "flash-attn", "apex", "peft")},
-    **{name: name for name in ("axolotl", "llamafactory", "openrlhf", "paddlenlp", "trl", "verl")},
-    **{name: name for name in ("torchtitan", "skypilot", "dstack")},
+    **{name: name for name in ("axolotl", "llamafactory", "openrlhf", "paddlenlp", "paddleformers", "trl", "verl")},
+    **{name: name for name in ("torchtitan", "skypilot", "dstack", "protobuf")},
     **{name: name for name in ("mosaicml", "colossalai", "mpi4py", "transformer-engine", "xformers")},
     "pytorch-lightning": "lightning",
     "lightning-fabric": "lightning",

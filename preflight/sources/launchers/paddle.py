@@ -8,12 +8,16 @@ overwrites the parsed options.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from preflight._util.budget import truncate
-from preflight.model.job import Known, Plain, Relation, Strength, Unresolved, Value, alternatives, as_int, lift
+from preflight.model.job import Claim, Known, Plain, Relation, Strength, Unresolved, Value, alternatives, as_int, lift
 from preflight.model.job.quantities import SETTING_PREFIX
-from preflight.sources.base import LaunchLine, Reading, Tree, Word
+from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree, Word
+from preflight.sources.configs.setting_claims import state_settings
+from preflight.sources.formats.open import document_of
+from preflight.sources.formats.structured import Kind, NodeClaims
 from preflight.sources.launchers.claim_builder import (
     ClaimBuilder,
     Setting,
@@ -34,8 +38,10 @@ from preflight.sources.launchers.option_parser import (
     generated_table,
     known_prefix,
     scan,
+    table,
     texts,
 )
+from preflight.sources.launchers.paths import relative
 from preflight.sources.launchers.started_program import read_program
 from preflight.sources.tables import load_table
 
@@ -101,6 +107,15 @@ _TRUE = ("y", "yes", "t", "true", "on", "1")
 _MAX_WORDS = 400
 #: The options of the launcher of today, and of that of 2.0, which takes over at an option that is not one of these.
 _NEW, _FIRST = generated_table(load_table("paddle_launch")), generated_table(load_table("paddle_fleet_launch"))
+#: The options of the launchers of 1.x, and those that no other has.
+_ONLY_FIRST = frozenset(("cluster_node_ips", "node_ip", "started_port", "use_paddlecloud", "print_config"))
+_OF_FIRST = table(
+    {
+        name: f"--{name}"
+        for name in (*_ONLY_FIRST, "selected_gpus", "endpoints", "server_num", "worker_num", "start_port")
+    }
+)
+_OF_IPU = table({name: f"--{name}" for name in ("hosts", "ipus_per_replica", "nproc_per_host")})
 _PS_ONLY = (
     "servers",
     "trainers",
@@ -136,8 +151,11 @@ class PaddleReader:
             _state_servers(builder, settings, line)
         else:
             _state_collective(builder, settings, line, hidden=scanned.incomplete)
+        _state_first_settings(builder, line, scanned)
         if line.words[0].spelling.strip("\"'").endswith(_OF_TODAY):
             _state_settings(builder, line, hidden=scanned.incomplete)
+        tuner = scanned.last("auto_tuner_json")
+        builder.claims.extend(_tuner_settings(tuner, line, tree) if tuner is not None else ())
         builder.add_setting("rendezvous_id", settings.get("job_id"), as_text)
         builder.add_setting("max_restarts", settings.get("max_restart"), as_int)
         builder.add_setting("backend", settings.get("backend"), as_text)
@@ -166,19 +184,62 @@ def _state_settings(builder: ClaimBuilder, line: LaunchLine, *, hidden: bool) ->
     environment = line.command.environment
     for variable, dest in _OVERRIDING.items() if first is None else ():
         setting = variable_setting(environment.get(variable))
+        if setting is not None and dest in found and texts(setting.value) != texts(found[dest].value):
+            option, prefix = found[dest], f"{SETTING_PREFIX}paddle_launch."
+            value = option.value if isinstance(setting.value, Known) else setting.value
+            builder.add(f"{prefix}overridden", lift(str, value), option.span, option.spelling)
+            builder.add(f"{prefix}overriding", lift(str, setting.value), setting.span, setting.spelling)
         if setting is not None:
             found[dest] = setting
+    if parsed.program is not None and known_prefix(parsed.program) == "ipu":
+        # This launcher's own word for a launcher of processors, whose options follow.
+        behind = scan(line.words[line.words.index(parsed.program) + 1 :], _OF_IPU).given
+        found |= {option.dest: setting for option in behind if (setting := option_setting(option)) is not None}
     for dest, setting in found.items():
         builder.add_setting(f"{SETTING_PREFIX}paddle_launch.{dest}", setting, lambda value: lift(str, value))
     if hidden:
         word = line.words[0]
         builder.add(f"{SETTING_PREFIX}paddle_launch.(call)", Unresolved("further options"), word.span, word.spelling)
         return
-    stops: tuple[tuple[str, Word | GivenOption | None], ...] = (("first", first), ("taken", parsed.taken))
+    dropped = next(iter(parsed.unknown), None) if first is None else None
+    stops: tuple[tuple[str, Word | GivenOption | None], ...] = (
+        *(("first", first), ("taken", parsed.taken), ("dropped", dropped), ("program", parsed.program)),
+    )
     for dest, item in stops:
         if item is not None:
-            value = Known(known_prefix(parsed.program) if dest == "taken" and parsed.program is not None else "")
+            of_program = dest in ("taken", "program") and parsed.program is not None
+            value = Known(known_prefix(parsed.program) if of_program and parsed.program is not None else "")
             builder.add(f"{SETTING_PREFIX}paddle_launch.{dest}", value, item.span, item.spelling)
+
+
+def _tuner_settings(tuner: GivenOption, line: LaunchLine, tree: Tree) -> Sequence[Claim]:
+    """The keys of the tuner's file, as `setting.paddle_tuner.NAME`."""
+    target = relative(text, line, tree) if (text := next(iter(texts(tuner.value)), "")) else None
+    file = tree.read(target) if target is not None else None
+    root = document_of(file).root if isinstance(file, SourceFile) else None
+    if not isinstance(file, SourceFile) or root is None or root.kind is not Kind.OBJECT:
+        return ()
+    found = NodeClaims(file, "paddle_tuner", line.scope)
+    state_settings(found, root, "paddle_tuner")
+    return found.claims
+
+
+def _state_first_settings(builder: ClaimBuilder, line: LaunchLine, scanned: ScannedLine) -> None:
+    """State options of the launchers of Paddle 1.x as `setting.paddle_launch_1.NAME`; `ps` for launch_ps, `spaced` if a
+    blank stands before the value.
+    """
+    given = {option.dest: option for option in scan(line.words[1:], _OF_FIRST).given}
+    of_servers = line.words[0].spelling.strip("\"'").endswith("launch_ps")
+    if scanned.incomplete or not (of_servers or set(given) & {*_ONLY_FIRST, "selected_gpus"}):
+        return
+    prefix = f"{SETTING_PREFIX}paddle_launch_1."
+    for dest, option in given.items():
+        builder.add_setting(f"{prefix}{dest}", option_setting(option), lambda value: lift(str, value))
+    word = line.words[0]
+    if of_servers:
+        builder.add(f"{prefix}ps", Known(True), word.span, word.spelling)
+    if any(dest in _ONLY_FIRST and "=" not in option.spelling for dest, option in given.items()):
+        builder.add(f"{prefix}spaced", Known(True), word.span, word.spelling)
 
 
 class _Parsed(NamedTuple):

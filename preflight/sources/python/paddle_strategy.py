@@ -14,7 +14,7 @@ from preflight.model.job import Claim, Known, Unresolved, Value, alternatives, l
 from preflight.model.job.quantities import SECTION, SETTING_PREFIX
 from preflight.model.job.value import Plain
 from preflight.sources.python.attributes import Assigned, attributes, enclosing
-from preflight.sources.python.module import Module, last
+from preflight.sources.python.module import Module
 
 _HYBRID = {
     "dp_degree": "data_parallel_size",
@@ -51,16 +51,33 @@ _MAX_SETTINGS = 200
 
 def claims(module: Module) -> Iterator[Claim]:
     """All claims about strategies that the script itself creates."""
-    made = [call for call in module.calls if last(module.called(call)) == "DistributedStrategy"]
+    # Fluid's classes of this name have other attributes.
+    made = [call for call in module.named("DistributedStrategy") if "fluid.incubate" not in module.called(call)]
     if not made:
         return
     assigned = attributes(module)
     if len(made) == 1:
         # Of several it is not known which one Fleet is given.
         yield from _settings(module, truncate(assigned.get(module.bound_to(made[0]), []), _MAX_SETTINGS, "settings"))
+    yield from _emptied(module, made, assigned)
     for name in dict.fromkeys(module.bound_to(call) for call in made):
         if name:
             yield from _strategy(module, truncate(assigned.get(name, []), _MAX_SETTINGS, "settings of a strategy"))
+
+
+def _emptied(module: Module, made: Sequence[ast.Call], assigned: dict[str, list[Assigned]]) -> Iterator[Claim]:
+    """A dictionary of degrees that is given to a second strategy: the first one takes its inner settings out of it."""
+    used: set[str] = set()
+    owners = list(dict.fromkeys(module.bound_to(call) for call in made))
+    items = [item for owner in owners for item in assigned.get(owner, []) if item.name == "hybrid_configs"]
+    for item in sorted(items, key=lambda each: each.at.lineno):
+        table = module.definition(item.value)
+        if not isinstance(item.value, ast.Name) or not isinstance(table, ast.Dict):
+            continue
+        keys = {key.value for key in table.keys if isinstance(key, ast.Constant)}
+        if item.value.id in used and keys & {"mp_configs", "pp_configs"}:
+            yield module.claim("script_feature", "strategy_dictionary_emptied", item.at, source="paddle")
+        used.add(item.value.id)
 
 
 def _settings(module: Module, given: Sequence[Assigned]) -> Iterator[Claim]:

@@ -268,12 +268,14 @@ _CERTAIN = {
     "torchrun": ("nproc_per_node", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "standalone"),
     "torch.distributed.launch": ("nproc_per_node",),
     "accelerate": ("num_processes", "num_machines", "main_process_ip", "main_process_port"),
+    "paddle": ("nproc_per_node",),
 }
 _POSSIBLE = {
     "torchrun": ("nnodes", "max_restarts", "master_addr", "master_port"),
     "torch.distributed.launch": ("nnodes", "master_addr", "master_port"),
     "deepspeed": ("num_gpus", "num_nodes", "hostfile", "include", "exclude"),
     "accelerate": ("machine_rank", "mixed_precision"),
+    "paddle": ("devices", "nnodes", "master", "ips"),
 }
 
 

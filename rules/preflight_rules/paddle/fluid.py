@@ -264,6 +264,13 @@ def _excluded(job: Job, subject: str, scope: Scope, transpiler: Claim, claim: Cl
     )
 
 
+#: What becomes of a startup program that transpile is not given, by its mode.
+_LOST = {
+    "pserver": "the servers take the default startup program, which is empty",
+    "nccl2": "the exchange of the communicator's id is added to the default startup program, which is not run",
+}
+
+
 @rule(
     "FLU024",
     "own-startup-program-not-passed",
@@ -281,7 +288,7 @@ def _excluded(job: Job, subject: str, scope: Scope, transpiler: Claim, claim: Cl
 def own_startup_program_not_passed(job: Job) -> Iterator[Verdict]:
     """A script builds its own startup program and does not pass it to the transpiler.
 
-    What it checks: Where `program_guard(main, startup)` builds the program, `transpile` in pserver mode gets
+    What it checks: Where `program_guard(main, startup)` builds the program, `transpile` in pserver or nccl2 mode gets
     `startup_program`.
 
     Why it matters: The transpiler takes the default startup program instead, which is empty. The servers' startup
@@ -300,13 +307,12 @@ def own_startup_program_not_passed(job: Job) -> Iterator[Verdict]:
                 built = given.because[-1]
                 if given.alternatives == (True,):
                     yield passed(subject)
-                elif mode != "pserver":
+                elif mode not in _LOST:
                     yield unknown(subject, f"{quoted(transpiler)}: its mode is known only at run time", at=transpiler)
                 else:
                     yield failed(
                         subject,
-                        f"{quoted(given)} gets no startup_program, but {placed(built)} builds one: the servers take the"
-                        " default startup program, which is empty.",
+                        f"{quoted(given)} gets no startup_program, but {placed(built)} builds one: {_LOST[mode]}.",
                         at=given,
                         also=((built, "the startup program"),),
                         remedy=f"Pass it: `startup_program={texts(built.value)[0]}`.",

@@ -11,9 +11,10 @@ from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.sources.tables import Row, load_table
 from preflight_rules.helpers import placed, quoted, why_unresolved
 from preflight_rules.settings.conditions import UnknownValue, holds
-from preflight_rules.settings.given import ANY, AUTO, CALL, Given, given
+from preflight_rules.settings.given import ANY, AUTO, CALL, Given, given, with_settings
 from preflight_rules.settings.kinds import Setting, refused
 from preflight_rules.settings.tables import (
+    PADDLE,
     Refusal,
     in_range,
     may_have,
@@ -36,8 +37,10 @@ _FRAMEWORKS = {
     "llamafactory": "LLaMA-Factory",
     "axolotl": "axolotl",
     "trl": "TRL",
-    "paddle": "PaddlePaddle",
+    **dict.fromkeys(PADDLE, "PaddlePaddle"),
     "paddle_launch": "PaddlePaddle's launcher",
+    "paddlenlp": "PaddleNLP's trainer",
+    "paddleformers": "PaddleFormers' trainer",
     "megatron": "Megatron-LM",
     "openrlhf": "OpenRLHF",
     "verl": "verl",
@@ -82,7 +85,7 @@ def setting_value_refused(job: Job) -> Iterator[Verdict]:
     and they are not judged.
     """
     seen: set[tuple[str, int, int]] = set()
-    for framework in _FRAMEWORKS:
+    for framework in with_settings(job, _FRAMEWORKS):
         for place in given(job, framework):
             table, version = settings(framework), pinned(job, framework)
             for key, claim in place.keys.items():
@@ -179,6 +182,10 @@ def _is_read(place: Given, setting: Setting) -> bool:
             "commands/launch.py of Accelerate",
             "https://github.com/huggingface/accelerate/blob/v1.10.1/src/accelerate/commands/launch.py",
         ),
+        (
+            "fleet/base/distributed_strategy.py of PaddlePaddle",
+            "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/base/distributed_strategy.py",
+        ),
     ),
 )
 def settings_refused_together(job: Job) -> Iterator[Verdict]:
@@ -186,7 +193,8 @@ def settings_refused_together(job: Job) -> Iterator[Verdict]:
 
     What it checks: The conditions under which transformers, DeepSpeed, Accelerate, Lightning, torchtitan, SkyPilot and
     dstack stop while they read their settings, as a table with the source of each row and the releases that it holds
-    for.
+    for. For PaddlePaddle, its launcher, PaddleNLP, PaddleFormers, PaddleFleetX and PaddleRec also those under which
+    ranks wait or a setting is lost; where the job continues all the same, the finding is a warning.
 
     Why it matters: The framework stops in every rank with an exception, after the nodes were allocated.
 
@@ -198,7 +206,7 @@ def settings_refused_together(job: Job) -> Iterator[Verdict]:
     releases is a warning unless the job's files pin a release.
     """
     seen: set[tuple[str, int, str]] = set()
-    for framework in _FRAMEWORKS:
+    for framework in with_settings(job, _FRAMEWORKS):
         for place in given(job, framework):
             fine = True
             version, first = pinned(job, framework), oldest(framework)
@@ -223,8 +231,9 @@ def settings_refused_together(job: Job) -> Iterator[Verdict]:
 
 def _together(place: Given, row: Refusal, *, certain: bool) -> Verdict | None:
     """The verdict of one condition; None if it does not hold, or concerns keys that are not given."""
-    claims = [claim for key in row.at if (claim := place.claim(key)) is not None]
-    if not claims:
+    claims = place.others(row.at[0], row.known) if row.known else []
+    claims = claims or [claim for key in row.at if (claim := place.claim(key)) is not None]
+    if not claims or (row.pinned and not certain):
         return None
     try:
         if not holds(row.when, place.value):
@@ -242,7 +251,7 @@ def _together(place: Given, row: Refusal, *, certain: bool) -> Verdict | None:
         at=first,
         also=tuple((claim, "with this") for claim in rest),
         remedy=row.remedy,
-        severity=None if certain and place.certain and not alone else Severity.WARNING,
+        severity=None if certain and place.certain and not alone and not row.severity else Severity.WARNING,
     )
 
 
