@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks import parse_baseline, scripts
 from benchmarks.stopwatch import calls, table
+from tests.rules.case_files import all_cases
 
 ROOT = Path(__file__).parents[1]
 
@@ -33,9 +34,8 @@ def fill(root: Path) -> None:
     for name in ("preflight", "rules", "checks", "tests", "reference_trainer", "examples"):
         ignored = shutil.ignore_patterns("cases", "__pycache__", "tests")
         shutil.copytree(ROOT / name, root / name.replace("tests", "lib"), symlinks=True, ignore=ignored)
-    cases = sorted(path.parent for path in (ROOT / "tests" / "rules" / "cases").glob("*/*/expect.toml"))
-    for case in cases[::10]:
-        shutil.copytree(case, root / "jobs" / case.parent.name / case.name, symlinks=True)
+    for case in all_cases()[::10]:
+        case.write(root / "jobs" / case.rule)
     (root / "generated").mkdir()
     scripts.write(root / "generated", 50)
 

@@ -6,21 +6,21 @@ where it finds the wrong writing; the right writing has no error of any rule, an
 
 from __future__ import annotations
 
-import importlib
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from preflight._util import toml
+from preflight.plugins import registry
+from preflight.sources.discovery.assemble import assemble
 from tests.constraints.notation import Files, build
 from tests.rules.rule_builders import judged
-from tests.rules.test_cases import RULES, jobs_of
+from tests.rules.test_cases import RULES
 
 FOLDER = Path(__file__).parent
-toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 FAMILIES: dict[str, list[dict[str, Any]]] = {
-    path.stem: toml.loads(path.read_text(encoding="utf-8"))["row"] for path in sorted(FOLDER.glob("*.toml"))
+    path.stem: toml.load(path)["row"] for path in sorted(FOLDER.glob("*.toml"))
 }
 #: How many rows each family has; a row that is lost is missed here.
 COUNTS = {"paddle": 344}
@@ -45,7 +45,7 @@ def found(files: Files, folder: Path) -> list[Found]:
         path.write_text(text, encoding="utf-8")
     findings = [
         outcome.finding
-        for job in jobs_of(folder, [])
+        for job in assemble(folder, [folder], sources=registry.sources())
         for rule in RULES.values()
         for outcome in judged(rule, [job])
         if outcome.finding is not None

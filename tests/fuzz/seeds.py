@@ -10,11 +10,11 @@ from preflight.plugins import registry
 from preflight.sources.base import Source, SourceFile
 from preflight.sources.formats.tree import MemoryTree
 from tests.fuzz import folder
+from tests.rules.case_files import all_cases
 from tests.samples import SAMPLES
 
 ROOT = Path(__file__).parents[2]
 FIXED = Path(__file__).parent / "seeds"
-_CASES = ROOT / "tests" / "rules" / "cases"
 _EXAMPLES = ROOT / "examples"
 _MAX_BYTES = 6000
 #: More seeds of a kind only cost time at the start.
@@ -24,18 +24,16 @@ _MAX_SEEDS = 60
 @functools.cache
 def job_folders() -> tuple[dict[str, bytes], ...]:
     """Every case of a rule and every example: the files of one job each."""
-    places = [path.parent for path in sorted(_CASES.glob("*/*/expect.toml"))]
-    places += [path for path in sorted(_EXAMPLES.glob("*/*")) if path.is_dir()]
-    return tuple(found for place in places if (found := _files(place)))
+    found = [{name: text.encode() for name, text in case.files.items()} for case in all_cases()]
+    found += [_files(place) for place in sorted(_EXAMPLES.glob("*/*")) if place.is_dir()]
+    return tuple({name: text for name, text in files.items() if len(text) <= _MAX_BYTES} for files in found if files)
 
 
 def _files(place: Path) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for path in sorted(place.rglob("*")):
-        if path.is_file() and not path.is_symlink() and path.name != "expect.toml":
-            content = path.read_bytes()
-            if len(content) <= _MAX_BYTES:
-                found[path.relative_to(place).as_posix()] = content
+        if path.is_file() and not path.is_symlink():
+            found[path.relative_to(place).as_posix()] = path.read_bytes()
     return found
 
 

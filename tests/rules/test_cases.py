@@ -1,9 +1,4 @@
-"""Every rule over real files: folders of `cases/` read the way `preflight lint` reads them.
-
-A folder `fail-*` has one fault, at the location in its `expect.toml`; in `pass-*` the rule applies and finds nothing;
-in `unknown-*` it cannot decide; in `na-*` it does not apply. `named` lists files given by name; without it the folder
-is given.
-"""
+"""Every rule over its cases, read the way `preflight lint` reads files."""
 
 from __future__ import annotations
 
@@ -12,44 +7,38 @@ from typing import Any
 
 import pytest
 
-from preflight._util import toml
 from preflight.model.findings import Finding, Outcome, Status
 from preflight.model.job import Job
 from preflight.plugins import registry
 from preflight.plugins.authoring import Rule
 from preflight.sources.discovery.assemble import assemble
+from tests.rules.case_files import Case, all_cases
 from tests.rules.rule_builders import judged
-
-CASES = Path(__file__).parent / "cases"
-FOLDERS = sorted(path.parent for path in CASES.glob("*/*/expect.toml"))
-
 
 RULES: dict[str, Rule] = {rule.meta.id: rule for rule in registry.rules()}
 
 
-def jobs_of(folder: Path, named: list[str]) -> tuple[Job, ...]:
-    """The jobs of the folder, or of the files that it names."""
-    paths = [folder / name for name in named] if named else [folder]
-    return assemble(folder, paths, sources=registry.sources())
+def jobs_of(case: Case, above: Path) -> tuple[Job, ...]:
+    """The jobs of a case, whose files are written to a folder below `above`."""
+    folder = case.write(above)
+    return assemble(folder, case.given(folder), sources=registry.sources())
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_case(folder: Path) -> None:
-    expected = toml.loads((folder / "expect.toml").read_text())
-    assert expected["id"] == folder.parent.name
-    jobs = jobs_of(folder, expected.get("named", []))
-    found: list[Outcome] = judged(RULES[expected["id"]], jobs)
+@pytest.mark.parametrize("case", all_cases(), ids=lambda case: f"{case.rule}-{case.name}")
+def test_case(case: Case, tmp_path: Path) -> None:
+    jobs = jobs_of(case, tmp_path)
+    found: list[Outcome] = judged(RULES[case.rule], jobs)
     findings = [outcome.finding for outcome in found if outcome.finding is not None]
     statuses = {outcome.status for outcome in found}
-    if folder.name.startswith("fail-"):
+    if case.name.startswith("fail-"):
         assert len(findings) == 1, [f.message for f in findings] or statuses
-        _check(findings[0], expected)
-        assert findings[0].fix is None or RULES[expected["id"]].meta.fix != "none", "a rule declares its fix"
-    elif folder.name.startswith("pass-"):
+        _check(findings[0], case.expected)
+        assert findings[0].fix is None or RULES[case.rule].meta.fix != "none", "a rule declares its fix"
+    elif case.name.startswith("pass-"):
         assert not findings, findings[0].message
         assert Status.PASS in statuses, [o.reason for o in found]
         _has_no_error(jobs)
-    elif folder.name.startswith("na-"):
+    elif case.name.startswith("na-"):
         assert statuses == {Status.NOT_APPLICABLE}, [o.reason for o in found]
     else:
         assert not findings, findings[0].message
@@ -58,7 +47,7 @@ def test_case(folder: Path) -> None:
 
 def _check(finding: Finding, expected: dict[str, Any]) -> None:
     first = finding.locations[0]
-    assert (first.path, first.line, first.column) == (expected["path"], expected["line"], expected["column"])
+    assert f"{first.path}:{first.line}:{first.column}" == expected["at"]
     assert finding.severity.value == expected["severity"]
     assert expected.get("says", "") in finding.message
     assert expected.get("advises", "") in finding.remedy
@@ -78,5 +67,5 @@ def _has_no_error(jobs: tuple[Job, ...]) -> None:
 
 @pytest.mark.parametrize("kind", ["fail", "pass", "unknown"])
 def test_every_rule_has_a_case_of_each_kind(kind: str) -> None:
-    there = {folder.parent.name for folder in FOLDERS if folder.name.startswith(f"{kind}-")}
+    there = {case.rule for case in all_cases() if case.name.startswith(f"{kind}-")}
     assert set(RULES) - there == set()

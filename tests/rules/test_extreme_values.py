@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +16,9 @@ from hypothesis import strategies as st
 from preflight.model.findings import Outcome, Status
 from preflight.model.job import Claim, Job, Known, OneOf, Unresolved, alternatives
 from preflight.model.job.derive import with_derived
+from tests.rules.case_files import Case, all_cases
 from tests.rules.rule_builders import judged
-from tests.rules.test_cases import FOLDERS, RULES, jobs_of, toml
+from tests.rules.test_cases import RULES, jobs_of
 from tests.suite.effort import gate_first
 
 #: Larger than any float, as many digits as Python converts, and numbers that no quantity has.
@@ -41,18 +44,17 @@ def mutated(job: Job, values: dict[int, object]) -> Job:
 
 
 #: The gate tries the first failing case of each rule, whose body runs to its end.
-_FIRST = {folder.parent.name: folder for folder in reversed(FOLDERS) if folder.name.startswith("fail-")}
+_FIRST = {case.rule: case for case in reversed(all_cases()) if case.name.startswith("fail-")}
 
 
 @pytest.mark.parametrize(
-    "folder",
-    gate_first(FOLDERS, lambda folder: _FIRST[folder.parent.name] == folder),
-    ids=lambda path: f"{path.parent.name}-{path.name}",
+    "case",
+    gate_first(all_cases(), lambda case: _FIRST[case.rule] is case),
+    ids=lambda case: f"{case.rule}-{case.name}",
 )
-def test_extreme_numbers_crash_no_rule(folder: Path) -> None:
-    expected = toml.loads((folder / "expect.toml").read_text())
-    rule = RULES[expected["id"]]
-    for job in jobs_of(folder, expected.get("named", [])):
+def test_extreme_numbers_crash_no_rule(case: Case, tmp_path: Path) -> None:
+    rule = RULES[case.rule]
+    for job in jobs_of(case, tmp_path):
         numbers = [place for place, claim in enumerate(job.claims) if is_number(claim)]
         own = [place for place in numbers if job.claims[place].source != "environment"][:12]
         for extreme in EXTREMES:
@@ -71,18 +73,17 @@ def test_extreme_numbers_crash_no_rule(folder: Path) -> None:
                 assert not list(crashes(found)), (job.claims[place].quantity, extreme)
 
 
-_JOBS = [
-    job
-    for folder in FOLDERS[::40]
-    for job in jobs_of(folder, toml.loads((folder / "expect.toml").read_text()).get("named", []))
-    if any(is_number(claim) for claim in job.claims)
-]
+@functools.cache
+def _jobs() -> list[Job]:
+    with tempfile.TemporaryDirectory() as above:
+        found = [job for case in all_cases()[::40] for job in jobs_of(case, Path(above) / case.rule)]
+    return [job for job in found if any(is_number(claim) for claim in job.claims)]
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_mixed_extreme_numbers_crash_no_rule(data: st.DataObject) -> None:
-    job = data.draw(st.sampled_from(_JOBS))
+    job = data.draw(st.sampled_from(_jobs()))
     number = st.one_of(
         st.sampled_from(EXTREMES), st.integers(-4, 4), st.integers(-(10**500), 10**500), st.floats(width=64)
     )
@@ -94,7 +95,7 @@ def test_mixed_extreme_numbers_crash_no_rule(data: st.DataObject) -> None:
 
 
 def test_impossible_sizes_are_unresolved() -> None:
-    claim = next(claim for job in _JOBS for claim in job.claims if is_number(claim))
+    claim = next(claim for job in _jobs() for claim in job.claims if is_number(claim))
     for extreme in (10**400, -(10**400), math.inf, math.nan):
         (kept,) = Job("x", claims=(replace(claim, value=Known(extreme)),)).claims
         assert isinstance(kept.value, Unresolved)

@@ -1,8 +1,7 @@
-"""Fixes for the case folders: a fix removes the finding, and is as safe as the rule's metadata states."""
+"""Fixes for the cases: a fix removes the finding, and is as safe as the rule's metadata states."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,47 +9,44 @@ import pytest
 from preflight.commands.fix import Files, plan
 from preflight.engine.report import Report, report_on
 from preflight.model.recording import Configuration
-from preflight.plugins.authoring import Rule
+from preflight.plugins import registry
+from preflight.sources.discovery.assemble import assemble
 from tests.builders import make_recording
-from tests.rules.test_cases import FOLDERS, RULES, jobs_of, toml
+from tests.rules.case_files import Case, all_cases
+from tests.rules.test_cases import RULES
 
-FIXED = [f for f in FOLDERS if f.name.startswith("fail-") and RULES[f.parent.name].meta.fix != "none"]
-
-
-def judged(rule: Rule, folder: Path) -> Report:
-    """The findings of one rule in a folder, or in the files that its `expect.toml` names."""
-    named = toml.loads((folder / "expect.toml").read_text()).get("named", [])
-    return report_on(
-        make_recording(*jobs_of(folder, named), configuration=Configuration(profile="pedantic")), [rule], []
-    )
+FIXED = [case for case in all_cases() if case.name.startswith("fail-") and RULES[case.rule].meta.fix != "none"]
 
 
-def rule_of(folder: Path) -> Rule:
-    """The rule of a case folder."""
-    return RULES[folder.parent.name]
+def judged(case: Case, folder: Path) -> Report:
+    """The findings of the rule in the folder of its case."""
+    jobs = assemble(folder, case.given(folder), sources=registry.sources())
+    return report_on(make_recording(*jobs, configuration=Configuration(profile="pedantic")), [RULES[case.rule]], [])
 
 
-@pytest.mark.parametrize("folder", FIXED, ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_a_fix_has_the_declared_safety_and_removes_the_finding(folder: Path, tmp_path: Path) -> None:
-    rule = rule_of(folder)
-    copy = tmp_path / "copy"
-    shutil.copytree(folder, copy)
-    report = judged(rule, copy)
+@pytest.mark.parametrize("case", FIXED, ids=lambda case: f"{case.rule}-{case.name}")
+def test_a_fix_has_the_declared_safety_and_removes_the_finding(case: Case, tmp_path: Path) -> None:
+    rule, folder = RULES[case.rule], case.write(tmp_path)
+    report = judged(case, folder)
     fixes = [finding.fix for finding in report.findings if finding.fix is not None]
     for fix in fixes:
         assert rule.meta.fix == "unsafe" or fix.safe
         assert not fix.description.endswith(".")
     if not fixes:
         return
-    made = plan(report, Files(copy), unsafe=True).written()
+    made = plan(report, Files(folder), unsafe=True).written()
     assert made.refused == ()
-    after = judged(rule, copy)
+    after = judged(case, folder)
     assert len(after.findings) == len(report.findings) - len(made.fixed), after.findings
-    assert plan(after, Files(copy), unsafe=True).changes == ()
+    assert plan(after, Files(folder), unsafe=True).changes == ()
 
 
-def test_every_rule_that_declares_a_fix_offers_one() -> None:
-    offering = {folder.parent.name for folder in FIXED if any(f.fix for f in judged(rule_of(folder), folder).findings)}
+def test_every_rule_that_declares_a_fix_offers_one(tmp_path: Path) -> None:
+    offering = {
+        case.rule
+        for case in FIXED
+        if any(finding.fix for finding in judged(case, case.write(tmp_path / case.rule)).findings)
+    }
     assert offering == {id for id, rule in RULES.items() if rule.meta.fix != "none"}
 
 

@@ -14,6 +14,7 @@ import pytest_lsp
 from lsprotocol import types
 from pytest_lsp import ClientServerConfig, LanguageClient
 
+from tests.rules.case_files import case_named
 from tests.services.language_server.editor import Editor
 
 ROOT = Path(__file__).parents[3]
@@ -40,12 +41,11 @@ dist.init_process_group("nccl")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One folder with a job for each language."""
     root = tmp_path_factory.mktemp("workspace")
-    examples, cases = ROOT / "examples", ROOT / "tests" / "rules" / "cases"
+    examples = ROOT / "examples"
     shutil.copytree(examples / "deepspeed-hostfile" / "broken", root / "deepspeed")
     shutil.copytree(examples / "kubernetes-job" / "broken", root / "kubernetes")
     shutil.copytree(examples / "torchrun-two-nodes" / "broken", root / "torchrun")
-    shutil.copytree(cases / "PAR020" / "fail-torchtitan-override", root / "titan")
-    (root / "titan" / "expect.toml").unlink()
+    case_named("PAR020", "fail-torchtitan-override").write(root).rename(root / "titan")
     (root / "local").mkdir()
     (root / "local" / "run.sh").write_text(
         "#!/bin/bash\npython -m torch.distributed.launch --nproc_per_node=2 train.py\n"

@@ -1,2 +1,0 @@
-#!/bin/bash
-accelerate launch --config_file acc.yaml --num_machines=1 --num_processes=1 train.py

@@ -1,2 +1,0 @@
-#!/bin/bash
-accelerate launch --config_file acc.yaml --mixed_precision no train.py

@@ -1,3 +1,0 @@
-#!/bin/bash
-accelerate launch --config_file acc.yaml train.py
-accelerate launch --config_file other.yaml train.py

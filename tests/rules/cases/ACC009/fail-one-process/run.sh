@@ -1,2 +1,0 @@
-#!/bin/bash
-accelerate launch --multi_gpu --num_machines 1 --num_processes 1 train.py

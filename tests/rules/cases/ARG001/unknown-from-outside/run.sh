@@ -1,2 +1,0 @@
-#!/bin/bash
-torchrun --nnodes=$N --nproc_per_node auto train.py

@@ -1,3 +1,0 @@
-import deepspeed
-
-engine, _, _, _ = deepspeed.initialize(args=None, model=None)

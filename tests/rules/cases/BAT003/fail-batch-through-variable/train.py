@@ -1,2 +1,0 @@
-import torch, deepspeed
-from transformers import Trainer, HfArgumentParser, TrainingArguments

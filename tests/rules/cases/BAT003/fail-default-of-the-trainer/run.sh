@@ -1,2 +1,0 @@
-#!/bin/bash
-deepspeed --num_gpus=4 train.py --do_train --deepspeed ds.json

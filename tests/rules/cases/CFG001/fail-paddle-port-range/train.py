@@ -1,3 +1,0 @@
-from paddle.distributed import fleet
-
-fleet.init(is_collective=True)

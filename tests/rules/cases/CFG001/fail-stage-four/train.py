@@ -1,3 +1,0 @@
-import deepspeed
-
-deepspeed.initialize(args=args, model=model)

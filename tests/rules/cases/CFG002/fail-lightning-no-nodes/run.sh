@@ -1,2 +1,0 @@
-pip install -r requirements.txt
-srun python train.py

@@ -1,1 +1,0 @@
-python -m paddle.distributed.launch --nproc_pernode 4 train.py

@@ -1,3 +1,0 @@
-#!/bin/bash
-pip install -r requirements.txt
-deepspeed --num_nodes 1 --num_gpus 8 train.py --deepspeed --deepspeed_config ds_config.json

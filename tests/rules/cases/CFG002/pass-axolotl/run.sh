@@ -1,1 +1,0 @@
-axolotl train config.yml

@@ -1,3 +1,0 @@
-from lightning.pytorch.cli import LightningCLI
-
-LightningCLI()

@@ -1,7 +1,0 @@
-from transformers import Trainer, TrainingArguments
-
-args = TrainingArguments(
-    output_dir="out",
-    save_stepss=100,
-)
-Trainer(model=model, args=args, train_dataset=data).train()

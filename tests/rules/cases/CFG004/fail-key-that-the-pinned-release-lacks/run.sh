@@ -1,2 +1,0 @@
-pip install -r requirements.txt
-FORCE_TORCHRUN=1 NPROC_PER_NODE=8 llamafactory-cli train train.yaml

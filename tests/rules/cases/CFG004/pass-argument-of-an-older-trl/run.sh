@@ -1,2 +1,0 @@
-pip install -r requirements.txt
-torchrun --standalone --nproc_per_node 2 train.py

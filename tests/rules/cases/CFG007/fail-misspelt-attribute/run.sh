@@ -1,2 +1,0 @@
-pip install -r requirements.txt
-python -m paddle.distributed.launch --devices 0,1,2,3 train.py

@@ -1,3 +1,0 @@
-import paddle
-
-print(paddle.__version__)

@@ -1,1 +1,0 @@
-accelerate launch --config_file ds.yaml train.py

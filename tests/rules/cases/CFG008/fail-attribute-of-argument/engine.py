@@ -1,2 +1,0 @@
-def evaluate(model, batches):
-    return [model.generate(batch) for batch in batches]

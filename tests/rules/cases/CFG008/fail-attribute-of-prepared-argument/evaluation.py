@@ -1,2 +1,0 @@
-def evaluate(model):
-    print(model.vocabulary)

@@ -1,1 +1,0 @@
-accelerate launch --num_processes 8 train.py

@@ -1,1 +1,0 @@
-CUDA_VISIBLE_DEVICES=2 deepspeed train.py

@@ -1,1 +1,0 @@
-accelerate launch --config_file fsdp.yaml train.py

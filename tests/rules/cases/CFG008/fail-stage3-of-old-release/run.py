@@ -1,3 +1,0 @@
-from paddlenlp.trainer import PdArgumentParser, TrainingArguments
-
-args = PdArgumentParser(TrainingArguments).parse_args_into_dataclasses()

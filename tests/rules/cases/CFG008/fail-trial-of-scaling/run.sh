@@ -1,1 +1,0 @@
-ray job submit -- python tune.py

@@ -1,3 +1,0 @@
-def evaluate(model):
-    model.best = 0
-    print(model.best)

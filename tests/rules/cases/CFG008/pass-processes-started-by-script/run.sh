@@ -1,1 +1,0 @@
-CUDA_VISIBLE_DEVICES=0,1 python train.py

@@ -1,1 +1,0 @@
-saver = CheckpointSaver(out) if args.local_rank == 0 else None

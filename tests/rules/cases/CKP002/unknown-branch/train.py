@@ -1,6 +1,0 @@
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("nccl")
-if args.keep:
-    torch.save(model.state_dict(), "model.pt")

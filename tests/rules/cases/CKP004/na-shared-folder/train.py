@@ -1,8 +1,0 @@
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("nccl")
-if dist.get_rank() == 0:
-    torch.save(model.state_dict(), "/shared/ckpt.pt")
-dist.barrier()
-model.load_state_dict(torch.load("/shared/ckpt.pt"))

@@ -1,2 +1,0 @@
-HOSTS = ["a"]
-# PADDLE_PORT is elsewhere

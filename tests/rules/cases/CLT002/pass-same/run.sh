@@ -1,2 +1,0 @@
-#!/bin/bash
-python paddle.py --job_dispatch_package=ws --ports_num_for_sparse=2 --trainer_count=10 --local=0

@@ -1,6 +1,0 @@
-HOSTS = ["root@10.0.0.1", "root@10.0.0.2"]
-ROOT_DIR = "/home/paddle"
-PADDLE_NIC = "eth0"
-PADDLE_PORT = 7164
-PADDLE_PORTS_NUM = 2
-PADDLE_PORTS_NUM_FOR_SPARSE = 2

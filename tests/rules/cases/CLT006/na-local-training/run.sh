@@ -1,2 +1,0 @@
-#!/bin/bash
-paddle train --config=c.py --num_passes=3

@@ -1,1 +1,0 @@
-apptainer exec -B /data cuda12.sif python train.py

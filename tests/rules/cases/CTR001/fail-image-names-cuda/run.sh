@@ -1,1 +1,0 @@
-docker run --rm -it example/cuda-train:1 python train.py

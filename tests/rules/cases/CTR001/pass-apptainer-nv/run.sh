@@ -1,1 +1,0 @@
-apptainer exec --nv cuda12.sif python train.py

@@ -1,1 +1,0 @@
-docker run --rm --gpus all nvcr.io/nvidia/pytorch:24.05-py3 torchrun --nproc_per_node=8 train.py

@@ -1,2 +1,0 @@
-#!/bin/bash
-docker run --rm python:3.11-slim torchrun --nproc_per_node=4 train.py

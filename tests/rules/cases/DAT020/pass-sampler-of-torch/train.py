@@ -1,3 +1,0 @@
-from torch.utils.data.distributed import DistributedSampler
-
-sampler = DistributedSampler(dataset)

@@ -1,2 +1,0 @@
-#!/bin/bash
-torchrun --nproc_per_node=8 train.py

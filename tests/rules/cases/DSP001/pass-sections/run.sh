@@ -1,1 +1,0 @@
-deepspeed train.py --deepspeed_config ds.json

@@ -1,3 +1,0 @@
-#!/bin/bash
-export TORCH_DISTRIBUTED_DEBUG=VERBOSE
-torchrun --nnodes=2 --node_rank=0 --nproc_per_node=8 --master_addr=10.0.0.1 train.py

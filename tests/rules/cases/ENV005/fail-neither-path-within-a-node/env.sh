@@ -1,2 +1,0 @@
-export NCCL_P2P_DISABLE=1
-export NCCL_SHM_DISABLE=1

@@ -1,1 +1,0 @@
-torchrun --nnodes=$N --nproc_per_node=8 --master_addr=node0 train.py

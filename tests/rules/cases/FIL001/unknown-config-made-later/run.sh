@@ -1,2 +1,0 @@
-#!/bin/bash
-deepspeed train.py --deepspeed_config made_later.json

@@ -1,2 +1,0 @@
-#!/bin/bash
-deepspeed --num_gpus=2 train.py --deepspeed_config ds.json

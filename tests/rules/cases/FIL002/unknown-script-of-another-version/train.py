@@ -1,2 +1,0 @@
-import torch.distributed as dist
-print 'hello'

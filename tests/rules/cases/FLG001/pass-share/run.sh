@@ -1,3 +1,0 @@
-#!/bin/bash
-export FLAGS_fraction_of_gpu_memory_to_use=0.92
-python -m paddle.distributed.launch --gpus=0,1 train.py

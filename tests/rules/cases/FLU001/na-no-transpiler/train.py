@@ -1,5 +1,0 @@
-import os
-
-import paddle.fluid as fluid
-
-exe = fluid.Executor(fluid.CPUPlace())

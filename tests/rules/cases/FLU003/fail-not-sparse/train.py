@@ -1,7 +1,0 @@
-import os
-
-import paddle.fluid as fluid
-
-emb = fluid.layers.embedding(x, size=[1000000, 8], is_distributed=True)
-t = fluid.DistributeTranspiler()
-t.transpile(0, pservers=os.getenv("EPS"), trainers=2)

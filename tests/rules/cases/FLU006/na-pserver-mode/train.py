@@ -1,7 +1,0 @@
-import os
-
-import paddle.fluid as fluid
-
-t = fluid.DistributeTranspiler()
-t.transpile(0, pservers=os.getenv("EPS"), trainers=2)
-pe = fluid.ParallelExecutor(use_cuda=False, loss_name=loss.name)

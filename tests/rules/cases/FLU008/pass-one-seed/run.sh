@@ -1,3 +1,0 @@
-#!/bin/bash
-export PYTHONHASHSEED=0
-TRAINING_ROLE=TRAINER PADDLE_TRAINER_ID=0 python train.py

@@ -1,3 +1,0 @@
-import paddle.fluid as fluid
-
-print(fluid)

@@ -1,9 +1,0 @@
-import os
-
-import paddle.fluid as fluid
-
-t = fluid.DistributeTranspiler(config=make())
-t.transpile(0, pservers=os.environ["EPS"], trainers=2)
-exe = fluid.Executor(fluid.CPUPlace())
-for batch in data():
-    exe.run(t.get_trainer_program(), feed=batch, fetch_list=[loss])

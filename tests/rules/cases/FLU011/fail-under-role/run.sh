@@ -1,1 +1,0 @@
-PADDLE_TRAINER_ID=0 python train.py

@@ -1,2 +1,0 @@
-#!/bin/bash
-accelerate launch --config_file acc.yaml train.py --model_name_or_path FacebookAI/xlm-roberta-large

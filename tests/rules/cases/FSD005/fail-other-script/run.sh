@@ -1,2 +1,0 @@
-#!/bin/bash
-accelerate launch --config_file acc.yaml train.py --gradient_checkpointing

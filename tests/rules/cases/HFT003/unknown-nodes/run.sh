@@ -1,1 +1,0 @@
-FORCE_TORCHRUN=1 NNODES=$N RANK=0 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500 llamafactory-cli train a.yaml

@@ -1,1 +1,0 @@
-swift sft --model Qwen/Qwen2.5-7B --dataset data.jsonl --deepspeed zero3

@@ -1,2 +1,0 @@
-#!/bin/bash
-deepspeed --include=$HOSTS train.py

@@ -1,2 +1,0 @@
-#!/bin/bash
-deepspeed --hostfile=hosts.txt train.py

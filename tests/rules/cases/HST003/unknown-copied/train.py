@@ -1,1 +1,0 @@
-import horovod.torch as hvd

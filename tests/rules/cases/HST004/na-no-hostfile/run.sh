@@ -1,2 +1,0 @@
-#!/bin/bash
-deepspeed --include=localhost:2,3 fit.py

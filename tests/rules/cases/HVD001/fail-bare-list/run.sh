@@ -1,2 +1,0 @@
-#!/bin/bash
-horovodrun -np 8 -H server1,server2 python train.py

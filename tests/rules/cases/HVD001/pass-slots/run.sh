@@ -1,2 +1,0 @@
-#!/bin/bash
-horovodrun -np 8 -H server1:4,server2:4 python train.py

@@ -1,2 +1,0 @@
-#!/bin/bash
-horovodrun -np 8 -H $HOSTS python train.py

@@ -1,2 +1,0 @@
-#!/bin/bash
-horovodrun -np 8 --min-np 4 --max-np 12 --host-discovery-script ./d.sh python train.py

@@ -1,2 +1,0 @@
-#!/bin/bash
-horovodrun -np 4 python train.py

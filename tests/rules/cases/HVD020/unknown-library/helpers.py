@@ -1,4 +1,0 @@
-import horovod.torch as hvd
-
-def wrap(opt, names):
-    return hvd.DistributedOptimizer(opt, named_parameters=names)

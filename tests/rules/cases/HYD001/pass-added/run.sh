@@ -1,1 +1,0 @@
-srun python train.py +trainer.max_steps=10 model=large

@@ -1,1 +1,0 @@
-srun python train.py trainer.num_node=4

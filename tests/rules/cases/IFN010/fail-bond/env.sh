@@ -1,1 +1,0 @@
-export NCCL_SOCKET_IFNAME=bond0

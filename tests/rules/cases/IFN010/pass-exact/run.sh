@@ -1,2 +1,0 @@
-export NCCL_SOCKET_IFNAME==bond0
-torchrun --nnodes=2 --nproc_per_node=8 --master_addr=node0 train.py

@@ -1,2 +1,0 @@
-#!/bin/bash
-deepspeed --master-port=29501 train.py

@@ -1,2 +1,0 @@
-#!/bin/bash
-torchrun --nnodse=1 --nproc_per_node=8 train.py

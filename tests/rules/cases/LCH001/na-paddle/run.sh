@@ -1,2 +1,0 @@
-#!/bin/bash
-python -m paddle.distributed.launch --whatever 1 train.py

@@ -1,2 +1,0 @@
-#!/bin/bash
-torchrun train.py --nproc_per_node 8

@@ -1,2 +1,0 @@
-#!/bin/bash
-deepspeed train.py --num_gpus 8

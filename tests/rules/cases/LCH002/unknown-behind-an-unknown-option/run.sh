@@ -1,1 +1,0 @@
-accelerate launch --confg acc.yaml --num_processes 4 train.py

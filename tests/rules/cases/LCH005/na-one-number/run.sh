@@ -1,2 +1,0 @@
-#!/bin/bash
-torchrun --nproc_per_node=8 --nnodes=4 --rdzv_backend=c10d --rdzv_endpoint=a:29400 train.py

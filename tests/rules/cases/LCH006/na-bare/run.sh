@@ -1,2 +1,0 @@
-#!/bin/bash
-deepspeed --hostfile=hosts train.py

@@ -1,1 +1,0 @@
-composer --nproc 8 train.py

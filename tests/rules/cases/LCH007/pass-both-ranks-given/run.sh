@@ -1,1 +1,0 @@
-composer --nproc 8 --world_size 12 --node_rank 0 --base_rank 0 --master_addr 10.0.0.1 --master_port 7000 train.py

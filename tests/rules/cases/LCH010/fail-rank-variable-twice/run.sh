@@ -1,2 +1,0 @@
-export WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500
-python train.py

@@ -1,9 +1,0 @@
-#!/bin/bash
-export PADDLE_PSERVERS_IP_PORT_LIST="127.0.0.1:36001"
-export PADDLE_TRAINERS_NUM=2
-export GLOG_v=0
-TRAINING_ROLE=PSERVER POD_IP=127.0.0.1 PADDLE_PORT=36001 python train.py &
-sleep 5
-TRAINING_ROLE=TRAINER PADDLE_TRAINER_ID=0 python train.py --batch_size 1024 &
-TRAINING_ROLE=TRAINER PADDLE_TRAINER_ID=1 python train.py --batch_size 512 &
-wait

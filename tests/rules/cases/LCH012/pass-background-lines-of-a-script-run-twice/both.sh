@@ -1,3 +1,0 @@
-#!/bin/bash
-bash run.sh main
-bash run.sh branch

@@ -1,4 +1,0 @@
-#!/bin/bash
-CUDA_VISIBLE_DEVICES=0,1 bash run.sh 29500 &
-CUDA_VISIBLE_DEVICES=2,3 bash run.sh 29501 &
-wait

@@ -1,1 +1,0 @@
-torchrun --nproc_per_node=2 train.py --config c.yml "$@"

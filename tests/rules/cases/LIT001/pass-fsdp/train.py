@@ -1,3 +1,0 @@
-import lightning as L
-
-fabric = L.Fabric(devices=4, strategy="fsdp", precision="bf16-true")

@@ -1,5 +1,0 @@
-import argparse
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--local_rank", type=int)
-args = parser.parse_args()

@@ -1,3 +1,0 @@
-import argparse
-parser = argparse.ArgumentParser()
-options = parser.parse_args()

@@ -1,2 +1,0 @@
-#!/bin/bash
-torchrun --standalone --nnodes=1 --nproc_per_node=2 train.py --local_rank -1

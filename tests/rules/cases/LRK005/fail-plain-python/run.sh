@@ -1,1 +1,0 @@
-python tools/train.py config.py --launcher pytorch

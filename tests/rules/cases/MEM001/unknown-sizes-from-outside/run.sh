@@ -1,1 +1,0 @@
-torchrun --nnodes=1 --nproc_per_node=8 --master_addr=node0 --node_rank=$RANK pretrain_gpt.py --num-layers 96 --hidden-size 12288 --num-attention-heads 96 --seq-length 2048 --tensor-model-parallel-size 8 $ARGS

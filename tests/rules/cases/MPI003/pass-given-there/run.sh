@@ -1,3 +1,0 @@
-#!/bin/bash
-mpirun -np 8 -H a1:4,a2:4 \
-  -x NCCL_SOCKET_IFNAME=eth0 python train.py

@@ -1,4 +1,0 @@
-#!/bin/bash
-export NCCL_SOCKET_IFNAME=eth0
-mpirun -np 8 -H a1:4,a2:4 \
-  -x NCCL_SOCKET_IFNAME python train.py

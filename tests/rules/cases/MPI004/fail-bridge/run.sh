@@ -1,2 +1,0 @@
-#!/bin/bash
-mpirun --allow-run-as-root -np 8 -H a:4,b:4 -mca btl_tcp_if_include docker0 python train.py

@@ -1,2 +1,0 @@
-#!/bin/bash
-docker run --ipc=host --net=host --gpus all image mpirun -np 8 -x NCCL_DEBUG=INFO python train.py

@@ -1,2 +1,0 @@
-#!/bin/bash
-sudo mpirun -np 8 -mca pml ob1 python train.py

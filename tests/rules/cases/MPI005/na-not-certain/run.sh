@@ -1,2 +1,0 @@
-#!/bin/bash
-sudo mpirun -np 8 python train.py

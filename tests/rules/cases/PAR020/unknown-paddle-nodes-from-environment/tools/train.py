@@ -1,2 +1,0 @@
-import paddle
-from ppfleetx.utils import config

@@ -1,1 +1,0 @@
-torchrun --nnodes=4 --nproc_per_node=8 --node_rank=$RANK --master_addr=10.0.0.1 --master_port=29511 pretrain_gpt.py --hidden-size 4096 --seq-length 4096 --max-position-embeddings 4096 --micro-batch-size 1 --bf16 --vocab-size 50304 --save ck --save-interval 1000 --num-layers 32 --num-attention-heads 32 --num-experts 24 --expert-model-parallel-size 12 --global-batch-size 64

@@ -1,9 +1,0 @@
-import os
-
-import paddle
-import paddle.distributed.fleet as fleet
-import paddle.fluid as fluid
-
-fleet.init(is_collective=True)
-opt = paddle.optimizer.SGD(0.1)
-opt.minimize(loss)

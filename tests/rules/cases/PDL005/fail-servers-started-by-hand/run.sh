@@ -1,2 +1,0 @@
-#!/bin/bash
-TRAINING_ROLE=PSERVER python train.py

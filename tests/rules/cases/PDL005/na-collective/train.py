@@ -1,8 +1,0 @@
-import os
-
-import paddle
-import paddle.distributed.fleet as fleet
-import paddle.fluid as fluid
-
-fleet.init(is_collective=True)
-opt = fleet.distributed_optimizer(opt)

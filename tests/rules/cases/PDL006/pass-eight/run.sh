@@ -1,2 +1,0 @@
-#!/bin/bash
-python -m paddle.distributed.launch --nnodes=1 --nproc_per_node=8 train.py

@@ -1,4 +1,0 @@
-import paddle
-
-paddle.distributed.init_parallel_env()
-model = paddle.DataParallel(net)

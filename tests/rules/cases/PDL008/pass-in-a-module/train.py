@@ -1,4 +1,0 @@
-import paddle
-import setup_ranks
-
-model = paddle.DataParallel(net)

@@ -1,4 +1,0 @@
-import paddle
-
-if args.n > 1:
-    model = paddle.DataParallel(net)

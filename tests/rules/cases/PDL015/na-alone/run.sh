@@ -1,2 +1,0 @@
-#!/bin/bash
-fleetrun --gpus=0,1 train.py

@@ -1,2 +1,0 @@
-#!/bin/bash
-fleetrun --master=$MASTER:8090 --nnodes=2 train.py

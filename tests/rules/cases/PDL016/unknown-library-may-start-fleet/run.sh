@@ -1,2 +1,0 @@
-#!/bin/bash
-python -m paddle.distributed.launch --gpus 0,1 train.py

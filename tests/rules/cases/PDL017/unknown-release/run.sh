@@ -1,1 +1,0 @@
-python -m paddle.distributed.launch train.py

@@ -1,3 +1,0 @@
-import paddle
-
-paddle.distributed.init_parallel_env()

@@ -1,4 +1,0 @@
-def train():
-    yield 0, 0
-def test():
-    yield 0, 0

@@ -1,3 +1,0 @@
-#!/bin/bash
-export GLOO_SOCKET_IFNAME=eth0
-torchrun --nnodes=2 --nproc_per_node=8 --rdzv_backend=c10d --rdzv_endpoint=node0:29400 train.py

@@ -1,3 +1,0 @@
-import os
-
-rank = int(os.getenv("SLURM_LOCAL_RANK", "0"))

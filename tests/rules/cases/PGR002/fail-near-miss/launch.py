@@ -1,3 +1,0 @@
-import os
-
-nodes = int(os.environ["SLURM_JOB_NUMNODES"])

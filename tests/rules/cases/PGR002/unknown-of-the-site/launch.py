@@ -1,3 +1,0 @@
-import os
-
-queue = os.environ["SLURM_OUR_SITES_QUEUE"]

@@ -1,6 +1,0 @@
-import torch.multiprocessing as mp
-
-def main(rank):
-    work(rank)
-
-mp.spawn(main, nprocs=4)

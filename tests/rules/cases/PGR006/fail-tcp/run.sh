@@ -1,2 +1,0 @@
-#!/bin/bash
-torchrun --standalone --nproc_per_node=2 train.py

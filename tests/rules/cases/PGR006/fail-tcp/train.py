@@ -1,5 +1,0 @@
-import os
-
-import torch.distributed as dist
-
-dist.init_process_group("tcp")

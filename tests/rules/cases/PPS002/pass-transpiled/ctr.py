@@ -1,4 +1,0 @@
-import paddle.fluid as fluid
-
-t = fluid.DistributeTranspiler()
-t.transpile(1, pservers="172.20.0.1:7164", trainers=2)

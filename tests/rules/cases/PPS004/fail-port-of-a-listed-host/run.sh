@@ -1,6 +1,0 @@
-#!/bin/bash
-export PADDLE_PSERVERS_IP_PORT_LIST=127.0.0.1:36011,127.0.0.1:36012
-export TRAINING_ROLE=PSERVER
-export POD_IP=127.0.0.1
-export PADDLE_PORT=36013
-python train.py

@@ -1,3 +1,0 @@
-#!/bin/bash
-export PADDLE_TRAINERS_NUM=2
-PADDLE_TRAINER_ID=0 TRAINING_ROLE=TRAINER python train.py

@@ -1,4 +1,0 @@
-#!/bin/bash
-export PADDLE_TRAINERS_NUM=$1
-TRAINING_ROLE=PSERVER python train.py &
-PADDLE_TRAINER_ID=0 TRAINING_ROLE=TRAINER python train.py

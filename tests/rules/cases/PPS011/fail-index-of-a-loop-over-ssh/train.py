@@ -1,3 +1,0 @@
-import paddle.distributed.fleet as fleet
-
-fleet.init()

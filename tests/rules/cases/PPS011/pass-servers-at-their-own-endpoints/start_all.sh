@@ -1,4 +1,0 @@
-#!/bin/bash
-bash server.sh 8000 &
-bash server.sh 8001 &
-wait

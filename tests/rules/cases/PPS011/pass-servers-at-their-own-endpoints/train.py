@@ -1,4 +1,0 @@
-import paddle.distributed.fleet as fleet
-
-fleet.init()
-fleet.run_server()

@@ -1,3 +1,0 @@
-#!/bin/bash
-PADDLE_TRAINER_ID=$1 TRAINING_ROLE=TRAINER python train.py &
-PADDLE_TRAINER_ID=$2 TRAINING_ROLE=TRAINER python train.py &

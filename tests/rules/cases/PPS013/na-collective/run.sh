@@ -1,2 +1,0 @@
-#!/bin/bash
-fleetrun --ips=10.0.0.1,10.0.0.2 train.py

@@ -1,2 +1,0 @@
-#!/bin/bash
-fleetrun --servers=$SERVERS --workers=$WORKERS train.py

@@ -1,4 +1,0 @@
-#!/bin/bash
-export PADDLE_PSERVERS_IP_PORT_LIST=10.0.0.1:6170
-export PADDLE_TRAINERS_NUM=2
-TRAINING_ROLE=PSERVER python train.py

@@ -1,2 +1,0 @@
-#!/bin/bash
-TRAINING_ROLE=PSERVER PADDLE_PORT=6170 python train.py

@@ -1,3 +1,0 @@
-import paddle.distributed as dist
-
-dist.init_parallel_env()

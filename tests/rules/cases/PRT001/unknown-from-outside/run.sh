@@ -1,2 +1,0 @@
-#!/bin/bash
-torchrun --nnodes=2 --node_rank=0 --master_addr=node0 --master_port=$PORT train.py

@@ -1,2 +1,0 @@
-#!/bin/bash
-ray start --head --port=$PORT

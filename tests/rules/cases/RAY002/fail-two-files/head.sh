@@ -1,1 +1,0 @@
-ray start --head --port=6379 --block

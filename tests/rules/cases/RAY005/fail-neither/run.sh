@@ -1,2 +1,0 @@
-#!/bin/bash
-ray start --num-gpus=8

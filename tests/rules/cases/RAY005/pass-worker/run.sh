@@ -1,2 +1,0 @@
-#!/bin/bash
-ray start --address=h1:6379 --num-gpus=8

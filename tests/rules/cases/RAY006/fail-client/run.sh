@@ -1,2 +1,0 @@
-#!/bin/bash
-ray job submit --address ray://head:10001 -- python train.py

@@ -1,2 +1,0 @@
-#!/bin/bash
-ray job submit --address $RAY -- python train.py

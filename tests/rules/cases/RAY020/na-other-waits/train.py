@@ -1,4 +1,0 @@
-import ray
-
-ray.init()
-ray.get(task.remote())

@@ -1,7 +1,0 @@
-import sys
-
-from ray.train import ScalingConfig
-from ray.train.torch import TorchTrainer
-
-scaling = ScalingConfig(num_workers=(2, 8), use_gpu=True, label_selector={"zone": "a"})
-TorchTrainer(print, scaling_config=scaling).fit()

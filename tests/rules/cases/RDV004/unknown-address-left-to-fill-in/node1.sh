@@ -1,2 +1,0 @@
-#!/bin/bash
-torchrun --nnodes=2 --nproc_per_node=8 --node_rank=1 --master_addr=xxx.xxx.xxx.xxx --master_port=29500 train.py

@@ -1,2 +1,0 @@
-#!/bin/bash
-torchrun --nnodes=2 --node_rank=2 --nproc_per_node=8 --master_addr=10.0.0.1 train.py

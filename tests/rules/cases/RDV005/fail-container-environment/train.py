@@ -1,2 +1,0 @@
-import torch.distributed as dist
-dist.init_process_group("nccl")

@@ -1,2 +1,0 @@
-#!/bin/bash
-bash run.sh 1

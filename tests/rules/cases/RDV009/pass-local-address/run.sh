@@ -1,2 +1,0 @@
-#!/bin/bash
-torchrun --nnodes=2 --nproc_per_node=8 --rdzv_backend=c10d --local_addr=$MY_IP --rdzv_endpoint=10.2.0.7:29400 train.py

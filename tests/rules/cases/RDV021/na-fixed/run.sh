@@ -1,2 +1,0 @@
-#!/bin/bash
-torchrun --nnodes=2 --nproc_per_node=8 --node_rank=$SLURM_NODEID --master_addr=trainer-a --master_port=29511 fit.py

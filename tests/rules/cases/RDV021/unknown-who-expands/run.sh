@@ -1,2 +1,0 @@
-#!/bin/bash
-torchrun --nnodes=2 --nproc_per_node=8 --master_addr=trainer-a --master_port=$RANDOM fit.py

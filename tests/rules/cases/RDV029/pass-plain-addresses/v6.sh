@@ -1,1 +1,0 @@
-torchrun --nnodes=2 --nproc_per_node=8 --node_rank=$1 --master_addr=fe80::1 --master_port=29500 train.py

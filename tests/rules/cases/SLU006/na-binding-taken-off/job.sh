@@ -1,5 +1,0 @@
-#!/bin/bash
-#SBATCH --ntasks-per-node=8
-#SBATCH --gpus-per-task=1
-#SBATCH --gpu-bind=none
-srun python train.py --deepspeed ds.json

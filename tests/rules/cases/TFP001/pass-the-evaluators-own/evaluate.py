@@ -1,3 +1,0 @@
-import tensorflow as tf
-
-estimator = tf.estimator.Estimator(model_fn)

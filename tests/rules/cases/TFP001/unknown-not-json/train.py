@@ -1,4 +1,0 @@
-import os
-
-os.environ["TF_CONFIG"] = "{'cluster': {'worker': ['a:1']}}"
-strategy = MultiWorkerMirroredStrategy()

@@ -1,6 +1,0 @@
-import datetime
-import torch.distributed as dist
-dist.init_process_group('nccl', timeout=options.timeout)
-if dist.get_rank() == 0:
-    download(url)
-dist.barrier()

@@ -1,5 +1,0 @@
-import torch.distributed as dist
-
-
-def wait():
-    dist.barrier()

@@ -1,2 +1,0 @@
-#!/bin/bash
-torchrun --nproc_per_node=2 train.py

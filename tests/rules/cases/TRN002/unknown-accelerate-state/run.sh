@@ -1,1 +1,0 @@
-accelerate launch --num_processes 4 train.py

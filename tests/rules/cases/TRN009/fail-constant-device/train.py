@@ -1,7 +1,0 @@
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-dist.init_process_group("nccl")
-torch.cuda.set_device(0)
-model = DDP(build().cuda(), device_ids=[0])

@@ -1,1 +1,0 @@
-horovodrun -np 8 python train.py

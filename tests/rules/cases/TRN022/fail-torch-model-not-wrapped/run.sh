@@ -1,1 +1,0 @@
-torchrun --standalone --nproc_per_node=8 train.py

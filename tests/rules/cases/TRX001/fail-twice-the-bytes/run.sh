@@ -1,1 +1,0 @@
-deepspeed --num_nodes 2 --num_gpus 8 --master_addr node0 train.py --deepspeed_config ds.json

@@ -1,2 +1,0 @@
-pip install torch
-torchrun --nproc_per_node=8 train.py

@@ -1,1 +1,0 @@
-docker run --gpus all registry:5000/my/trainer torchrun --nnodes=4 --nproc_per_node=8 --node_rank=$RANK --master_addr=node0 train.py

@@ -1,5 +1,0 @@
-#!/bin/bash
-export PADDLE_TRAINERS_NUM=2
-export PADDLE_TRAINER_ENDPOINTS=172.20.0.1:7164,172.20.0.2:7164
-export PADDLE_TRAINER_ID=0
-python fit.py

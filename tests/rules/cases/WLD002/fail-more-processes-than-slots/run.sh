@@ -1,2 +1,0 @@
-#!/bin/bash
-mpirun -np 4 --hostfile hostfile python train.py

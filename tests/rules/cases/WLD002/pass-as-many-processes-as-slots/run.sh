@@ -1,2 +1,0 @@
-#!/bin/bash
-mpirun -np 2 --hostfile hostfile python train.py
