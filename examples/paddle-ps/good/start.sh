@@ -19,8 +19,8 @@ if [ "$ROLE" = "PSERVER" ]; then
     fi
 else
     if [ "$INDEX" = "0" ]; then
-        TRAINING_ROLE=TRAINER PADDLE_TRAINER_ID=0 python train.py
+        TRAINING_ROLE=TRAINER PADDLE_TRAINER_ID=0 POD_IP=10.77.0.3 PADDLE_PORT=36002 python train.py
     else
-        TRAINING_ROLE=TRAINER PADDLE_TRAINER_ID=1 python train.py
+        TRAINING_ROLE=TRAINER PADDLE_TRAINER_ID=1 POD_IP=10.77.0.4 PADDLE_PORT=36002 python train.py
     fi
 fi
