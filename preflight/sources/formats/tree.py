@@ -366,8 +366,14 @@ def _resolve(path: str, relative_to: str, exists: Callable[[str], bool]) -> str 
     if not path:
         return None
     candidates: list[str | None] = []
-    for start in (posixpath.dirname(relative_to), ""):
-        joined = posixpath.normpath(posixpath.join(start, path))
+    # A command runs in the folder of its script or in one above it, and paths in its configuration are relative to that.
+    start = posixpath.dirname(relative_to)
+    folders = [start]
+    while start and start != "/":
+        start = posixpath.dirname(start)
+        folders.append(start)
+    for folder in folders:
+        joined = posixpath.normpath(posixpath.join(folder, path))
         outside = joined == ".." or joined.startswith(("../", "/"))
         candidates.append(None if outside else joined)
     for candidate in candidates:

@@ -36,8 +36,8 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
     Fix: Write "auto" in the configuration, so that the argument is the only place.
 
     Known limits: For a program that is not known to be Hugging Face's trainer it is a warning; so it is where the
-    trainer's own default differs, because the script may set another. A script that declares its options itself may use
-    them for something else than DeepSpeed's batch, and is not judged.
+    trainer's own default differs, because the script may set another. Options of a script that declares them itself may
+    be for something else than DeepSpeed's batch, and are not judged.
     """
     for subject, scope, launch in subjects(job):
         if is_compared(job, launch):
@@ -49,7 +49,7 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
                 verdict = _against_default(job, launch, quantity, theirs)
                 if verdict is not None:
                     yield verdict
-            if not ours or not theirs or _has_own_options(job, launch, scope):
+            if not ours or not theirs or _may_mean_something_else(job, ours[0], launch, scope):
                 continue
             undecided_verdict = undecided(subject, (*ours, *theirs), launch)
             one, other = numbers(job_value(ours)), numbers(job_value(theirs))
@@ -69,9 +69,10 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
                 yield passed(subject)
 
 
-def _has_own_options(job: Job, launch: Launch | None, scope: Scope) -> bool:
-    """Whether the script declares its options itself, and leaves none to Hugging Face's trainer."""
-    return bool(job.about("declared_options", scope)) and not uses_hugging_face(job, launch, scope)
+def _may_mean_something_else(job: Job, claim: Claim, launch: Launch | None, scope: Scope) -> bool:
+    """Whether it is an option of a script that declares its options itself, without those of Hugging Face's trainer."""
+    is_option = claim.spelling.startswith("-")
+    return is_option and bool(job.about("declared_options", scope)) and not uses_hugging_face(job, launch, scope)
 
 
 def _as_auto(claim: Claim, quantity: str) -> Fix | None:

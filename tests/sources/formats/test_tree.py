@@ -32,6 +32,13 @@ def root(tmp_path: Path) -> Path:
     return inside
 
 
+def test_a_path_counts_from_the_nearest_folder_above_that_has_it() -> None:
+    tree = MemoryTree({"jobs/one/conf/a.yaml": "", "jobs/one/ds/zero.json": "{}", "ds/zero.json": "{}", "train.py": ""})
+    assert tree.resolve("ds/zero.json", relative_to="jobs/one/conf/a.yaml") == "jobs/one/ds/zero.json"
+    assert tree.resolve("train.py", relative_to="jobs/one/conf/a.yaml") == "train.py"
+    assert tree.resolve("missing.py", relative_to="jobs/one/conf/a.yaml") == "jobs/one/conf/missing.py"
+
+
 def test_a_regular_file_comes_with_its_digest(root: Path) -> None:
     content = "\ufeffexport A=1\n# größer\n".encode()
     (root / "run.sh").write_bytes(content)
