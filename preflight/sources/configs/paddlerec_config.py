@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from preflight.model.job import WHOLE_JOB, Known, Scope, Value, lift
 from preflight.model.job.value import Plain
 from preflight.sources.base import Reading, SourceFile, Tree
+from preflight.sources.configs.setting_claims import state_settings
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.open import document_of
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, value_of
@@ -47,6 +48,7 @@ class PaddleRecSource:
         root = document.root
         if root is not None and root.kind is Kind.OBJECT:
             _state(node_claims, root)
+            state_settings(node_claims, root, self.name, only=("runner",))
         return Reading(claims=tuple(node_claims.claims), notes=notes, suppressions=suppressions(file))
 
 

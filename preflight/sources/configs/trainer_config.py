@@ -17,6 +17,7 @@ from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.configs import fsdp
 from preflight.sources.configs.model_config import ROLE as MODEL_ROLE
 from preflight.sources.configs.model_config import config_of
+from preflight.sources.configs.paddle_trainer import FIELDS, FRAMEWORK
 from preflight.sources.configs.setting_claims import state_settings
 from preflight.sources.configs.trainer_settings import PRECISIONS, SETTINGS, Reader, as_number, as_text, precision_of
 from preflight.sources.formats.comments import suppressions
@@ -116,6 +117,8 @@ class TrainerConfigSource:
                 _state_keys(node_claims, root)
                 of_llamafactory = own == "transformers" and _is_of_llamafactory(root)
                 state_settings(node_claims, root, own, floats_without_dot=of_llamafactory)
+                if own == "transformers" and not of_llamafactory:
+                    state_settings(node_claims, root, FRAMEWORK, only=FIELDS, floats_without_dot=True)
                 if of_llamafactory:
                     state_settings(node_claims, root, "llamafactory", floats_without_dot=True)
                 _state_fsdp(node_claims, root)

@@ -15,6 +15,7 @@ from preflight.sources.kubernetes.admission import admission
 from preflight.sources.kubernetes.container_commands import Containers
 from preflight.sources.kubernetes.kinds import ASIDE_KINDS, BINDING_KINDS, RAY_KINDS, Role, Workload, workload_of
 from preflight.sources.kubernetes.operators import injected_variables, pods
+from preflight.sources.kubernetes.paddle_job import state_paddle_job
 from preflight.sources.kubernetes.pods import GPU_RESOURCE, containers_of, gpus_of, state_labels, state_pods
 from preflight.sources.kubernetes.queues import state_queue
 from preflight.sources.kubernetes.related_objects import state_related_object
@@ -185,6 +186,7 @@ class Manifest:
         self._object, self._first = scope.launch, len(self._stating.claims)
         self._workloads[workload.root.start] = scope.launch
         self._state_object(workload, scope)
+        state_paddle_job(self._stating, workload)
         for role in workload.roles:
             state_pods(self._stating, role, _role_scope(scope, role))
             state_claims(self._stating, role, self.all_objects, _role_scope(scope, role))

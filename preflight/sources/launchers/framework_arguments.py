@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from preflight._util.budget import truncate
-from preflight.model.job import Claim, Known, Reference, Unresolved, Value
+from preflight.model.job import Claim, Known, Plain, Reference, Unresolved, Value, lift
 from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.sources.base import LaunchLine, SourceFile, Tree, Word
 from preflight.sources.configs.accelerate_config import AccelerateSource
@@ -65,7 +65,20 @@ def framework_claims(
             builder.add_setting(key.quantity, given[key.path], key.read, relation=key.relation)
     for path in framework.extended_by:
         builder.add_setting(f"{SETTING_PREFIX}{framework.name}.{path}", given.get(path), lambda value: value)
+    for path, option in given.items() if framework.settings else ():
+        builder.add_setting(f"{SETTING_PREFIX}{framework.name}.{path}", option, lambda value: lift(_plain, value))
     return tuple(builder.claims), tuple(references)
+
+
+def _plain(item: Plain) -> Plain:
+    """What a text of the line is in YAML: a number, true or false, or the text."""
+    text = str(item)
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return int(text)
+    except ValueError:
+        return item
 
 
 def model_references(line: LaunchLine, claims: Iterable[Claim], tree: Tree) -> Iterator[Reference]:

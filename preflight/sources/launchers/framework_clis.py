@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from preflight.model.job import Known, Relation, Span, Strength, Unresolved, as_int, lift
+from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.model.job.symbols import Symbol
 from preflight.sources.base import LaunchLine, Reading, Tree, Variable, Word
 from preflight.sources.launchers.claim_builder import (
@@ -165,6 +166,8 @@ class PaddleFormersReader:
         program = read_program(line, self.name, (module, *line.words[2:]), tree, module=True)
         builder = ClaimBuilder(self.name, line.scope, line.command.condition)
         _state_paddle(builder, word, line.command.environment)
+        file = line.words[2]
+        builder.add(f"{SETTING_PREFIX}paddlenlp.file", lift(str, file.value), file.span, file.spelling)
         claims = tuple(claim for claim in program.claims if claim.quantity != "script")
         references = tuple(found for found in program.references if found.role != "script")
         return Reading((*builder.claims, *claims), (replace(program.launch, program=""),), references)

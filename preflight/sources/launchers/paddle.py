@@ -34,6 +34,7 @@ from preflight.sources.launchers.option_parser import (
     generated_table,
     known_prefix,
     scan,
+    table,
     texts,
 )
 from preflight.sources.launchers.started_program import read_program
@@ -101,6 +102,14 @@ _TRUE = ("y", "yes", "t", "true", "on", "1")
 _MAX_WORDS = 400
 #: The options of the launcher of today, and of that of 2.0, which takes over at an option that is not one of these.
 _NEW, _FIRST = generated_table(load_table("paddle_launch")), generated_table(load_table("paddle_fleet_launch"))
+#: The options of the launchers of 1.x, and those that no other has.
+_ONLY_FIRST = frozenset(("cluster_node_ips", "node_ip", "started_port", "use_paddlecloud", "print_config"))
+_OF_FIRST = table(
+    {
+        name: f"--{name}"
+        for name in (*_ONLY_FIRST, "selected_gpus", "endpoints", "server_num", "worker_num", "start_port")
+    }
+)
 _PS_ONLY = (
     "servers",
     "trainers",
@@ -136,6 +145,7 @@ class PaddleReader:
             _state_servers(builder, settings, line)
         else:
             _state_collective(builder, settings, line, hidden=scanned.incomplete)
+        _state_first_settings(builder, line, scanned)
         if line.words[0].spelling.strip("\"'").endswith(_OF_TODAY):
             _state_settings(builder, line, hidden=scanned.incomplete)
         builder.add_setting("rendezvous_id", settings.get("job_id"), as_text)
@@ -166,6 +176,10 @@ def _state_settings(builder: ClaimBuilder, line: LaunchLine, *, hidden: bool) ->
     environment = line.command.environment
     for variable, dest in _OVERRIDING.items() if first is None else ():
         setting = variable_setting(environment.get(variable))
+        if setting is not None and dest in found and texts(setting.value) != texts(found[dest].value):
+            said = lift(str, found[dest].value) if isinstance(setting.value, Known) else setting.value
+            builder.add_setting(f"{SETTING_PREFIX}paddle_launch.overridden", found[dest], lambda _, said=said: said)
+            builder.add_setting(f"{SETTING_PREFIX}paddle_launch.overriding", setting, lambda value: lift(str, value))
         if setting is not None:
             found[dest] = setting
     for dest, setting in found.items():
@@ -174,11 +188,33 @@ def _state_settings(builder: ClaimBuilder, line: LaunchLine, *, hidden: bool) ->
         word = line.words[0]
         builder.add(f"{SETTING_PREFIX}paddle_launch.(call)", Unresolved("further options"), word.span, word.spelling)
         return
-    stops: tuple[tuple[str, Word | GivenOption | None], ...] = (("first", first), ("taken", parsed.taken))
+    dropped = next(iter(parsed.unknown), None) if first is None else None
+    stops: tuple[tuple[str, Word | GivenOption | None], ...] = (
+        *(("first", first), ("taken", parsed.taken), ("dropped", dropped), ("program", parsed.program)),
+    )
     for dest, item in stops:
         if item is not None:
-            value = Known(known_prefix(parsed.program) if dest == "taken" and parsed.program is not None else "")
+            of_program = dest in ("taken", "program") and parsed.program is not None
+            value = Known(known_prefix(parsed.program) if of_program and parsed.program is not None else "")
             builder.add(f"{SETTING_PREFIX}paddle_launch.{dest}", value, item.span, item.spelling)
+
+
+def _state_first_settings(builder: ClaimBuilder, line: LaunchLine, scanned: ScannedLine) -> None:
+    """State options of the launchers of Paddle 1.x as `setting.paddle_launch_1.NAME`; `ps` for launch_ps, `spaced` if a
+    blank stands before the value.
+    """
+    given = {option.dest: option for option in scan(line.words[1:], _OF_FIRST).given}
+    of_servers = line.words[0].spelling.strip("\"'").endswith("launch_ps")
+    if scanned.incomplete or not (of_servers or set(given) & {*_ONLY_FIRST, "selected_gpus"}):
+        return
+    prefix = f"{SETTING_PREFIX}paddle_launch_1."
+    for dest, option in given.items():
+        builder.add_setting(f"{prefix}{dest}", option_setting(option), lambda value: lift(str, value))
+    word = line.words[0]
+    if of_servers:
+        builder.add(f"{prefix}ps", Known(True), word.span, word.spelling)
+    if any(dest in _ONLY_FIRST and "=" not in option.spelling for dest, option in given.items()):
+        builder.add(f"{prefix}spaced", Known(True), word.span, word.spelling)
 
 
 class _Parsed(NamedTuple):

@@ -10,6 +10,7 @@ import posixpath
 from dataclasses import replace
 
 from preflight.model.job import Known, Reference, Relation, Strength, Value, as_int, lift
+from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.model.job.value import Plain
 from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree, Word
 from preflight.sources.launchers.claim_builder import ClaimBuilder, as_strings, as_text
@@ -34,6 +35,8 @@ _VALUED = {
     "config_args": "--config_args",
     "use_gpu": "--use_gpu",
     "local": "--local",
+    "average_test_period": "--average_test_period",
+    "log_period": "--log_period",
 }
 _OPTIONS = table(_VALUED, abbreviations=False, interleaved=True)
 #: Port settings, which servers and trainers both take.
@@ -102,6 +105,8 @@ def _read_process(line: LaunchLine, words: tuple[Word, ...], tree: Tree, *, serv
             spelling = f"{word.spelling} (without --local=0)"
             builder.add("trains_locally", Known(True), word.span, spelling, strength=Strength.DEFAULT)
         builder.add_setting("trainer_threads", scanned.last("trainer_count"), as_int)
+        for dest in ("average_test_period", "log_period"):
+            builder.add_setting(f"{SETTING_PREFIX}paddle_train.{dest}", scanned.last(dest), as_int)
     claims = (*builder.claims, *(program.claims if program is not None else ()))
     return Reading(claims=claims, launches=(launch,), references=program.references if program is not None else ())
 

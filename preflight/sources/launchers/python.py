@@ -11,8 +11,10 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from preflight.model.job import Known, Plain, Reference, Relation, Unresolved, Value, as_int, lift
+from preflight.model.job import WHOLE_JOB, Known, Plain, Reference, Relation, Unresolved, Value, as_int, lift
+from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.sources.base import Command, LaunchLine, Reading, SourceFile, Tree, Variable
 from preflight.sources.launchers.claim_builder import (
     ClaimBuilder,
@@ -39,7 +41,10 @@ _PADDLE_PEER_VARIABLES = (
     "PADDLE_CURRENT_ENDPOINT",
 )
 #: Any of these alone makes a process one of several.
-_MAKE_RANKS = ("TRAINING_ROLE", "PADDLE_TRAINERS_NUM", "TF_CONFIG", "OMPI_COMM_WORLD_SIZE")
+_MAKE_RANKS = (
+    *("TRAINING_ROLE", "PADDLE_TRAINERS_NUM", "PADDLE_PSERVERS_IP_PORT_LIST", "PADDLE_INIT_TRAINER_ID"),
+    *("TF_CONFIG", "OMPI_COMM_WORLD_SIZE"),
+)
 #: Any of these makes a process a rank of Paddle's collective mode, unless it has a parameter-server role.
 _PADDLE_COLLECTIVE_VARIABLES = ("PADDLE_TRAINER_ID", "PADDLE_TRAINER_ENDPOINTS", "PADDLE_TRAINERS_NUM")
 
@@ -178,9 +183,10 @@ def _index_of(own: Plain, servers: Plain) -> Plain:
     return servers.index(own)
 
 
+_OF_PADDLE = re.compile(r"\b(?:paddle|PdArgumentParser|ppdet)")
 _OF_RANKS = re.compile(
     r"environ\s*\[\s*[\"'](?:LOCAL_RANK|RANK|WORLD_SIZE)[\"']\s*\]|torch\.distributed|paddle\.distributed|DataParallel"
-    r"|init_dist|distributed\.init|SyncBatchNorm"
+    r"|init_dist|distributed\.init|SyncBatchNorm|PdArgumentParser"
 )
 #: Words of a plain command that are searched for an option.
 _MAX_OPTIONS = 200
@@ -238,4 +244,13 @@ def plain_program(command: Command, tree: Tree) -> Reading:
     visible = command.environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         builder.add("plain_visible_devices", visible.value, visible.span, visible.spelling)
-    return Reading(claims=tuple(builder.claims), references=(Reference(path, "script", word.span),))
+    references: tuple[Reference, ...] = (Reference(path, "script", word.span),)
+    if _OF_PADDLE.search(file.text) is not None:
+        # Started alone, Paddle's programs set back what is meant for several ranks.
+        program = read_program(line, "python", found.words, tree)
+        own = [claim for claim in program.claims if claim.quantity.startswith(SETTING_PREFIX)]
+        builder.claims.extend(replace(claim, scope=WHOLE_JOB) for claim in own)
+        references += tuple(
+            replace(found, scope=WHOLE_JOB) for found in program.references if found.role not in ("script", "")
+        )
+    return Reading(claims=tuple(builder.claims), references=references)

@@ -14,10 +14,11 @@ from preflight.model.job import Claim, Known, Plain, Reference, Unresolved, Valu
 from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.sources.base import LaunchLine, SourceFile, Tree, Word
 from preflight.sources.configs import fsdp
+from preflight.sources.configs.paddle_trainer import FIELDS, FRAMEWORK, converted
 from preflight.sources.configs.trainer_config import ROLE, TrainerConfigSource
 from preflight.sources.configs.trainer_settings import PRECISIONS, SETTINGS, precision_of
 from preflight.sources.launchers.claim_builder import ClaimBuilder
-from preflight.sources.launchers.option_parser import GivenOption, join_spans, scan, table, text_of
+from preflight.sources.launchers.option_parser import GivenOption, join_spans, known_prefix, scan, table, text_of
 from preflight.sources.launchers.paths import relative
 from preflight.sources.tables import load_table
 
@@ -82,6 +83,7 @@ def trainer_claims(
         quantity, reader = SETTINGS[name]
         builder.add_setting(quantity, scanned.last(name), reader)
     _state_settings(builder, words)
+    _state_paddle(builder, words)
     _state_switches(builder, words)
     _state_sharding(builder, words)
     references = tuple(_argument_files(line, words, tree))
@@ -107,6 +109,25 @@ def _state_settings(builder: ClaimBuilder, words: Sequence[Word]) -> None:
             kind = _KINDS.get(name)
             value = lift(lambda item, kind=kind: _converted(item, kind), given.value)
             builder.add(f"{SETTING_PREFIX}transformers.{name}", value, given.span, given.spelling)
+
+
+def _state_paddle(builder: ClaimBuilder, words: Sequence[Word]) -> None:
+    """State the arguments of Paddle's trainers on the line; one without a value is a switch that is on."""
+    found: dict[str, tuple[Value, Word, Word]] = {}
+    for index, word in enumerate(words):
+        name, equals, text_after = (text_of(word) or "").partition("=")
+        if not name.startswith("--") or name[2:] not in FIELDS:
+            continue
+        following = words[index + 1] if index + 1 < len(words) and not equals else None
+        if following is not None and not known_prefix(following).startswith("--") and not following.many:
+            found[name[2:]] = (following.value, word, following)
+        else:
+            found[name[2:]] = (Known(text_after if equals else True), word, word)
+    for dest, (value, word, last) in found.items():
+        span = join_spans(word.span, last.span) if last is not word else word.span
+        spelling = word.spelling if last is word else f"{word.spelling} {last.spelling}"
+        read = lift(lambda item, dest=dest: converted(dest, item), value)
+        builder.add(f"{SETTING_PREFIX}{FRAMEWORK}.{dest}", read, span, spelling)
 
 
 def _converted(item: Plain, kind: str | None) -> Plain:

@@ -8,7 +8,15 @@ from collections.abc import Iterator
 
 from preflight.model.job import Claim, Known, Relation, Strength, Unresolved, Value, alternatives, lift
 from preflight.model.job.value import Plain
-from preflight.sources.python import imports, paddle_feeds, paddle_fluid, paddle_layers, paddle_static, paddle_strategy
+from preflight.sources.python import (
+    called_settings,
+    imports,
+    paddle_feeds,
+    paddle_fluid,
+    paddle_layers,
+    paddle_static,
+    paddle_strategy,
+)
 from preflight.sources.python.module import Module, argument, is_none, last, value_of
 
 _SUBJECTS = (
@@ -17,6 +25,7 @@ _SUBJECTS = (
     paddle_static.claims,
     paddle_feeds.claims,
     paddle_strategy.claims,
+    called_settings.claims,
 )
 #: Libraries that never start Fleet. PaddleNLP's trainer and its like do.
 _NO_FLEET = frozenset(

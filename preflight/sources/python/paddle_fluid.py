@@ -95,8 +95,7 @@ def _transpile(module: Module, call: ast.Call, assigned: dict[str, list[Assigned
     if alternatives(mode) == ("nccl2",):
         yield from _own_endpoint(module, call, transpiler)
         yield from _ignored_update_mode(module, call, settings, transpiler)
-    else:
-        yield from _startup_program(module, call, transpiler)
+    yield from _startup_program(module, call, transpiler)
     sync = argument(call, "sync_mode", POSITIONS["sync_mode"])
     geo = any(item.name == "geo_sgd_mode" and module.fold(item.value) == Known(True) for item in settings)
     if alternatives(mode) != ("pserver",) or geo:

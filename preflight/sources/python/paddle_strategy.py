@@ -14,7 +14,7 @@ from preflight.model.job import Claim, Known, Unresolved, Value, alternatives, l
 from preflight.model.job.quantities import SECTION, SETTING_PREFIX
 from preflight.model.job.value import Plain
 from preflight.sources.python.attributes import Assigned, attributes, enclosing
-from preflight.sources.python.module import Module, last
+from preflight.sources.python.module import Module
 
 _HYBRID = {
     "dp_degree": "data_parallel_size",
@@ -51,7 +51,8 @@ _MAX_SETTINGS = 200
 
 def claims(module: Module) -> Iterator[Claim]:
     """All claims about strategies that the script itself creates."""
-    made = [call for call in module.calls if last(module.called(call)) == "DistributedStrategy"]
+    # Fluid's classes of this name have other attributes.
+    made = [call for call in module.named("DistributedStrategy") if "fluid.incubate" not in module.called(call)]
     if not made:
         return
     assigned = attributes(module)

@@ -41,6 +41,7 @@ _OF_SEQ2SEQ = frozenset(
         *("generation_config",),
     )
 )
+_OF_PADDLE = re.compile(r"paddlenlp\.trainer\.(?:training_args\.)?TrainingArguments")
 _TRL_CONFIGS = ("SFTConfig", "DPOConfig", "GRPOConfig", "RLOOConfig", "KTOConfig", "RewardConfig")
 #: Stands for the class that is called.
 CLASS = "config_class"
@@ -102,7 +103,13 @@ def _settings(module: Module) -> Iterator[Claim]:
             # table of TrainingArguments.
             alone = len(items) == 1 == len(names) and not module.named("add_argument") and not is_trl_config(names[0])
             yield module.claim(f"{prefix}{PARSER}", alone, parser.func, spelling=module.text(parser))
+    for parser in module.named("PdArgumentParser"):
+        framework = "paddleformers" if "paddleformers" in module.file.text else "paddlenlp"
+        yield module.claim(f"{SETTING_PREFIX}{framework}.{PARSER}", True, parser.func, spelling=module.text(parser))
     calls = [call for call in module.calls if module.called(call) in _TRAINING_ARGUMENTS]
+    of_paddle = [call for call in module.calls if _OF_PADDLE.fullmatch(module.called(call))]
+    if len(of_paddle) == 1:
+        yield from _stated(module, of_paddle[0], f"{SETTING_PREFIX}paddlenlp.")
     of_trl = [call for call in module.calls if _class_of_trl(module, call)]
     if len(calls) == 1:
         yield from _stated(module, calls[0], prefix)

@@ -10,7 +10,7 @@ from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers
 from preflight.plugins.authoring import Verdict, failed, passed, rule
 from preflight_rules.helpers import joined, placed, quoted, undecided, where
-from preflight_rules.rendezvous.siblings import groups
+from preflight_rules.rendezvous.siblings import groups, peers
 
 
 @rule(
@@ -42,7 +42,9 @@ def processes_differ_between_nodes(job: Job) -> Iterator[Verdict]:
 
     Known limits: torchrun itself can run nodes of different size; a job that is made for it can ignore this rule.
     """
-    for group in groups(job):
+    # Each node of a list of addresses numbers the ranks of all by its own number of processes.
+    listed = (group for group in peers(job) if job.setting("hosts", group[0].scope))
+    for group in (*groups(job), *listed):
         stated = [(launch, job.value_claims("processes_per_node", launch.scope)) for launch in group]
         stated = [(launch, claims) for launch, claims in stated if claims]
         if len(stated) < 2:

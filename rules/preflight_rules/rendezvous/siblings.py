@@ -32,6 +32,8 @@ _SHARED = {
     "nodes": "the number of nodes",
 }
 
+#: What the nodes of a job of Paddle's launcher must have in common, also where they give no rank.
+_SHARED_BY_PEERS = {**_SHARED, "env.FLAGS_START_PORT": "the first port"}
 #: What processes that are one rank each must have in common.
 _SHARED_BY_RANKS = {name: _SHARED[name] for name in ("master_addr", "master_port")}
 
@@ -75,6 +77,7 @@ class RankedProcess(NamedTuple):
 
 def _run_together(launches: Sequence[Launch]) -> bool:
     """Whether these starts run at the same time: in the background, or from separate scripts."""
+    launches = sorted(launches, key=lambda launch: (launch.span.path, launch.span.line))
     return all(launch.concurrent for launch in launches[:-1]) or (
         len({starting_file(launch) for launch in launches}) == len(launches)
     )
@@ -108,7 +111,9 @@ def peers(job: Job) -> Iterator[tuple[Launch, ...]]:
             ranked = any(claim.strength > Strength.DEFAULT for claim in job.setting("node_rank", launch.scope))
             cluster = job.setting("hosts", launch.scope) or job.setting("master_addr", launch.scope)
             if cluster and not ranked:
-                found.setdefault((launch.program, str(cluster[0].value)), []).append(launch)
+                # Lists of the same nodes are of one job, whatever their order.
+                names = sorted(_names(cluster[0])) or [str(cluster[0].value)]
+                found.setdefault((launch.program, *names), []).append(launch)
         elif launch.launcher == "python" and texts(job_value(job.setting("ps_role", launch.scope))) == ("TRAINER",):
             found.setdefault((launch.program,), []).append(launch)
     for launches in found.values():
@@ -153,6 +158,40 @@ def rendezvous_differs_between_launches(job: Job) -> Iterator[Verdict]:
             verdict = _shared(job, group, quantity, meaning)
             if verdict is not None:
                 yield verdict
+    for group in peers(job):
+        if group[0].launcher != "paddle":
+            continue
+        for quantity, meaning in _SHARED_BY_PEERS.items():
+            verdict = _shared(job, group, quantity, meaning)
+            if verdict is not None:
+                yield verdict
+        verdict = _order_of_hosts(job, group)
+        if verdict is not None:
+            yield verdict
+
+
+def _names(claim: Claim) -> tuple[str, ...]:
+    """The names in a list; empty if it is not known."""
+    first = claim.alternatives[0] if len(claim.alternatives) == 1 else ()
+    return tuple(map(str, first)) if isinstance(first, tuple) else ()
+
+
+def _order_of_hosts(job: Job, group: Sequence[Launch]) -> Verdict | None:
+    """Lists of the same nodes in another order: each node takes its rank from its place in its own list."""
+    listed = [claims[0] for launch in group if (claims := job.setting("hosts", launch.scope))]
+    first = listed[0] if listed else None
+    odd = next((c for c in listed if first is not None and _names(c) != _names(first)), None)
+    if first is None or odd is None or sorted(_names(odd)) != sorted(_names(first)):
+        return None
+    return failed(
+        f"{group[0].id} and {len(group) - 1} more",
+        f"{quoted(odd)} has the nodes of {placed(first)} in another order, and each node takes its ranks from its place"
+        " in its own list.",
+        at=odd,
+        also=((first, "the other order"),),
+        remedy="Write the same list on every node.",
+        waits_at="rendezvous",
+    )
 
 
 def _known_ranks(job: Job, group: Iterable[Launch]) -> set[int]:
@@ -255,6 +294,31 @@ def node_rank_twice_or_missing(job: Job) -> Iterator[Verdict]:
         at_once = all(launch.concurrent for launch in group)
         if at_once or len({starting_file(launch) for launch in group}) == len(group) or _services(job, group):
             yield _ranks_verdict(job, group)
+    for launch in launches:
+        verdict = _beside_unranked(job, launch)
+        if verdict is not None:
+            yield verdict
+
+
+def _beside_unranked(job: Job, launch: Launch) -> Verdict | None:
+    """A rank on one line for a job of Paddle's launcher, while another line for the same master has none."""
+    master = texts(job_value(job.setting("rendezvous_endpoint", launch.scope)))
+    if launch.launcher != "paddle" or not master:
+        return None
+    for other in job.launches:
+        same = (other.launcher, other.program) == (launch.launcher, launch.program) and other is not launch
+        if not same or texts(job_value(job.setting("rendezvous_endpoint", other.scope))) != master:
+            continue
+        if not job.setting("node_rank", other.scope) and _run_together((other, launch)):
+            rank = job.setting("node_rank", launch.scope)[0]
+            return failed(
+                f"{launch.id} and {other.id}",
+                f"{quoted(rank)} numbers one node, and {other.span.path}:{other.span.line} starts another without a"
+                " number: the master numbers all nodes or none.",
+                at=rank,
+                remedy="Give every node a number, or none.",
+            )
+    return None
 
 
 def _services(job: Job, group: Sequence[Launch]) -> bool:

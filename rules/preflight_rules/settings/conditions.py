@@ -76,6 +76,12 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "descends": lambda item: _descends(item),
     "size": lambda item: len(item) if isinstance(item, tuple) else 0,
     "rises": lambda items: isinstance(items, tuple) and _rises(items),
+    "hosts": lambda item: tuple(part.partition(":")[0] for part in item.split(",")) if isinstance(item, str) else (),
+    "unique": lambda items: tuple(dict.fromkeys(items)),
+    "begins_another": lambda items: any(one != two and two.startswith(one) for one in items for two in items),
+    "are_grouped": lambda items: len(list(itertools.groupby(items))) == len(set(items)),
+    "words": lambda item: tuple(re.split(r"[\s,;]+", item.strip())) if isinstance(item, str) else (),
+    "item_at": lambda items, place: _item_at(items, place),
     "lower": lambda item: item.lower() if isinstance(item, str) else item,
 }
 
@@ -86,6 +92,13 @@ def _number(item: Any) -> Any:
         return int(item) if isinstance(item, str) else item
     except ValueError:
         return item
+
+
+def _item_at(items: Any, place: Any) -> Any:
+    """The item at a place; None behind the end. Raises UnknownValue for anything but a list and a number."""
+    if not isinstance(items, tuple) or not isinstance(place, int):
+        raise UnknownValue(f"item {place!r} of {items!r}")
+    return items[place] if 0 <= place < len(items) else None
 
 
 def _rises(items: tuple[Any, ...]) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from preflight.model.job import Claim, Job, Launch, Scope, Strength, Unresolved
-from preflight.model.job.quantities import SECTION
+from preflight.model.job import WHOLE_JOB, Claim, Job, Launch, Scope, Strength
+from preflight.model.job.quantities import SECTION, SETTING_PREFIX
 from preflight.model.job.value import numbers, texts
+from preflight.sources.python.called_settings import SOURCE as CALLED
 from preflight_rules.helpers import ranks_started, subjects, why_unresolved
 from preflight_rules.settings.conditions import GIVEN, Section, UnknownValue
 from preflight_rules.settings.tables import full_name
@@ -23,8 +24,12 @@ CLASS = "config_class"
 ANY = "(any)"
 #: Before a quantity: what an option of the launch line says about it.
 ON_LINE = "line."
+#: Before a quantity, in a condition: any other claim of the job (`job.env.TRAINING_ROLE`).
+OF_JOB = "job."
 #: Frameworks whose settings are joined from files and the line.
-COMPOSED = ("verl",)
+COMPOSED = ("verl", "paddlenlp", "paddleformers", "paddlefleetx", "paddledetection")
+#: Of these, those that a parser in the script or a program of their own reads.
+_OF_PADDLE = {"paddlenlp": "", "paddleformers": "paddleformers-cli"}
 #: Frameworks whose settings are options of the launch line, which may take them from arrays of several scripts.
 _OF_LINES = ("megatron", "openrlhf")
 _SCRIPTS = "(line)"
@@ -32,6 +37,8 @@ _SCRIPTS = "(line)"
 _WHOLE_FILES = ("skypilot", "dstack")
 #: The number of ranks of the launch, in a condition.
 RANKS = "ranks"
+#: How the ranks are started, in a condition: `python` for a plain line, empty without any.
+LAUNCHER = "launcher"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,10 @@ class Given:
 
     def claim(self, key: str) -> Claim | None:
         """The claim of a key, also of one in a file that another key names; None if it is not given."""
+        if key.startswith(OF_JOB):
+            return next(iter(self._of_job(key.removeprefix(OF_JOB))), None)
+        if key == PARSER:
+            return self.parser
         if key == ANY:
             return next(iter(self.keys.values())) if self.is_named else None
         prefix, _, rest = key.partition(".")
@@ -69,12 +80,20 @@ class Given:
             return self.inner[prefix].claim(rest)
         return self.keys.get(key)
 
+    def others(self, section: str, known: Sequence[str]) -> list[Claim]:
+        """The claims of the keys directly in a section (`config.*`) that are not among the known ones."""
+        prefix = section.removesuffix("*")
+        inside = {key.removeprefix(prefix): claim for key, claim in self.keys.items() if key.startswith(prefix)}
+        return [claim for key, claim in inside.items() if key.isidentifier() and key not in known]
+
     def value(self, key: str) -> Any:
         """The value of a key, None if it is not given. Raises UnknownValue if that is not known."""
         if key.startswith(GIVEN):
             return self.claim(key.removeprefix(GIVEN)) is not None
         if key.startswith(ON_LINE):
             return self._on_line(key.removeprefix(ON_LINE))
+        if key.startswith(OF_JOB):
+            return self._one(self._of_job(key.removeprefix(OF_JOB)))
         if key in self.inner:
             return Section()
         prefix, _, rest = key.partition(".")
@@ -84,17 +103,27 @@ class Given:
             return None if claim is not None and claim.alternatives == (AUTO,) else self.inner[prefix].value(rest)
         if key == RANKS:
             return self._ranks()
+        if key == LAUNCHER:
+            return self.launch.launcher if self.launch is not None else "python" if self._is_plain else ""
         claim = self.claim(key)
         if claim is None:
             if not self.complete:
                 raise UnknownValue(f"{key} may be given elsewhere")
             return None
-        if isinstance(claim.value, Unresolved) or why_unresolved((claim,), self.launch) is not None:
-            raise UnknownValue(f"`{claim.spelling}`")
-        if len(claim.alternatives) != 1 or (claim.alternatives[0] == AUTO and self.framework == "deepspeed"):
-            raise UnknownValue(f"`{claim.spelling}`")
-        found = claim.alternatives[0]
-        return Section() if found == SECTION else found
+        return self._one((claim,))
+
+    def _one(self, claims: Sequence[Claim]) -> Any:
+        """The value of claims that say the same, None without any. Raises UnknownValue if they do not, or are open."""
+        if why_unresolved(claims, self.launch) is not None:
+            raise UnknownValue(f"`{claims[0].spelling}`")
+        found = {item for claim in claims for item in claim.alternatives}
+        if len(found) > 1 or (found == {AUTO} and self.framework == "deepspeed"):
+            raise UnknownValue(f"`{claims[0].spelling}`")
+        one = next(iter(found), None)
+        return Section() if one == SECTION else one
+
+    def _of_job(self, quantity: str) -> tuple[Claim, ...]:
+        return self.job.value_claims(quantity, self.launch.scope if self.launch is not None else WHOLE_JOB)
 
     @property
     def is_named(self) -> bool:
@@ -109,7 +138,14 @@ class Given:
         claims = [c for c in self.job.about(quantity, self.launch.scope) if c.strength is Strength.FLAG]
         return claims[-1].alternatives[0] if claims and claims[-1].alternatives else None
 
+    @property
+    def _is_plain(self) -> bool:
+        """Whether a plain line of python starts the program, and nothing else does."""
+        return self.launch is None and bool(self.job.about("plain_program"))
+
     def _ranks(self) -> int:
+        if self._is_plain:
+            return 1
         found = numbers(ranks_started(self.job, self.launch.scope)[0]) if self.launch is not None else ()
         if len(found) != 1:
             raise UnknownValue("the number of ranks")
@@ -121,20 +157,32 @@ def given(job: Job, framework: str) -> Iterator[Given]:
     for subject, scope, launch in subjects(job):
         # These make the trainer's arguments of the same keys.
         passed_on = {claim.span.path for name in ("llamafactory", "trl") for _, claim in job.settings(name, scope)}
+        is_paddle = framework == "transformers" and _is_of_paddle(job, scope, launch)
         by_place: dict[str, dict[str, Claim]] = {}
         parser: Claim | None = None
-        for key, claim in job.settings(framework, scope):
+        name = "paddlenlp" if framework == "paddleformers" else framework
+        for claim in job.about(f"{SETTING_PREFIX}{framework}.{PARSER}", scope):
+            parser = claim
+        for key, claim in job.settings(name, scope):
             if key == PARSER:
-                parser = claim
-            else:
-                # A composed configuration is one place, wherever its keys stand.
-                path = "(composed)" if framework in COMPOSED else claim.span.path
-                if framework in _OF_LINES and launch is not None and claim.scope.launch == launch.id:
-                    path = _SCRIPTS
-                by_place.setdefault("" if claim.source == "arguments" else path, {})[full_name(framework, key)] = claim
+                continue
+            keys = by_place.setdefault(_path_of(framework, claim, launch), {})
+            full = full_name(framework, key)
+            # What the line says is in force, whatever a file says.
+            if (
+                framework == "verl"
+                or full not in keys
+                or framework not in COMPOSED
+                or claim.strength >= keys[full].strength
+            ):
+                keys[full] = claim
         for path, keys in by_place.items():
             if not path and parser is None:
                 # A program whose parser is not known may give these names another meaning.
+                continue
+            if framework in _OF_PADDLE and not _reads_paddle(framework, keys, parser, launch):
+                continue
+            if framework == "transformers" and is_paddle:
                 continue
             yield Given(
                 job,
@@ -164,6 +212,35 @@ def _inner(job: Job, framework: str, keys: dict[str, Claim], scope: Scope) -> di
         if other.span.path.rpartition("/")[2] in names:
             found[key] = other
     return {"ds": Given(job, "deepspeed", names[0], found)} if found else {}
+
+
+def _path_of(framework: str, claim: Claim, launch: Launch | None) -> str:
+    """The place that a setting belongs to; empty for an argument of a program."""
+    if framework in COMPOSED:
+        # A composed configuration is one place, wherever its keys stand.
+        return "(composed)"
+    if claim.source == "arguments":
+        return ""
+    if framework in _OF_LINES and launch is not None and claim.scope.launch == launch.id:
+        return _SCRIPTS
+    if claim.source == CALLED and claim.because:
+        # Each call is a place of its own.
+        at = claim.because[0].span
+        return f"{at.path}:{at.line}:{at.column}"
+    return claim.span.path
+
+
+def _reads_paddle(framework: str, keys: dict[str, Claim], parser: Claim | None, launch: Launch | None) -> bool:
+    """Whether the arguments of a trainer of Paddle's are certainly read as such."""
+    by_program = launch is not None and launch.launcher == _OF_PADDLE[framework]
+    return CALL in keys or parser is not None or by_program
+
+
+def _is_of_paddle(job: Job, scope: Scope, launch: Launch | None) -> bool:
+    """Whether another trainer than that of transformers reads arguments of the same names."""
+    if launch is not None and launch.launcher in _OF_PADDLE.values():
+        return True
+    return any(job.about(f"{SETTING_PREFIX}{name}.{PARSER}", scope) for name in _OF_PADDLE)
 
 
 def _takes_files(launch: Launch | None) -> bool:

@@ -14,6 +14,7 @@ from preflight_rules.settings.conditions import UnknownValue, holds
 from preflight_rules.settings.given import ANY, AUTO, CALL, Given, given
 from preflight_rules.settings.kinds import Setting, refused
 from preflight_rules.settings.tables import (
+    PADDLE,
     Refusal,
     in_range,
     may_have,
@@ -36,8 +37,10 @@ _FRAMEWORKS = {
     "llamafactory": "LLaMA-Factory",
     "axolotl": "axolotl",
     "trl": "TRL",
-    "paddle": "PaddlePaddle",
+    **dict.fromkeys(PADDLE, "PaddlePaddle"),
     "paddle_launch": "PaddlePaddle's launcher",
+    "paddlenlp": "PaddleNLP's trainer",
+    "paddleformers": "PaddleFormers' trainer",
     "megatron": "Megatron-LM",
     "openrlhf": "OpenRLHF",
     "verl": "verl",
@@ -223,8 +226,9 @@ def settings_refused_together(job: Job) -> Iterator[Verdict]:
 
 def _together(place: Given, row: Refusal, *, certain: bool) -> Verdict | None:
     """The verdict of one condition; None if it does not hold, or concerns keys that are not given."""
-    claims = [claim for key in row.at if (claim := place.claim(key)) is not None]
-    if not claims:
+    claims = place.others(row.at[0], row.known) if row.known else []
+    claims = claims or [claim for key in row.at if (claim := place.claim(key)) is not None]
+    if not claims or (row.pinned and not certain):
         return None
     try:
         if not holds(row.when, place.value):
@@ -242,7 +246,7 @@ def _together(place: Given, row: Refusal, *, certain: bool) -> Verdict | None:
         at=first,
         also=tuple((claim, "with this") for claim in rest),
         remedy=row.remedy,
-        severity=None if certain and place.certain and not alone else Severity.WARNING,
+        severity=None if certain and place.certain and not alone and not row.severity else Severity.WARNING,
     )
 
 

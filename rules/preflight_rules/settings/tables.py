@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from preflight.model.job import Job
 from preflight.model.job.value import texts
+from preflight.sources.python.called_settings import FRAMEWORKS as CALLED
 from preflight.sources.tables import Generated, Row
 from preflight_rules.data_tables import table
 from preflight_rules.settings.kinds import Setting
@@ -15,14 +17,28 @@ from preflight_rules.settings.kinds import Setting
 if TYPE_CHECKING:
     from packaging.version import Version
 
+#: What of PaddlePaddle, and of what is built on it, has settings.
+PADDLE = (
+    "paddle",
+    "paddle_launch",
+    "paddle_launch_1",
+    "paddlenlp",
+    "paddleformers",
+    "paddlefleetx",
+    "paddledetection",
+    "paddlerec",
+    "paddlejob",
+    *CALLED,
+)
 #: Frameworks whose refusals are in a file of their own, with the NAME of `data/refusals/NAME.toml`.
 _WITH_OWN_FILE = {
     **{name: name for name in ("axolotl", "llamafactory", "openrlhf", "trl", "verl")},
     **{name: name for name in ("lightning", "torchtitan", "skypilot", "dstack")},
     **dict.fromkeys(("lightning_cli", "lightning_fabric"), "lightning"),
+    **dict.fromkeys(PADDLE, "paddle"),
 }
 #: Frameworks that look at no value by itself.
-_OF_ANY_KIND = ("llamafactory", "trl", "lightning", "lightning_fabric")
+_OF_ANY_KIND = ("llamafactory", "trl", "lightning", "lightning_fabric", *PADDLE[2:])
 #: Frameworks whose table of settings has another name.
 _TABLES = {"lightning_cli": "lightning"}
 #: Frameworks whose parser takes the first letters of an option for it.
@@ -32,8 +48,7 @@ _WITH_MODELS = ("deepspeed",)
 #: Where the package index has a framework under another name, or under several.
 _PADDLE = ("paddlepaddle", "paddlepaddle-gpu")
 _DISTRIBUTIONS = {
-    "paddle": _PADDLE,
-    "paddle_launch": _PADDLE,
+    **dict.fromkeys(("paddle", "paddle_launch", "paddle_launch_1", *CALLED), _PADDLE),
     "megatron": ("megatron-core",),
     **dict.fromkeys(("lightning", "lightning_cli", "pytorch-lightning"), ("lightning", "pytorch-lightning")),
     **dict.fromkeys(("lightning_fabric", "lightning-fabric"), ("lightning", "lightning-fabric")),
@@ -59,6 +74,11 @@ class Refusal(NamedTuple):
         since: the first release that refuses it; empty for all that are known.
         until: the last release that does; empty for the newest.
         package: the distribution that `since` and `until` are about; empty for the framework's own.
+        severity: "warning" where the framework continues, but without what is set, or slowly; empty for an error.
+        known: the keys of the section that the only key of `at` names (`config.*`): any other one is to blame.
+        pinned: whether it is only said where the files pin a release.
+
+    In the data, `each` makes a row for each of its texts, which stands for `{}` in all others, in capitals for `{^}`.
     """
 
     of: str
@@ -70,6 +90,9 @@ class Refusal(NamedTuple):
     since: str = ""
     until: str = ""
     package: str = ""
+    severity: str = ""
+    known: tuple[str, ...] = ()
+    pinned: bool = False
 
 
 @functools.cache
@@ -78,10 +101,26 @@ def refusals(framework: str) -> tuple[Refusal, ...]:
     name = f"refusals/{_WITH_OWN_FILE[framework]}" if framework in _WITH_OWN_FILE else "refusals"
     rows = table(name)["refusal"]
     return tuple(
-        Refusal(**{**row, "of": framework, "at": tuple(row["at"])})
-        for row in rows
-        if framework == row["of"] or (isinstance(row["of"], list) and framework in row["of"])
+        Refusal(**{**row, "of": framework, "at": tuple(row["at"]), "known": tuple(row.get("known", ()))})
+        for each in rows
+        if framework == each["of"] or (isinstance(each["of"], list) and framework in each["of"])
+        for row in _expanded(each)
     )
+
+
+def _expanded(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The row itself, or one for each of its texts."""
+    if "each" not in row:
+        yield row
+        return
+    for text in row["each"]:
+
+        def filled(item: Any, text: str = text) -> Any:
+            if isinstance(item, list):
+                return [filled(part) for part in item]
+            return item.replace("{}", text).replace("{^}", text.upper()) if isinstance(item, str) else item
+
+        yield {key: filled(item) for key, item in row.items() if key != "each"}
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from preflight.model.job import WHOLE_JOB, Claim, Relation, Scope
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.configs.frameworks.dependent_values import ALSO, NORMAL
 from preflight.sources.configs.frameworks.table import READERS, Framework, Key
+from preflight.sources.configs.setting_claims import state_settings
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.open import document_of
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims
@@ -90,6 +91,8 @@ class FrameworkSource:
             root = self.framework.normal(root) if self.framework.normal is not None else root
             for key, member in keys_in_force(self.framework, root):
                 node_claims.add_member(key.quantity, member, key.read, relation=key.relation)
+            if self.framework.settings:
+                state_settings(node_claims, root, self.framework.name)
             if self.framework.also is not None:
                 self.framework.also(node_claims, root)
         return node_claims.claims

@@ -42,6 +42,7 @@ class Framework:
         normal: converts a key to the spelling that is looked up, if the framework accepts several.
         also: states quantities that depend on several keys.
         min_keys: the number of keys that identifies a Python object as a configuration of this framework.
+        settings: whether every key is stated as a setting, too.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Framework:
     min_keys: int = 2
     head: int = 40_000
     extended_by: tuple[str, ...] = ()
+    settings: bool = False
 
 
 def map_alternatives(function: Callable[[Plain], Plain]) -> Reader:

@@ -1,0 +1,234 @@
+"""The arguments of well-known calls as settings of a framework: `setting.paddle_spawn.nprocs`, with the call as place.
+
+The table names the calls and the order of their arguments; what is wrong with a value is a row of the rules' tables
+(data/refusals/paddle.toml). Sources: fleet/fleet.py, fleet/base/role_maker.py, spawn.py, sharding/group_sharded.py,
+rpc/rpc.py, auto_parallel/{strategy,process_mesh}.py, fleet/meta_parallel/parallel_layers/pp_layers.py and
+fleet/layers/mpu/mp_layers.py of paddle/distributed in PaddlePaddle 2.6.2 and 3.3.1; fluid/transpiler and
+fluid/incubate/fleet of 1.8.5; paddle.v2 of 0.11.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from preflight._util.budget import truncate
+from preflight._util.secret_names import is_secret
+from preflight.model.job import Claim, Known, Unresolved, Value
+from preflight.model.job.quantities import SECTION, SETTING_PREFIX
+from preflight.sources.python.attributes import attributes, enclosing
+from preflight.sources.python.module import Module, last, value_of
+from preflight.sources.python.paddle_fluid import is_transpile
+
+#: How these claims are named; `because` is the call.
+SOURCE = "call"
+#: Stands for the call itself: true where all its arguments are written out.
+CALL = "(call)"
+
+
+class _Called(NamedTuple):
+    """A call whose arguments are settings.
+
+    Args:
+        framework: how its settings are named.
+        names: the last part of the name of what is called.
+        positions: the names of its arguments, in order.
+        within: texts of which the full name has one; empty for any.
+        sets: whether attributes of what it makes are settings, too.
+        after: calls of which one has to come before it.
+    """
+
+    framework: str
+    names: tuple[str, ...]
+    positions: tuple[str, ...] = ()
+    within: tuple[str, ...] = ()
+    sets: bool = False
+    after: tuple[str, ...] = ()
+
+
+_CALLS = (
+    _Called("paddle_init", ("init",), ("role_maker", "is_collective", "strategy", "log_level"), ("fleet",)),
+    _Called("paddle_optimizer", ("distributed_optimizer",), ("optimizer", "strategy"), ("fleet",)),
+    _Called("paddle_model", ("distributed_model",), ("model",), ("fleet",)),
+    _Called("paddle_workers", ("init_worker",), ("scopes",), ("fleet",), after=("run",)),
+    _Called("paddle_minimize", ("minimize",), ("loss",)),
+    _Called("paddle_parallel", ("DataParallel",), ("layers",), ("paddle",), after=("init_parallel_env", "init")),
+    _Called("paddle_env", ("init_parallel_env",), (), ("paddle",)),
+    _Called("paddle_device", ("set_device",), ("device",), ("paddle",)),
+    _Called("paddle_build", ("BuildStrategy",), within=("paddle", "fluid"), sets=True),
+    _Called("paddle_role", ("PaddleCloudRoleMaker",), ("is_collective",)),
+    _Called(
+        "paddle_user_role",
+        ("UserDefinedRoleMaker", "UserDefinedCollectiveRoleMaker"),
+        ("is_collective", "init_gloo"),
+        ("paddle.distributed", "fleet.UserDefined"),
+    ),
+    _Called(
+        "fluid_role",
+        ("UserDefinedRoleMaker",),
+        ("current_id", "role", "worker_num", "server_endpoints"),
+        ("fluid", "role_maker"),
+    ),
+    _Called("paddle_spawn", ("spawn",), ("func", "args", "nprocs", "join", "daemon"), ("paddle.distributed",)),
+    _Called("paddle_shard", ("group_sharded_parallel",), ("model", "optimizer", "level", "scaler", "group", "offload")),
+    _Called("paddle_rpc", ("init_rpc",), ("name", "rank", "world_size", "master_endpoint"), ("paddle",)),
+    _Called("paddle_auto", ("Strategy",), ("config",), ("paddle.distributed",)),
+    _Called("paddle_mesh", ("ProcessMesh",), ("mesh", "dim_names", "shape", "process_ids"), ("paddle",)),
+    _Called("paddle_pipeline", ("PipelineLayer",), ("layers", "num_stages", "topology", "loss_fn", "seg_method")),
+    _Called("paddle_layer", ("VocabParallelEmbedding",), ("num_embeddings", "embedding_dim")),
+    _Called("paddle_layer", ("ColumnParallelLinear",), ("in_features", "out_features")),
+    _Called("paddle_layer", ("RowParallelLinear",), ("in_features", "out_features")),
+    _Called(
+        "fluid_transpile",
+        ("transpile",),
+        ("trainer_id", "program", "pservers", "trainers", "sync_mode", "startup_program", "current_endpoint"),
+    ),
+    _Called("fluid_config", ("DistributeTranspilerConfig",), sets=True),
+    _Called("fluid_strategy", ("DistributedStrategy",), within=("fluid.incubate.fleet.collective",), sets=True),
+    _Called("paddle_v2", ("init",), within=("paddle.v2",)),
+)
+FRAMEWORKS = tuple(dict.fromkeys(called.framework for called in _CALLS))
+_BY_NAME: dict[str, list[_Called]] = {}
+for _called in _CALLS:
+    for _name in _called.names:
+        _BY_NAME.setdefault(_name, []).append(_called)
+#: Calls of one script that are read; more are not configuration.
+_MAX_CALLS = 40
+#: Arguments within arguments, such as those of an optimizer's clipping.
+_MAX_DEPTH = 2
+#: Key of the class that an argument is made of, or names.
+_CLASS = "made_by"
+
+
+def claims(module: Module) -> Iterator[Claim]:
+    """The arguments of every call of the table."""
+    if "paddle" not in module.file.text:
+        return
+    found: list[tuple[_Called, ast.Call]] = []
+    for call in module.calls:
+        name = module.called(call)
+        for called in _BY_NAME.get(last(name), ()):
+            if called.framework == "fluid_transpile" and not is_transpile(call):
+                continue
+            if not called.within or any(text in name for text in called.within):
+                found.append((called, call))
+                break
+    for called, call in truncate(found, _MAX_CALLS, "calls of Paddle's functions"):
+        yield from _stated(module, called, call)
+
+
+def _stated(module: Module, called: _Called, call: ast.Call) -> Iterator[Claim]:
+    prefix = f"{SETTING_PREFIX}{called.framework}."
+    whole = not any(isinstance(item, ast.Starred) for item in call.args) and all(item.arg for item in call.keywords)
+    place = module.claim(f"{prefix}{CALL}", whole, call.func, source=SOURCE)
+    yield module.claim(f"{prefix}{CALL}", whole, call.func, source=SOURCE, because=(place,))
+    yield module.claim(f"{prefix}function", module.called(call), call.func, source=SOURCE, because=(place,))
+    if called.after and _comes_early(module, call, called.after):
+        yield module.claim(f"{prefix}early", True, call.func, source=SOURCE, because=(place,))
+    for key, given in _arguments(call, called.positions):
+        yield from _argument(module, f"{prefix}{key}", given, (place,), 0)
+    target = module.bound_to(call) if called.sets else ""
+    for item in truncate(attributes(module).get(target, []), _MAX_CALLS, "settings") if target else ():
+        if not is_secret(item.name):
+            yield from _argument(module, f"{prefix}{item.name}", item.value, (place,), 0, at=item.at)
+
+
+def _comes_early(module: Module, call: ast.Call, names: Sequence[str]) -> bool:
+    """Whether one of these calls stands behind the call in the same function, and none before it."""
+    around = enclosing(module, call)
+    others = [other for other in module.named(*names) if enclosing(module, other) is around]
+    # Any run of an executor but that of the startup program comes after the workers are there.
+    others = [other for other in others if last(module.called(other)) != "run" or "startup" in module.text(other)]
+    return bool(others) and all(other.lineno > call.lineno and not module.condition(other) for other in others)
+
+
+def _arguments(call: ast.Call, positions: Sequence[str]) -> Iterator[tuple[str, ast.keyword | ast.expr]]:
+    for name, item in zip(positions, call.args, strict=False):
+        if isinstance(item, ast.Starred):
+            return
+        yield name, item
+    for keyword in call.keywords:
+        if keyword.arg and not is_secret(keyword.arg):
+            yield keyword.arg, keyword
+
+
+def _argument(
+    module: Module,
+    key: str,
+    given: ast.keyword | ast.expr,
+    because: tuple[Claim, ...],
+    depth: int,
+    *,
+    at: ast.AST | None = None,
+) -> Iterator[Claim]:
+    written = value_of(given)
+    made = _made(module, written)
+    value: Value = Known(SECTION) if isinstance(made, ast.Dict) else module.fold(written)
+    nested = _nested(module, made)
+    if nested is not None:
+        value = nested
+    claim = module.claim(key, value, at or given, source=SOURCE, because=because)
+    yield replace(claim, span=module.span(at or given))
+    inner: list[tuple[str, ast.keyword | ast.expr]] = []
+    if isinstance(made, ast.Dict):
+        for name, item in zip(made.keys, made.values, strict=True):
+            if isinstance(name, ast.Constant) and isinstance(name.value, str) and not is_secret(name.value):
+                yield from _argument(module, f"{key}.{name.value}", item, because, depth + 1, at=name)
+        return
+    if isinstance(made, ast.List):
+        yield replace(claim, quantity=f"{key}.count", value=Known(len(made.elts)), span=module.span(at or given))
+    shown = last(module.called(made)) if isinstance(made, ast.Call) else _class_named(module, made)
+    if shown:
+        yield replace(claim, quantity=f"{key}.{_CLASS}", value=Known(shown), span=module.span(at or given))
+    if isinstance(made, ast.Call) and depth < _MAX_DEPTH:
+        bases = [last(module.name(base)) for base in _bases(module, made)]
+        if bases:
+            yield replace(claim, quantity=f"{key}.extends", value=Known(bases[0]), span=module.span(at or given))
+        positions = next((called.positions for called in _BY_NAME.get(shown, ())), ())
+        inner.extend(_arguments(made, positions))
+    for name, below in inner:
+        yield from _argument(module, f"{key}.{name}", below, because, depth + 1)
+
+
+def _made(module: Module, expression: ast.expr) -> ast.expr:
+    """What a name holds where it is used: its only assignment, or the last one above in the same function."""
+    made = module.definition(expression)
+    if not isinstance(made, ast.Name) and (made is expression or made.lineno < expression.lineno):
+        return made
+    name = expression.id if isinstance(expression, ast.Name) else ""
+    around = enclosing(module, expression)
+    above = [
+        node
+        for node in module.nodes(ast.Assign)
+        if any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
+        and enclosing(module, node) is around
+        and node.lineno < expression.lineno
+    ]
+    plain = above and not any(module.condition(node) for node in above)
+    return above[-1].value if plain else expression
+
+
+def _bases(module: Module, made: ast.Call) -> Sequence[ast.expr]:
+    """The bases of a class of the script itself that is called."""
+    for node in module.nodes(ast.ClassDef):
+        if isinstance(made.func, ast.Name) and node.name == made.func.id:
+            return node.bases
+    return ()
+
+
+def _nested(module: Module, made: ast.expr) -> Value | None:
+    """A list of lists as a text, such as `0,1;2,3`; None for anything else."""
+    if not isinstance(made, ast.List) or not made.elts or not all(isinstance(row, ast.List) for row in made.elts):
+        return None
+    rows = [module.fold(row) for row in made.elts]
+    if not all(isinstance(row, Known) and isinstance(row.value, tuple) for row in rows):
+        return Unresolved("numbers that are known only at run time")
+    return Known(";".join(",".join(str(item) for item in row.value) for row in rows))  # type: ignore[union-attr]
+
+
+def _class_named(module: Module, expression: ast.expr) -> str:
+    """`Role.WORKER` or `RoundRobin`, as a name with a capital; empty for anything else."""
+    name = last(module.name(expression)) if isinstance(expression, (ast.Name, ast.Attribute)) else ""
+    return name if name[:1].isupper() and module.is_imported(name) | isinstance(expression, ast.Attribute) else ""
