@@ -51,7 +51,9 @@ _IMPORTS = {
     "Pipe": "from fairscale.nn import Pipe",
     "argparse": "import argparse",
 }
-_GROUP = 'local_rank = int(os.environ["LOCAL_RANK"])\ntorch.cuda.set_device(local_rank)\ndist.init_process_group("nccl")\n'
+_GROUP = (
+    'local_rank = int(os.environ["LOCAL_RANK"])\ntorch.cuda.set_device(local_rank)\ndist.init_process_group("nccl")\n'
+)
 _MODEL = "model = torch.nn.Linear(8, 8).cuda()\n"
 _EIGHT = "torchrun --nproc-per-node=8 train.py"
 
@@ -134,4 +136,6 @@ def _program(text: str, *, group: bool) -> str:
     return "\n".join(("import os\n", "import torch", "import torch.distributed as dist", *used)) + f"\n\n{body}"
 
 
-_FORMS: dict[str, Callable[[str, str, str], Files]] = {form.__name__: form for form in (line, py, whole, ds, titan, tune)}
+_FORMS: dict[str, Callable[[str, str, str], Files]] = {
+    form.__name__: form for form in (line, py, whole, ds, titan, tune)
+}

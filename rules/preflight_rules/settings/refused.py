@@ -15,6 +15,7 @@ from preflight_rules.settings.given import ANY, AUTO, CALL, Given, given
 from preflight_rules.settings.kinds import Setting, refused
 from preflight_rules.settings.tables import (
     PADDLE,
+    TORCH,
     Refusal,
     in_range,
     may_have,
@@ -50,6 +51,7 @@ _FRAMEWORKS = {
     "torchtitan": "torchtitan",
     "skypilot": "SkyPilot",
     "dstack": "dstack",
+    **TORCH,
 }
 
 
