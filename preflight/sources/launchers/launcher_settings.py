@@ -17,6 +17,8 @@ from preflight.sources.launchers.option_parser import GivenOption, ScannedLine
 LAUNCHERS = ("torchrun", "deepspeed_launcher", "horovodrun", "colossalai_run")
 #: Stands for the launcher: true where all its options are written out.
 _CALL = "(call)"
+#: Names that mean something else in conditions.
+_NAMES = {"launcher": "multinode_launcher"}
 
 
 def state_launcher(
@@ -46,7 +48,7 @@ def state_launcher(
             builder.add(f"{prefix}{given.dest}.again", Known(True), given.span, given.spelling)
         first.setdefault(given.dest, given)
     for dest in first:
-        builder.add_setting(f"{prefix}{dest}", option_setting(scanned.last(dest)), _text)
+        builder.add_setting(f"{prefix}{_NAMES.get(dest, dest)}", option_setting(scanned.last(dest)), _text)
     for name, variable in (environment or {}).items() if variables else ():
         if name.startswith(variables):
             setting = variable_setting(variable)

@@ -83,6 +83,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "are_grouped": lambda items: len(list(itertools.groupby(items))) == len(set(items)),
     "words": lambda item: tuple(re.split(r"[\s,;]+", item.strip())) if isinstance(item, str) else (),
     "item_at": lambda items, place: _item_at(items, place),
+    "largest": lambda items: max(items) if isinstance(items, tuple) and items else None,
     "product": lambda items: _product(items),
     "any_match": lambda items, pattern: isinstance(items, tuple) and any(_matches(str(i), pattern) for i in items),
     "lower": lambda item: item.lower() if isinstance(item, str) else item,

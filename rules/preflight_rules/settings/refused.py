@@ -14,6 +14,7 @@ from preflight_rules.settings.conditions import UnknownValue, holds
 from preflight_rules.settings.given import ANY, AUTO, CALL, Given, given
 from preflight_rules.settings.kinds import Setting, refused
 from preflight_rules.settings.tables import (
+    ENVIRONMENT,
     PADDLE,
     TORCH,
     Refusal,
@@ -52,6 +53,7 @@ _FRAMEWORKS = {
     "skypilot": "SkyPilot",
     "dstack": "dstack",
     **TORCH,
+    ENVIRONMENT: "what reads the environment",
 }
 
 

@@ -32,6 +32,8 @@ PADDLE = (
     "paddlejob",
     *CALLED,
 )
+#: Stands for the variables of a launch, by their names.
+ENVIRONMENT = "environment"
 #: Launchers of torch and its neighbours, and their calls, by the file of their refusals.
 TORCH = {
     name: {"torchrun": "torch", "horovodrun": "horovod", "deepspeed": "deepspeed_calls"}.get(name.partition("_")[0], "")
@@ -45,9 +47,10 @@ _WITH_OWN_FILE = {
     **dict.fromkeys(("lightning_cli", "lightning_fabric"), "lightning"),
     **dict.fromkeys(PADDLE, "paddle"),
     **TORCH,
+    ENVIRONMENT: ENVIRONMENT,
 }
 #: Frameworks that look at no value by itself.
-_OF_ANY_KIND = ("llamafactory", "trl", "lightning", "lightning_fabric", *PADDLE[2:], *TORCH)
+_OF_ANY_KIND = ("llamafactory", "trl", "lightning", "lightning_fabric", *PADDLE[2:], *TORCH, ENVIRONMENT)
 #: Frameworks whose table of settings has another name.
 _TABLES = {"lightning_cli": "lightning"}
 #: Frameworks whose parser takes the first letters of an option for it.
