@@ -106,7 +106,7 @@ def ds(text: str, run: str, code: str) -> Files:
 
 def titan(text: str, run: str, _code: str) -> Files:
     """A configuration of torchtitan for eight ranks."""
-    tree: dict[str, list[str]] = {"model": ['name = "llama3"', 'flavor = "8B"']}
+    tree: dict[str, list[str]] = {"model": ['name = "llama3"', 'flavor = "8B"'], "training": ["seq_len = 2048"]}
     for word in shlex.split(text, posix=False):
         path, _, value = word.partition("=")
         section, _, key = path.rpartition(".")

@@ -28,6 +28,8 @@ ON_LINE = "line."
 OF_JOB = "job."
 #: Frameworks whose settings are joined from files and the line.
 COMPOSED = ("verl", "paddlenlp", "paddleformers", "paddlefleetx", "paddledetection", ENVIRONMENT)
+#: Frameworks whose file is joined with options of the line where a launch names it.
+_OVERRIDDEN = ("torchtitan",)
 #: Of these, those that a parser in the script or a program of their own reads.
 _OF_PADDLE = {"paddlenlp": "", "paddleformers": "paddleformers-cli"}
 #: Frameworks whose settings are options of the launch line, which may take them from arrays of several scripts.
@@ -174,7 +176,7 @@ def given(job: Job, framework: str) -> Iterator[Given]:
             if (
                 framework == "verl"
                 or full not in keys
-                or framework not in COMPOSED
+                or framework not in (*COMPOSED, *_OVERRIDDEN)
                 or claim.strength >= keys[full].strength
             ):
                 keys[full] = claim
@@ -226,7 +228,7 @@ def _inner(job: Job, framework: str, keys: dict[str, Claim], scope: Scope) -> di
 
 def _path_of(framework: str, claim: Claim, launch: Launch | None) -> str:
     """The place that a setting belongs to; empty for an argument of a program."""
-    if framework in COMPOSED:
+    if framework in COMPOSED or (framework in _OVERRIDDEN and launch is not None and claim.scope.launch == launch.id):
         # A composed configuration is one place, wherever its keys stand.
         return "(composed)"
     if claim.source == "arguments":

@@ -38,7 +38,7 @@ ENVIRONMENT = "environment"
 TORCH = {
     name: {"torchrun": "torch", "horovodrun": "horovod", "deepspeed": "deepspeed_calls"}.get(name.partition("_")[0], "")
     or name.partition("_")[0]
-    for name in (*LAUNCHERS, *OF_TORCH)
+    for name in (*LAUNCHERS, *OF_TORCH, "torchtune")
 }
 #: Frameworks whose refusals are in a file of their own, with the NAME of `data/refusals/NAME.toml`.
 _WITH_OWN_FILE = {
