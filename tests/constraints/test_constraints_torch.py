@@ -1,5 +1,5 @@
-"""Each row of torch.toml: the wrong job is found by the rule, at the place and with the severity that the row names; the
-right job has no error and not that finding; the open one has no error.
+"""Each row of torch.toml: its rule finds the wrong job at the place and with the severity that the row names; the right
+job has no error and not that finding; the open one has no error.
 """
 
 from __future__ import annotations

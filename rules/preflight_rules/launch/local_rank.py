@@ -119,8 +119,9 @@ _PASSING = {"torch.distributed.launch": "--use_env", "deepspeed": "--no_local_ra
 def local_rank_option_not_declared(job: Job) -> Iterator[Verdict]:
     """The launcher passes the local rank to a script whose parser does not know the option.
 
-    What it checks: A script started with `python -m torch.distributed.launch` (without `--use_env`) or `deepspeed` (without
-    `--no_local_rank`) declares a local-rank option, when all its options are declared in it and it takes no others.
+    What it checks: A script started with `python -m torch.distributed.launch` (without `--use_env`) or `deepspeed`
+    (without `--no_local_rank`) declares a local-rank option, when all its options are declared in it and it takes no
+    others.
 
     Why it matters: The launcher adds `--local-rank=N` to the arguments of every rank. argparse stops each of them with
     "unrecognized arguments" before anything is trained.
