@@ -65,7 +65,7 @@ def horovod_hosts_without_slots(job: Job) -> Iterator[Verdict]:
             else:
                 yield failed(
                     launch.id,
-                    f"{quoted(claim)} has the line `{bad[0]}`, and horovodrun reads `HOST slots=N` only: it stops."
+                    f"{quoted(claim)} has `{bad[0]}`, and of a hostfile horovodrun reads `HOST slots=N` only: it stops."
                     if in_file
                     else f"{quoted(claim)} gives {bad[0]} no number of slots, which horovodrun requires for every host:"
                     " it stops with 'Invalid host input'.",
