@@ -225,8 +225,8 @@ def _argument(
             yield replace(claim, quantity=f"{key}.extends", value=Known(bases[0]), span=module.span(at or given))
         positions = next((called.positions for called in _BY_NAME.get(shown, ())), ())
         inner.extend(_arguments(made, positions))
-    for name, below in inner:
-        yield from _argument(module, f"{key}.{name}", below, because, depth + 1)
+    for word, below in inner:
+        yield from _argument(module, f"{key}.{word}", below, because, depth + 1)
 
 
 def _made(module: Module, expression: ast.expr) -> ast.expr:
