@@ -113,7 +113,9 @@ class TrainerConfigSource:
                 _state(node_claims, member, dialect)
             own = "torchtune" if dialect is _TUNE else "transformers" if dialect is SETTINGS else "axolotl"
             _state_framework(node_claims, root, own)
-            if dialect is not _TUNE:
+            if dialect is _TUNE:
+                state_settings(node_claims, root, own)
+            else:
                 _state_keys(node_claims, root)
                 of_llamafactory = own == "transformers" and _is_of_llamafactory(root)
                 state_settings(node_claims, root, own, floats_without_dot=of_llamafactory)

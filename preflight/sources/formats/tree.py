@@ -366,7 +366,7 @@ def _resolve(path: str, relative_to: str, exists: Callable[[str], bool]) -> str 
     if not path:
         return None
     candidates: list[str | None] = []
-    # A command runs in the folder of its script or in one above it, and paths in its configuration are relative to that.
+    # A command runs in the folder of its script or in one above it; paths in its configuration are relative to that.
     start = posixpath.dirname(relative_to)
     folders = [start]
     while start and start != "/":

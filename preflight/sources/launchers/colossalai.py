@@ -8,6 +8,7 @@ from __future__ import annotations
 from preflight.model.job import Known, Reference, Relation, Strength, as_int
 from preflight.sources.base import LaunchLine, Reading, Tree
 from preflight.sources.launchers.claim_builder import ClaimBuilder, as_strings, as_text, count_of, state_unknown
+from preflight.sources.launchers.launcher_settings import state_launcher
 from preflight.sources.launchers.option_parser import ScannedLine, generated_table, scan, text_of, texts
 from preflight.sources.launchers.paths import paths_of, relative
 from preflight.sources.launchers.started_program import read_program
@@ -42,6 +43,7 @@ class ColossalReader:
         builder.add_setting("master_addr", scanned.last("master_addr"), as_text)
         _state_port(builder, scanned, line)
         state_unknown(builder, scanned)
+        state_launcher(builder, "colossalai_run", line.words[0], scanned)
         return Reading(
             claims=(*builder.claims, *program.claims),
             launches=(program.launch,),

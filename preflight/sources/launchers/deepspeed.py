@@ -29,6 +29,7 @@ from preflight.sources.launchers.claim_builder import (
     state_choices,
     state_unknown,
 )
+from preflight.sources.launchers.launcher_settings import state_launcher
 from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, generated_table, scan, texts
 from preflight.sources.launchers.paths import paths_of, relative
 from preflight.sources.launchers.started_program import read_program
@@ -67,6 +68,7 @@ class DeepSpeedReader:
         )
         state_unknown(builder, scanned)
         state_choices(builder, scanned, load_table("deepspeed_runner"))
+        state_launcher(builder, "deepspeed_launcher", line.words[0], scanned)
         _state_counts(builder, scanned)
         builder.add_setting("master_addr", scanned.last("master_addr"), as_text)
         port = scanned.last("master_port")

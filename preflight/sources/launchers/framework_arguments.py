@@ -32,6 +32,8 @@ ROLE = "configuration"
 #: torchtitan's own options, which are not settings of the configuration.
 _REGISTRY = table({"module": "--module", "config": "--config"}, abbreviations=False, interleaved=True)
 _FILE = "config_registry.py"
+#: Frameworks that state the settings of their files themselves.
+_WITH_SETTINGS = ("torchtitan",)
 _SUFFIXES = (".toml", ".yaml", ".yml", ".json")
 #: Arguments of a program that are searched for files; more words than this are data.
 _MAX_WORDS = 400
@@ -63,9 +65,13 @@ def framework_claims(
     for key in framework.keys:
         if key.path in given:
             builder.add_setting(key.quantity, given[key.path], key.read, relation=key.relation)
+    if framework.registries:
+        # A function of the module makes the configuration, whose keys no released table has.
+        module = scan(words[1:], _REGISTRY).last("module")
+        builder.add_setting(f"{SETTING_PREFIX}{framework.name}.module", module, lambda value: value)
     for path in framework.extended_by:
         builder.add_setting(f"{SETTING_PREFIX}{framework.name}.{path}", given.get(path), lambda value: value)
-    for path, option in given.items() if framework.settings else ():
+    for path, option in given.items() if framework.settings or framework.name in _WITH_SETTINGS else ():
         builder.add_setting(f"{SETTING_PREFIX}{framework.name}.{path}", option, lambda value: lift(_plain, value))
     return tuple(builder.claims), tuple(references)
 

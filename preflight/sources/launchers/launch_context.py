@@ -15,6 +15,7 @@ from preflight.sources.configs.lock_files import LOCKS
 from preflight.sources.configs.lock_files import ROLE as LOCK_ROLE
 from preflight.sources.launchers import jsrun, mpi, slurm
 from preflight.sources.launchers.claim_builder import ClaimBuilder, count_of, state_choices, state_unknown
+from preflight.sources.launchers.launcher_settings import state_launcher
 from preflight.sources.launchers.option_parser import text_of
 from preflight.sources.launchers.paths import paths_of, relative
 from preflight.sources.launchers.wrappers import Wrapper
@@ -153,6 +154,7 @@ def state_context(
             if wrapper.name == "horovodrun":
                 state_unknown(own, wrapper.scanned)
                 state_choices(own, wrapper.scanned, load_table("horovodrun"))
+                state_launcher(own, "horovodrun", wrapper.word, wrapper.scanned)
             builder.claims.extend(own.claims)
         elif wrapper.name == "jsrun":
             own = ClaimBuilder("jsrun", line.scope, line.command.condition)

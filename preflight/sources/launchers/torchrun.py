@@ -23,6 +23,7 @@ from preflight.sources.launchers.claim_builder import (
     state_unknown,
     variable_setting,
 )
+from preflight.sources.launchers.launcher_settings import state_launcher
 from preflight.sources.launchers.option_parser import generated_table, scan, texts
 from preflight.sources.launchers.started_program import read_program
 from preflight.sources.tables import load_table
@@ -78,9 +79,11 @@ class TorchrunReader:
         if not launcher.rpartition("/")[2].startswith(_EXTENDED):
             state_unknown(builder, scanned)
             state_choices(builder, scanned, load_table("torchrun"))
+            state_launcher(builder, "torchrun", line.words[0], scanned, line.command.environment, "PET_")
         if legacy and not scanned.incomplete:
             # torch/distributed/run.py passes it unless --use-env is given.
             word = line.words[0]
+            builder.add("setting.torchrun.legacy", Known(True), word.span, word.spelling)
             spelling = f"{word.spelling} (without --use-env)"
             builder.add(
                 "rank_argument", Known("--local-rank={local_rank}"), word.span, spelling, strength=Strength.DEFAULT

@@ -12,15 +12,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from preflight._util.budget import truncate
 from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Unresolved, Value
 from preflight.model.job.quantities import SECTION, SETTING_PREFIX
+from preflight.sources.python import torch_calls
 from preflight.sources.python.attributes import attributes, enclosing
 from preflight.sources.python.module import Module, last, value_of
+from preflight.sources.python.outline import dotted
 from preflight.sources.python.paddle_fluid import is_transpile
+from preflight.sources.python.torch_calls import Called
 
 #: How these claims are named; `because` is the call.
 SOURCE = "call"
@@ -28,78 +30,62 @@ SOURCE = "call"
 CALL = "(call)"
 
 
-class _Called(NamedTuple):
-    """A call whose arguments are settings.
-
-    Args:
-        framework: how its settings are named.
-        names: the last part of the name of what is called.
-        positions: the names of its arguments, in order.
-        within: texts of which the full name has one; empty for any.
-        sets: whether attributes of what it makes are settings, too.
-        after: calls of which one has to come before it.
-    """
-
-    framework: str
-    names: tuple[str, ...]
-    positions: tuple[str, ...] = ()
-    within: tuple[str, ...] = ()
-    sets: bool = False
-    after: tuple[str, ...] = ()
-
-
 _CALLS = (
-    _Called("paddle_init", ("init",), ("role_maker", "is_collective", "strategy", "log_level"), ("fleet",)),
-    _Called("paddle_optimizer", ("distributed_optimizer",), ("optimizer", "strategy"), ("fleet",)),
-    _Called("paddle_model", ("distributed_model",), ("model",), ("fleet",)),
-    _Called("paddle_workers", ("init_worker",), ("scopes",), ("fleet",), after=("run",)),
-    _Called("paddle_minimize", ("minimize",), ("loss",)),
-    _Called("paddle_parallel", ("DataParallel",), ("layers",), ("paddle",), after=("init_parallel_env", "init")),
-    _Called("paddle_env", ("init_parallel_env",), (), ("paddle",)),
-    _Called(
+    Called("paddle_init", ("init",), ("role_maker", "is_collective", "strategy", "log_level"), ("fleet",)),
+    Called("paddle_optimizer", ("distributed_optimizer",), ("optimizer", "strategy"), ("fleet",)),
+    Called("paddle_model", ("distributed_model",), ("model",), ("fleet",)),
+    Called("paddle_workers", ("init_worker",), ("scopes",), ("fleet",), after=("run",)),
+    Called("paddle_minimize", ("minimize",), ("loss",)),
+    Called("paddle_parallel", ("DataParallel",), ("layers",), ("paddle",), after=("init_parallel_env", "init")),
+    Called("paddle_env", ("init_parallel_env",), (), ("paddle",)),
+    Called(
         "paddle_sampler",
         ("DistributedBatchSampler",),
         ("dataset", "batch_size", "num_replicas", "rank", "shuffle", "drop_last"),
         ("paddle",),
     ),
-    _Called("paddle_device", ("set_device",), ("device",), ("paddle",)),
-    _Called("paddle_build", ("BuildStrategy",), within=("paddle", "fluid"), sets=True),
-    _Called("paddle_role", ("PaddleCloudRoleMaker",), ("is_collective",)),
-    _Called(
+    Called("paddle_device", ("set_device",), ("device",), ("paddle",)),
+    Called("paddle_build", ("BuildStrategy",), within=("paddle", "fluid"), sets=True),
+    Called("paddle_role", ("PaddleCloudRoleMaker",), ("is_collective",)),
+    Called(
         "paddle_user_role",
         ("UserDefinedRoleMaker", "UserDefinedCollectiveRoleMaker"),
         ("is_collective", "init_gloo"),
         ("paddle.distributed", "fleet.UserDefined"),
     ),
-    _Called(
+    Called(
         "fluid_role",
         ("UserDefinedRoleMaker",),
         ("current_id", "role", "worker_num", "server_endpoints"),
         ("fluid", "role_maker"),
     ),
-    _Called("paddle_spawn", ("spawn",), ("func", "args", "nprocs", "join", "daemon"), ("paddle.distributed",)),
-    _Called("paddle_shard", ("group_sharded_parallel",), ("model", "optimizer", "level", "scaler", "group", "offload")),
-    _Called("paddle_rpc", ("init_rpc",), ("name", "rank", "world_size", "master_endpoint"), ("paddle",)),
-    _Called("paddle_auto", ("Strategy",), ("config",), ("paddle.distributed",)),
-    _Called("paddle_mesh", ("ProcessMesh",), ("mesh", "dim_names", "shape", "process_ids"), ("paddle",)),
-    _Called("paddle_pipeline", ("PipelineLayer",), ("layers", "num_stages", "topology", "loss_fn", "seg_method")),
-    _Called("paddle_layer", ("VocabParallelEmbedding",), ("num_embeddings", "embedding_dim")),
-    _Called("paddle_layer", ("ColumnParallelLinear",), ("in_features", "out_features")),
-    _Called("paddle_layer", ("RowParallelLinear",), ("in_features", "out_features")),
-    _Called(
+    Called("paddle_spawn", ("spawn",), ("func", "args", "nprocs", "join", "daemon"), ("paddle.distributed",)),
+    Called("paddle_shard", ("group_sharded_parallel",), ("model", "optimizer", "level", "scaler", "group", "offload")),
+    Called("paddle_rpc", ("init_rpc",), ("name", "rank", "world_size", "master_endpoint"), ("paddle",)),
+    Called("paddle_auto", ("Strategy",), ("config",), ("paddle.distributed",)),
+    Called("paddle_mesh", ("ProcessMesh",), ("mesh", "dim_names", "shape", "process_ids"), ("paddle",)),
+    Called("paddle_pipeline", ("PipelineLayer",), ("layers", "num_stages", "topology", "loss_fn", "seg_method")),
+    Called("paddle_layer", ("VocabParallelEmbedding",), ("num_embeddings", "embedding_dim")),
+    Called("paddle_layer", ("ColumnParallelLinear",), ("in_features", "out_features")),
+    Called("paddle_layer", ("RowParallelLinear",), ("in_features", "out_features")),
+    Called(
         "fluid_transpile",
         ("transpile",),
         ("trainer_id", "program", "pservers", "trainers", "sync_mode", "startup_program", "current_endpoint"),
     ),
-    _Called("fluid_config", ("DistributeTranspilerConfig",), sets=True),
-    _Called("fluid_strategy", ("DistributedStrategy",), within=("fluid.incubate.fleet.collective",), sets=True),
-    _Called("paddle_v2", ("init",), within=("paddle.v2",)),
+    Called("fluid_config", ("DistributeTranspilerConfig",), sets=True),
+    Called("fluid_strategy", ("DistributedStrategy",), within=("fluid.incubate.fleet.collective",), sets=True),
+    Called("paddle_v2", ("init",), within=("paddle.v2",)),
 )
 FRAMEWORKS = tuple(dict.fromkeys(called.framework for called in _CALLS))
-_BY_NAME: dict[str, list[_Called]] = {}
-for _called in _CALLS:
+#: Those of torch and its neighbours, which begin with the name of the library.
+OF_TORCH = tuple(dict.fromkeys(called.framework for called in torch_calls.CALLS))
+_BY_NAME: dict[str, list[Called]] = {}
+for _called in (*_CALLS, *torch_calls.CALLS):
     for _name in _called.names:
         _BY_NAME.setdefault(_name, []).append(_called)
+#: Libraries of the second table.
+_LIBRARIES = ("torch", "deepspeed", "horovod", "colossalai", "fairscale")
 #: Calls of one script that are read; more are not configuration.
 _MAX_CALLS = 40
 #: Arguments within arguments, such as those of an optimizer's clipping.
@@ -109,23 +95,35 @@ _CLASS = "made_by"
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """The arguments of every call of the table."""
-    if "paddle" not in module.file.text:
-        return
-    found: list[tuple[_Called, ast.Call]] = []
+    """The arguments of every call of Paddle's in the table."""
+    if "paddle" in module.file.text:
+        yield from _claims(module, FRAMEWORKS)
+
+
+def torch_claims(module: Module) -> Iterator[Claim]:
+    """The arguments of every call of torch and its neighbours in the table."""
+    used = tuple(library for library in _LIBRARIES if library in module.file.text)
+    if used:
+        yield from _claims(module, tuple(name for name in OF_TORCH if name.startswith(used)))
+
+
+def _claims(module: Module, frameworks: Sequence[str]) -> Iterator[Claim]:
+    found: list[tuple[Called, ast.Call]] = []
     for call in module.calls:
         name = module.called(call)
         for called in _BY_NAME.get(last(name), ()):
+            if called.framework not in frameworks:
+                continue
             if called.framework == "fluid_transpile" and not is_transpile(call):
                 continue
             if not called.within or any(text in name for text in called.within):
                 found.append((called, call))
                 break
-    for called, call in truncate(found, _MAX_CALLS, "calls of Paddle's functions"):
+    for called, call in truncate(found, _MAX_CALLS, "calls of well-known functions"):
         yield from _stated(module, called, call)
 
 
-def _stated(module: Module, called: _Called, call: ast.Call) -> Iterator[Claim]:
+def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
     prefix = f"{SETTING_PREFIX}{called.framework}."
     whole = not any(isinstance(item, ast.Starred) for item in call.args) and all(item.arg for item in call.keywords)
     place = module.claim(f"{prefix}{CALL}", whole, call.func, source=SOURCE)
@@ -135,10 +133,49 @@ def _stated(module: Module, called: _Called, call: ast.Call) -> Iterator[Claim]:
         yield module.claim(f"{prefix}early", True, call.func, source=SOURCE, because=(place,))
     for key, given in _arguments(call, called.positions):
         yield from _argument(module, f"{prefix}{key}", given, (place,), 0)
+        if called.uses and isinstance(value_of(given), ast.Name):
+            yield from _uses(module, f"{prefix}{key}.before", dotted(value_of(given)), call, place, before=True)
+    if called.uses:
+        yield from _uses(module, f"{prefix}then", _result(module, call), call, place, before=False)
     target = module.bound_to(call) if called.sets else ""
     for item in truncate(attributes(module).get(target, []), _MAX_CALLS, "settings") if target else ():
         if not is_secret(item.name):
             yield from _argument(module, f"{prefix}{item.name}", item.value, (place,), 0, at=item.at)
+
+
+def _result(module: Module, call: ast.Call) -> str:
+    """The name that what a call makes gets, also as the first of several (`engine, *_ = initialize(...)`)."""
+    parent = module.parent(call)
+    first = parent.targets[0] if isinstance(parent, ast.Assign) else None
+    return dotted(first.elts[0]) if isinstance(first, ast.Tuple) and first.elts else module.bound_to(call)
+
+
+def _uses(module: Module, key: str, name: str, call: ast.Call, place: Claim, *, before: bool) -> Iterator[Claim]:
+    """What is done with an object in the function of a call, before or after it: `.half()`, `clip_grad_norm_(_.x())`.
+
+    The name of the object is left out where a method of it is called, and is `_` in the arguments of another call.
+    """
+    around = enclosing(module, call)
+    found: list[str] = []
+    parent = module.parent(call)
+    if not before and isinstance(parent, ast.Attribute) and isinstance(module.parent(parent), ast.Call):
+        found.append(f".{parent.attr}()")
+    for other in module.calls if name else ():
+        earlier = (other.lineno, other.col_offset) < (call.lineno, call.col_offset)
+        if other is call or earlier is not before or enclosing(module, other) is not around:
+            continue
+        text = module.text(other)
+        if text.startswith((f"{name}.", f"{name}(")):
+            found.append(text.removeprefix(name))
+        elif any(dotted(item).split(".")[0] == name for item in other.args) or f"({name}." in text:
+            found.append(f"{module.called(other)}(_")
+    for node in module.nodes(ast.Assign) if name and before else ():
+        targets = [dotted(target) for target in node.targets if dotted(target).startswith(f"{name}.")]
+        if targets and node.lineno < call.lineno and enclosing(module, node) is around:
+            found.append(f"{targets[0].removeprefix(name)} =")
+    if found:
+        uses = tuple(truncate(found, _MAX_CALLS, "uses of an object"))
+        yield module.claim(key, uses, call, source=SOURCE, because=(place,))
 
 
 def _comes_early(module: Module, call: ast.Call, names: Sequence[str]) -> bool:
@@ -195,8 +232,8 @@ def _argument(
             yield replace(claim, quantity=f"{key}.extends", value=Known(bases[0]), span=module.span(at or given))
         positions = next((called.positions for called in _BY_NAME.get(shown, ())), ())
         inner.extend(_arguments(made, positions))
-    for name, below in inner:
-        yield from _argument(module, f"{key}.{name}", below, because, depth + 1)
+    for word, below in inner:
+        yield from _argument(module, f"{key}.{word}", below, because, depth + 1)
 
 
 def _made(module: Module, expression: ast.expr) -> ast.expr:
@@ -236,6 +273,9 @@ def _nested(module: Module, made: ast.expr) -> Value | None:
 
 
 def _class_named(module: Module, expression: ast.expr) -> str:
-    """`Role.WORKER` or `RoundRobin`, as a name with a capital; empty for anything else."""
-    name = last(module.name(expression)) if isinstance(expression, (ast.Name, ast.Attribute)) else ""
+    """`Role.WORKER` or `RoundRobin`, as a name with a capital, or `torch.float16`; empty for anything else."""
+    full = module.name(expression) if isinstance(expression, (ast.Name, ast.Attribute)) else ""
+    name = last(full)
+    if full.startswith("torch.") and full.count(".") == 1:
+        return name
     return name if name[:1].isupper() and module.is_imported(name) | isinstance(expression, ast.Attribute) else ""

@@ -34,7 +34,18 @@ UNAMBIGUOUS_CALLS = frozenset(
 )
 #: The same, if the name before them is that of a communication library.
 _LIBRARY_CALLS = frozenset(
-    ("barrier", "all_gather", "broadcast", "reduce", "gather", "scatter", "all_to_all", "allgather", "reduce_scatter")
+    (
+        "barrier",
+        "all_gather",
+        "broadcast",
+        "reduce",
+        "gather",
+        "scatter",
+        "all_to_all",
+        "allgather",
+        "reduce_scatter",
+        "new_group",
+    )
 )
 #: Names that are examined more closely.
 COLLECTIVES = (*sorted(UNAMBIGUOUS_CALLS), *sorted(_LIBRARY_CALLS))
@@ -63,6 +74,8 @@ def is_collective(module: Module, call: ast.Call) -> bool:
     for group in (argument(call, "group"), argument(call, "process_group")):
         if group is not None and not is_none(value_of(group)):
             return False
+    if short == "new_group" and argument(call, "use_local_synchronization") is not None:
+        return False
     return not (short == "barrier" and call.args) and not (short == "all_reduce" and len(call.args) > 2)
 
 

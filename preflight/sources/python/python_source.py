@@ -14,6 +14,7 @@ from preflight.sources.base import Command, Reading, SourceFile, Tree
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.python import (
     argparse_options,
+    called_settings,
     checkpoint_writes,
     cluster_train,
     collectives,
@@ -91,6 +92,7 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     training_habits.claims,
     hugectr.claims,
     script_features.claims,
+    called_settings.torch_claims,
     wrapped_models.claims,
     group_needs.claims,
     recipes.claims,

@@ -14,6 +14,8 @@ from preflight_rules.helpers import placed, quoted, undecided
 
 #: horovod/runner/common/util/hosts.py, parse_hosts_and_slots.
 _HOST = re.compile(r"[\w.-]+:[0-9]+")
+#: The same, parse_host_files.
+_LINE = re.compile(r"\S+\s+slots=[0-9]+")
 
 
 def _horovod_launches(job: Job) -> Iterator[Launch]:
@@ -63,11 +65,15 @@ def horovod_hosts_without_slots(job: Job) -> Iterator[Verdict]:
             else:
                 yield failed(
                     launch.id,
-                    f"{quoted(claim)} gives {bad[0]} no number of slots, which horovodrun requires for every host:"
-                    f" it stops" + (" on that line of the hostfile." if in_file else " with 'Invalid host input'."),
+                    f"{quoted(claim)} has `{bad[0]}`, and of a hostfile horovodrun reads `HOST slots=N` only: it stops."
+                    if in_file
+                    else f"{quoted(claim)} gives {bad[0]} no number of slots, which horovodrun requires for every host:"
+                    " it stops with 'Invalid host input'.",
                     at=claim,
                     also=((launch, "started here"),),
-                    remedy=f"Write `{bad[0]} slots=N`." if in_file else f"Write `{bad[0]}:N`, with its slots.",
+                    remedy=f"Write `{bad[0].split()[0].partition(':')[0]} slots=N`."
+                    if in_file
+                    else f"Write `{bad[0]}:N`, with its slots.",
                 )
 
 
@@ -81,7 +87,8 @@ def _bad_hosts(claim: Claim) -> list[str]:
 
 def _bad_lines(job: Job, claim: Claim) -> list[str]:
     with_slots = {line.scope.node for line in claim.because}
-    return [
+    other = [line.spelling for line in claim.because if _LINE.fullmatch(line.spelling.strip()) is None]
+    return other or [
         str(host)
         for value in claim.alternatives
         if isinstance(value, tuple)

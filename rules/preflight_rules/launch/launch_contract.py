@@ -228,10 +228,11 @@ def _number(launch: Launch, claim: Claim, row: Row, program: str) -> Verdict:
     beyond = False
     for text in texts(claim.value):
         try:
-            number = convert(text)
+            # An option may take several numbers.
+            given = [convert(word) for word in text.split()] or [convert(text)]
         except ValueError:
             continue
-        if least <= number <= most:
+        if all(least <= number <= most for number in given):
             return passed(launch.id)
         beyond = True
     if beyond:

@@ -98,12 +98,16 @@ def _both_spellings(declared: Sequence[Claim]) -> Fix | None:
     return make_fix("declare --local-rank as well as --local_rank", *edits, safe=True)
 
 
+#: Launchers that pass the local rank as an argument, with the option that keeps them from it.
+_PASSING = {"torch.distributed.launch": "--use_env", "deepspeed": "--no_local_rank"}
+
+
 @rule(
     "LRK002",
     "local-rank-option-not-declared",
     severity=Severity.ERROR,
     profile="gate",
-    otherwise="nothing is started with torch.distributed.launch",
+    otherwise="no launcher passes the local rank as an argument",
     evidence=(
         "hkchengrex/XMem#18",
         (
@@ -113,10 +117,11 @@ def _both_spellings(declared: Sequence[Claim]) -> Fix | None:
     ),
 )
 def local_rank_option_not_declared(job: Job) -> Iterator[Verdict]:
-    """torch.distributed.launch passes --local-rank to a script whose parser does not know it.
+    """The launcher passes the local rank to a script whose parser does not know the option.
 
-    What it checks: A script started with `python -m torch.distributed.launch` (without `--use_env`) declares a
-    local-rank option, when all its options are declared in it and it takes no others.
+    What it checks: A script started with `python -m torch.distributed.launch` (without `--use_env`) or `deepspeed`
+    (without `--no_local_rank`) declares a local-rank option, when all its options are declared in it and it takes no
+    others.
 
     Why it matters: The launcher adds `--local-rank=N` to the arguments of every rank. argparse stops each of them with
     "unrecognized arguments" before anything is trained.
@@ -132,7 +137,9 @@ def local_rank_option_not_declared(job: Job) -> Iterator[Verdict]:
         # A script that starts others parses its own arguments, not theirs.
         own = job.about("strict_arguments", launch.scope)
         strict = distinct([claim for claim in own if claim.span.path != launch.span.path])
-        if launch.launcher != "torch.distributed.launch":
+        passing = _PASSING.get(launch.launcher, "")
+        added = [c for c in job.about("rank_argument", launch.scope) if c.scope.launch == launch.id]
+        if not passing or (launch.launcher == "deepspeed" and not added):
             continue
         if job.about("local_rank_argument", launch.scope):
             yield passed(launch.id)
@@ -140,13 +147,14 @@ def local_rank_option_not_declared(job: Job) -> Iterator[Verdict]:
         if not strict:
             yield unknown(launch.id, "the options that the script accepts are unknown")
             continue
+        added_option = "--local_rank" if launch.launcher == "deepspeed" else "--local-rank"
         yield failed(
             launch.id,
-            "torch.distributed.launch adds `--local-rank` to the script's arguments, but"
+            f"{launch.launcher} adds `{added_option}` to the script's arguments, but"
             f" {strict[0].span.path} declares no such option and accepts no others: every rank stops.",
             at=launch,
             also=((strict[0], "accepts only declared options"),),
-            remedy="Start it with torchrun, or give the launcher --use_env.",
+            remedy=f"Start it with torchrun, or give the launcher {passing}.",
         )
 
 

@@ -21,7 +21,7 @@ from preflight_rules.helpers import (
 )
 from preflight_rules.rendezvous.identities import address_in_force, evaluated_on_each_node, has_no_address
 
-_PORTS = ("master_port", "rendezvous_endpoint")
+_PORTS = ("master_port", "rendezvous_endpoint", "rendezvous_id")
 
 
 @rule(
@@ -91,8 +91,8 @@ def rendezvous_on_submission_host(job: Job) -> Iterator[Verdict]:
 def rendezvous_port_random_on_each_node(job: Job) -> Iterator[Verdict]:
     """Every node chooses its own random port for the common rendezvous.
 
-    What it checks: If a shell runs on each node, its master port or rendezvous endpoint does not come from `$RANDOM` or
-    the time.
+    What it checks: If a shell runs on each node, its master port, endpoint and id of the rendezvous do not come from
+    `$RANDOM` or the time.
 
     Why it matters: The nodes dial different ports. Only the master's own ranks find each other; the rest wait until the
     rendezvous times out.
@@ -140,9 +140,10 @@ def _on_each_node(job: Job, launch: Launch, random_port: Claim, count: str) -> V
         return passed(launch.id)
     return failed(
         launch.id,
-        f"{quoted(random_port)} is drawn on each of the {count} nodes, so each of them uses a different port.",
+        f"{quoted(random_port)} is drawn on each of the {count} nodes, so each of them uses a different"
+        f" {'id' if random_port.quantity == 'rendezvous_id' else 'port'}.",
         at=random_port,
-        remedy="Draw the port once before the nodes are started, or derive it from the job id.",
+        remedy="Draw it once before the nodes are started, or derive it from the job id.",
         severity=Severity.WARNING if by_hand else None,
         waits_at="rendezvous",
     )

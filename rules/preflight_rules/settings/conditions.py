@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import itertools
+import math
 import operator
 import re
 from collections.abc import Callable, Iterator
@@ -82,6 +83,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "are_grouped": lambda items: len(list(itertools.groupby(items))) == len(set(items)),
     "words": lambda item: tuple(re.split(r"[\s,;]+", item.strip())) if isinstance(item, str) else (),
     "item_at": lambda items, place: _item_at(items, place),
+    "largest": lambda items: max(items) if isinstance(items, tuple) and items else None,
+    "product": lambda items: _product(items),
+    "any_match": lambda items, pattern: isinstance(items, tuple) and any(_matches(str(i), pattern) for i in items),
     "lower": lambda item: item.lower() if isinstance(item, str) else item,
 }
 
@@ -92,6 +96,13 @@ def _number(item: Any) -> Any:
         return int(item) if isinstance(item, str) else item
     except ValueError:
         return item
+
+
+def _product(items: Any) -> int:
+    """The product of numbers. Raises UnknownValue for anything else."""
+    if not isinstance(items, tuple) or not all(isinstance(item, int) for item in items):
+        raise UnknownValue(f"the product of {items!r}")
+    return math.prod(items)
 
 
 def _item_at(items: Any, place: Any) -> Any:

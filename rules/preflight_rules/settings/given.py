@@ -12,7 +12,7 @@ from preflight.model.job.value import numbers, texts
 from preflight.sources.python.called_settings import SOURCE as CALLED
 from preflight_rules.helpers import ranks_started, subjects, why_unresolved
 from preflight_rules.settings.conditions import GIVEN, Section, UnknownValue
-from preflight_rules.settings.tables import full_name
+from preflight_rules.settings.tables import ENVIRONMENT, full_name
 
 #: Filled in by a trainer, or left out by DeepSpeed.
 AUTO = "auto"
@@ -27,7 +27,9 @@ ON_LINE = "line."
 #: Before a quantity, in a condition: any other claim of the job (`job.env.TRAINING_ROLE`).
 OF_JOB = "job."
 #: Frameworks whose settings are joined from files and the line.
-COMPOSED = ("verl", "paddlenlp", "paddleformers", "paddlefleetx", "paddledetection")
+COMPOSED = ("verl", "paddlenlp", "paddleformers", "paddlefleetx", "paddledetection", ENVIRONMENT)
+#: Frameworks whose file is joined with options of the line where a launch names it.
+_OVERRIDDEN = ("torchtitan",)
 #: Of these, those that a parser in the script or a program of their own reads.
 _OF_PADDLE = {"paddlenlp": "", "paddleformers": "paddleformers-cli"}
 #: Frameworks whose settings are options of the launch line, which may take them from arrays of several scripts.
@@ -89,7 +91,9 @@ class Given:
     def value(self, key: str) -> Any:
         """The value of a key, None if it is not given. Raises UnknownValue if that is not known."""
         if key.startswith(GIVEN):
-            return self.claim(key.removeprefix(GIVEN)) is not None
+            claim = self.claim(key.removeprefix(GIVEN))
+            # An argument of a call that is None counts as left out.
+            return claim is not None and (claim.source != CALLED or claim.alternatives != (None,))
         if key.startswith(ON_LINE):
             return self._on_line(key.removeprefix(ON_LINE))
         if key.startswith(OF_JOB):
@@ -173,7 +177,7 @@ def given(job: Job, framework: str) -> Iterator[Given]:
         name = _NAMED.get(framework, framework)
         for claim in job.about(f"{SETTING_PREFIX}{framework}.{PARSER}", scope):
             parser = claim
-        for key, claim in job.settings(name, scope):
+        for key, claim in _variables(job, scope) if framework == ENVIRONMENT else job.settings(name, scope):
             if key == PARSER:
                 continue
             keys = by_place.setdefault(_path_of(framework, claim, launch), {})
@@ -182,7 +186,7 @@ def given(job: Job, framework: str) -> Iterator[Given]:
             if (
                 framework == "verl"
                 or full not in keys
-                or framework not in COMPOSED
+                or framework not in (*COMPOSED, *_OVERRIDDEN)
                 or claim.strength >= keys[full].strength
             ):
                 keys[full] = claim
@@ -211,6 +215,14 @@ def given(job: Job, framework: str) -> Iterator[Given]:
             )
 
 
+def _variables(job: Job, scope: Scope) -> Iterator[tuple[str, Claim]]:
+    """The variables that have one value each, by their names."""
+    found: dict[str, list[Claim]] = {}
+    for claim in job.environment(scope):
+        found.setdefault(claim.quantity.removeprefix("env."), []).append(claim)
+    return ((name, claims[0]) for name, claims in found.items() if len(claims) == 1)
+
+
 def _inner(job: Job, framework: str, keys: dict[str, Claim], scope: Scope) -> dict[str, Given]:
     """The settings of DeepSpeed's configuration, where the trainer is given the name of its file."""
     claim = keys.get("deepspeed")
@@ -226,7 +238,7 @@ def _inner(job: Job, framework: str, keys: dict[str, Claim], scope: Scope) -> di
 
 def _path_of(framework: str, claim: Claim, launch: Launch | None) -> str:
     """The place that a setting belongs to; empty for an argument of a program."""
-    if framework in COMPOSED:
+    if framework in COMPOSED or (framework in _OVERRIDDEN and launch is not None and claim.scope.launch == launch.id):
         # A composed configuration is one place, wherever its keys stand.
         return "(composed)"
     if claim.source == "arguments":

@@ -14,7 +14,9 @@ from preflight_rules.settings.conditions import UnknownValue, holds
 from preflight_rules.settings.given import ANY, AUTO, CALL, Given, given, with_settings
 from preflight_rules.settings.kinds import Setting, refused
 from preflight_rules.settings.tables import (
+    ENVIRONMENT,
     PADDLE,
+    TORCH,
     Refusal,
     in_range,
     may_have,
@@ -50,6 +52,8 @@ _FRAMEWORKS = {
     "torchtitan": "torchtitan",
     "skypilot": "SkyPilot",
     "dstack": "dstack",
+    **TORCH,
+    ENVIRONMENT: "what reads the environment",
 }
 
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from preflight.model.job import Job
 from preflight.model.job.value import texts
+from preflight.sources.launchers.launcher_settings import LAUNCHERS
 from preflight.sources.python.called_settings import FRAMEWORKS as CALLED
+from preflight.sources.python.called_settings import OF_TORCH
 from preflight.sources.tables import Generated, Row
 from preflight_rules.data_tables import table
 from preflight_rules.settings.kinds import Setting
@@ -32,15 +34,25 @@ PADDLE = (
     "paddle_tuner",
     *CALLED,
 )
+#: Stands for the variables of a launch, by their names.
+ENVIRONMENT = "environment"
+#: Launchers of torch and its neighbours, and their calls, by the file of their refusals.
+TORCH = {
+    name: {"torchrun": "torch", "horovodrun": "horovod", "deepspeed": "deepspeed_calls"}.get(name.partition("_")[0], "")
+    or name.partition("_")[0]
+    for name in (*LAUNCHERS, *OF_TORCH, "torchtune")
+}
 #: Frameworks whose refusals are in a file of their own, with the NAME of `data/refusals/NAME.toml`.
 _WITH_OWN_FILE = {
     **{name: name for name in ("axolotl", "llamafactory", "openrlhf", "trl", "verl")},
     **{name: name for name in ("lightning", "torchtitan", "skypilot", "dstack")},
     **dict.fromkeys(("lightning_cli", "lightning_fabric"), "lightning"),
     **dict.fromkeys(PADDLE, "paddle"),
+    **TORCH,
+    ENVIRONMENT: ENVIRONMENT,
 }
 #: Frameworks that look at no value by itself.
-_OF_ANY_KIND = ("llamafactory", "trl", "lightning", "lightning_fabric", *PADDLE[2:])
+_OF_ANY_KIND = ("llamafactory", "trl", "lightning", "lightning_fabric", *PADDLE[2:], *TORCH, ENVIRONMENT)
 #: Frameworks whose table of settings has another name.
 _TABLES = {"lightning_cli": "lightning"}
 #: Frameworks whose parser takes the first letters of an option for it.
@@ -51,6 +63,7 @@ _WITH_MODELS = ("deepspeed",)
 _PADDLE = ("paddlepaddle", "paddlepaddle-gpu")
 _DISTRIBUTIONS = {
     **dict.fromkeys(("paddle", "paddle_launch", "paddle_launch_1", *CALLED), _PADDLE),
+    **{name: (name.partition("_")[0].removesuffix("run"),) for name in TORCH},
     "megatron": ("megatron-core",),
     **dict.fromkeys(("lightning", "lightning_cli", "pytorch-lightning"), ("lightning", "pytorch-lightning")),
     **dict.fromkeys(("lightning_fabric", "lightning-fabric"), ("lightning", "lightning-fabric")),

@@ -41,7 +41,7 @@ _COMPLETE = {
     "verl": Names("verl", extended=True),
     "torchtitan": Names(
         "torchtitan",
-        extended_by=("job.custom_config_module", "experimental.custom_args_module"),
+        extended_by=("job.custom_config_module", "experimental.custom_args_module", "module"),
         usual={
             "training.batch_size": "local_batch_size",
             "training.compile": "compile.enable",

@@ -1,0 +1,116 @@
+"""The calls of torch, DeepSpeed, Horovod, Colossal-AI and FairScale whose arguments are settings.
+
+Sources: torch 2.13 (distributed/distributed_c10d.py, device_mesh.py, nn/parallel/distributed.py, distributed/fsdp,
+distributed/checkpoint, distributed/pipelining, distributed/rpc, utils/data, utils/checkpoint.py); deepspeed 0.19
+(__init__.py, runtime/pipe/module.py, moe/layer.py, runtime/sequence_parallel/ulysses_sp.py); horovod 0.28
+(torch/optimizer.py, torch/functions.py, common/process_sets.py); colossalai 0.5 (booster/plugin); fairscale 0.4.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Called(NamedTuple):
+    """A call whose arguments are settings.
+
+    Args:
+        framework: how its settings are named.
+        names: the last part of the name of what is called.
+        positions: the names of its arguments, in order.
+        within: texts of which the full name has one; empty for any.
+        sets: whether attributes of what it makes are settings, too.
+        after: calls of which one has to come before it.
+        uses: whether the methods that are called on what it makes, and on its arguments, are stated.
+    """
+
+    framework: str
+    names: tuple[str, ...]
+    positions: tuple[str, ...] = ()
+    within: tuple[str, ...] = ()
+    sets: bool = False
+    after: tuple[str, ...] = ()
+    uses: bool = False
+
+
+_FSDP = (
+    *("module", "process_group", "sharding_strategy", "cpu_offload", "auto_wrap_policy", "backward_prefetch"),
+    *("mixed_precision", "ignored_modules", "param_init_fn", "device_id", "sync_module_states"),
+)
+_DDP = (
+    *("module", "device_ids", "output_device", "dim", "broadcast_buffers", "init_sync", "process_group"),
+    *("bucket_cap_mb", "find_unused_parameters", "check_reduction", "gradient_as_bucket_view", "static_graph"),
+)
+_LOADER = (
+    *("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory"),
+    *("drop_last", "timeout", "worker_init_fn", "multiprocessing_context"),
+)
+_OPTIMIZER = ("optimizer", "named_parameters", "compression", "backward_passes_per_step", "op")
+_INITIALIZE = (
+    *("args", "model", "optimizer", "model_parameters", "training_data", "lr_scheduler", "distributed_port", "mpu"),
+)
+_PIPELINE = (
+    *("layers", "num_stages", "topology", "loss_fn", "seed_layers", "seed_fn", "base_seed", "partition_method"),
+)
+_SHARDED = (
+    *("module", "sharded_optimizer", "process_group", "broadcast_buffers", "sync_models_at_startup"),
+    *("reduce_buffer_size", "auto_refresh_trainable", "reduce_fp16"),
+)
+_TORCH = ("torch.",)
+
+CALLS = (
+    Called(
+        "torch_group",
+        ("init_process_group",),
+        ("backend", "init_method", "timeout", "world_size", "rank", "store"),
+        _TORCH,
+    ),
+    Called("torch_subgroups", ("new_subgroups",), ("group_size",), _TORCH),
+    Called("torch_mesh", ("init_device_mesh",), ("device_type", "mesh_shape"), _TORCH),
+    Called("torch_ddp", ("DistributedDataParallel",), _DDP, _TORCH, uses=True),
+    Called("torch_loader", ("DataLoader",), _LOADER, _TORCH),
+    Called("torch_sampler", ("DistributedSampler",), ("dataset", "num_replicas", "rank", "shuffle"), _TORCH),
+    Called("torch_checkpoint", ("checkpoint",), ("function",), ("torch.utils.checkpoint",)),
+    Called("torch_state", ("StateDictOptions",), ("full_state_dict", "cpu_offload"), _TORCH),
+    Called(
+        "torch_dcp",
+        ("save", "load", "async_save"),
+        ("state_dict",),
+        ("torch.distributed.checkpoint",),
+        after=("init_process_group",),
+    ),
+    Called("torch_fsdp", ("FullyShardedDataParallel",), _FSDP, _TORCH, uses=True),
+    Called("torch_shard", ("fully_shard",), ("module",), _TORCH, uses=True),
+    Called("torch_plan", ("parallelize_module",), ("module", "device_mesh", "parallelize_plan"), _TORCH),
+    Called("torch_stage", ("PipelineStage",), ("submodule", "stage_index", "num_stages", "device"), _TORCH),
+    Called(
+        "torch_schedule",
+        ("ScheduleZBVZeroBubble", "ScheduleDualPipeV"),
+        ("stages", "n_microbatches"),
+        _TORCH,
+    ),
+    Called("torch_schedule_name", ("get_schedule_class",), ("schedule_name",), _TORCH),
+    Called("torch_rpc", ("init_rpc",), ("name", "backend", "rank", "world_size"), _TORCH),
+    Called("torch_device_map", ("set_device_map",), ("to", "device_map")),
+    Called("torch_scaler", ("GradScaler",), within=("torch.amp", "torch.cuda.amp")),
+    Called("torch_clip", ("clip_grad_norm_",), ("parameters", "max_norm"), ("torch.nn.utils",)),
+    Called("deepspeed_initialize", ("initialize",), _INITIALIZE, ("deepspeed",), uses=True),
+    Called("deepspeed_pipeline", ("PipelineModule",), _PIPELINE, ("deepspeed",)),
+    Called("deepspeed_moe", ("MoE",), ("hidden_size", "expert", "num_experts", "ep_size"), ("deepspeed",)),
+    Called("deepspeed_ulysses", ("register_with_transformers",), ("model_name_or_path",), ("deepspeed",)),
+    Called("deepspeed_zero_init", ("Init",), within=("deepspeed.zero", "deepspeed.runtime.zero")),
+    Called("horovod_optimizer", ("DistributedOptimizer",), _OPTIMIZER, ("horovod",)),
+    Called("horovod_sets", ("add_process_set",), ("process_set",), ("horovod",)),
+    Called("horovod_init", ("init",), ("comm", "process_sets"), ("horovod",)),
+    Called("horovod_state", ("broadcast_optimizer_state",), ("optimizer", "root_rank"), ("horovod",)),
+    Called(
+        "colossalai_hybrid", ("HybridParallelPlugin",), ("tp_size", "pp_size", "sp_size", "precision", "zero_stage")
+    ),
+    Called("colossalai_zero", ("LowLevelZeroPlugin",), ("stage", "precision")),
+    Called("colossalai_gemini", ("GeminiPlugin",)),
+    Called("colossalai_booster", ("Booster",), ("device", "mixed_precision", "plugin"), ("colossalai",), uses=True),
+    Called("fairscale_ddp", ("ShardedDataParallel",), _SHARDED, ("fairscale",)),
+    Called("fairscale_fsdp", ("FullyShardedDataParallel",), ("module",), ("fairscale",), uses=True),
+    Called("fairscale_optimizer", ("OSS",), ("params", "optim"), ("fairscale",), uses=True),
+    Called("fairscale_pipe", ("Pipe",), ("module", "balance"), ("fairscale",)),
+)
