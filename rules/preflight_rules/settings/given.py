@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from preflight.model.job import WHOLE_JOB, Claim, Job, Launch, Scope, Strength
-from preflight.model.job.quantities import SECTION, SETTING_PREFIX
+from preflight.model.job.quantities import ENVIRONMENT_PREFIX, SECTION, SETTING_PREFIX
 from preflight.model.job.value import numbers, texts
 from preflight.sources.python.called_settings import SOURCE as CALLED
 from preflight_rules.helpers import ranks_started, subjects, why_unresolved
@@ -159,6 +159,8 @@ class Given:
 def with_settings(job: Job, frameworks: Iterable[str]) -> list[str]:
     """Those of the frameworks that the job has settings of."""
     there = {claim.quantity.split(".", 2)[1] for claim in job.claims if claim.quantity.startswith(SETTING_PREFIX)}
+    if any(claim.quantity.startswith(ENVIRONMENT_PREFIX) for claim in job.claims):
+        there.add(ENVIRONMENT)
     return [name for name in frameworks if _NAMED.get(name, name) in there]
 
 
