@@ -158,7 +158,7 @@ def _extending(job: Job, place: Given, known: Names) -> Claim | None:
     scope = place.launch.scope if place.launch is not None else WHOLE_JOB
     found = dict(job.settings(place.framework, scope)) if known.extended_by else {}
     claims = (found[name] for name in known.extended_by if name in found)
-    return next((claim for claim in claims if claim.alternatives not in ((), ("",))), None)
+    return next((claim for claim in claims if claim.alternatives != ("",)), None)
 
 
 def _judged(place: Given, known: Names, key: str, claim: Claim, version: str, names: NearestNames) -> Verdict | None:
