@@ -52,7 +52,9 @@ def state_launcher(
     for name, variable in (environment or {}).items() if variables else ():
         if name.startswith(variables):
             setting = variable_setting(variable)
-            builder.add_setting(f"{prefix}{name}", setting, _text)
+            # A controller's own variable is nothing that the user could change.
+            if name in variable.span.snippet:
+                builder.add_setting(f"{prefix}{name}", setting, _text)
             dest = name.removeprefix(variables).lower()
             if dest not in first:
                 builder.add_setting(f"{prefix}{dest}", setting, _text)

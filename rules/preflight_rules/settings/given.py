@@ -218,10 +218,12 @@ def given(job: Job, framework: str) -> Iterator[Given]:
 
 
 def _variables(job: Job, scope: Scope) -> Iterator[tuple[str, Claim]]:
-    """The variables that have one value each, by their names."""
+    """The variables that have one value each, by their names; not those that only a controller sets."""
     found: dict[str, list[Claim]] = {}
     for claim in job.environment(scope):
-        found.setdefault(claim.quantity.removeprefix("env."), []).append(claim)
+        name = claim.quantity.removeprefix(ENVIRONMENT_PREFIX)
+        if name in claim.span.snippet:
+            found.setdefault(name, []).append(claim)
     return ((name, claims[0]) for name, claims in found.items() if len(claims) == 1)
 
 

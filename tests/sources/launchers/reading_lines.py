@@ -33,7 +33,7 @@ def values(
     """The values of the launch's own claims by quantity, without settings of frameworks; None for an unresolved one."""
     found: dict[str, Plain | None] = {}
     for claim in reading.claims:
-        if claim.quantity.startswith("env.") is not environment or claim.quantity.startswith("setting.paddle_launch."):
+        if claim.quantity.startswith("env.") is not environment or claim.quantity.startswith("setting."):
             continue
         if (source is None or claim.source == source) and (relation is None or claim.relation is relation):
             found[claim.quantity] = claim.value.value if isinstance(claim.value, Known) else None
