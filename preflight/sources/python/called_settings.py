@@ -10,6 +10,7 @@ fluid/incubate/fleet of 1.8.5; paddle.v2 of 0.11.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -22,6 +23,8 @@ from preflight.sources.python.attributes import attributes, enclosing
 from preflight.sources.python.module import Module, last, value_of
 from preflight.sources.python.paddle_fluid import is_transpile
 
+#: What a script with such calls imports.
+_LIBRARIES = re.compile(r"paddle|transformers|trl|accelerate|datasets|lightning|composer")
 #: How these claims are named; `because` is the call.
 SOURCE = "call"
 #: Stands for the call itself: true where all its arguments are written out.
@@ -38,6 +41,8 @@ class _Called(NamedTuple):
         within: texts of which the full name has one; empty for any.
         sets: whether attributes of what it makes are settings, too.
         after: calls of which one has to come before it.
+        lacks: calls of which the script has none, for `lacks` to be true.
+        family: the file of the rules' tables that its settings are in.
     """
 
     framework: str
@@ -46,6 +51,8 @@ class _Called(NamedTuple):
     within: tuple[str, ...] = ()
     sets: bool = False
     after: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+    family: str = "paddle"
 
 
 _CALLS = (
@@ -95,9 +102,30 @@ _CALLS = (
     _Called("fluid_strategy", ("DistributedStrategy",), within=("fluid.incubate.fleet.collective",), sets=True),
     _Called("paddle_v2", ("init",), within=("paddle.v2",)),
 )
+#: Calls of what is not Paddle's; each has a family of its own.
+_OTHERS = (
+    _Called(
+        "hf_trainer",
+        ("Trainer", "Seq2SeqTrainer", "SFTTrainer", "DPOTrainer", "GRPOTrainer", "RewardTrainer"),
+        ("model", "args", "data_collator", "train_dataset", "eval_dataset"),
+        ("transformers.", "trl."),
+        family="transformers",
+    ),
+    _Called(
+        "hf_model",
+        ("from_pretrained",),
+        ("pretrained_model_name_or_path",),
+        ("transformers.",),
+        family="transformers",
+    ),
+    _Called("hf_distributed", ("DistributedConfig",), (), ("transformers.",), family="transformers"),
+    _Called("hf_save", ("save_model",), ("output_dir",), lacks=("set_state_dict_type",), family="transformers"),
+)
 FRAMEWORKS = tuple(dict.fromkeys(called.framework for called in _CALLS))
+#: The family of each other framework.
+FAMILIES = {called.framework: called.family for called in _OTHERS}
 _BY_NAME: dict[str, list[_Called]] = {}
-for _called in _CALLS:
+for _called in (*_CALLS, *_OTHERS):
     for _name in _called.names:
         _BY_NAME.setdefault(_name, []).append(_called)
 #: Calls of one script that are read; more are not configuration.
@@ -110,7 +138,7 @@ _CLASS = "made_by"
 
 def claims(module: Module) -> Iterator[Claim]:
     """The arguments of every call of the table."""
-    if "paddle" not in module.file.text:
+    if _LIBRARIES.search(module.file.text) is None:
         return
     found: list[tuple[_Called, ast.Call]] = []
     for call in module.calls:
@@ -121,7 +149,7 @@ def claims(module: Module) -> Iterator[Claim]:
             if not called.within or any(text in name for text in called.within):
                 found.append((called, call))
                 break
-    for called, call in truncate(found, _MAX_CALLS, "calls of Paddle's functions"):
+    for called, call in truncate(found, _MAX_CALLS, "calls whose arguments are settings"):
         yield from _stated(module, called, call)
 
 
@@ -133,6 +161,8 @@ def _stated(module: Module, called: _Called, call: ast.Call) -> Iterator[Claim]:
     yield module.claim(f"{prefix}function", module.called(call), call.func, source=SOURCE, because=(place,))
     if called.after and _comes_early(module, call, called.after):
         yield module.claim(f"{prefix}early", True, call.func, source=SOURCE, because=(place,))
+    if called.lacks and not module.named(*called.lacks):
+        yield module.claim(f"{prefix}lacks", True, call.func, source=SOURCE, because=(place,))
     for key, given in _arguments(call, called.positions):
         yield from _argument(module, f"{prefix}{key}", given, (place,), 0)
     target = module.bound_to(call) if called.sets else ""
@@ -184,8 +214,10 @@ def _argument(
             if isinstance(known, str) and not is_secret(known):
                 yield from _argument(module, f"{key}.{known}", item, because, depth + 1, at=written_key)
         return
-    if isinstance(made, ast.List):
+    if isinstance(made, (ast.List, ast.Tuple)):
         yield replace(claim, quantity=f"{key}.count", value=Known(len(made.elts)), span=module.span(at or given))
+        nones = sum(isinstance(item, ast.Constant) and item.value is None for item in made.elts)
+        yield replace(claim, quantity=f"{key}.nones", value=Known(nones), span=module.span(at or given))
     shown = last(module.called(made)) if isinstance(made, ast.Call) else _class_named(module, made)
     if shown:
         yield replace(claim, quantity=f"{key}.{_CLASS}", value=Known(shown), span=module.span(at or given))
@@ -195,6 +227,8 @@ def _argument(
             yield replace(claim, quantity=f"{key}.extends", value=Known(bases[0]), span=module.span(at or given))
         positions = next((called.positions for called in _BY_NAME.get(shown, ())), ())
         inner.extend(_arguments(made, positions))
+        if any(not item.arg for item in made.keywords):
+            yield replace(claim, quantity=f"{key}.others", value=Known(True), span=module.span(at or given))
     for name, below in inner:
         yield from _argument(module, f"{key}.{name}", below, because, depth + 1)
 

@@ -14,6 +14,7 @@ from preflight.sources.base import Command, Reading, SourceFile, Tree
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.python import (
     argparse_options,
+    called_settings,
     checkpoint_writes,
     cluster_train,
     collectives,
@@ -88,6 +89,7 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     horovod.claims,
     tensorflow.claims,
     trainers.claims,
+    called_settings.claims,
     training_habits.claims,
     hugectr.claims,
     script_features.claims,

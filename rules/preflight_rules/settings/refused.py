@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Plain
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
+from preflight.sources.python.called_settings import FAMILIES
 from preflight.sources.tables import Row, load_table
 from preflight_rules.helpers import placed, quoted, why_unresolved
 from preflight_rules.settings.conditions import UnknownValue, holds
@@ -50,6 +51,7 @@ _FRAMEWORKS = {
     "torchtitan": "torchtitan",
     "skypilot": "SkyPilot",
     "dstack": "dstack",
+    **FAMILIES,
 }
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from preflight.model.job import Job
 from preflight.model.job.value import texts
+from preflight.sources.python.called_settings import FAMILIES
 from preflight.sources.python.called_settings import FRAMEWORKS as CALLED
 from preflight.sources.tables import Generated, Row
 from preflight_rules.data_tables import table
@@ -38,9 +39,11 @@ _WITH_OWN_FILE = {
     **{name: name for name in ("lightning", "torchtitan", "skypilot", "dstack")},
     **dict.fromkeys(("lightning_cli", "lightning_fabric"), "lightning"),
     **dict.fromkeys(PADDLE, "paddle"),
+    **{name: name for name in ("transformers", "accelerate")},
+    **FAMILIES,
 }
 #: Frameworks that look at no value by itself.
-_OF_ANY_KIND = ("llamafactory", "trl", "lightning", "lightning_fabric", *PADDLE[2:])
+_OF_ANY_KIND = ("llamafactory", "trl", "lightning", "lightning_fabric", *PADDLE[2:], *FAMILIES)
 #: Frameworks whose table of settings has another name.
 _TABLES = {"lightning_cli": "lightning"}
 #: Frameworks whose parser takes the first letters of an option for it.
@@ -51,6 +54,7 @@ _WITH_MODELS = ("deepspeed",)
 _PADDLE = ("paddlepaddle", "paddlepaddle-gpu")
 _DISTRIBUTIONS = {
     **dict.fromkeys(("paddle", "paddle_launch", "paddle_launch_1", *CALLED), _PADDLE),
+    **{name: (family,) for name, family in FAMILIES.items()},
     "megatron": ("megatron-core",),
     **dict.fromkeys(("lightning", "lightning_cli", "pytorch-lightning"), ("lightning", "pytorch-lightning")),
     **dict.fromkeys(("lightning_fabric", "lightning-fabric"), ("lightning", "lightning-fabric")),
@@ -100,8 +104,8 @@ class Refusal(NamedTuple):
 @functools.cache
 def refusals(framework: str) -> tuple[Refusal, ...]:
     """The refusals of one framework."""
-    name = f"refusals/{_WITH_OWN_FILE[framework]}" if framework in _WITH_OWN_FILE else "refusals"
-    rows = table(name)["refusal"]
+    own = table(f"refusals/{_WITH_OWN_FILE[framework]}")["refusal"] if framework in _WITH_OWN_FILE else ()
+    rows = (*table("refusals")["refusal"], *own)
     return tuple(
         Refusal(**{**row, "of": framework, "at": tuple(row["at"]), "known": tuple(row.get("known", ()))})
         for each in rows
