@@ -102,6 +102,8 @@ _CALLS = (
     _Called("fluid_strategy", ("DistributedStrategy",), within=("fluid.incubate.fleet.collective",), sets=True),
     _Called("paddle_v2", ("init",), within=("paddle.v2",)),
 )
+#: The arguments of `accelerator.prepare`, which have no names.
+_PREPARED = tuple(f"item{number}" for number in range(6))
 #: Calls of what is not Paddle's; each has a family of its own.
 _OTHERS = (
     _Called(
@@ -120,6 +122,17 @@ _OTHERS = (
     ),
     _Called("hf_distributed", ("DistributedConfig",), (), ("transformers.",), family="transformers"),
     _Called("hf_save", ("save_model",), ("output_dir",), lacks=("set_state_dict_type",), family="transformers"),
+    _Called("accelerator", ("Accelerator",), (), ("accelerate",), after=("notebook_launcher",), family="accelerate"),
+    _Called("accelerate_fsdp", ("FullyShardedDataParallelPlugin",), (), ("accelerate",), family="accelerate"),
+    _Called("accelerate_prepare", ("prepare",), _PREPARED, ("accelerat",), family="accelerate"),
+    _Called("accelerate_clip", ("clip_grad_value_",), (), ("accelerat",), family="accelerate"),
+    _Called(
+        "accelerate_notebook",
+        ("notebook_launcher",),
+        ("function", "args", "num_processes", "mixed_precision", "use_port", "master_addr", "node_rank", "num_nodes"),
+        ("accelerate",),
+        family="accelerate",
+    ),
 )
 FRAMEWORKS = tuple(dict.fromkeys(called.framework for called in _CALLS))
 #: The family of each other framework.

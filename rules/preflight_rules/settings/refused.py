@@ -34,6 +34,7 @@ _COMPLETED_BY_PROGRAMS = frozenset(("deepspeed",))
 _FRAMEWORKS = {
     "deepspeed": "DeepSpeed",
     "accelerate": "Accelerate",
+    "accelerate_launch": "accelerate launch",
     "transformers": "Hugging Face's trainer",
     "llamafactory": "LLaMA-Factory",
     "axolotl": "axolotl",

@@ -40,10 +40,11 @@ _WITH_OWN_FILE = {
     **dict.fromkeys(("lightning_cli", "lightning_fabric"), "lightning"),
     **dict.fromkeys(PADDLE, "paddle"),
     **{name: name for name in ("transformers", "accelerate")},
+    "accelerate_launch": "accelerate",
     **FAMILIES,
 }
 #: Frameworks that look at no value by itself.
-_OF_ANY_KIND = ("llamafactory", "trl", "lightning", "lightning_fabric", *PADDLE[2:], *FAMILIES)
+_OF_ANY_KIND = ("llamafactory", "trl", "lightning", "lightning_fabric", *PADDLE[2:], "accelerate_launch", *FAMILIES)
 #: Frameworks whose table of settings has another name.
 _TABLES = {"lightning_cli": "lightning"}
 #: Frameworks whose parser takes the first letters of an option for it.
@@ -55,6 +56,7 @@ _PADDLE = ("paddlepaddle", "paddlepaddle-gpu")
 _DISTRIBUTIONS = {
     **dict.fromkeys(("paddle", "paddle_launch", "paddle_launch_1", *CALLED), _PADDLE),
     **{name: (family,) for name, family in FAMILIES.items()},
+    "accelerate_launch": ("accelerate",),
     "megatron": ("megatron-core",),
     **dict.fromkeys(("lightning", "lightning_cli", "pytorch-lightning"), ("lightning", "pytorch-lightning")),
     **dict.fromkeys(("lightning_fabric", "lightning-fabric"), ("lightning", "lightning-fabric")),
