@@ -122,6 +122,15 @@ _OTHERS = (
     ),
     _Called("hf_distributed", ("DistributedConfig",), (), ("transformers.",), family="transformers"),
     _Called("hf_save", ("save_model",), ("output_dir",), lacks=("set_state_dict_type",), family="transformers"),
+    _Called("peft_lora", ("LoraConfig",), (), ("peft",), family="transformers"),
+    _Called("peft_merge", ("merge_and_unload",), lacks=("GatheredParameters",), family="transformers"),
+    _Called(
+        "peft_save",
+        ("save_pretrained",),
+        ("save_directory",),
+        lacks=("GatheredParameters", "get_state_dict", "set_state_dict_type"),
+        family="transformers",
+    ),
     _Called("accelerator", ("Accelerator",), (), ("accelerate",), after=("notebook_launcher",), family="accelerate"),
     _Called("accelerate_fsdp", ("FullyShardedDataParallelPlugin",), (), ("accelerate",), family="accelerate"),
     _Called("accelerate_prepare", ("prepare",), _PREPARED, ("accelerat",), family="accelerate"),
@@ -174,6 +183,9 @@ def _stated(module: Module, called: _Called, call: ast.Call) -> Iterator[Claim]:
     yield module.claim(f"{prefix}function", module.called(call), call.func, source=SOURCE, because=(place,))
     if called.after and _comes_early(module, call, called.after):
         yield module.claim(f"{prefix}early", True, call.func, source=SOURCE, because=(place,))
+    owner = _made(module, call.func.value) if isinstance(call.func, ast.Attribute) else None
+    if isinstance(owner, ast.Call):
+        yield module.claim(f"{prefix}owner", last(module.called(owner)), call.func, source=SOURCE, because=(place,))
     if called.lacks and not module.named(*called.lacks):
         yield module.claim(f"{prefix}lacks", True, call.func, source=SOURCE, because=(place,))
     for key, given in _arguments(call, called.positions):
