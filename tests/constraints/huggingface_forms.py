@@ -113,6 +113,7 @@ def lightning(text: str, run: str) -> Files:
     first, others = _parts(text)
     imports = "".join(line + "\n" for line in first.split("\n")[:-1])
     last = first.split("\n")[-1]
+    last += "" if "max_" in last else ", max_epochs=1"
     body = f"{_LIGHTNING}{imports}\ntrainer = Trainer({last})\ntrainer.fit(model, loader)\n"
     return {"run.sh": f"{_SHEBANG}{run or 'python train.py'}\n", "train.py": body, **others}
 

@@ -24,7 +24,7 @@ from preflight.sources.python.module import Module, last, value_of
 from preflight.sources.python.paddle_fluid import is_transpile
 
 #: What a script with such calls imports.
-_LIBRARIES = re.compile(r"paddle|transformers|trl|accelerate|datasets|lightning|composer")
+_LIBRARIES = re.compile(r"paddle|peft|transformers|trl|accelerate|datasets|evaluate|lightning|composer")
 #: How these claims are named; `because` is the call.
 SOURCE = "call"
 #: Stands for the call itself: true where all its arguments are written out.
@@ -104,6 +104,8 @@ _CALLS = (
 )
 #: The arguments of `accelerator.prepare`, which have no names.
 _PREPARED = tuple(f"item{number}" for number in range(6))
+#: Beginnings of Lightning's names.
+_OF_LIGHTNING = ("lightning",)
 #: Calls of what is not Paddle's; each has a family of its own.
 _OTHERS = (
     _Called(
@@ -122,6 +124,25 @@ _OTHERS = (
     ),
     _Called("hf_distributed", ("DistributedConfig",), (), ("transformers.",), family="transformers"),
     _Called("hf_save", ("save_model",), ("output_dir",), lacks=("set_state_dict_type",), family="transformers"),
+    _Called("lightning_trainer", ("Trainer",), (), _OF_LIGHTNING, family="lightning"),
+    _Called(
+        "lightning_saver", ("ModelCheckpoint",), ("dirpath", "filename", "monitor"), _OF_LIGHTNING, family="lightning"
+    ),
+    _Called("lightning_scale", ("scale_batch_size",), ("model",), family="lightning"),
+    _Called("fabric_call", ("Fabric",), ("accelerator", "strategy", "devices"), _OF_LIGHTNING, family="lightning"),
+    _Called("fabric_setup", ("setup", "setup_module"), _PREPARED, lacks=("launch",), family="lightning"),
+    _Called("fabric_optimizers", ("setup_optimizers",), _PREPARED, family="lightning"),
+    _Called("fabric_clip", ("clip_gradients",), ("module", "optimizer", "clip_val", "max_norm"), family="lightning"),
+    _Called("composer_trainer", ("Trainer",), ("model",), ("composer.",), family="composer"),
+    _Called(
+        "datasets_split",
+        ("split_dataset_by_node",),
+        ("dataset", "rank", "world_size", "strategy"),
+        ("datasets",),
+        family="datasets",
+    ),
+    _Called("datasets_shuffle", ("shuffle",), ("seed",), ("datasets",), family="datasets"),
+    _Called("evaluate_load", ("load",), ("path", "config_name"), ("evaluate",), family="datasets"),
     _Called("peft_lora", ("LoraConfig",), (), ("peft",), family="transformers"),
     _Called("peft_merge", ("merge_and_unload",), lacks=("GatheredParameters",), family="transformers"),
     _Called(
@@ -243,6 +264,10 @@ def _argument(
         yield replace(claim, quantity=f"{key}.count", value=Known(len(made.elts)), span=module.span(at or given))
         nones = sum(isinstance(item, ast.Constant) and item.value is None for item in made.elts)
         yield replace(claim, quantity=f"{key}.nones", value=Known(nones), span=module.span(at or given))
+        items = [item for each in made.elts if isinstance(item := _made(module, each), ast.Call)]
+        if items and depth < _MAX_DEPTH:
+            classes = Known(tuple(last(module.called(item)) for item in items))
+            yield replace(claim, quantity=f"{key}.classes", value=classes, span=module.span(at or given))
     shown = last(module.called(made)) if isinstance(made, ast.Call) else _class_named(module, made)
     if shown:
         yield replace(claim, quantity=f"{key}.{_CLASS}", value=Known(shown), span=module.span(at or given))

@@ -35,6 +35,7 @@ _FRAMEWORKS = {
     "deepspeed": "DeepSpeed",
     "accelerate": "Accelerate",
     "accelerate_launch": "accelerate launch",
+    "composer_launch": "composer",
     "transformers": "Hugging Face's trainer",
     "llamafactory": "LLaMA-Factory",
     "axolotl": "axolotl",

@@ -41,10 +41,20 @@ _WITH_OWN_FILE = {
     **dict.fromkeys(PADDLE, "paddle"),
     **{name: name for name in ("transformers", "accelerate")},
     "accelerate_launch": "accelerate",
+    "composer_launch": "composer",
     **FAMILIES,
 }
 #: Frameworks that look at no value by itself.
-_OF_ANY_KIND = ("llamafactory", "trl", "lightning", "lightning_fabric", *PADDLE[2:], "accelerate_launch", *FAMILIES)
+_OF_ANY_KIND = (
+    "llamafactory",
+    "trl",
+    "lightning",
+    "lightning_fabric",
+    *PADDLE[2:],
+    "accelerate_launch",
+    "composer_launch",
+    *FAMILIES,
+)
 #: Frameworks whose table of settings has another name.
 _TABLES = {"lightning_cli": "lightning"}
 #: Frameworks whose parser takes the first letters of an option for it.
@@ -53,9 +63,11 @@ _ABBREVIATED = ("openrlhf",)
 _WITH_MODELS = ("deepspeed",)
 #: Where the package index has a framework under another name, or under several.
 _PADDLE = ("paddlepaddle", "paddlepaddle-gpu")
+_OF_FAMILIES = {"composer": ("mosaicml",), "lightning": ("lightning", "pytorch-lightning")}
 _DISTRIBUTIONS = {
     **dict.fromkeys(("paddle", "paddle_launch", "paddle_launch_1", *CALLED), _PADDLE),
-    **{name: (family,) for name, family in FAMILIES.items()},
+    **{name: _OF_FAMILIES.get(family, (family,)) for name, family in FAMILIES.items()},
+    "composer_launch": ("mosaicml",),
     "accelerate_launch": ("accelerate",),
     "megatron": ("megatron-core",),
     **dict.fromkeys(("lightning", "lightning_cli", "pytorch-lightning"), ("lightning", "pytorch-lightning")),
