@@ -23,7 +23,7 @@ FAMILIES: dict[str, list[dict[str, Any]]] = {
     path.stem: toml.load(path)["row"] for path in sorted(FOLDER.glob("*.toml"))
 }
 #: How many rows each family has; a row that is lost is missed here.
-COUNTS = {"huggingface": 282, "paddle": 344}
+COUNTS = {"huggingface": 327, "paddle": 344}
 #: The rows of a family are tested in so many parts, each of which takes a second or two.
 _PARTS = 32
 

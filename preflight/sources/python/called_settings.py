@@ -130,7 +130,7 @@ _OTHERS = (
     ),
     _Called("lightning_scale", ("scale_batch_size",), ("model",), family="lightning"),
     _Called("fabric_call", ("Fabric",), ("accelerator", "strategy", "devices"), _OF_LIGHTNING, family="lightning"),
-    _Called("fabric_setup", ("setup", "setup_module"), _PREPARED, lacks=("launch",), family="lightning"),
+    _Called("fabric_setup", ("setup", "setup_module"), _PREPARED, family="lightning"),
     _Called("fabric_optimizers", ("setup_optimizers",), _PREPARED, family="lightning"),
     _Called("fabric_clip", ("clip_gradients",), ("module", "optimizer", "clip_val", "max_norm"), family="lightning"),
     _Called("composer_trainer", ("Trainer",), ("model",), ("composer.",), family="composer"),
