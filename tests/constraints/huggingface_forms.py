@@ -122,7 +122,7 @@ def fabric(text: str, run: str) -> Files:
     """Arguments of Lightning's Fabric, and calls of what it makes, each on a line."""
     first, others = _parts(text)
     given, _, calls = first.partition("\n")
-    body = f"from lightning.fabric import Fabric\nfrom lightning.fabric.strategies import FSDPStrategy\n\n"
+    body = "from lightning.fabric import Fabric\nfrom lightning.fabric.strategies import FSDPStrategy\n\n"
     body += f"fabric = Fabric({given})\n{calls}\n"
     return {"run.sh": f"{_SHEBANG}{run or 'python train.py'}\n", "train.py": body, **others}
 
@@ -198,4 +198,5 @@ FORMS: dict[str, Callable[[str, str], Files]] = {
         *(files, hf, hf_call, accelerate, accelerate_file, trl, trl_file),
         *(lightning, fabric, composer, foundry),
     )
-} | {"script": program}
+}
+FORMS["script"] = program
