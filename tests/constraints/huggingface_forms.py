@@ -1,4 +1,4 @@
-"""Short forms of jobs with transformers, accelerate, TRL, Lightning, Composer and llm-foundry.
+"""Short forms of jobs with transformers, accelerate, TRL, Lightning and Composer.
 
 After the first part of a text, a line `@ NAME` begins another file of the job.
 """
@@ -137,32 +137,6 @@ def composer(text: str, run: str) -> Files:
     return {"run.sh": f"{_SHEBANG}{run or 'composer -n 8 train.py'}\n", "train.py": body, **others}
 
 
-def foundry(text: str, run: str) -> Files:
-    """Keys of a configuration of llm-foundry."""
-    first, others = _parts(text)
-    words = shlex.split(first)
-    known = {word.partition("=")[0] for word in words}
-    base = {
-        "model.name": "mpt_causal_lm",
-        "tokenizer.name": "gpt2",
-        "max_seq_len": "2048",
-        "max_duration": "100ba",
-        "train_loader.name": "text",
-        "optimizer.name": "decoupled_adamw",
-        "scheduler.name": "cosine_with_warmup",
-        "global_train_batch_size": "64",
-        "device_train_microbatch_size": "8",
-    }
-    words = [*(f"{key}={value}" for key, value in base.items() if key not in known), *words]
-    started = run or "composer -n 8 scripts/train/train.py cfg.yaml"
-    return {
-        "run.sh": f"{_SHEBANG}{started}\n",
-        "cfg.yaml": _sections([word for word in words if not word.endswith("=-")]),
-        "scripts/train/train.py": "from llmfoundry.command_utils import train_from_yaml\n\ntrain_from_yaml()\n",
-        **others,
-    }
-
-
 def _sections(words: list[str]) -> str:
     """`a.b=1` and so on as YAML."""
     tree: dict[str, Any] = {}
@@ -196,7 +170,7 @@ FORMS: dict[str, Callable[[str, str], Files]] = {
     form.__name__: form
     for form in (
         *(files, hf, hf_call, accelerate, accelerate_file, trl, trl_file),
-        *(lightning, fabric, composer, foundry),
+        *(lightning, fabric, composer),
     )
 }
 FORMS["script"] = program

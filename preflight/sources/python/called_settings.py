@@ -1,7 +1,8 @@
 """The arguments of well-known calls as settings of a framework: `setting.paddle_spawn.nprocs`, with the call as place.
 
 The table names the calls and the order of their arguments; what is wrong with a value is a row of the rules' tables
-(data/refusals/paddle.toml). Sources: fleet/fleet.py, fleet/base/role_maker.py, spawn.py, sharding/group_sharded.py,
+(data/refusals/FAMILY.toml), which name the sources of what is not Paddle's. Sources of Paddle's:
+fleet/fleet.py, fleet/base/role_maker.py, spawn.py, sharding/group_sharded.py,
 rpc/rpc.py, auto_parallel/{strategy,process_mesh}.py, fleet/meta_parallel/parallel_layers/pp_layers.py and
 fleet/layers/mpu/mp_layers.py of paddle/distributed in PaddlePaddle 2.6.2 and 3.3.1; fluid/transpiler and
 fluid/incubate/fleet of 1.8.5; paddle.v2 of 0.11.
