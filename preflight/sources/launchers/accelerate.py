@@ -9,7 +9,9 @@ settings missing on the line are unknown; only `--num_machines` is assumed to be
 
 from __future__ import annotations
 
-from preflight.model.job import Known, Reference, Relation, Strength, Unresolved, as_int, is_whole_number
+from preflight._util.secret_names import is_secret
+from preflight.model.job import Known, Reference, Relation, Strength, Unresolved, as_int, is_whole_number, lift
+from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree
 from preflight.sources.configs import fsdp
 from preflight.sources.configs.accelerate_config import EACH_MACHINE, ROLE, free_port, starts_by_deepspeed
@@ -66,6 +68,7 @@ class AccelerateReader:
         _state_size(builder, scanned, line)
         _state_rendezvous(builder, scanned, line)
         _state_training(builder, scanned)
+        _state_options(builder, scanned)
         if program.launch.launcher == self.name:
             state_unknown(builder, scanned)
             state_choices(builder, scanned, load_table("accelerate_launch"))
@@ -77,6 +80,20 @@ class AccelerateReader:
             launches=(program.launch,),
             references=(*_references(scanned, line, tree), *program.references),
         )
+
+
+def _state_options(builder: ClaimBuilder, scanned: ScannedLine) -> None:
+    """State every option as `setting.accelerate_launch.NAME`; a switch is true, and any other value a text."""
+    last = {option.dest: option for option in scanned.given}
+    for dest, option in last.items():
+        if not is_secret(dest):
+            value = lift(lambda item: item if isinstance(item, bool) else str(item), option.value)
+            builder.add(f"{SETTING_PREFIX}accelerate_launch.{dest}", value, option.span, option.spelling)
+    if scanned.incomplete:
+        first = next(iter(scanned.given), None)
+        if first is not None:
+            hidden = Unresolved("further options")
+            builder.add(f"{SETTING_PREFIX}accelerate_launch.(call)", hidden, first.span, first.spelling)
 
 
 def _state_size(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLine) -> None:

@@ -7,7 +7,8 @@ option overrides the variable of its name (NODE_RANK, MASTER_ADDR, ...).
 
 from __future__ import annotations
 
-from preflight.model.job import Known, Plain, Relation, Strength, Value, as_int, lift
+from preflight.model.job import Known, Plain, Relation, Strength, Unresolved, Value, as_int, lift
+from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.sources.base import LaunchLine, Reading, Tree
 from preflight.sources.launchers.claim_builder import (
     ClaimBuilder,
@@ -60,9 +61,24 @@ class ComposerReader:
         builder.add_setting("master_port", found["master_port"], as_int)
         _state_world(builder, found["world_size"], found["nproc"], line, hidden=scanned.incomplete)
         state_unknown(builder, scanned)
+        for dest, setting in {**_switches(scanned), **found}.items():
+            builder.add_setting(f"{SETTING_PREFIX}composer_launch.{dest}", setting, _as_written)
+        if scanned.incomplete:
+            first = line.words[0]
+            hidden = Unresolved("further options")
+            builder.add(f"{SETTING_PREFIX}composer_launch.(call)", hidden, first.span, first.spelling)
         return Reading(
             claims=(*builder.claims, *program.claims), launches=(program.launch,), references=program.references
         )
+
+
+def _switches(scanned: ScannedLine) -> dict[str, Setting | None]:
+    return {dest: option_setting(scanned.last(dest)) for dest in ("module_mode", "command_mode")}
+
+
+def _as_written(value: Value) -> Value:
+    """A number where the text is one; a switch stays true."""
+    return lift(lambda item: int(item) if isinstance(item, str) and item.isdigit() else item, value)
 
 
 def _setting_in_force(dest: str, scanned: ScannedLine, line: LaunchLine) -> Setting | None:

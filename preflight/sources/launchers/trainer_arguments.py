@@ -44,7 +44,7 @@ _VALUED = [name for name in SETTINGS if name not in _READ_BY_SCRIPT_ARGUMENTS an
 _OPTIONS = table(
     {name: f"--{name} --{name.replace('_', '-')}" for name in _VALUED}, abbreviations=False, interleaved=True
 )
-#: Every argument that takes one value; switches stand in `_SWITCHES`, or are of no interest.
+#: Every argument that takes one value; those that may have none are switches.
 _ALL = table(
     {
         row.dest: " ".join(row.spellings)
@@ -58,8 +58,10 @@ _ALL = table(
 _TYPICAL_OPTIONS = 3
 #: Those that are read otherwise.
 _OTHERS = frozenset(("gradient_checkpointing", "load_best_model_at_end", *PRECISIONS)) | {
-    row.dest for row in load_table("training_arguments").rows if row.takes == "1"
+    row.dest for row in load_table("training_arguments").rows
 }
+#: Switches of the trainer that no claim of another name is made of.
+_PLAIN_SWITCHES = frozenset(row.dest for row in load_table("training_arguments").rows if row.takes == "?") - _SWITCHES
 _KINDS = {
     row.dest: next((kind for kind in ("int", "float") if row.kind.replace(" | None", "").endswith(kind)), None)
     for row in load_table("training_arguments").rows
@@ -144,7 +146,7 @@ def _state_switches(builder: ClaimBuilder, words: Sequence[Word]) -> None:
         text = text_of(word) or ""
         name, equals, text_after = text.partition("=")
         dest = name[2:].replace("-", "_") if name.startswith("--") else ""
-        if dest not in _SWITCHES:
+        if dest not in _SWITCHES and dest not in _PLAIN_SWITCHES:
             continue
         value: Value = Known(text_after) if equals else Known(True)
         last = word
@@ -161,6 +163,8 @@ def _state_switches(builder: ClaimBuilder, words: Sequence[Word]) -> None:
         span = join_spans(word.span, last.span) if last is not word else word.span
         spelling = word.spelling if last is word else f"{word.spelling} {last.spelling}"
         builder.add(setting, fsdp.as_bool(value), span, spelling)
+        if dest in _PLAIN_SWITCHES:
+            continue
         if dest in PRECISIONS:
             precision = precision_of(dest, value)
             if precision is not None:

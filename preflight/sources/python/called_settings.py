@@ -1,7 +1,8 @@
 """The arguments of well-known calls as settings of a framework: `setting.paddle_spawn.nprocs`, with the call as place.
 
 The table names the calls and the order of their arguments; what is wrong with a value is a row of the rules' tables
-(data/refusals/paddle.toml). Sources: fleet/fleet.py, fleet/base/role_maker.py, spawn.py, sharding/group_sharded.py,
+(data/refusals/FAMILY.toml), which name the sources of what is not Paddle's. Sources of Paddle's:
+fleet/fleet.py, fleet/base/role_maker.py, spawn.py, sharding/group_sharded.py,
 rpc/rpc.py, auto_parallel/{strategy,process_mesh}.py, fleet/meta_parallel/parallel_layers/pp_layers.py and
 fleet/layers/mpu/mp_layers.py of paddle/distributed in PaddlePaddle 2.6.2 and 3.3.1; fluid/transpiler and
 fluid/incubate/fleet of 1.8.5; paddle.v2 of 0.11.
@@ -10,6 +11,7 @@ fluid/incubate/fleet of 1.8.5; paddle.v2 of 0.11.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -24,6 +26,8 @@ from preflight.sources.python.outline import dotted
 from preflight.sources.python.paddle_fluid import is_transpile
 from preflight.sources.python.torch_calls import Called
 
+#: What a script with calls of `_OTHERS` imports.
+_OF_OTHERS = re.compile(r"peft|transformers|trl|accelerate|datasets|evaluate|lightning|composer")
 #: How these claims are named; `because` is the call.
 SOURCE = "call"
 #: Stands for the call itself: true where all its arguments are written out.
@@ -77,11 +81,75 @@ _CALLS = (
     Called("fluid_strategy", ("DistributedStrategy",), within=("fluid.incubate.fleet.collective",), sets=True),
     Called("paddle_v2", ("init",), within=("paddle.v2",)),
 )
+#: The arguments of `accelerator.prepare`, which have no names.
+_PREPARED = tuple(f"item{number}" for number in range(6))
+#: Beginnings of Lightning's names.
+_OF_LIGHTNING = ("lightning",)
+#: Calls of what is not Paddle's; each has a family of its own.
+_OTHERS = (
+    Called(
+        "hf_trainer",
+        ("Trainer", "Seq2SeqTrainer", "SFTTrainer", "DPOTrainer", "GRPOTrainer", "RewardTrainer"),
+        ("model", "args", "data_collator", "train_dataset", "eval_dataset"),
+        ("transformers.", "trl."),
+        family="transformers",
+    ),
+    Called(
+        "hf_model",
+        ("from_pretrained",),
+        ("pretrained_model_name_or_path",),
+        ("transformers.",),
+        family="transformers",
+    ),
+    Called("hf_distributed", ("DistributedConfig",), (), ("transformers.",), family="transformers"),
+    Called("hf_save", ("save_model",), ("output_dir",), lacks=("set_state_dict_type",), family="transformers"),
+    Called("lightning_trainer", ("Trainer",), (), _OF_LIGHTNING, family="lightning"),
+    Called(
+        "lightning_saver", ("ModelCheckpoint",), ("dirpath", "filename", "monitor"), _OF_LIGHTNING, family="lightning"
+    ),
+    Called("lightning_scale", ("scale_batch_size",), ("model",), family="lightning"),
+    Called("fabric_call", ("Fabric",), ("accelerator", "strategy", "devices"), _OF_LIGHTNING, family="lightning"),
+    Called("fabric_setup", ("setup", "setup_module"), _PREPARED, family="lightning"),
+    Called("fabric_optimizers", ("setup_optimizers",), _PREPARED, family="lightning"),
+    Called("fabric_clip", ("clip_gradients",), ("module", "optimizer", "clip_val", "max_norm"), family="lightning"),
+    Called("composer_trainer", ("Trainer",), ("model",), ("composer.",), family="composer"),
+    Called(
+        "datasets_split",
+        ("split_dataset_by_node",),
+        ("dataset", "rank", "world_size", "strategy"),
+        ("datasets",),
+        family="datasets",
+    ),
+    Called("datasets_shuffle", ("shuffle",), ("seed",), ("datasets",), family="datasets"),
+    Called("evaluate_load", ("load",), ("path", "config_name"), ("evaluate",), family="datasets"),
+    Called("peft_lora", ("LoraConfig",), (), ("peft",), family="transformers"),
+    Called("peft_merge", ("merge_and_unload",), lacks=("GatheredParameters",), family="transformers"),
+    Called(
+        "peft_save",
+        ("save_pretrained",),
+        ("save_directory",),
+        lacks=("GatheredParameters", "get_state_dict", "set_state_dict_type"),
+        family="transformers",
+    ),
+    Called("accelerator", ("Accelerator",), (), ("accelerate",), after=("notebook_launcher",), family="accelerate"),
+    Called("accelerate_fsdp", ("FullyShardedDataParallelPlugin",), (), ("accelerate",), family="accelerate"),
+    Called("accelerate_prepare", ("prepare",), _PREPARED, ("accelerat",), family="accelerate"),
+    Called("accelerate_clip", ("clip_grad_value_",), (), ("accelerat",), family="accelerate"),
+    Called(
+        "accelerate_notebook",
+        ("notebook_launcher",),
+        ("function", "args", "num_processes", "mixed_precision", "use_port", "master_addr", "node_rank", "num_nodes"),
+        ("accelerate",),
+        family="accelerate",
+    ),
+)
 FRAMEWORKS = tuple(dict.fromkeys(called.framework for called in _CALLS))
 #: Those of torch and its neighbours, which begin with the name of the library.
 OF_TORCH = tuple(dict.fromkeys(called.framework for called in torch_calls.CALLS))
+#: The family of each other framework.
+FAMILIES = {called.framework: called.family for called in _OTHERS}
 _BY_NAME: dict[str, list[Called]] = {}
-for _called in (*_CALLS, *torch_calls.CALLS):
+for _called in (*_CALLS, *_OTHERS, *torch_calls.CALLS):
     for _name in _called.names:
         _BY_NAME.setdefault(_name, []).append(_called)
 #: Libraries of the second table.
@@ -95,9 +163,12 @@ _CLASS = "made_by"
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """The arguments of every call of Paddle's in the table."""
-    if "paddle" in module.file.text:
-        yield from _claims(module, FRAMEWORKS)
+    """The arguments of every call of Paddle's, and of Hugging Face's and Lightning's, in the tables."""
+    used = FRAMEWORKS if "paddle" in module.file.text else ()
+    if _OF_OTHERS.search(module.file.text) is not None:
+        used += tuple(FAMILIES)
+    if used:
+        yield from _claims(module, used)
 
 
 def torch_claims(module: Module) -> Iterator[Claim]:
@@ -119,7 +190,7 @@ def _claims(module: Module, frameworks: Sequence[str]) -> Iterator[Claim]:
             if not called.within or any(text in name for text in called.within):
                 found.append((called, call))
                 break
-    for called, call in truncate(found, _MAX_CALLS, "calls of well-known functions"):
+    for called, call in truncate(found, _MAX_CALLS, "calls whose arguments are settings"):
         yield from _stated(module, called, call)
 
 
@@ -131,6 +202,11 @@ def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
     yield module.claim(f"{prefix}function", module.called(call), call.func, source=SOURCE, because=(place,))
     if called.after and _comes_early(module, call, called.after):
         yield module.claim(f"{prefix}early", True, call.func, source=SOURCE, because=(place,))
+    owner = _made(module, call.func.value) if isinstance(call.func, ast.Attribute) else None
+    if isinstance(owner, ast.Call):
+        yield module.claim(f"{prefix}owner", last(module.called(owner)), call.func, source=SOURCE, because=(place,))
+    if called.lacks and not module.named(*called.lacks):
+        yield module.claim(f"{prefix}lacks", True, call.func, source=SOURCE, because=(place,))
     for key, given in _arguments(call, called.positions):
         yield from _argument(module, f"{prefix}{key}", given, (place,), 0)
         if called.uses and isinstance(value_of(given), ast.Name):
@@ -221,8 +297,14 @@ def _argument(
             if isinstance(known, str) and not is_secret(known):
                 yield from _argument(module, f"{key}.{known}", item, because, depth + 1, at=written_key)
         return
-    if isinstance(made, ast.List):
+    if isinstance(made, (ast.List, ast.Tuple)):
         yield replace(claim, quantity=f"{key}.count", value=Known(len(made.elts)), span=module.span(at or given))
+        nones = sum(isinstance(item, ast.Constant) and item.value is None for item in made.elts)
+        yield replace(claim, quantity=f"{key}.nones", value=Known(nones), span=module.span(at or given))
+        items = [item for each in made.elts if isinstance(item := _made(module, each), ast.Call)]
+        if items and depth < _MAX_DEPTH:
+            classes = Known(tuple(last(module.called(item)) for item in items))
+            yield replace(claim, quantity=f"{key}.classes", value=classes, span=module.span(at or given))
     shown = last(module.called(made)) if isinstance(made, ast.Call) else _class_named(module, made)
     if shown:
         yield replace(claim, quantity=f"{key}.{_CLASS}", value=Known(shown), span=module.span(at or given))
@@ -232,6 +314,8 @@ def _argument(
             yield replace(claim, quantity=f"{key}.extends", value=Known(bases[0]), span=module.span(at or given))
         positions = next((called.positions for called in _BY_NAME.get(shown, ())), ())
         inner.extend(_arguments(made, positions))
+        if any(not item.arg for item in made.keywords):
+            yield replace(claim, quantity=f"{key}.others", value=Known(True), span=module.span(at or given))
     for word, below in inner:
         yield from _argument(module, f"{key}.{word}", below, because, depth + 1)
 

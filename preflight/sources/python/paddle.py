@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from preflight.model.job import Claim, Known, Relation, Strength, Unresolved, Value, alternatives, lift
 from preflight.model.job.value import Plain
 from preflight.sources.python import (
-    called_settings,
     imports,
     paddle_feeds,
     paddle_fluid,
@@ -25,7 +24,6 @@ _SUBJECTS = (
     paddle_static.claims,
     paddle_feeds.claims,
     paddle_strategy.claims,
-    called_settings.claims,
 )
 #: Libraries that never start Fleet. PaddleNLP's trainer and its like do.
 _NO_FLEET = frozenset(

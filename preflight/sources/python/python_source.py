@@ -89,6 +89,7 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     horovod.claims,
     tensorflow.claims,
     trainers.claims,
+    called_settings.claims,
     training_habits.claims,
     hugectr.claims,
     script_features.claims,

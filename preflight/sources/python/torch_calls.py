@@ -22,6 +22,8 @@ class Called(NamedTuple):
         sets: whether attributes of what it makes are settings, too.
         after: calls of which one has to come before it.
         uses: whether the methods that are called on what it makes, and on its arguments, are stated.
+        lacks: calls of which the script has none, for `lacks` to be true.
+        family: the file of the rules' tables that its settings are in, unless its framework says it.
     """
 
     framework: str
@@ -31,6 +33,8 @@ class Called(NamedTuple):
     sets: bool = False
     after: tuple[str, ...] = ()
     uses: bool = False
+    lacks: tuple[str, ...] = ()
+    family: str = ""
 
 
 _FSDP = (

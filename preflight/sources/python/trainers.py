@@ -152,11 +152,23 @@ def _stated(module: Module, call: ast.Call, prefix: str) -> Iterator[Claim]:
             value = Known(SECTION) if section else module.fold(keyword.value)
             claim = module.claim(f"{prefix}{keyword.arg}", value, keyword)
             yield replace(claim, span=module.span(keyword))
-            inner = module.definition(keyword.value)
-            for key, item in zip(inner.keys, inner.values, strict=True) if isinstance(inner, ast.Dict) else ():
-                if isinstance(key, ast.Constant) and isinstance(key.value, str) and not is_secret(key.value):
-                    folded = Known(SECTION) if isinstance(item, ast.Dict) else module.fold(item)
-                    yield module.claim(f"{prefix}{keyword.arg}.{key.value}", folded, item, condition=claim.condition)
+            yield from _of_dictionary(module, keyword.value, f"{prefix}{keyword.arg}", claim, 0)
+
+
+#: Dictionaries within dictionaries whose keys are settings.
+_MAX_DEPTH = 2
+
+
+def _of_dictionary(module: Module, given: ast.expr, above: str, claim: Claim, depth: int) -> Iterator[Claim]:
+    """The items of a dictionary as settings."""
+    written = module.definition(given)
+    if not isinstance(written, ast.Dict) or depth >= _MAX_DEPTH:
+        return
+    for key, item in zip(written.keys, written.values, strict=True):
+        if isinstance(key, ast.Constant) and isinstance(key.value, str) and not is_secret(key.value):
+            folded = Known(SECTION) if isinstance(item, ast.Dict) else module.fold(item)
+            yield module.claim(f"{above}.{key.value}", folded, item, condition=claim.condition)
+            yield from _of_dictionary(module, item, f"{above}.{key.value}", claim, depth + 1)
 
 
 def _arguments(module: Module, call: ast.Call, *, known: bool) -> Iterator[Claim]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Plain
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
+from preflight.sources.python.called_settings import FAMILIES
 from preflight.sources.tables import Row, load_table
 from preflight_rules.helpers import placed, quoted, why_unresolved
 from preflight_rules.settings.conditions import UnknownValue, holds
@@ -35,6 +36,8 @@ _COMPLETED_BY_PROGRAMS = frozenset(("deepspeed",))
 _FRAMEWORKS = {
     "deepspeed": "DeepSpeed",
     "accelerate": "Accelerate",
+    "accelerate_launch": "accelerate launch",
+    "composer_launch": "composer",
     "transformers": "Hugging Face's trainer",
     "llamafactory": "LLaMA-Factory",
     "axolotl": "axolotl",
@@ -54,6 +57,7 @@ _FRAMEWORKS = {
     "dstack": "dstack",
     **TORCH,
     ENVIRONMENT: "what reads the environment",
+    **FAMILIES,
 }
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from preflight.model.job import Job
 from preflight.model.job.value import texts
 from preflight.sources.launchers.launcher_settings import LAUNCHERS
+from preflight.sources.python.called_settings import FAMILIES, OF_TORCH
 from preflight.sources.python.called_settings import FRAMEWORKS as CALLED
-from preflight.sources.python.called_settings import OF_TORCH
 from preflight.sources.tables import Generated, Row
 from preflight_rules.data_tables import table
 from preflight_rules.settings.kinds import Setting
@@ -50,9 +50,24 @@ _WITH_OWN_FILE = {
     **dict.fromkeys(PADDLE, "paddle"),
     **TORCH,
     ENVIRONMENT: ENVIRONMENT,
+    **{name: name for name in ("transformers", "accelerate")},
+    "accelerate_launch": "accelerate",
+    "composer_launch": "composer",
+    **FAMILIES,
 }
 #: Frameworks that look at no value by itself.
-_OF_ANY_KIND = ("llamafactory", "trl", "lightning", "lightning_fabric", *PADDLE[2:], *TORCH, ENVIRONMENT)
+_OF_ANY_KIND = (
+    "llamafactory",
+    "trl",
+    "lightning",
+    "lightning_fabric",
+    *PADDLE[2:],
+    "accelerate_launch",
+    "composer_launch",
+    *FAMILIES,
+    *TORCH,
+    ENVIRONMENT,
+)
 #: Frameworks whose table of settings has another name.
 _TABLES = {"lightning_cli": "lightning"}
 #: Frameworks whose parser takes the first letters of an option for it.
@@ -61,9 +76,13 @@ _ABBREVIATED = ("openrlhf",)
 _WITH_MODELS = ("deepspeed",)
 #: Where the package index has a framework under another name, or under several.
 _PADDLE = ("paddlepaddle", "paddlepaddle-gpu")
+_OF_FAMILIES = {"composer": ("mosaicml",), "lightning": ("lightning", "pytorch-lightning")}
 _DISTRIBUTIONS = {
     **dict.fromkeys(("paddle", "paddle_launch", "paddle_launch_1", *CALLED), _PADDLE),
     **{name: (name.partition("_")[0].removesuffix("run"),) for name in TORCH},
+    **{name: _OF_FAMILIES.get(family, (family,)) for name, family in FAMILIES.items()},
+    "composer_launch": ("mosaicml",),
+    "accelerate_launch": ("accelerate",),
     "megatron": ("megatron-core",),
     **dict.fromkeys(("lightning", "lightning_cli", "pytorch-lightning"), ("lightning", "pytorch-lightning")),
     **dict.fromkeys(("lightning_fabric", "lightning-fabric"), ("lightning", "lightning-fabric")),
@@ -113,8 +132,8 @@ class Refusal(NamedTuple):
 @functools.cache
 def refusals(framework: str) -> tuple[Refusal, ...]:
     """The refusals of one framework."""
-    name = f"refusals/{_WITH_OWN_FILE[framework]}" if framework in _WITH_OWN_FILE else "refusals"
-    rows = table(name)["refusal"]
+    own = table(f"refusals/{_WITH_OWN_FILE[framework]}")["refusal"] if framework in _WITH_OWN_FILE else ()
+    rows = (*table("refusals")["refusal"], *own)
     return tuple(
         Refusal(**{**row, "of": framework, "at": tuple(row["at"]), "known": tuple(row.get("known", ()))})
         for each in rows
