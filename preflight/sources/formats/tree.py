@@ -29,6 +29,7 @@ MAX_BYTES = 10 * 1024 * 1024
 MAX_NAMES = 5_000
 #: Templates of YAML by their names, which `envsubst`, Jinja and the like fill in.
 TEMPLATE_SUFFIXES = (".yaml-template", ".yml-template", ".yaml.template", ".yml.template", ".template")
+_CONFIGURATIONS = (".yaml", ".yml", ".json", ".jsonc", ".hjson", ".toml", *TEMPLATE_SUFFIXES)
 _BOM = b"\xef\xbb\xbf"
 _MIB = 1024 * 1024
 #: The bytes that show the kind of a file.
@@ -366,11 +367,12 @@ def _resolve(path: str, relative_to: str, exists: Callable[[str], bool]) -> str 
     if not path:
         return None
     candidates: list[str | None] = []
-    # A command runs in the folder of its script or in one above it; paths in its configuration are relative to that.
+    # A program's own paths count from its folder or from the root. A configuration is read by a command that may run in
+    # any folder above it, so its paths count from the nearest of them that has the file.
     start = posixpath.dirname(relative_to)
     folders = [start]
     while start and start != "/":
-        start = posixpath.dirname(start)
+        start = posixpath.dirname(start) if relative_to.endswith(_CONFIGURATIONS) else ""
         folders.append(start)
     for folder in folders:
         joined = posixpath.normpath(posixpath.join(folder, path))

@@ -32,11 +32,17 @@ def root(tmp_path: Path) -> Path:
     return inside
 
 
-def test_a_path_counts_from_the_nearest_folder_above_that_has_it() -> None:
+def test_a_path_of_a_configuration_counts_from_the_nearest_folder_above_that_has_it() -> None:
     tree = MemoryTree({"jobs/one/conf/a.yaml": "", "jobs/one/ds/zero.json": "{}", "ds/zero.json": "{}", "train.py": ""})
     assert tree.resolve("ds/zero.json", relative_to="jobs/one/conf/a.yaml") == "jobs/one/ds/zero.json"
     assert tree.resolve("train.py", relative_to="jobs/one/conf/a.yaml") == "train.py"
     assert tree.resolve("missing.py", relative_to="jobs/one/conf/a.yaml") == "jobs/one/conf/missing.py"
+
+
+def test_a_path_of_a_program_counts_from_its_folder_or_from_the_root() -> None:
+    tree = MemoryTree({"jobs/one/run.sh": "", "jobs/train.py": "", "prepare.py": ""})
+    assert tree.resolve("train.py", relative_to="jobs/one/run.sh") == "jobs/one/train.py"
+    assert tree.resolve("prepare.py", relative_to="jobs/one/run.sh") == "prepare.py"
 
 
 def test_a_regular_file_comes_with_its_digest(root: Path) -> None:
