@@ -85,6 +85,20 @@ def test_a_module_that_cannot_be_imported_fails_the_run(tmp_path: Path, options:
     assert code != 0 and "test_broken.py" in text, text
 
 
+def test_a_run_that_stops_early_fails(tmp_path: Path) -> None:
+    stop = '\n\ndef test_last(request):\n    request.session.shouldfail = "the deadline of the session has passed"\n'
+    code, text = run(tmp_path, ONCE.format(rows=1) + stop + "\n\ndef test_unrun():\n    pass\n", "--rerun-failed")
+    assert code == 1, text
+    assert text.splitlines()[-1] == "2 passed, 1 failed, 0 unstable"
+
+
+def test_a_second_run_that_crashes_as_it_exits_counts(tmp_path: Path) -> None:
+    crash = "\n\nimport atexit, os\nif pathlib.Path(__file__).with_name('tried-0').exists():\n    atexit.register(os.abort)\n"
+    code, text = run(tmp_path, ONCE.format(rows=1) + crash, "--rerun-failed")
+    assert code == 0 and "the second run ended with exit code -6" in text, text
+    assert text.splitlines()[-1] == "1 passed, 0 failed, 1 unstable"
+
+
 def test_many_failures_are_not_rerun(tmp_path: Path) -> None:
     code, text = run(tmp_path, ONCE.format(rows=unstable.MOST_RERUN + 1), "--rerun-failed")
     assert code == 1, text

@@ -76,7 +76,8 @@ class Rerun:
         self.load = os.getloadavg()
         if session.exitstatus != pytest.ExitCode.TESTS_FAILED or not 0 < len(self.failed) <= MOST_RERUN:
             return
-        if session.shouldstop:
+        # Tests that never ran, at the session's deadline for one, pass no run.
+        if session.shouldstop or session.shouldfail:
             return
         passed = self._run_again()
         self.unstable = [name for name in self.failed if name in passed]
@@ -84,7 +85,7 @@ class Rerun:
         wrong = False
         for kind in ("failed", "error"):
             reports = stats.pop(kind, [])
-            # A module that cannot be imported is in these lists too, and is no test that could pass.
+            # A module that cannot be imported is in these lists too, and has no test that could pass.
             if kept := [report for report in reports if report.nodeid not in self.unstable]:
                 stats[kind] = kept
                 wrong = True
