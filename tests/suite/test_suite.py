@@ -93,8 +93,8 @@ def test_a_run_that_stops_early_fails(tmp_path: Path) -> None:
 
 
 def test_a_second_run_that_crashes_as_it_exits_counts(tmp_path: Path) -> None:
-    crash = "\n\nimport atexit, os\nif pathlib.Path(__file__).with_name('tried-0').exists():\n    atexit.register(os.abort)\n"
-    code, text = run(tmp_path, ONCE.format(rows=1) + crash, "--rerun-failed")
+    crash = "if pathlib.Path(__file__).with_name('tried-0').exists():\n    atexit.register(os.abort)\n"
+    code, text = run(tmp_path, f"{ONCE.format(rows=1)}\nimport atexit, os\n{crash}", "--rerun-failed")
     assert code == 0 and "the second run ended with exit code -6" in text, text
     assert text.splitlines()[-1] == "1 passed, 0 failed, 1 unstable"
 
