@@ -158,8 +158,9 @@ _LIBRARIES = ("torch", "deepspeed", "horovod", "colossalai", "fairscale")
 _MAX_CALLS = 40
 #: Arguments within arguments, such as those of an optimizer's clipping.
 _MAX_DEPTH = 2
-#: Key of the class that an argument is made of, or names.
-_CLASS = "made_by"
+#: Below an argument: the class that it is made of or names, and the number of its items.
+MAKER = "made_by"
+ITEMS = "count"
 
 
 def claims(module: Module) -> Iterator[Claim]:
@@ -297,8 +298,8 @@ def _argument(
             if isinstance(known, str) and not is_secret(known):
                 yield from _argument(module, f"{key}.{known}", item, because, depth + 1, at=written_key)
         return
-    if isinstance(made, (ast.List, ast.Tuple)):
-        yield replace(claim, quantity=f"{key}.count", value=Known(len(made.elts)), span=module.span(at or given))
+    if isinstance(made, (ast.List, ast.Tuple, ast.Set)):
+        yield replace(claim, quantity=f"{key}.{ITEMS}", value=Known(len(made.elts)), span=module.span(at or given))
         nones = sum(isinstance(item, ast.Constant) and item.value is None for item in made.elts)
         yield replace(claim, quantity=f"{key}.nones", value=Known(nones), span=module.span(at or given))
         items = [item for each in made.elts if isinstance(item := _made(module, each), ast.Call)]
@@ -306,8 +307,8 @@ def _argument(
             classes = Known(tuple(last(module.called(item)) for item in items))
             yield replace(claim, quantity=f"{key}.classes", value=classes, span=module.span(at or given))
     shown = last(module.called(made)) if isinstance(made, ast.Call) else _class_named(module, made)
-    if shown:
-        yield replace(claim, quantity=f"{key}.{_CLASS}", value=Known(shown), span=module.span(at or given))
+    if shown and shown != "getattr":
+        yield replace(claim, quantity=f"{key}.{MAKER}", value=Known(shown), span=module.span(at or given))
     if isinstance(made, ast.Call) and depth < _MAX_DEPTH:
         bases = [last(module.name(base)) for base in _bases(module, made)]
         if bases:
@@ -357,9 +358,9 @@ def _nested(module: Module, made: ast.expr) -> Value | None:
 
 
 def _class_named(module: Module, expression: ast.expr) -> str:
-    """`Role.WORKER` or `RoundRobin`, as a name with a capital, or `torch.float16`; empty for anything else."""
+    """The name of what a script imports, or of `Role.WORKER` and `torch.float16`; empty for anything else."""
     full = module.name(expression) if isinstance(expression, (ast.Name, ast.Attribute)) else ""
     name = last(full)
-    if full.startswith("torch.") and full.count(".") == 1:
-        return name
-    return name if name[:1].isupper() and module.is_imported(name) | isinstance(expression, ast.Attribute) else ""
+    if isinstance(expression, ast.Name):
+        return name if module.is_imported(expression.id) else ""
+    return name if name[:1].isupper() or (full.startswith("torch.") and full.count(".") == 1) else ""

@@ -62,6 +62,9 @@ def _options_verdict(setup: Setup, kinds: tuple[Claim, ...]) -> Verdict:
     world = setup.claims("world_size")
     flagged = first.strength >= Strength.FLAG and first.alternatives == ("MULTI_GPU",)
     total = setup.number("world_size")
+    unresolved = undecided(setup.subject, world, setup.launch) if flagged else None
+    if unresolved is not None:
+        return unresolved
     if flagged and total is not None and total < 2 and world[0].strength >= Strength.FLAG:
         return failed(
             setup.subject,

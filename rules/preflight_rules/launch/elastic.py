@@ -52,6 +52,10 @@ def elastic_range_unusable(job: Job) -> Iterator[Verdict]:
         nodes = [c for c in job.requiring("nodes", launch.scope) if c.scope.launch == launch.id]
         rejected = [c for c in job.about("rejected_node_range", launch.scope) if c.scope.launch == launch.id]
         if not ranges and not rejected:
+            # `--nnodes=$LEAST:4`: the reader gives neither number.
+            open_range = undecided(launch.id, [c for c in nodes if ":" in c.spelling.partition("nnodes")[2]], launch)
+            if open_range is not None:
+                yield open_range
             continue
         if rejected:
             yield _refused(launch, rejected[0])

@@ -236,8 +236,9 @@ def geo_steps_set_back(job: Job) -> Iterator[Verdict]:
     if applicable:
         return
     steps = list(distinct_claims(job, "geo_steps"))
-    for subject, _, claim in steps:
-        yield undecided(subject, (claim,)) or passed(subject)
+    for subject, scope, claim in steps:
+        modes = job.about("setting.paddle.a_sync", scope)
+        yield undecided(subject, (claim, *modes)) or passed(subject)
 
 
 @rule(
@@ -323,5 +324,6 @@ def geo_steps_in_synchronous_mode(job: Job) -> Iterator[Verdict]:
     if refused:
         return
     steps = list(distinct_claims(job, "geo_steps"))
-    for subject, _, claim in steps:
-        yield undecided(subject, (claim,)) or passed(subject)
+    for subject, scope, claim in steps:
+        modes = job.about("setting.paddle.a_sync", scope)
+        yield undecided(subject, (claim, *modes)) or passed(subject)

@@ -8,7 +8,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Unresolved
 from preflight.model.job.value import numbers
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import joined, quoted
+from preflight_rules.helpers import joined, quoted, undecided
 from preflight_rules.scripts.script_facts import (
     definitely_on_one_node,
     definitely_one_rank,
@@ -78,7 +78,8 @@ def loader_arguments_refused(job: Job) -> Iterator[Verdict]:
                 remedy="Remove batch_size, shuffle, sampler and drop_last when using a batch_sampler.",
             )
         else:
-            yield passed(subject)
+            others = [_loader_claim(job, quantity, sampler) for quantity, _ in _EXCLUDED]
+            yield undecided(subject, [claim for claim in others if claim is not None]) or passed(subject)
 
 
 def _loader_claim(job: Job, quantity: str, other: Claim) -> Claim | None:
@@ -86,12 +87,12 @@ def _loader_claim(job: Job, quantity: str, other: Claim) -> Claim | None:
     return next((claim for claim in job.about(quantity) if set(claim.because) & set(other.because)), None)
 
 
+#: What a batch sampler replaces, and the value that counts as left out.
+_EXCLUDED = (("dataloader_batch_size", 1), ("dataloader_shuffle", False), ("dataloader_drop_last", False))
+
+
 def _excluded(job: Job, sampler: Claim) -> Iterator[Claim]:
-    for quantity, harmless in (
-        ("dataloader_batch_size", 1),
-        ("dataloader_shuffle", False),
-        ("dataloader_drop_last", False),
-    ):
+    for quantity, harmless in _EXCLUDED:
         claim = _loader_claim(job, quantity, sampler)
         if (
             claim is not None

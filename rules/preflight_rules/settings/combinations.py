@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import re
@@ -114,7 +115,15 @@ def combination_refused(job: Job) -> Iterator[Verdict]:
 
 def _judged(job: Job, row: _Combination, subject: str, scope: Scope, launch: Launch | None) -> Iterator[Verdict | None]:
     """The verdicts of one row; None where its first term holds and another does not."""
-    for first in _firsts(job, row.all[0], scope, launch):
+    try:
+        firsts = list(_firsts(job, row.all[0], scope, launch))
+    except _Undecided as error:
+        with contextlib.suppress(_Undecided):
+            if all(_met(job, term, scope, launch) for term in row.all[1:] if "{}" not in term):
+                for claim in job.setting(row.all[0].split(" ")[0], scope)[:1]:
+                    yield unknown(subject, str(error), at=claim)
+        return
+    for first in firsts:
         try:
             others = [_met(job, term.replace("{}", first.text), scope, launch) for term in row.all[1:]]
             if not all(others):
@@ -130,13 +139,10 @@ def _judged(job: Job, row: _Combination, subject: str, scope: Scope, launch: Lau
 
 
 def _firsts(job: Job, term: str, scope: Scope, launch: Launch | None) -> Iterator[_Met]:
-    """Each way in which the first term of a row holds."""
+    """Each way in which the first term of a row holds. Raises _Undecided if that is not known."""
     kind, _, rest = term.partition(" ")
     if kind != "feature":
-        try:
-            met = _met(job, term, scope, launch)
-        except _Undecided:
-            return
+        met = _met(job, term, scope, launch)
         if met is not None:
             yield met
         return

@@ -86,6 +86,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "largest": lambda items: max(items) if isinstance(items, tuple) and items else None,
     "product": lambda items: _product(items),
     "any_match": lambda items, pattern: isinstance(items, tuple) and any(_matches(str(i), pattern) for i in items),
+    "among": lambda item, known: _among(item, known),
     "lower": lambda item: item.lower() if isinstance(item, str) else item,
 }
 
@@ -96,6 +97,13 @@ def _number(item: Any) -> Any:
         return int(item) if isinstance(item, str) else item
     except ValueError:
         return item
+
+
+def _among(item: Any, known: str) -> Any:
+    """A name that a pattern knows. Raises UnknownValue for another one, of which nothing is known."""
+    if isinstance(item, str) and _matches(item, known):
+        return item
+    raise UnknownValue(f"what {item} is")
 
 
 def _product(items: Any) -> int:
@@ -216,7 +224,7 @@ def _evaluated(node: ast.expr, value_of: Lookup) -> Any:
         try:
             return _COMPUTE[type(node.op)](left, right)
         except (TypeError, ArithmeticError) as error:
-            raise UnknownValue(f"{ast.unparse(node)}: {error}") from None
+            raise UnknownValue(f"the value of `{ast.unparse(node)}` ({error})") from None
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         if node.func.id == "is_given":
             return value_of(f"{GIVEN}{_dotted(node.args[0])}")
@@ -250,8 +258,8 @@ def _compared(node: ast.Compare, value_of: Lookup) -> bool:
         try:
             if not _COMPARE[type(sign)](left, right):
                 return False
-        except TypeError as error:
-            raise UnknownValue(f"{ast.unparse(node)}: {error}") from None
+        except TypeError:
+            raise UnknownValue(f"whether `{ast.unparse(node)}`") from None
         left = right
     return True
 

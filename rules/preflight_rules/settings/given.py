@@ -9,6 +9,7 @@ from typing import Any
 from preflight.model.job import WHOLE_JOB, Claim, Job, Launch, Scope, Strength
 from preflight.model.job.quantities import ENVIRONMENT_PREFIX, SECTION, SETTING_PREFIX
 from preflight.model.job.value import numbers, texts
+from preflight.sources.python.called_settings import ITEMS, MAKER
 from preflight.sources.python.called_settings import SOURCE as CALLED
 from preflight_rules.helpers import ranks_started, subjects, why_unresolved
 from preflight_rules.settings.conditions import GIVEN, Section, UnknownValue
@@ -91,9 +92,7 @@ class Given:
     def value(self, key: str) -> Any:
         """The value of a key, None if it is not given. Raises UnknownValue if that is not known."""
         if key.startswith(GIVEN):
-            claim = self.claim(key.removeprefix(GIVEN))
-            # An argument of a call that is None counts as left out.
-            return claim is not None and (claim.source != CALLED or claim.alternatives != (None,))
+            return self._is_given(key.removeprefix(GIVEN))
         if key.startswith(ON_LINE):
             return self._on_line(key.removeprefix(ON_LINE))
         if key.startswith(OF_JOB):
@@ -111,10 +110,34 @@ class Given:
             return self.launch.launcher if self.launch is not None else "python" if self._is_plain else ""
         claim = self.claim(key)
         if claim is None:
+            self._check_sections(key)
             if not self.complete:
                 raise UnknownValue(f"{key} may be given elsewhere")
             return None
         return self._one((claim,))
+
+    def _is_given(self, key: str) -> bool:
+        """Whether a key is there. Raises UnknownValue if it may be in a section that is not known."""
+        claim = self.claim(key)
+        if claim is None:
+            self._check_sections(key)
+            return False
+        # An argument of a call that is None counts as left out.
+        if claim.source == CALLED and not claim.alternatives and not self._is_made(key):
+            raise UnknownValue(f"`{claim.spelling}`")
+        return claim.source != CALLED or claim.alternatives != (None,)
+
+    def _is_made(self, key: str) -> bool:
+        """Whether what a call is given is certainly something: an object that is made there, or a list."""
+        return f"{key}.{MAKER}" in self.keys or f"{key}.{ITEMS}" in self.keys
+
+    def _check_sections(self, key: str) -> None:
+        """Raises UnknownValue if a section that would hold the key is a value that is not known."""
+        while "." in key:
+            key = key.rpartition(".")[0]
+            above = self.keys.get(key)
+            if above is not None and not above.alternatives and above.source != CALLED:
+                raise UnknownValue(f"`{above.spelling}`")
 
     def _one(self, claims: Sequence[Claim]) -> Any:
         """The value of claims that say the same, None without any. Raises UnknownValue if they do not, or are open."""

@@ -70,7 +70,8 @@ def two_half_precisions_at_once(job: Job) -> Iterator[Verdict]:
             first = (half or brain)[0]
             key = (first.span.path, first.span.line, first.span.column)
             both = half and brain and half[0].span.path == brain[0].span.path
-            undecided_verdict = undecided(subject, (*half[:1], *brain[:1], *_unknown_switches(job, scope)), launch)
+            others = _unknown_switches(job, scope, half, brain)
+            undecided_verdict = undecided(subject, (*half[:1], *brain[:1], *others), launch)
             if undecided_verdict is not None:
                 yield undecided_verdict
             elif both and key not in seen:
@@ -87,11 +88,12 @@ def two_half_precisions_at_once(job: Job) -> Iterator[Verdict]:
                 yield passed(subject)
 
 
-def _unknown_switches(job: Job, scope: Scope) -> tuple[Claim, ...]:
-    """The switches with unknown values, except `"auto"`, which the trainer fills in."""
+def _unknown_switches(job: Job, scope: Scope, half: tuple[Claim, ...], brain: tuple[Claim, ...]) -> tuple[Claim, ...]:
+    """The switches with unknown values, except `"auto"`, which the trainer fills in; of a trainer's the missing one."""
+    of_trainer = (*(("setting.transformers.fp16",) * (not half)), *(("setting.transformers.bf16",) * (not brain)))
     return tuple(
         c
-        for quantity in ("fp16_enabled", "bf16_enabled")
+        for quantity in ("fp16_enabled", "bf16_enabled", *of_trainer)
         for c in job.setting(quantity, scope)
         if isinstance(c.value, Unresolved) and c.value != AUTO
     )
