@@ -428,7 +428,7 @@ FAULTS = (
         ("node4",),
         job=_FROM_ENVIRONMENT,
         script=_SERVER_SCRIPT,
-        words=("PADDLE_PSERVERS_IP_PORT_LIST", "two places"),
+        words=("PADDLE_PSERVERS_IP_PORT_LIST", "10.77.0.2:6170,10.77.0.1:6170"),
     ),
     Fault(
         "server-that-the-list-does-not-hold",

@@ -103,7 +103,7 @@ _MISSING = (
         "driver-does-not-work",
         "GPU011",
         lambda node: faults.nvml_error(node, NvmlError.UNKNOWN),
-        "does not answer",
+        "Unknown Error",
     ),
     _fault(
         "driver-may-not-be-asked",
@@ -182,7 +182,7 @@ _BROKEN = (
         "peers-may-not-read-each-other",
         "GPU027",
         _state(0, peer1=4),
-        "GPU 0 and 1: no (switched off",
+        "GPU 0 and 1: no",
         severity="warning",
     ),
     _fault("row-remapping-pending", "GPU014", _state(0, remapped_pending=1), "node2 GPU 0", severity="warning"),

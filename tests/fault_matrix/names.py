@@ -128,7 +128,7 @@ FAULTS = (
         lambda cluster: faults.hosts_entry(cluster.node("node3"), "node1", "2001:db8::1"),
         "NAM007",
         ("node3",),
-        words=("2001:db8::1", "IPv4 only"),
+        words=("2001:db8::1", "IPv4"),
     ),
     Fault(
         "own-name-leads-to-loopback-under-paddle",

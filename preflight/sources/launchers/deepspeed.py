@@ -90,7 +90,7 @@ class DeepSpeedReader:
 
 
 def _state_defaults(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLine) -> None:
-    """State the defaults of missing options: one machine, and `--local_rank` for each process."""
+    """State what holds without options: one machine, and `--local_rank` for each process."""
     if scanned.incomplete:
         return
     word = line.words[0]
@@ -101,7 +101,9 @@ def _state_defaults(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLin
         gpus = scanned.last("num_gpus")
         if (gpus is None or _is_default(gpus)) and scanned.last("exclude") is None:
             state_all_gpus(builder, word, "--num_gpus")
-    if scanned.last("no_local_rank") is None:
+    # Only the launcher of pdsh passes it; those of MPI and Slurm start the script itself.
+    launcher = scanned.last("launcher")
+    if scanned.last("no_local_rank") is None and (launcher is None or texts(launcher.value) == ("pdsh",)):
         spelling = f"{word.spelling} (without --no_local_rank)"
         builder.add("rank_argument", Known("--local_rank={local_rank}"), word.span, spelling, strength=Strength.DEFAULT)
 
