@@ -11,8 +11,8 @@ import socket
 import subprocess
 import sys
 import tarfile
-import time
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from preflight import __version__
 from preflight.cli.main import cli
 from tests.pip_options import EXTRA_INDEX_URL
 from tests.suite.effort import THOROUGH
+from tests.waiting import until
 
 pytestmark = pytest.mark.thorough
 
@@ -302,11 +303,11 @@ def test_what_is_uploaded_to_an_index_can_be_installed_from_it(built: Path, tmp_
 
 def wait_for_port(port: int) -> None:
     """Wait until something listens."""
-    deadline = time.monotonic() + 30
-    while True:
-        try:
+
+    def listens() -> bool:
+        with suppress(OSError):
             socket.create_connection(("127.0.0.1", port), timeout=5).close()
-            return
-        except OSError:
-            assert time.monotonic() < deadline, f"nothing listened on port {port} within 30 s"
-            time.sleep(0.1)
+            return True
+        return False
+
+    until(listens)

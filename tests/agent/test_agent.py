@@ -258,5 +258,5 @@ def test_clock_offset_of_the_own_machine_is_zero(with_session: WithSession) -> N
         return session.record()
 
     record = with_session(use)
-    assert abs(record.clock_offset_s) <= record.round_trip_s < 0.5
+    assert abs(record.clock_offset_s) <= record.round_trip_s
     assert record.python == "{}.{}.{}".format(*sys.version_info[:3])

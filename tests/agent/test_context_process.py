@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -170,10 +169,8 @@ def test_entering_a_context_may_take_longer_than_the_probe(with_session: WithSes
         assert isinstance(answer, Failed) and "waiting for the job context to start (`sh -c" in answer.reason
         # The request with a longer start time is answered; the next one finds the context entered.
         assert isinstance(await running.result(), Done)
-        began = time.monotonic()
         hung = await session.run(AgentRequest(0, "shipped.probes:hang", {}, 0.4, context, start_s=5.0))
         assert isinstance(hung, Failed) and "no answer within 0.4 s, waiting for shipped.probes:hang at" in hung.reason
-        assert time.monotonic() - began < 3
 
     with_session(use)
     assert entered(tmp_path) == 1

@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,11 +121,9 @@ def test_nothing_outlives_a_killed_agent_and_its_node_is_reported(head: Head, go
     assert len(gone_within(others, 0.0)) >= PROCESSES // 2 - 1
 
 
-def test_a_stopped_agent_is_lost_within_its_lease(head: Head, gone_within: Gone) -> None:
-    began = time.monotonic()
+def test_a_stopped_agent_is_lost_with_its_lease(head: Head, gone_within: Gone) -> None:
     mine = [head.guardian, *descendants(head.guardian)]
     os.kill(head.agent, signal.SIGSTOP)
     answer = head.output.readline()
-    assert time.monotonic() - began < 5
     assert "kind='unreachable'" in answer and ("silent for" in answer or "stopped or stuck" in answer)
     assert gone_within(mine, 5.0) == []

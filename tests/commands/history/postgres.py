@@ -7,10 +7,11 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from tests.waiting import until
 
 #: Debian's own user of the server; the other one is everywhere.
 _USERS = ("postgres", "nobody")
@@ -89,12 +90,11 @@ def _exists(name: str) -> bool:
 def _wait(home: Path, server: subprocess.Popen[bytes]) -> None:
     import psycopg
 
-    until = time.monotonic() + _START_S
-    while True:
-        try:
+    def answers() -> bool:
+        with suppress(psycopg.OperationalError):
             psycopg.connect(f"host={home} user=preflight dbname=postgres", connect_timeout=5).close()
-            return
-        except psycopg.OperationalError as error:
-            if server.poll() is not None or time.monotonic() > until:
-                raise AssertionError(f"PostgreSQL did not start: {(home / 'log').read_text()}") from error
-            time.sleep(0.1)
+            return True
+        assert server.poll() is None, f"PostgreSQL did not start: {(home / 'log').read_text()}"
+        return False
+
+    until(answers, within_s=_START_S)

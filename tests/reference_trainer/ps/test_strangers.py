@@ -21,10 +21,9 @@ from reference_trainer.ps.frames import Header
 from reference_trainer.ps.injected_server_faults import ProcessFault
 from reference_trainer.ps.server_state import ServerState
 from tests.ports import free_ports
+from tests.waiting import LIMIT_S
 
 MODEL = {"dense": [["a", [64]]], "tables": [["t", 10, 4]]}
-#: A handshake takes milliseconds; the rest allows for a busy machine with hundreds of strangers.
-WITHIN_S = 3.0
 
 
 class Server:
@@ -49,8 +48,8 @@ class Server:
         self.host = ServerState(self.told, ProcessFault({}, role="server", index=0))
         self.reception = ConnectionAcceptor(self.host, endpoint.listen(self.port, "127.0.0.1"), lambda *_: None)
 
-    def greet(self, within_s: float) -> float:
-        """Connect as a worker of the run does, with retries; the time that took."""
+    def greet(self) -> None:
+        """Connect as a worker of the run does, with retries. Raises PeerError or OSError if that does not succeed."""
         worker = told_settings.read({**self.params, "rank": 1}, "worker")
         shared_values = {
             **worker.shared_values(),
@@ -62,16 +61,16 @@ class Server:
             "pid": 1,
         }
         shared_values["run_id"] = worker.run_id
-        began = time.monotonic()
+        ends = time.monotonic() + LIMIT_S
         while True:
             channel = None
             try:
-                connection = socket.create_connection(("127.0.0.1", self.port), timeout=within_s)
-                channel = Channel(connection, peer="server 0", limit_s=within_s)
-                handshake.introduce(channel, worker.secret, shared_values, within_s)
-                return time.monotonic() - began
+                connection = socket.create_connection(("127.0.0.1", self.port), timeout=LIMIT_S)
+                channel = Channel(connection, peer="server 0", limit_s=LIMIT_S)
+                handshake.introduce(channel, worker.secret, shared_values, LIMIT_S)
+                return
             except (PeerError, OSError):
-                if time.monotonic() - began > within_s:
+                if time.monotonic() > ends:
                     raise
                 time.sleep(0.05)
             finally:
@@ -155,7 +154,7 @@ def test_worker_with_the_secret_connects_despite_strangers(
         pytest.skip("they come as fast as one processor can make them already")
     with strangers(server, count, act):
         time.sleep(0.3)
-        assert server.greet(10.0) < WITHIN_S
+        server.greet()
 
 
 @pytest.mark.thorough
@@ -174,9 +173,10 @@ def test_handshake_has_one_deadline(server: Server, monkeypatch: pytest.MonkeyPa
                 continue
             except OSError:
                 closed = True
-            if closed or time.monotonic() - began > 5:
+            if closed or time.monotonic() - began > LIMIT_S:
                 break
-        assert closed and time.monotonic() - began < 2.5
+        # If each byte began a deadline anew, the server would wait for all of them, for almost an hour.
+        assert closed
 
 
 @pytest.mark.thorough
@@ -193,8 +193,6 @@ def test_slow_server_handshake_times_out() -> None:
 
         threading.Thread(target=answer, daemon=True).start()
         channel = Channel(socket.create_connection(("127.0.0.1", port)), peer="server 0", limit_s=0.5)
-        began = time.monotonic()
         with pytest.raises(PeerError, match=r"in time|sent nothing"):
             handshake.introduce(channel, b"x", {}, 0.5)
-        assert time.monotonic() - began < 2.0
         channel.close()

@@ -7,13 +7,14 @@ import json
 import socket
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.ports import free_port
+from tests.waiting import until
 
 pytestmark = pytest.mark.thorough
 
@@ -80,11 +81,14 @@ def test_a_port_serves_one_editor_and_ends_with_it(end: bytes) -> None:
         process.wait()
 
 
-def connected(port: int, tries: int = 600) -> socket.socket:
-    """A connection to the loopback address, as soon as somebody listens."""
-    for _ in range(tries - 1):
-        try:
+def connected(port: int) -> socket.socket:
+    """A connection to the loopback address, as soon as something listens there."""
+
+    def attempt() -> socket.socket | None:
+        with suppress(OSError):
             return socket.create_connection(("127.0.0.1", port), DEADLINE_S)
-        except OSError:
-            time.sleep(0.1)
-    return socket.create_connection(("127.0.0.1", port), DEADLINE_S)
+        return None
+
+    found = until(attempt)
+    assert found is not None
+    return found
