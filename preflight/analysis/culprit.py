@@ -103,6 +103,7 @@ def _find(views: Views, now_s: float, limits: Limits) -> Culprit | None:
     if _is_settling(views, now_s, limits):
         return None
     for find in (
+        _find_awaited_until_the_end,
         _find_lost_connection,
         _find_never_started,
         find_unreachable_master,
@@ -206,6 +207,27 @@ def _is_settling(views: Views, now_s: float, limits: Limits) -> bool:
     ended = [v.ended_at for v in views.values() if v.failure is not None]
     all_ended = all(not v.alive for v in views.values())
     return bool(ended) and not all_ended and now_s - min(ended) < limits.settle_s
+
+
+def _find_awaited_until_the_end(views: Views, now_s: float, limits: Limits) -> Culprit | None:
+    """The one member that others say they waited for when they gave up, or the one that it waits for in turn."""
+    accusers = [v for v in views.values() if v.failure is not None and v.gave_up_on]
+    ends = {number for v in accusers for number in v.gave_up_on if number in views}
+    for _ in views:
+        ends = {
+            number for end in ends for number in views[end].gave_up_on or _awaited_members(views[end], views) or (end,)
+        } & views.keys()
+    view = views[ends.pop()] if len(ends) == 1 else None
+    # Where each waits for the next in a circle, none of them is to blame more than the others.
+    if view is None or view in accusers or not view.started or _awaited_members(view, views):
+        return None
+    accusers = [v for v in accusers if view.rank in v.gave_up_on] or accusers
+    first = min(accusers, key=lambda v: (v.ended_at, v.rank))
+    assert first.failure is not None
+    text = (
+        f"made no progress during {describe_activity(view)}, and {names_text(accusers)} gave up: {first.failure.reason}"
+    )
+    return make_culprit(views, view, "stuck", view.changed_at, text)
 
 
 def _find_lost_connection(views: Views, now_s: float, limits: Limits) -> Culprit | None:

@@ -154,6 +154,11 @@ class RankView:
             return any(mark in self.failure.detail.lower() for mark in rank_events.CONSEQUENCES)
         return any(problem.get("consequence") for _, problem in self.problems)
 
+    @property
+    def gave_up_on(self) -> tuple[int, ...]:
+        """The members that it says it ended because of."""
+        return tuple(number for _, problem in self.problems for number in _numbers(problem.get("because", ())))
+
     def problem(self, kind: str) -> Mapping[str, Any] | None:
         """The first problem of this kind it reported."""
         return next((data for _, data in self.problems if data.get("problem") == kind), None)

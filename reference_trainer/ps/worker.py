@@ -52,10 +52,18 @@ def worker(params: Dict[str, Any], emit: Emit) -> WorkerReport:
             error=error.text,
             consequence=not mismatch,
             rank=progress.rank,
+            because=_silent_server(error, config),
         )
         raise ProbeUnavailable("denied" if mismatch else "blocked", error.text) from error
     finally:
         progress.stop()
+
+
+def _silent_server(error: PeerError, config: Settings) -> List[int]:
+    """The number of the server that the worker waited for in vain; empty for any other problem."""
+    if error.kind != "silent":
+        return []
+    return [n for index, n in enumerate(config.server_numbers) if error.peer.startswith("server %d " % index)]
 
 
 def _run(config: Settings, progress: Progress) -> WorkerReport:

@@ -260,6 +260,41 @@ def test_a_worker_waiting_for_an_idle_server_blames_the_path() -> None:
     assert "server 1 on node1 has received no request" in found.because
 
 
+def given_up(waiting_for: list[int]) -> Story:
+    """Worker 1 is busy, or waits for others, until both servers end because of it, and worker 0 because they ended."""
+    story = serving(until_s=30.0)
+    story.say(3, 5.0, rank_events.ENTERING, what="step 2", waiting_for=waiting_for)
+    for number, at_s in ((2, 11.0), (1, 11.1), (0, 11.2)):
+        because = [3] if number < 2 else []
+        story.say(number, at_s, rank_events.PROBLEM, problem="failed", consequence=True, because=because)
+        story.ends(number, at_s, "blocked", "worker 1 has sent nothing for 10.0 s")
+    return story
+
+
+def test_the_member_that_others_gave_up_on_is_named() -> None:
+    found = given_up([]).blame(14.5)
+    assert named(found) == (3, "stuck")
+    assert found is not None and found.title == "worker 1 on node3" and "servers 0, 1 gave up" in found.because
+
+
+def test_a_server_that_workers_gave_up_on_is_named_though_another_server_gave_up_on_them() -> None:
+    story = serving(until_s=30.0)
+    story.say(1, 5.0, rank_events.ENTERING, what="requests of workers", waiting_for=[])
+    for number, at_s, because in ((2, 11.0, [1]), (3, 11.1, [1]), (0, 11.2, [2])):
+        story.say(number, at_s, rank_events.PROBLEM, problem="failed", consequence=True, because=because)
+        story.ends(number, at_s, "blocked", "server 1 said nothing for 10.0 s")
+    found = story.blame(14.5)
+    assert named(found) == (1, "stuck")
+    assert found is not None and "workers 0, 1 gave up" in found.because
+
+
+def test_a_member_that_others_gave_up_on_is_not_named_while_it_waits_for_one_of_them() -> None:
+    story = given_up([0])
+    story.say(0, 6.0, rank_events.ENTERING, what="apply", waiting_for=[])
+    found = story.blame(14.5)
+    assert found is not None and found.rank != 3
+
+
 def waiting(**edges: list[int]) -> Story:
     """From 5 s on these members only wait for others, as in `n2=[1]`."""
     story = serving()
