@@ -14,6 +14,7 @@ from preflight.sources.formats.structured import Member, Node, NodeClaims, value
 from preflight.sources.kubernetes.admission import admission
 from preflight.sources.kubernetes.container_commands import Containers
 from preflight.sources.kubernetes.kinds import ASIDE_KINDS, BINDING_KINDS, RAY_KINDS, Role, Workload, workload_of
+from preflight.sources.kubernetes.object_settings import state_object
 from preflight.sources.kubernetes.operators import injected_variables, pods
 from preflight.sources.kubernetes.paddle_job import state_paddle_job
 from preflight.sources.kubernetes.pods import GPU_RESOURCE, containers_of, gpus_of, state_labels, state_pods
@@ -72,6 +73,7 @@ class Manifest:
         self._unsound = unsound
         self._workloads: dict[int, str] = {}
         found = [item for root in roots for item in objects(root, file.text)]
+        self._wrappers = [root for root in roots if root.text("kind") == "AppWrapper"]
         self.all_objects = truncate(found, _MAX_OBJECTS, "objects")
         end = len(file.text) if own_end is None else own_end
         self.objects = [item for item in self.all_objects if item.start < end]
@@ -103,8 +105,12 @@ class Manifest:
 
     def read(self) -> None:
         """Read every object; their claims are then in `reading`."""
+        for root in self._wrappers:
+            state_object(self._stating, root, None, whole=root.start not in self._unsound)
         for root in self.objects:
             workload = self._join(workload_of(root))
+            own = workload if root.text("kind") != "TrainJob" else None
+            state_object(self._stating, root, own, whole=root.start not in self._unsound)
             if workload is not None and len(self.reading.launches) >= _MAX_LAUNCHES:
                 note_skipped(f"only the first {_MAX_LAUNCHES} launches were read")
                 break

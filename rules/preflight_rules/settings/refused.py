@@ -16,7 +16,10 @@ from preflight_rules.settings.given import ANY, AUTO, CALL, Given, given, with_s
 from preflight_rules.settings.kinds import Setting, refused
 from preflight_rules.settings.tables import (
     ENVIRONMENT,
+    OBJECTS,
+    OF_CLUSTERS,
     PADDLE,
+    SBATCH,
     TORCH,
     Refusal,
     in_range,
@@ -58,6 +61,9 @@ _FRAMEWORKS = {
     **TORCH,
     ENVIRONMENT: "what reads the environment",
     **FAMILIES,
+    **dict.fromkeys(OBJECTS, "the controller"),
+    **dict.fromkeys(OF_CLUSTERS, "the launcher"),
+    SBATCH: "sbatch",
 }
 
 
