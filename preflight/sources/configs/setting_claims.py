@@ -71,9 +71,7 @@ def state_settings(
     """
     wanted = frozenset(only)
     left = [_MAX_KEYS]
-    reader = _Reader(
-        framework, renamed, key_of, _float_of if floats_without_dot else read, stops, because, names
-    )
+    reader = _Reader(framework, renamed, key_of, _float_of if floats_without_dot else read, stops, because, names)
     for member in root.in_force:
         if not wanted or member.key in wanted:
             _state(node_claims, member, key_of(member.key), reader, left)
@@ -105,7 +103,9 @@ def _state(node_claims: NodeClaims, member: Member, path: str, reader: _Reader, 
     if node.kind is Kind.ARRAY and path.count(".") < _MAX_DEPTH:
         if reader.names and any(item.member("name") for item in node.items):
             listed = [item.at("name") for item in node.items]
-            values = [Known(f"({at})") if name is None else reader.read(name) for at, name in enumerate(listed)]
+            # The names of variables look like placeholders.
+            read = value_of if stops else reader.read
+            values = [Known(f"({at})") if name is None else read(name) for at, name in enumerate(listed)]
             node_claims.claims.append(replace(claim, quantity=f"{quantity}.names", value=lift(_together, *values)))
         for number, item in enumerate(() if stops else node.items[:_MAX_LISTED]):
             for below in item.in_force if item.kind is Kind.OBJECT else ():

@@ -27,7 +27,9 @@ _RUNTIME = Shape("training_runtime", {"spec.template.spec.replicatedJobs.*": "ru
 
 
 def _ray(framework: str, spec: str) -> Shape:
-    return Shape(framework, {spec: "ray_spec", f"{spec}.headGroupSpec": "ray_group", f"{spec}.workerGroupSpecs.*": "ray_group"})
+    return Shape(
+        framework, {spec: "ray_spec", f"{spec}.headGroupSpec": "ray_group", f"{spec}.workerGroupSpecs.*": "ray_group"}
+    )
 
 
 #: The objects by API version and kind, with the types of training-operator 1.9, trainer 2.3, mpi-operator 0.8, JobSet

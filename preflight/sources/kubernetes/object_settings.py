@@ -135,9 +135,7 @@ def _named(own: NodeClaims, framework: str, name: str, value: Value, at: Member,
 
 
 def _stated(own: NodeClaims, node: Node, framework: str, place: Claim) -> None:
-    state_settings(
-        own, node, framework, key_of=_plain, stops=_is_apart, read=_read, because=(place,), names=True
-    )
+    state_settings(own, node, framework, key_of=_plain, stops=_is_apart, read=_read, because=(place,), names=True)
 
 
 def _plain(key: str) -> str:

@@ -60,7 +60,12 @@ def state_launcher(
             builder.add(f"{prefix}{given.dest}.again", Known(True), given.span, given.spelling)
         first.setdefault(given.dest, given)
         if written:
-            builder.add(f"{prefix}written.{_option(given).strip('-').replace('-', '_')}", Known(True), given.span, given.spelling)
+            builder.add(
+                f"{prefix}written.{_option(given).strip('-').replace('-', '_')}",
+                Known(True),
+                given.span,
+                given.spelling,
+            )
     for dest in first:
         builder.add_setting(f"{prefix}{_NAMES.get(dest, dest)}", option_setting(scanned.last(dest)), _text)
     for name, variable in (environment or {}).items() if variables else ():

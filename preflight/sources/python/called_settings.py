@@ -133,9 +133,7 @@ _OTHERS = (
     ),
     Called("ray_init", ("init",), ("address",), ("ray.init",), family="ray"),
     Called("ray_environment", ("RuntimeEnv",), (), ("ray.",), family="ray"),
-    Called(
-        "ray_bundles", ("placement_group",), ("bundles", "strategy", "name", "lifetime"), ("ray.",), family="ray"
-    ),
+    Called("ray_bundles", ("placement_group",), ("bundles", "strategy", "name", "lifetime"), ("ray.",), family="ray"),
     Called("ray_run", ("RunConfig",), ("name", "storage_path"), ("ray.train", "ray.air"), family="ray"),
     Called("ray_kept", ("CheckpointConfig",), ("num_to_keep",), ("ray.train", "ray.air"), family="ray"),
     Called("accelerator", ("Accelerator",), (), ("accelerate",), after=("notebook_launcher",), family="accelerate"),
