@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from preflight._util.budget import truncate
 from preflight._util.secret_names import is_secret
@@ -122,8 +123,10 @@ def _place(
     text = own.spelling(head) if head.node.kind is Kind.SCALAR else own.file.text[head.key_start : head.key_end]
     value: Value = Known(True) if whole else Unresolved("parts of the file that are written later")
     quantity = f"{SETTING_PREFIX}{framework}.{_CALL}"
-    mark = Claim(quantity, value, span, f"{text}#{number}", SOURCE, own.scope, own.strength, because=above)
-    own.claims.append(Claim(quantity, value, span, text, SOURCE, own.scope, own.strength, because=(mark,)))
+    mark = Claim(quantity, value, span, f"{text}#{number}", SOURCE, own.scope, own.strength)
+    # What a place belongs to is said once, not by each of its claims.
+    rests = (replace(mark, because=above),)
+    own.claims.append(Claim(quantity, value, span, text, SOURCE, own.scope, own.strength, because=rests))
     return mark
 
 

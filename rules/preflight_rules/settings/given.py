@@ -233,15 +233,31 @@ _WHOLE, _POD = "whole", "pod"
 
 def _objects(job: Job, framework: str) -> Iterator[Given]:
     """The settings of each object or part of a kind, with those of what it belongs to."""
-    places: dict[tuple[str, Span, str], dict[str, Claim]] = {}
-    for name in OBJECTS:
-        for key, claim in job.settings(name):
-            places.setdefault(_mark(claim.because[0]), {})[key] = claim
-    made = {at: _object(job, at[0].split(".")[1], keys) for at, keys in places.items()}
-    for place in made.values():
-        if place.framework == framework:
-            above = [_mark(claim) for claim in place.keys[CALL].because[0].because]
-            yield replace(place, inner={name: made[at] for name, at in zip((_WHOLE, _POD), above, strict=False)})
+    own = _places(job, framework)
+    above = {at: tuple(map(_mark, place.keys[CALL].because[0].because)) for at, place in own.items()}
+    others: dict[_Mark, Given] = {}
+    for name in dict.fromkeys(mark[0].split(".")[1] for marks in above.values() for mark in marks):
+        others |= _places(job, name)
+    for at, place in own.items():
+        yield replace(place, inner={name: others[mark] for name, mark in zip((_WHOLE, _POD), above[at], strict=False)})
+
+
+#: What tells a place from others.
+_Mark = tuple[str, Span, str]
+
+
+def _places(job: Job, framework: str) -> dict[_Mark, Given]:
+    found: dict[_Mark, dict[str, Claim]] = {}
+    for key, claim in job.settings(framework):
+        found.setdefault(_mark(claim.because[0]), {})[key] = claim
+    return {
+        at: Given(job, framework, at[1].path, keys, complete=keys[CALL].alternatives == (True,))
+        for at, keys in found.items()
+    }
+
+
+def _mark(place: Claim) -> _Mark:
+    return place.quantity, place.span, place.spelling
 
 
 def _headers(job: Job) -> Iterator[Given]:
@@ -264,15 +280,6 @@ def _headers(job: Job) -> Iterator[Given]:
 
 
 _OPTION = re.compile(r"--([\w-]{1,40})")
-
-
-def _mark(place: Claim) -> tuple[str, Span, str]:
-    return place.quantity, place.span, place.spelling
-
-
-def _object(job: Job, framework: str, keys: dict[str, Claim]) -> Given:
-    place = keys[CALL]
-    return Given(job, framework, place.span.path, keys, complete=place.alternatives == (True,))
 
 
 def _variables(job: Job, scope: Scope) -> Iterator[tuple[str, Claim]]:
@@ -303,7 +310,8 @@ def _header_of(job: Job, framework: str, keys: dict[str, Claim]) -> dict[str, Gi
     if framework not in ("srun", "mpirun", "ray_start"):
         return {}
     path = next(iter(keys.values())).span.path
-    return {SBATCH: header for header in _headers(job) if header.subject == path}
+    header = next((header for header in _headers(job) if header.subject == path), None)
+    return {SBATCH: header} if header is not None else {}
 
 
 def _path_of(framework: str, claim: Claim, launch: Launch | None) -> str:

@@ -99,7 +99,7 @@ def setting_value_refused(job: Job) -> Iterator[Verdict]:
     and they are not judged.
     """
     seen: set[tuple[str, int, int]] = set()
-    for framework in with_settings(job, _FRAMEWORKS):
+    for framework in with_settings(job, (name for name in _FRAMEWORKS if name not in OBJECTS)):
         for place in given(job, framework):
             table, version = settings(framework), pinned(job, framework)
             for key, claim in place.keys.items():

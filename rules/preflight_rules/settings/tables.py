@@ -152,7 +152,7 @@ def refusals(framework: str) -> tuple[Refusal, ...]:
 
 
 def _files(framework: str) -> tuple[str, ...]:
-    """The files of a framework's refusals; those of an object are also with what holds for objects of any controller."""
+    """The files of a framework's refusals; for an object also that of what holds for every controller."""
     if framework in OBJECTS:
         return tuple(dict.fromkeys((OBJECTS[framework], "kubernetes")))
     return (_WITH_OWN_FILE[framework],) if framework in _WITH_OWN_FILE else ()
