@@ -28,6 +28,15 @@ SOURCE = "object"
 _CALL = "(call)"
 
 
+#: Sections and lists that are stated without what is in them: some of the variables are secret, containers are places
+#: of their own, and no table has a row about the rest.
+_APART = frozenset(
+    (
+        *("env", "envFrom", "containers", "initContainers", "volumes", "volumeMounts", "ports", "affinity"),
+        *("securityContext", "tolerations", "lifecycle", "readinessProbe", "startupProbe", "nodeSelector"),
+        *("workerGroupSpecs", "replicatedJobs", "rules", "runtimePatches"),
+    )
+)
 _MAX_PARTS = 60
 
 
@@ -147,9 +156,9 @@ def _plain(key: str) -> str:
 
 
 def _is_apart(member: Member) -> bool:
-    """Whether a member is a pod template, which is a place of its own, or a list of variables, some of them secret."""
+    """Whether a member is a pod template, which is a place of its own, or one of `_APART`."""
     is_pod = member.key.lower().endswith("template") and member.node.member("spec", "containers") is not None
-    return is_pod or member.key in ("env", "data", "stringData")
+    return is_pod or member.key in _APART
 
 
 def _read(node: Node) -> Value:
