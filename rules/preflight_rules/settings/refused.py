@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Plain
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
+from preflight.sources.kubernetes.object_kinds import FAMILIES as OBJECTS
+from preflight.sources.launchers.launcher_settings import OF_CLUSTERS
 from preflight.sources.python.called_settings import FAMILIES
 from preflight.sources.tables import Row, load_table
 from preflight_rules.helpers import placed, quoted, why_unresolved
@@ -16,8 +18,6 @@ from preflight_rules.settings.given import ANY, AUTO, CALL, Given, given, with_s
 from preflight_rules.settings.kinds import Setting, refused
 from preflight_rules.settings.tables import (
     ENVIRONMENT,
-    OBJECTS,
-    OF_CLUSTERS,
     PADDLE,
     SBATCH,
     TORCH,
