@@ -360,7 +360,6 @@ _KINDS: dict[str, tuple[str, dict[str, str], list[str]]] = {
         ["spec.levels.0.nodeLabel=rack", "spec.levels.1.nodeLabel=kubernetes.io/hostname"],
     ),
     "ResourceFlavor": ("kueue.x-k8s.io/v1beta1", {}, []),
-    "AppWrapper": ("workload.codeflare.dev/v1beta2", {"wrapped": "spec.components.0.template"}, []),
     "Service": ("v1", {}, ["spec.ports.0.port=29500"]),
     "PersistentVolumeClaim": ("v1", {}, ["spec.resources.requests.storage=1Ti"]),
 }

@@ -58,7 +58,6 @@ SHAPES = {
     ("ray.io/v1", "RayService"): _ray("ray_service", "spec.rayClusterConfig"),
     ("batch/v1", "Job"): Shape("batch_job", {"spec.podFailurePolicy.rules.*": "job_failure_rule"}),
     ("v1", "Pod"): Shape("bare_pod"),
-    ("workload.codeflare.dev/v1beta2", "AppWrapper"): Shape("appwrapper"),
 }
 #: How the settings of every kind of object and part are named, with the file of the rules' tables.
 FAMILIES = {
@@ -68,5 +67,5 @@ FAMILIES = {
     **dict.fromkeys(("jobset", "jobset_job", "jobset_rule", "leader_worker_set"), "jobset"),
     **dict.fromkeys(("volcano_job", "volcano_task", "volcano_policy", "volcano_volume"), "volcano"),
     **dict.fromkeys(("ray_cluster", "ray_job", "ray_service", "ray_spec", "ray_group"), "kuberay"),
-    **dict.fromkeys(("batch_job", "job_failure_rule", "bare_pod", "appwrapper", POD, CONTAINER), "kubernetes"),
+    **dict.fromkeys(("batch_job", "job_failure_rule", "bare_pod", POD, CONTAINER), "kubernetes"),
 }

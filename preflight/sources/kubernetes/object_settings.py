@@ -40,8 +40,9 @@ _APART = frozenset(
 _MAX_PARTS = 60
 
 
-def state_object(stating: NodeClaims, root: Node, workload: Workload | None, *, whole: bool) -> None:
+def state_object(stating: NodeClaims, workload: Workload, *, whole: bool) -> None:
     """State the fields of an object, of its parts, and of its pods; `whole` if all its fields could be read."""
+    root = workload.root
     head = root.member("kind")
     shape = SHAPES.get((root.text("apiVersion"), root.text("kind")))
     if shape is None or head is None:
@@ -59,7 +60,8 @@ def state_object(stating: NodeClaims, root: Node, workload: Workload | None, *, 
                 own.claims.append(_named(own, framework, "role", Known(part.key), part, at))
             _stated(own, part.node, framework, at)
             _state_template(own, part.node, framework, at)
-    for role in workload.roles if workload is not None else ():
+    # The pods of a TrainJob are those of its runtime.
+    for role in workload.roles if workload.kind != "TrainJob" else ():
         _state_pod(own, root, role, place, whole=whole)
     stating.claims.extend(own.claims)
 

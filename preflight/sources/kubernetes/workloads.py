@@ -73,7 +73,6 @@ class Manifest:
         self._unsound = unsound
         self._workloads: dict[int, str] = {}
         found = [item for root in roots for item in objects(root, file.text)]
-        self._wrappers = [root for root in roots if root.text("kind") == "AppWrapper"]
         self.all_objects = truncate(found, _MAX_OBJECTS, "objects")
         end = len(file.text) if own_end is None else own_end
         self.objects = [item for item in self.all_objects if item.start < end]
@@ -105,12 +104,8 @@ class Manifest:
 
     def read(self) -> None:
         """Read every object; their claims are then in `reading`."""
-        for root in self._wrappers:
-            state_object(self._stating, root, None, whole=root.start not in self._unsound)
         for root in self.objects:
             workload = self._join(workload_of(root))
-            own = workload if root.text("kind") != "TrainJob" else None
-            state_object(self._stating, root, own, whole=root.start not in self._unsound)
             if workload is not None and len(self.reading.launches) >= _MAX_LAUNCHES:
                 note_skipped(f"only the first {_MAX_LAUNCHES} launches were read")
                 break
@@ -186,7 +181,10 @@ class Manifest:
         self._runs_python = False
         launches = self._launches(workload)
         hidden = not launches and self._runs_python
-        if not workload.is_training and not launches and not workload.counts_gang and not hidden:
+        counted = workload.is_training or launches or workload.counts_gang or hidden
+        if counted or any(map(gpus_of, _containers(workload))):
+            state_object(self._stating, workload, whole=workload.root.start not in self._unsound)
+        if not counted:
             return
         scope = Scope(launch=self._id_of(workload.head))
         self._object, self._first = scope.launch, len(self._stating.claims)
@@ -454,6 +452,11 @@ def _holds(role: Role, resource: re.Pattern[str]) -> bool:
         return False
     limits = (container.at("resources", "limits") for container in containers_of(role.pod))
     return any(resource.fullmatch(m.key) for found in limits if found is not None for m in found.in_force)
+
+
+def _containers(workload: Workload) -> Iterator[Node]:
+    for role in workload.roles:
+        yield from containers_of(role.pod) if role.pod is not None else ()
 
 
 def _role_scope(scope: Scope, role: Role) -> Scope:
