@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from preflight.sources.configs.paddle_trainer import converted
-from tests.constraints import huggingface_forms
+from tests.constraints import cluster_forms, huggingface_forms
 
 Files = dict[str, str]
 
@@ -315,22 +315,26 @@ def _quoted(text: str) -> str:
     return f'"{text}"' if " " in text or text.startswith("$") else text
 
 
-_FORMS: dict[str, Callable[[str, str], Files]] = {
-    form.__name__: form
-    for form in (
-        *(line, tuner, program, strategy, pipeline, static, servers, workers, role, collective, spawned),
-        *(
-            fluid,
-            fluid_roles,
-            fluid_collective,
-            paddlenlp,
-            paddlenlp_file,
-            paddlenlp_call,
-            paddleformers,
-            fleetx,
-            paddlerec,
-            detection,
-        ),
-        *(cluster_train, pods, training_pods),
-    )
-} | huggingface_forms.FORMS
+_FORMS: dict[str, Callable[[str, str], Files]] = (
+    {
+        form.__name__: form
+        for form in (
+            *(line, tuner, program, strategy, pipeline, static, servers, workers, role, collective, spawned),
+            *(
+                fluid,
+                fluid_roles,
+                fluid_collective,
+                paddlenlp,
+                paddlenlp_file,
+                paddlenlp_call,
+                paddleformers,
+                fleetx,
+                paddlerec,
+                detection,
+            ),
+            *(cluster_train, pods, training_pods),
+        )
+    }
+    | huggingface_forms.FORMS
+    | cluster_forms.FORMS
+)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from preflight._util.budget import spend
 from preflight._util.secret_names import is_secret
-from preflight.model.job import Claim, Known, Unresolved, Value
+from preflight.model.job import Claim, Known, Plain, Unresolved, Value, lift
 from preflight.model.job.quantities import LISTED_SECTION, SECTION, SETTING_PREFIX
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, value_of
 
@@ -26,6 +27,22 @@ _FLOAT_WITHOUT_DOT = re.compile(r"[-+]?\d{1,40}[eE][-+]?\d{1,4}")
 _KEY = re.compile(r"[A-Za-z0-9_-]{1,80}|[/~][A-Za-z0-9_/-]{0,80}")
 
 
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """How the keys of one configuration are named and read."""
+
+    framework: str
+    renamed: Callable[[str], str]
+    #: How a key is written in a path; a key that is no name there is left out.
+    key_of: Callable[[str], str]
+    read: Callable[[Node], Value]
+    #: Sections and lists that are not read into.
+    stops: Callable[[Member], bool]
+    because: tuple[Claim, ...]
+    #: Whether the names of listed sections are stated together, as `tasks.names`.
+    names: bool
+
+
 def state_settings(
     node_claims: NodeClaims,
     root: Node,
@@ -34,6 +51,11 @@ def state_settings(
     renamed: Callable[[str], str] = lambda path: path,
     only: Iterable[str] = (),
     floats_without_dot: bool = False,
+    key_of: Callable[[str], str] = lambda key: key,
+    stops: Callable[[Member], bool] = lambda member: False,
+    read: Callable[[Node], Value] = value_of,
+    because: tuple[Claim, ...] = (),
+    names: bool = False,
 ) -> None:
     """Claim every key of a configuration; of duplicate keys the last is in force.
 
@@ -41,54 +63,62 @@ def state_settings(
         renamed: changes a path before it is claimed.
         only: the top-level keys to claim; empty for all.
         floats_without_dot: whether the framework reads `1e-4` as a number (OmegaConf does, PyYAML reads a text).
+        key_of: how a key is written in a path.
+        stops: whether a section or list is stated without what is in it.
+        read: the value of a node.
+        because: the claims that each claim rests on.
+        names: whether the names of listed sections are stated together, as `tasks.names`.
     """
     wanted = frozenset(only)
     left = [_MAX_KEYS]
+    reader = _Reader(framework, renamed, key_of, _float_of if floats_without_dot else read, stops, because, names)
     for member in root.in_force:
         if not wanted or member.key in wanted:
-            _state(
-                node_claims, member, framework, member.key, renamed, left, _float_of if floats_without_dot else value_of
-            )
+            _state(node_claims, member, key_of(member.key), reader, left)
 
 
-def _state(
-    node_claims: NodeClaims,
-    member: Member,
-    framework: str,
-    path: str,
-    renamed: Callable[[str], str],
-    left: list[int],
-    read: Callable[[Node], Value],
-) -> None:
+def _state(node_claims: NodeClaims, member: Member, path: str, reader: _Reader, left: list[int]) -> None:
     node = member.node
     hidden = is_secret(member.key)
-    if left[0] <= 0 or not _KEY.fullmatch(member.key) or (hidden and node.kind is not Kind.OBJECT):
+    if left[0] <= 0 or not _KEY.fullmatch(reader.key_of(member.key)) or (hidden and node.kind is not Kind.OBJECT):
         return
     left[0] -= 1
     spend(1)
-    span = node_claims.places.span(member.key_start, member.key_end)
+    quantity = f"{SETTING_PREFIX}{reader.framework}.{reader.renamed(path)}"
     inner = node.kind is Kind.OBJECT
-    spelling = node_claims.file.text[member.key_start : member.key_end] if inner else node_claims.spelling(member)
-    node_claims.claims.append(
-        Claim(
-            f"{SETTING_PREFIX}{framework}.{renamed(path)}",
-            Known(SECTION) if inner else _value(node, read),
-            span,
-            spelling,
-            node_claims.source,
-            node_claims.scope,
-            node_claims.strength,
-        )
+    stops = reader.stops(member)
+    key_only = inner or stops
+    spelling = node_claims.file.text[member.key_start : member.key_end] if key_only else node_claims.spelling(member)
+    claim = Claim(
+        quantity,
+        Known(SECTION) if inner else _value(node, reader.read),
+        node_claims.places.span(member.key_start, member.key_end),
+        spelling,
+        node_claims.source,
+        node_claims.scope,
+        node_claims.strength,
+        because=reader.because,
     )
+    node_claims.claims.append(claim)
     if node.kind is Kind.ARRAY and path.count(".") < _MAX_DEPTH:
-        for number, item in enumerate(node.items[:_MAX_LISTED]):
+        if reader.names and any(item.member("name") for item in node.items):
+            listed = [item.at("name") for item in node.items]
+            # The names of variables look like placeholders.
+            read = value_of if stops else reader.read
+            values = [Known(f"({at})") if name is None else read(name) for at, name in enumerate(listed)]
+            node_claims.claims.append(replace(claim, quantity=f"{quantity}.names", value=lift(_together, *values)))
+        for number, item in enumerate(() if stops else node.items[:_MAX_LISTED]):
             for below in item.in_force if item.kind is Kind.OBJECT else ():
-                _state(node_claims, below, framework, f"{path}.item{number}.{below.key}", renamed, left, read)
+                _state(node_claims, below, f"{path}.item{number}.{reader.key_of(below.key)}", reader, left)
     if hidden:
-        _state_names(node_claims, node, f"{SETTING_PREFIX}{framework}.{renamed(path)}")
-    elif inner and path.count(".") < _MAX_DEPTH:
+        _state_names(node_claims, node, quantity)
+    elif inner and path.count(".") < _MAX_DEPTH and not stops:
         for below in node.in_force:
-            _state(node_claims, below, framework, f"{path}.{below.key}", renamed, left, read)
+            _state(node_claims, below, f"{path}.{reader.key_of(below.key)}", reader, left)
+
+
+def _together(*items: Plain) -> Plain:
+    return tuple(str(item) for item in items)
 
 
 def _state_names(node_claims: NodeClaims, section: Node, path: str) -> None:

@@ -132,7 +132,7 @@ class _Reader:
 
     def _value(self, node: Node, part: dict[str, Any], path: str, start: int, end: int) -> None:
         spend(1)
-        if node.kind in (Kind.TEMPLATE, Kind.BROKEN) or _is_filled_in(node):
+        if node.kind in (Kind.TEMPLATE, Kind.BROKEN) or is_filled_in(node):
             if part.get("type") != "string":
                 self.open_values.append((start, end))
             return
@@ -302,7 +302,7 @@ def _is_of(node: Node, kind: str) -> bool:
     return kind == "int-or-string" and (whole or isinstance(value, str))
 
 
-def _is_filled_in(node: Node) -> bool:
+def is_filled_in(node: Node) -> bool:
     """Whether a string has a placeholder: `$NODES`, `job-${NAME}`, `<nodes>`, `PLACEHOLDER_NODES`."""
     return node.kind is Kind.SCALAR and isinstance(node.value, str) and _PLACEHOLDER.search(node.value) is not None
 

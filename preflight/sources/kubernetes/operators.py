@@ -102,6 +102,8 @@ def _torch(workload: Workload, total: Value, processes: str | None) -> dict[str,
         least, most = _number(workload.min_nodes), _number(workload.max_nodes)
         span = f"{least}:{most}" if least and most else None
         found: dict[str, str | None] = {"PET_NNODES": span, "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": None}
+        restarts = _number(workload.spec.member("elasticPolicy", "maxRestarts"))
+        found |= {"PET_MAX_RESTARTS": restarts} if restarts is not None else {}
         return {**found, "PET_NPROC_PER_NODE": processes, "RANK": None, "WORLD_SIZE": None, "MASTER_ADDR": None}
     # Up to 1.6 the world size counts pods; later it counts the processes of nprocPerNode.
     world = _text(total) if processes in (None, "1") else None

@@ -14,6 +14,7 @@ from preflight.sources.formats.structured import Member, Node, NodeClaims, value
 from preflight.sources.kubernetes.admission import admission
 from preflight.sources.kubernetes.container_commands import Containers
 from preflight.sources.kubernetes.kinds import ASIDE_KINDS, BINDING_KINDS, RAY_KINDS, Role, Workload, workload_of
+from preflight.sources.kubernetes.object_settings import state_object
 from preflight.sources.kubernetes.operators import injected_variables, pods
 from preflight.sources.kubernetes.paddle_job import state_paddle_job
 from preflight.sources.kubernetes.pods import GPU_RESOURCE, containers_of, gpus_of, state_labels, state_pods
@@ -180,7 +181,10 @@ class Manifest:
         self._runs_python = False
         launches = self._launches(workload)
         hidden = not launches and self._runs_python
-        if not workload.is_training and not launches and not workload.counts_gang and not hidden:
+        counted = workload.is_training or launches or workload.counts_gang or hidden
+        if counted or any(map(gpus_of, _containers(workload))):
+            state_object(self._stating, workload, whole=workload.root.start not in self._unsound)
+        if not counted:
             return
         scope = Scope(launch=self._id_of(workload.head))
         self._object, self._first = scope.launch, len(self._stating.claims)
@@ -448,6 +452,11 @@ def _holds(role: Role, resource: re.Pattern[str]) -> bool:
         return False
     limits = (container.at("resources", "limits") for container in containers_of(role.pod))
     return any(resource.fullmatch(m.key) for found in limits if found is not None for m in found.in_force)
+
+
+def _containers(workload: Workload) -> Iterator[Node]:
+    for role in workload.roles:
+        yield from containers_of(role.pod) if role.pod is not None else ()
 
 
 def _role_scope(scope: Scope, role: Role) -> Scope:

@@ -151,6 +151,8 @@ def state_context(
         if wrapper.name in ("mpirun", "horovodrun"):
             own = ClaimBuilder(wrapper.name, line.scope, line.command.condition)
             references.extend(mpi.state(own, wrapper.scanned, wrapper.word, line, tree))
+            if wrapper.name == "mpirun":
+                state_launcher(own, "mpirun", wrapper.word, wrapper.scanned, written=True)
             if wrapper.name == "horovodrun":
                 state_unknown(own, wrapper.scanned)
                 state_choices(own, wrapper.scanned, load_table("horovodrun"))

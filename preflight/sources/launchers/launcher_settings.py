@@ -15,6 +15,15 @@ from preflight.sources.launchers.option_parser import GivenOption, ScannedLine
 
 #: The launchers, as their settings are named.
 LAUNCHERS = ("torchrun", "deepspeed_launcher", "horovodrun", "colossalai_run")
+#: Launchers of clusters, with the file of the rules' tables that their settings are in.
+OF_CLUSTERS = {
+    "srun": "slurm",
+    "sbatch_line": "slurm",
+    "mpirun": "mpi",
+    "ray_start": "ray",
+    "ray_job_submit": "ray",
+    "torchx": "torchx",
+}
 #: Stands for the launcher: true where all its options are written out.
 _CALL = "(call)"
 #: Names that mean something else in conditions.
@@ -28,6 +37,8 @@ def state_launcher(
     scanned: ScannedLine,
     environment: Mapping[str, Variable] | None = None,
     variables: str = "",
+    *,
+    written: bool = False,
 ) -> None:
     """State each option as text, a flag as true, and `NAME.again` for one that is also given in another spelling.
 
@@ -38,6 +49,7 @@ def state_launcher(
         scanned: its options.
         environment: the variables of the line.
         variables: how the names of variables begin that stand for options; they are stated by their own names.
+        written: whether each spelling is stated, too, as `written.ppn`.
     """
     prefix = f"{SETTING_PREFIX}{framework}."
     whole = Unresolved("further options") if scanned.incomplete else Known(True)
@@ -47,6 +59,13 @@ def state_launcher(
         if given.dest in first and _option(first[given.dest]) != _option(given):
             builder.add(f"{prefix}{given.dest}.again", Known(True), given.span, given.spelling)
         first.setdefault(given.dest, given)
+        if written:
+            builder.add(
+                f"{prefix}written.{_option(given).strip('-').replace('-', '_')}",
+                Known(True),
+                given.span,
+                given.spelling,
+            )
     for dest in first:
         builder.add_setting(f"{prefix}{_NAMES.get(dest, dest)}", option_setting(scanned.last(dest)), _text)
     for name, variable in (environment or {}).items() if variables else ():

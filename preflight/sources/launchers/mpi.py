@@ -46,9 +46,10 @@ _MPI = table(
         "map_by": "-map-by --map-by",
         "export": "-x",
         "wdir": "-wdir --wdir -wd --wd",
-        "other": "-bind-to --bind-to -rank-by --rank-by --oversubscribe-limit -prefix --prefix"
+        "bind_to": "-bind-to --bind-to",
+        "other": "-rank-by --rank-by --oversubscribe-limit -prefix --prefix"
         " -rf --rankfile -output-filename --output-filename --tune -am --am -path --path --timeout --personality"
-        " -genvlist -envlist -iface -rmk -bootstrap -launcher -bind-to --pernode-limit --dvm --report-pid"
+        " -genvlist -envlist -iface -rmk -bootstrap -launcher --pernode-limit --dvm --report-pid"
         " -output --output --runtime-options -display --display --mca-base-env-list -configfile --app -app",
     },
     {

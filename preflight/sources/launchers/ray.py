@@ -11,6 +11,7 @@ from dataclasses import replace
 from preflight.model.job import Known, Launch, Plain, Strength, Unresolved, Value, as_int, lift
 from preflight.sources.base import LaunchLine, Reading, Tree
 from preflight.sources.launchers.claim_builder import ClaimBuilder, as_text, endpoint, state_unknown
+from preflight.sources.launchers.launcher_settings import state_launcher
 from preflight.sources.launchers.option_parser import ScannedLine, generated_table, scan, text_of
 from preflight.sources.launchers.python_program import is_python, python_program
 from preflight.sources.launchers.started_program import read_program
@@ -94,6 +95,7 @@ class RayReader:
         builder.add_setting("ray_num_gpus", scanned.last("num_gpus"), as_int)
         _state_ports(builder, scanned)
         state_unknown(builder, scanned)
+        state_launcher(builder, "ray_start", word, scanned)
         launch = Launch(
             id=line.launch_id,
             launcher=self.name,
@@ -112,6 +114,7 @@ class RayReader:
         builder.add_setting("ray_submit_address", scanned.last("address"), as_text)
         builder.add_setting("working_directory", scanned.last("working_dir"), as_text)
         state_unknown(builder, scanned)
+        state_launcher(builder, "ray_job_submit", line.words[0], scanned)
         words, module = list(scanned.rest), False
         if is_python(words):
             found = python_program(words)

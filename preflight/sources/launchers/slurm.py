@@ -33,6 +33,13 @@ from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, 
 
 #: Longer lists do not occur in practice, and are slow to split.
 _MAX_LIST_LENGTH = 4000
+
+
+def _by_name(spellings: Iterable[str]) -> dict[str, str]:
+    """Each option under a name of its own."""
+    return {spelling.lstrip("-").replace("-", "_"): spelling for spelling in spellings}
+
+
 _VALUED = {
     "nodes": "-N --nodes",
     "ntasks": "-n --ntasks",
@@ -96,11 +103,8 @@ _FLAGS = (
     " --no-requeue --parsable --wait-all-nodes --ignore-pbs --get-user-env --mem-bind-none"
 )
 SRUN = table(
-    {
-        **_VALUED,
-        "other": " ".join(name for name in _OTHER_VALUED.split() if name not in _OPTIONAL_VALUE and name != "-s"),
-    },
-    {"flag": " ".join((*_OPTIONAL_VALUE, _FLAGS)), "kill": "-K --kill-on-bad-exit"},
+    {**_VALUED, **_by_name(name for name in _OTHER_VALUED.split() if name not in _OPTIONAL_VALUE and name != "-s")},
+    {**_by_name((*_OPTIONAL_VALUE, *_FLAGS.split())), "kill": "-K --kill-on-bad-exit"},
 )
 _DESTS = {spelling: dest for dest, spellings in _VALUED.items() for spelling in spellings.split()}
 #: Programs that do not train: starting them with srun or ssh does not show where training runs.

@@ -14,6 +14,7 @@ from preflight.model.job import Claim, Known, Relation, Scope, Strength, Unresol
 from preflight.sources.base import Command, Variable
 from preflight.sources.launchers import slurm
 from preflight.sources.launchers.claim_builder import ClaimBuilder, option_setting, variable_setting
+from preflight.sources.launchers.launcher_settings import state_launcher
 from preflight.sources.launchers.option_parser import join_spans, text_of
 from preflight.sources.launchers.python_program import is_python, python_program
 from preflight.sources.launchers.wrappers import Wrapper, program_name, strip_wrappers
@@ -78,6 +79,7 @@ def _step_claims(
         program = python_program(words)
         if program is not None and program.module:
             add("step_module", program.words[0].value)
+    state_launcher(builder, "srun", srun.word, srun.scanned)
     options = slurm.from_options(srun.scanned.given)
     unknown_options = Unresolved("options of srun that are known only at run time") if srun.scanned.incomplete else None
     _state_sizes(builder, options, header, unknown_options)

@@ -8,11 +8,12 @@ from __future__ import annotations
 from preflight.model.job import Plain, Relation, as_int, lift
 from preflight.sources.base import LaunchLine, Reading, Tree
 from preflight.sources.launchers.claim_builder import ClaimBuilder
-from preflight.sources.launchers.option_parser import scan, table, text_of, texts
+from preflight.sources.launchers.launcher_settings import state_launcher
+from preflight.sources.launchers.option_parser import ScannedLine, scan, table, text_of, texts
 from preflight.sources.launchers.started_program import read_program
 
 _RUN = table(
-    {"other": "-s --scheduler -cfg --scheduler_args --workspace --parent_run_id"},
+    {"scheduler": "-s --scheduler", "cfg": "-cfg --scheduler_args", "other": "--workspace --parent_run_id"},
     {"flag": "--dryrun --wait --log --tee_logs --stdin", "help": "-h --help"},
     abbreviations=False,
     single_dash=True,
@@ -28,7 +29,11 @@ _DDP = table(
         "env": "--env",
         "max_restarts": "--max_retries",
         "port": "--rdzv_port",
-        "other": "-h --cpu --memMB --metadata --mounts --debug --tee --rdzv_backend --rdzv_conf --role",
+        "resource": "-h",
+        "cpu": "--cpu",
+        "memMB": "--memMB",
+        "mounts": "--mounts",
+        "other": "--metadata --debug --tee --rdzv_backend --rdzv_conf --role",
     },
     {},
     abbreviations=False,
@@ -59,6 +64,8 @@ class TorchxReader:
             builder.add_setting("processes_per_node", size, lambda value: lift(_processes, value))
         builder.add_setting("max_restarts", inner.last("max_restarts"), as_int)
         builder.add_setting("master_port", inner.last("port"), as_int)
+        given = ScannedLine((*outer.given, *inner.given), (), outer.incomplete or inner.incomplete)
+        state_launcher(builder, "torchx", line.words[0], given)
         chosen = program or module
         words = [word for word in outer.rest if chosen is not None and text_of(word) in texts(chosen.value)]
         started = read_program(line, self.name, [*words[:1], *inner.rest], tree, module=program is None)

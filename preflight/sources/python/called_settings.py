@@ -27,7 +27,7 @@ from preflight.sources.python.paddle_fluid import is_transpile
 from preflight.sources.python.torch_calls import Called
 
 #: What a script with calls of `_OTHERS` imports.
-_OF_OTHERS = re.compile(r"peft|transformers|trl|accelerate|datasets|evaluate|lightning|composer")
+_OF_OTHERS = re.compile(r"peft|transformers|trl|accelerate|datasets|evaluate|lightning|composer|\bray\b")
 #: How these claims are named; `because` is the call.
 SOURCE = "call"
 #: Stands for the call itself: true where all its arguments are written out.
@@ -131,6 +131,11 @@ _OTHERS = (
         lacks=("GatheredParameters", "get_state_dict", "set_state_dict_type"),
         family="transformers",
     ),
+    Called("ray_init", ("init",), ("address",), ("ray.init",), family="ray"),
+    Called("ray_environment", ("RuntimeEnv",), (), ("ray.",), family="ray"),
+    Called("ray_bundles", ("placement_group",), ("bundles", "strategy", "name", "lifetime"), ("ray.",), family="ray"),
+    Called("ray_run", ("RunConfig",), ("name", "storage_path"), ("ray.train", "ray.air"), family="ray"),
+    Called("ray_kept", ("CheckpointConfig",), ("num_to_keep",), ("ray.train", "ray.air"), family="ray"),
     Called("accelerator", ("Accelerator",), (), ("accelerate",), after=("notebook_launcher",), family="accelerate"),
     Called("accelerate_fsdp", ("FullyShardedDataParallelPlugin",), (), ("accelerate",), family="accelerate"),
     Called("accelerate_prepare", ("prepare",), _PREPARED, ("accelerat",), family="accelerate"),

@@ -87,6 +87,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "product": lambda items: _product(items),
     "any_match": lambda items, pattern: isinstance(items, tuple) and any(_matches(str(i), pattern) for i in items),
     "among": lambda item, known: _among(item, known),
+    "before": lambda items, item: items[: items.index(item)] if isinstance(items, tuple) and item in items else (),
+    "mentions": lambda item, text: isinstance(item, str) and text in item,
+    "any_mention": lambda items, text: isinstance(items, tuple) and any(text in str(item) for item in items),
     "lower": lambda item: item.lower() if isinstance(item, str) else item,
 }
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from preflight.model.job import WHOLE_JOB, Claim, Job, Launch, Scope, Strength
+from preflight.model.job import WHOLE_JOB, Claim, Job, Known, Launch, Scope, Span, Strength
 from preflight.model.job.quantities import ENVIRONMENT_PREFIX, SECTION, SETTING_PREFIX
 from preflight.model.job.value import numbers, texts
+from preflight.sources.kubernetes.object_kinds import FAMILIES as OBJECTS
 from preflight.sources.python.called_settings import ITEMS, MAKER
 from preflight.sources.python.called_settings import SOURCE as CALLED
 from preflight_rules.helpers import ranks_started, subjects, why_unresolved
 from preflight_rules.settings.conditions import GIVEN, Section, UnknownValue
-from preflight_rules.settings.tables import ENVIRONMENT, full_name
+from preflight_rules.settings.tables import ENVIRONMENT, SBATCH, full_name
 
 #: Filled in by a trainer, or left out by DeepSpeed.
 AUTO = "auto"
@@ -155,7 +157,7 @@ class Given:
     @property
     def is_named(self) -> bool:
         """Whether a launch names the place, so that it is not a part of something larger."""
-        whole = self.launch is None or self.framework in _WHOLE_FILES
+        whole = self.launch is None or self.framework in _WHOLE_FILES or self.framework in OBJECTS
         return whole or any(claim.scope.launch for claim in self.keys.values())
 
     def _on_line(self, quantity: str) -> Any:
@@ -184,6 +186,8 @@ def with_settings(job: Job, frameworks: Iterable[str]) -> list[str]:
     there = {claim.quantity.split(".", 2)[1] for claim in job.claims if claim.quantity.startswith(SETTING_PREFIX)}
     if any(claim.quantity.startswith(ENVIRONMENT_PREFIX) for claim in job.claims):
         there.add(ENVIRONMENT)
+    if job.about("batch_directive"):
+        there.add(SBATCH)
     return [name for name in frameworks if _NAMED.get(name, name) in there]
 
 
@@ -192,7 +196,13 @@ _NAMED = {"paddleformers": "paddlenlp"}
 
 
 def given(job: Job, framework: str) -> Iterator[Given]:
-    """The settings of a framework, once for each launch and place."""
+    """The settings of a framework, once for each launch and place; those of an object once for each of its parts."""
+    if framework in OBJECTS:
+        yield from _objects(job, framework)
+        return
+    if framework == SBATCH:
+        yield from _headers(job)
+        return
     for subject, scope, launch in subjects(job):
         # These make the trainer's arguments of the same keys.
         passed_on = {claim.span.path for name in ("llamafactory", "trl") for _, claim in job.settings(name, scope)}
@@ -229,7 +239,7 @@ def given(job: Job, framework: str) -> Iterator[Given]:
                 subject if path in ("", "(composed)", _SCRIPTS) else path,
                 keys,
                 launch,
-                inner=_inner(job, framework, keys, scope),
+                inner=_inner(job, framework, keys, scope) or _header_of(job, framework, keys),
                 complete=CALL not in keys or keys[CALL].alternatives == (True,),
                 certain=framework != "transformers"
                 or CALL in keys
@@ -238,6 +248,61 @@ def given(job: Job, framework: str) -> Iterator[Given]:
                 or path in passed_on,
                 parser=parser,
             )
+
+
+#: In a condition: the object that a part belongs to, and the pod of a container.
+_WHOLE, _POD = "whole", "pod"
+
+
+def _objects(job: Job, framework: str) -> Iterator[Given]:
+    """The settings of each object or part of a kind, with those of what it belongs to."""
+    own = _places(job, framework)
+    above = {at: tuple(map(_mark, place.keys[CALL].because[0].because)) for at, place in own.items()}
+    others: dict[_Mark, Given] = {}
+    for name in dict.fromkeys(mark[0].split(".")[1] for marks in above.values() for mark in marks):
+        others |= _places(job, name)
+    for at, place in own.items():
+        yield replace(place, inner={name: others[mark] for name, mark in zip((_WHOLE, _POD), above[at], strict=False)})
+
+
+#: What tells a place from others.
+_Mark = tuple[str, Span, str]
+
+
+def _places(job: Job, framework: str) -> dict[_Mark, Given]:
+    found: dict[_Mark, dict[str, Claim]] = {}
+    for key, claim in job.settings(framework):
+        found.setdefault(_mark(claim.because[0]), {})[key] = claim
+    return {
+        at: Given(job, framework, at[1].path, keys, complete=keys[CALL].alternatives == (True,))
+        for at, keys in found.items()
+    }
+
+
+def _mark(place: Claim) -> _Mark:
+    return place.quantity, place.span, place.spelling
+
+
+def _headers(job: Job) -> Iterator[Given]:
+    """The options of each batch header, by their long names; an option without a value is true."""
+    headers: dict[str, dict[str, Claim]] = {}
+    for claim in job.about("batch_directive"):
+        header = headers.setdefault(claim.span.path, {})
+        stated = next(iter(claim.alternatives), None)
+        name, value = stated if isinstance(stated, tuple) and len(stated) == 2 else (None, None)
+        written = _OPTION.match(claim.spelling)
+        name = str(name if name is not None else written[1] if written is not None else "").replace("-", "_")
+        if not name:
+            continue
+        option = replace(claim, value=Known(True if value is None else value)) if stated is not None else claim
+        if name in header:
+            header.setdefault(f"{name}.again", header[name])
+        header[name] = option
+    for path, keys in headers.items():
+        yield Given(job, SBATCH, path, keys)
+
+
+_OPTION = re.compile(r"--([\w-]{1,40})")
 
 
 def _variables(job: Job, scope: Scope) -> Iterator[tuple[str, Claim]]:
@@ -261,6 +326,15 @@ def _inner(job: Job, framework: str, keys: dict[str, Claim], scope: Scope) -> di
         if other.span.path.rpartition("/")[2] in names:
             found[key] = other
     return {"ds": Given(job, "deepspeed", names[0], found)} if found else {}
+
+
+def _header_of(job: Job, framework: str, keys: dict[str, Claim]) -> dict[str, Given]:
+    """The options of the batch header of a script, for the steps and launchers in it."""
+    if framework not in ("srun", "mpirun", "ray_start"):
+        return {}
+    path = next(iter(keys.values())).span.path
+    header = next((header for header in _headers(job) if header.subject == path), None)
+    return {SBATCH: header} if header is not None else {}
 
 
 def _path_of(framework: str, claim: Claim, launch: Launch | None) -> str:

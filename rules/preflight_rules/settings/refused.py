@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Plain
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
+from preflight.sources.kubernetes.object_kinds import FAMILIES as OBJECTS
+from preflight.sources.launchers.launcher_settings import OF_CLUSTERS
 from preflight.sources.python.called_settings import FAMILIES
 from preflight.sources.tables import Row, load_table
 from preflight_rules.helpers import placed, quoted, why_unresolved
@@ -17,6 +19,7 @@ from preflight_rules.settings.kinds import Setting, refused
 from preflight_rules.settings.tables import (
     ENVIRONMENT,
     PADDLE,
+    SBATCH,
     TORCH,
     Refusal,
     in_range,
@@ -58,6 +61,9 @@ _FRAMEWORKS = {
     **TORCH,
     ENVIRONMENT: "what reads the environment",
     **FAMILIES,
+    **dict.fromkeys(OBJECTS, "the controller"),
+    **dict.fromkeys(OF_CLUSTERS, "the launcher"),
+    SBATCH: "sbatch",
 }
 
 
@@ -93,7 +99,7 @@ def setting_value_refused(job: Job) -> Iterator[Verdict]:
     and they are not judged.
     """
     seen: set[tuple[str, int, int]] = set()
-    for framework in with_settings(job, _FRAMEWORKS):
+    for framework in with_settings(job, (name for name in _FRAMEWORKS if name not in OBJECTS)):
         for place in given(job, framework):
             table, version = settings(framework), pinned(job, framework)
             for key, claim in place.keys.items():

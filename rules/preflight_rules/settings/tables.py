@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from preflight.model.job import Job
 from preflight.model.job.value import texts
-from preflight.sources.launchers.launcher_settings import LAUNCHERS
+from preflight.sources.kubernetes.object_kinds import FAMILIES as OBJECTS
+from preflight.sources.launchers.launcher_settings import LAUNCHERS, OF_CLUSTERS
 from preflight.sources.python.called_settings import FAMILIES, OF_TORCH
 from preflight.sources.python.called_settings import FRAMEWORKS as CALLED
 from preflight.sources.tables import Generated, Row
@@ -36,6 +37,8 @@ PADDLE = (
 )
 #: Stands for the variables of a launch, by their names.
 ENVIRONMENT = "environment"
+#: Stands for the options of a batch header.
+SBATCH = "sbatch"
 #: Launchers of torch and its neighbours, and their calls, by the file of their refusals.
 TORCH = {
     name: {"torchrun": "torch", "horovodrun": "horovod", "deepspeed": "deepspeed_calls"}.get(name.partition("_")[0], "")
@@ -54,6 +57,8 @@ _WITH_OWN_FILE = {
     "accelerate_launch": "accelerate",
     "composer_launch": "composer",
     **FAMILIES,
+    **OF_CLUSTERS,
+    SBATCH: "slurm",
 }
 #: Frameworks that look at no value by itself.
 _OF_ANY_KIND = (
@@ -66,7 +71,10 @@ _OF_ANY_KIND = (
     "composer_launch",
     *FAMILIES,
     *TORCH,
+    *OBJECTS,
+    *OF_CLUSTERS,
     ENVIRONMENT,
+    SBATCH,
 )
 #: Frameworks whose table of settings has another name.
 _TABLES = {"lightning_cli": "lightning"}
@@ -132,14 +140,22 @@ class Refusal(NamedTuple):
 @functools.cache
 def refusals(framework: str) -> tuple[Refusal, ...]:
     """The refusals of one framework."""
-    own = table(f"refusals/{_WITH_OWN_FILE[framework]}")["refusal"] if framework in _WITH_OWN_FILE else ()
-    rows = (*table("refusals")["refusal"], *own)
+    rows = [*table("refusals")["refusal"]]
+    for name in _files(framework):
+        rows += table(f"refusals/{name}")["refusal"]
     return tuple(
         Refusal(**{**row, "of": framework, "at": tuple(row["at"]), "known": tuple(row.get("known", ()))})
         for each in rows
         if framework == each["of"] or (isinstance(each["of"], list) and framework in each["of"])
         for row in _expanded(each)
     )
+
+
+def _files(framework: str) -> tuple[str, ...]:
+    """The files of a framework's refusals; for an object also that of what holds for every controller."""
+    if framework in OBJECTS:
+        return tuple(dict.fromkeys((OBJECTS[framework], "kubernetes")))
+    return (_WITH_OWN_FILE[framework],) if framework in _WITH_OWN_FILE else ()
 
 
 def _expanded(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
