@@ -59,7 +59,7 @@ class Outcome(NamedTuple):
     Args:
         release: the newest release of the operator that was read.
         refusals: what it rejects.
-        open_values: the characters of numbers, lists and so on that are filled in later.
+        open_values: the characters of values that are filled in later, but those of texts that may be anything.
     """
 
     release: str
@@ -133,7 +133,7 @@ class _Reader:
     def _value(self, node: Node, part: dict[str, Any], path: str, start: int, end: int) -> None:
         spend(1)
         if node.kind in (Kind.TEMPLATE, Kind.BROKEN) or is_filled_in(node):
-            if part.get("type") != "string":
+            if part.get("type") != "string" or "enum" in part:
                 self.open_values.append((start, end))
             return
         if self._rewritten and node.kind is Kind.SCALAR and (node.value == "" or isinstance(node.value, float)):

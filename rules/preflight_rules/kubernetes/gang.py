@@ -43,6 +43,10 @@ def pods_not_gang_scheduled(job: Job) -> Iterator[Verdict]:
         if not in_gang or not any(role.gpus and min(role.gpus) > 0 for role in trainers):
             continue
         pods = workload.pods(trainers)
+        unresolved = undecided(workload.id, workload.in_force("gang_min"))
+        if unresolved is not None:
+            yield unresolved
+            continue
         least = numbers(job_value(workload.in_force("gang_min"))) if workload.in_force("gang_min") else ()
         if least and numbers(pods) and 0 < max(least) < min(numbers(pods)):
             stated = workload.in_force("gang_min")[0]
