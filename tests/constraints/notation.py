@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from preflight.sources.configs.paddle_trainer import converted
-from tests.constraints import huggingface_forms
+from tests.constraints import huggingface_forms, megatron_forms
 
 Files = dict[str, str]
 
@@ -333,4 +333,4 @@ _FORMS: dict[str, Callable[[str, str], Files]] = {
         ),
         *(cluster_train, pods, training_pods),
     )
-} | huggingface_forms.FORMS
+} | huggingface_forms.FORMS | megatron_forms.FORMS

@@ -27,13 +27,15 @@ ON_LINE = "line."
 #: Before a quantity, in a condition: any other claim of the job (`job.env.TRAINING_ROLE`).
 OF_JOB = "job."
 #: Frameworks whose settings are joined from files and the line.
-COMPOSED = ("verl", "paddlenlp", "paddleformers", "paddlefleetx", "paddledetection", ENVIRONMENT)
+COMPOSED = ("verl", "paddlenlp", "paddleformers", "paddlefleetx", "paddledetection", "megatron-bridge", ENVIRONMENT)
+#: Frameworks that take what the settings leave out from a recipe of their own.
+_WITH_RECIPES = ("megatron-bridge",)
 #: Frameworks whose file is joined with options of the line where a launch names it.
 _OVERRIDDEN = ("torchtitan",)
 #: Of these, those that a parser in the script or a program of their own reads.
 _OF_PADDLE = {"paddlenlp": "", "paddleformers": "paddleformers-cli"}
 #: Frameworks whose settings are options of the launch line, which may take them from arrays of several scripts.
-_OF_LINES = ("megatron", "openrlhf")
+_OF_LINES = ("megatron", "megatron_deepspeed", "openrlhf")
 _SCRIPTS = "(line)"
 #: Frameworks whose file describes the job itself, so that it stands for no launch alone.
 _WHOLE_FILES = ("skypilot", "dstack")
@@ -207,7 +209,8 @@ def given(job: Job, framework: str) -> Iterator[Given]:
                 keys,
                 launch,
                 inner=_inner(job, framework, keys, scope),
-                complete=CALL not in keys or keys[CALL].alternatives == (True,),
+                complete=framework not in _WITH_RECIPES
+                and (CALL not in keys or keys[CALL].alternatives == (True,)),
                 certain=framework != "transformers"
                 or CALL in keys
                 or parser is not None

@@ -34,6 +34,8 @@ PADDLE = (
     "paddle_tuner",
     *CALLED,
 )
+#: What of Megatron-LM and of what is built on it has settings, by the file of its refusals.
+MEGATRON = {"megatron": "megatron", "megatron_deepspeed": "megatron", "megatron-bridge": "megatron_bridge"}
 #: Stands for the variables of a launch, by their names.
 ENVIRONMENT = "environment"
 #: Launchers of torch and its neighbours, and their calls, by the file of their refusals.
@@ -49,6 +51,7 @@ _WITH_OWN_FILE = {
     **dict.fromkeys(("lightning_cli", "lightning_fabric"), "lightning"),
     **dict.fromkeys(PADDLE, "paddle"),
     **TORCH,
+    **MEGATRON,
     ENVIRONMENT: ENVIRONMENT,
     **{name: name for name in ("transformers", "accelerate")},
     "accelerate_launch": "accelerate",
@@ -62,6 +65,8 @@ _OF_ANY_KIND = (
     "lightning",
     "lightning_fabric",
     *PADDLE[2:],
+    "megatron_deepspeed",
+    "megatron-bridge",
     "accelerate_launch",
     "composer_launch",
     *FAMILIES,
@@ -76,7 +81,12 @@ _ABBREVIATED = ("openrlhf",)
 _WITH_MODELS = ("deepspeed",)
 #: Where the package index has a framework under another name, or under several.
 _PADDLE = ("paddlepaddle", "paddlepaddle-gpu")
-_OF_FAMILIES = {"composer": ("mosaicml",), "lightning": ("lightning", "pytorch-lightning")}
+_OF_FAMILIES = {
+    "composer": ("mosaicml",),
+    "lightning": ("lightning", "pytorch-lightning"),
+    "megatron": ("megatron-core",),
+    "nemo": ("nemo-toolkit",),
+}
 _DISTRIBUTIONS = {
     **dict.fromkeys(("paddle", "paddle_launch", "paddle_launch_1", *CALLED), _PADDLE),
     **{name: (name.partition("_")[0].removesuffix("run"),) for name in TORCH},
