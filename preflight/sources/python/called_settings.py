@@ -152,7 +152,9 @@ _OTHERS = (
     Called("nemo_resume", ("AutoResume",), (), _OF_NEMO, family="nemo"),
     Called("nemo_logger", ("NeMoLogger",), (), _OF_NEMO, family="nemo"),
     Called("nemo_data", ("PreTrainingDataModule",), ("paths",), _OF_NEMO, family="nemo"),
-    Called("nemo_sampler", ("MegatronDataSampler",), (), _OF_NEMO, family="nemo"),
+    Called("nemo_sampler", ("add_megatron_sampler",), ("dataloader", "micro_batch_size"), _OF_NEMO, family="nemo"),
+    Called("nemo_precision", ("MegatronMixedPrecision",), ("precision",), _OF_NEMO, family="nemo"),
+    Called("nemo_task", ("run",), ("fn_or_script",), ("nemo_run.run",), family="nemo"),
     Called("nemo_packing", ("FineTuningDataModule", "DollyDataModule", "SquadDataModule"), (), _OF_NEMO, family="nemo"),
 )
 FRAMEWORKS = tuple(dict.fromkeys(called.framework for called in _CALLS))
