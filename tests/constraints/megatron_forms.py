@@ -86,7 +86,11 @@ def bridge(text: str, run: str) -> Files:
     keys |= {word.partition("=")[0]: word.partition("=")[2] for word in given if not _VARIABLE.match(word)}
     exports = "".join(f"export {word}\n" for word in given if _VARIABLE.match(word))
     started = run or f"{_TORCHRUN} scripts/training/run_recipe.py --recipe r --config-file c.yaml"
-    return {"run.sh": f"{_SHEBANG}{exports}{started}\n", "c.yaml": sections([f"{key}={value}" for key, value in keys.items()]), **others}
+    return {
+        "run.sh": f"{_SHEBANG}{exports}{started}\n",
+        "c.yaml": sections([f"{key}={value}" for key, value in keys.items()]),
+        **others,
+    }
 
 
 def bridge_line(text: str, run: str) -> Files:

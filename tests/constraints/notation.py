@@ -315,22 +315,26 @@ def _quoted(text: str) -> str:
     return f'"{text}"' if " " in text or text.startswith("$") else text
 
 
-_FORMS: dict[str, Callable[[str, str], Files]] = {
-    form.__name__: form
-    for form in (
-        *(line, tuner, program, strategy, pipeline, static, servers, workers, role, collective, spawned),
-        *(
-            fluid,
-            fluid_roles,
-            fluid_collective,
-            paddlenlp,
-            paddlenlp_file,
-            paddlenlp_call,
-            paddleformers,
-            fleetx,
-            paddlerec,
-            detection,
-        ),
-        *(cluster_train, pods, training_pods),
-    )
-} | huggingface_forms.FORMS | megatron_forms.FORMS
+_FORMS: dict[str, Callable[[str, str], Files]] = (
+    {
+        form.__name__: form
+        for form in (
+            *(line, tuner, program, strategy, pipeline, static, servers, workers, role, collective, spawned),
+            *(
+                fluid,
+                fluid_roles,
+                fluid_collective,
+                paddlenlp,
+                paddlenlp_file,
+                paddlenlp_call,
+                paddleformers,
+                fleetx,
+                paddlerec,
+                detection,
+            ),
+            *(cluster_train, pods, training_pods),
+        )
+    }
+    | huggingface_forms.FORMS
+    | megatron_forms.FORMS
+)

@@ -211,7 +211,11 @@ def _claims(module: Module, frameworks: Sequence[str]) -> Iterator[Claim]:
 def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
     prefix = f"{SETTING_PREFIX}{called.framework}."
     built = _is_built(module, call)
-    whole = not built and not any(isinstance(item, ast.Starred) for item in call.args) and all(item.arg for item in call.keywords)
+    whole = (
+        not built
+        and not any(isinstance(item, ast.Starred) for item in call.args)
+        and all(item.arg for item in call.keywords)
+    )
     place = module.claim(f"{prefix}{CALL}", whole, call.func, source=SOURCE)
     yield module.claim(f"{prefix}{CALL}", whole, call.func, source=SOURCE, because=(place,))
     yield module.claim(f"{prefix}function", module.called(call), call.func, source=SOURCE, because=(place,))

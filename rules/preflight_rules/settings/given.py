@@ -12,7 +12,7 @@ from preflight.model.job.value import numbers, texts
 from preflight.sources.python.called_settings import SOURCE as CALLED
 from preflight_rules.helpers import ranks_started, subjects, why_unresolved
 from preflight_rules.settings.conditions import GIVEN, Section, UnknownValue
-from preflight_rules.settings.tables import ENVIRONMENT, full_name
+from preflight_rules.settings.tables import ENVIRONMENT, from_checkpoint, full_name
 
 #: Filled in by a trainer, or left out by DeepSpeed.
 AUTO = "auto"
@@ -34,6 +34,8 @@ _WITH_RECIPES = ("megatron-bridge",)
 _OVERRIDDEN = ("torchtitan",)
 #: Of these, those that a parser in the script or a program of their own reads.
 _OF_PADDLE = {"paddlenlp": "", "paddleformers": "paddleformers-cli"}
+#: The option of Megatron-LM that takes what other options leave out from a checkpoint.
+_CHECKPOINT = "use_checkpoint_args"
 #: Frameworks whose settings are options of the launch line, which may take them from arrays of several scripts.
 _OF_LINES = ("megatron", "megatron_deepspeed", "openrlhf")
 _SCRIPTS = "(line)"
@@ -113,7 +115,7 @@ class Given:
             return self.launch.launcher if self.launch is not None else "python" if self._is_plain else ""
         claim = self.claim(key)
         if claim is None:
-            if not self.complete:
+            if not self.complete or (self.keys.get(_CHECKPOINT) is not None and key in from_checkpoint(self.framework)):
                 raise UnknownValue(f"{key} may be given elsewhere")
             return None
         return self._one((claim,))
@@ -209,8 +211,7 @@ def given(job: Job, framework: str) -> Iterator[Given]:
                 keys,
                 launch,
                 inner=_inner(job, framework, keys, scope),
-                complete=framework not in _WITH_RECIPES
-                and (CALL not in keys or keys[CALL].alternatives == (True,)),
+                complete=framework not in _WITH_RECIPES and (CALL not in keys or keys[CALL].alternatives == (True,)),
                 certain=framework != "transformers"
                 or CALL in keys
                 or parser is not None

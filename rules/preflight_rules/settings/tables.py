@@ -174,6 +174,13 @@ def oldest(framework: str) -> str:
 
 
 @functools.cache
+def from_checkpoint(framework: str) -> frozenset[str]:
+    """The settings that a checkpoint may give where nothing else does."""
+    known = table(f"refusals/{_WITH_OWN_FILE[framework]}") if framework in MEGATRON else {}
+    return frozenset(known.get("from_checkpoint", ()))
+
+
+@functools.cache
 def settings(framework: str) -> dict[str, Setting]:
     """The settings that a framework accepts, by key and by alias."""
     found: dict[str, Setting] = {}
