@@ -81,7 +81,8 @@ def claims_for_node(module: Module, configuration: Configuration, scope: Scope) 
     node_claims = NodeClaims(module.file, configuration.framework.name, scope, strength=Strength.CONFIG)
     for key, member in keys_in_force(configuration.framework, configuration.root):
         node_claims.add_member(key.quantity, member, key.read, relation=key.relation)
-    if configuration.framework.settings:
+    # The settings of one recipe among several are judged where a launch names it.
+    if configuration.framework.settings and not scope.role:
         state_settings(node_claims, configuration.root, configuration.framework.name)
     if configuration.framework.also is not None:
         configuration.framework.also(node_claims, configuration.root)
