@@ -20,7 +20,7 @@ from tests.rules.test_cases import RULES
 
 FOLDER = Path(__file__).parent
 #: How many rows each family has; a row that is lost is missed here.
-COUNTS = {"huggingface": 327, "megatron": 299, "paddle": 344}
+COUNTS = {"huggingface": 327, "megatron": 379, "paddle": 344}
 FAMILIES: dict[str, list[dict[str, Any]]] = {name: toml.load(FOLDER / f"{name}.toml")["row"] for name in COUNTS}
 #: The rows of a family are tested in so many parts, each of which takes a second or two.
 _PARTS = 32
