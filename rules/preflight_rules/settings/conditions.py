@@ -100,8 +100,9 @@ _LETTER = re.compile(r"(.)\*(\d{1,3})")
 
 
 def _repeated(item: Any) -> Any:
-    """A layout of layers with its repetitions written out: `Et*2|(t|)*2L` is `Ett|t|t|L`. Raises UnknownValue if it is
-    none.
+    """A layout of layers with its repetitions written out: `Et*2|(t|)*2L` becomes `Ett|t|t|L`.
+
+    Raises UnknownValue for anything but a short text.
     """
     if not isinstance(item, str) or len(item) > _MAX_MATCHED:
         raise UnknownValue(f"the layout {item!r}")
