@@ -41,18 +41,15 @@ _OPTIONS_NAMED = re.compile(r"\$\{?\w*(?:ARG|OPT|EXTRA|FLAG|MORE|OTHER|PARAM)\w*
 _NUMBER = re.compile(r"-?\d(?:_?\d){0,17}")
 
 
-#: Options that Megatron-DeepSpeed has beside those of an older Megatron-LM (megatron/arguments.py of 2025-07).
+#: Options that only Megatron-DeepSpeed has beside those of an older Megatron-LM (megatron/arguments.py of 2025-07).
 _OF_DEEPSPEED = frozenset(
     (
-        "--deepspeed",
         "--deepspeed_config",
         "--ds-sequence-parallel-size",
         "--no-pipeline-parallel",
         "--enable-zbh1-pipeline",
         "--enable-zbh1-exact-semantics",
         "--deepspeed-activation-checkpointing",
-        "--num-key-value-heads",
-        "--zero-stage",
     )
 )
 _DEEPSPEED = "megatron_deepspeed"
