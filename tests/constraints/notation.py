@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from preflight.sources.configs.paddle_trainer import converted
-from tests.constraints import cluster_forms, huggingface_forms
+from tests.constraints import cluster_forms, huggingface_forms, megatron_forms
 
 Files = dict[str, str]
 
@@ -337,4 +337,5 @@ _FORMS: dict[str, Callable[[str, str], Files]] = (
     }
     | huggingface_forms.FORMS
     | cluster_forms.FORMS
+    | megatron_forms.FORMS
 )

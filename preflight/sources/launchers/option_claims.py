@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 
 from preflight._util.budget import truncate
 from preflight._util.secret_names import is_secret
-from preflight.model.job import Claim, Known, Note, Plain, Unresolved, Value, lift
+from preflight.model.job import Claim, Known, Plain, Unresolved, Value, lift
 from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.sources.base import LaunchLine, SourceFile, Tree, Word
 from preflight.sources.launchers.claim_builder import ClaimBuilder
@@ -36,10 +36,23 @@ _FEWEST = 3
 #: More words than this are data.
 _MAX_WORDS = 800
 _OPTION = re.compile(r"--[A-Za-z][\w.-]{0,80}")
+_OPTIONS_NAMED = re.compile(r"\$\{?\w*(?:ARG|OPT|EXTRA|FLAG|MORE|OTHER|PARAM)\w*\}?", re.IGNORECASE)
 #: `int` of Python, and so the parser, takes `1_000_000`.
 _NUMBER = re.compile(r"-?\d(?:_?\d){0,17}")
 
 
+#: Options that only Megatron-DeepSpeed has beside those of an older Megatron-LM (megatron/arguments.py of 2025-07).
+_OF_DEEPSPEED = frozenset(
+    (
+        "--deepspeed_config",
+        "--ds-sequence-parallel-size",
+        "--no-pipeline-parallel",
+        "--enable-zbh1-pipeline",
+        "--enable-zbh1-exact-semantics",
+        "--deepspeed-activation-checkpointing",
+    )
+)
+_DEEPSPEED = "megatron_deepspeed"
 #: Where a copy of Megatron-LM, or a program made from one, has its parser; the last is in the program's own folder.
 _PARSERS = ("megatron/training/arguments.py", "megatron/arguments.py", "arguments.py")
 #: The release of a copy of Megatron-LM. Copies of this and later releases have the options that are known here.
@@ -51,17 +64,22 @@ _KNOWN_RELEASE = (0, 12)
 def megatron_claims(line: LaunchLine, words: Sequence[Word], tree: Tree) -> tuple[Claim, ...]:
     """The claims of a program's arguments; none if they are not Megatron-LM's, or those of an old or altered copy.
 
+    Megatron-DeepSpeed is such a copy, and known: its settings are those of `megatron_deepspeed`.
+
     Args:
         line: the launch line.
         words: the program and its arguments.
         tree: where a copy of Megatron-LM is looked up.
     """
     program, words = words[:1], truncate(words[1:], _MAX_WORDS, "arguments of a program")
-    if sum(known_prefix(word).partition("=")[0] in _TELLING for word in words) < _FEWEST:
+    names = [known_prefix(word).partition("=")[0] for word in words]
+    if sum(name in _TELLING for name in names) < _FEWEST:
         return ()
-    if any(_has_parser_of_its_own(folder, tree) for folder in _folders(line, program, tree)):
+    parsers = [parser for folder in _folders(line, program, tree) for parser in _parsers_of_its_own(folder, tree)]
+    if any("--ds-sequence-parallel-size" not in parser.text for parser in parsers):
         return ()
-    return option_claims("megatron", line, words)
+    of_deepspeed = bool(parsers) or not _OF_DEEPSPEED.isdisjoint(names)
+    return option_claims(_DEEPSPEED if of_deepspeed else "megatron", line, words)
 
 
 def _folders(line: LaunchLine, program: Sequence[Word], tree: Tree) -> Iterator[str]:
@@ -74,17 +92,17 @@ def _folders(line: LaunchLine, program: Sequence[Word], tree: Tree) -> Iterator[
                 yield posixpath.dirname(target)
 
 
-def _has_parser_of_its_own(folder: str, tree: Tree) -> bool:
-    """Whether a folder has a parser of Megatron-LM's options, of a release that is unknown or old."""
-    if not any(_reads_options(tree.read(posixpath.join(folder, path))) for path in _PARSERS):
-        return False
-    file = tree.read(posixpath.join(folder, _RELEASE_FILE))
-    match = _RELEASE.search(file.text) if isinstance(file, SourceFile) else None
-    return match is None or (int(match[1]), int(match[2])) < _KNOWN_RELEASE
+def _parsers_of_its_own(folder: str, tree: Tree) -> list[SourceFile]:
+    """The parsers of Megatron-LM's options in a folder, if they are of a release that is unknown or old."""
+    files = [tree.read(posixpath.join(folder, path)) for path in _PARSERS]
+    parsers = [file for file in files if isinstance(file, SourceFile) and _reads_options(file)]
+    release = tree.read(posixpath.join(folder, _RELEASE_FILE)) if parsers else None
+    match = _RELEASE.search(release.text) if isinstance(release, SourceFile) else None
+    return parsers if match is None or (int(match[1]), int(match[2])) < _KNOWN_RELEASE else []
 
 
-def _reads_options(file: SourceFile | Note) -> bool:
-    return isinstance(file, SourceFile) and "'--num-layers'" in file.text.replace('"', "'")
+def _reads_options(file: SourceFile) -> bool:
+    return "'--num-layers'" in file.text.replace('"', "'")
 
 
 def option_claims(framework: str, line: LaunchLine, words: Sequence[Word]) -> tuple[Claim, ...]:
@@ -129,9 +147,9 @@ def _state(builder: ClaimBuilder, word: Word, name: str, values: Sequence[Word],
         builder.add(key, Known(True), word.span, word.spelling)
         return
     found: Value
-    hidden = next((item for item in values if item.many), None)
+    hidden = next((item for item in values if item.many or _holds_options(item)), None)
     if hidden is not None:
-        # `--save $DIR` may also be `--save`, with further options.
+        # `--bf16 $EXTRA_ARGS` may also be `--bf16`, with further options.
         _state_hidden(builder, hidden)
         builder.add(key, Unresolved(f"`{hidden.spelling}`"), word.span, word.spelling)
         return
@@ -141,6 +159,11 @@ def _state(builder: ClaimBuilder, word: Word, name: str, values: Sequence[Word],
         found = lift(lambda *items: tuple(_scalar(item) for item in items), *(item.value for item in values))
     spelling = " ".join((word.spelling, *(item.spelling for item in values)))
     builder.add(key, found, join_spans(word.span, values[-1].span), spelling)
+
+
+def _holds_options(word: Word) -> bool:
+    """Whether a variable that is not known holds options rather than a value, as its name says."""
+    return isinstance(word.value, Unresolved) and _OPTIONS_NAMED.fullmatch(word.spelling) is not None
 
 
 def _state_hidden(builder: ClaimBuilder, word: Word) -> None:

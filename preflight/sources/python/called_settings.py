@@ -27,7 +27,7 @@ from preflight.sources.python.paddle_fluid import is_transpile
 from preflight.sources.python.torch_calls import Called
 
 #: What a script with calls of `_OTHERS` imports.
-_OF_OTHERS = re.compile(r"peft|transformers|trl|accelerate|datasets|evaluate|lightning|composer|\bray\b")
+_OF_OTHERS = re.compile(r"peft|transformers|trl|accelerate|datasets|evaluate|lightning|composer|megatron|nemo|\bray\b")
 #: How these claims are named; `because` is the call.
 SOURCE = "call"
 #: Stands for the call itself: true where all its arguments are written out.
@@ -85,6 +85,9 @@ _CALLS = (
 _PREPARED = tuple(f"item{number}" for number in range(6))
 #: Beginnings of Lightning's names.
 _OF_LIGHTNING = ("lightning",)
+#: Beginnings of NeMo 2's names, and the calls of NeMo-Run that make what their first argument names.
+_OF_NEMO = ("nemo.",)
+_BUILDERS = ("nemo_run.Config", "nemo_run.Partial")
 #: Calls of what is not Paddle's; each has a family of its own.
 _OTHERS = (
     Called(
@@ -147,6 +150,17 @@ _OTHERS = (
         ("accelerate",),
         family="accelerate",
     ),
+    Called("core_config", ("TransformerConfig", "MLATransformerConfig"), (), ("megatron.core",), family="megatron"),
+    Called("core_optimizer", ("OptimizerConfig",), (), ("megatron.core",), family="megatron"),
+    Called("core_ddp", ("DistributedDataParallelConfig",), (), ("megatron.core",), family="megatron"),
+    Called("nemo_strategy", ("MegatronStrategy",), (), _OF_NEMO, family="nemo"),
+    Called("nemo_resume", ("AutoResume",), (), _OF_NEMO, family="nemo"),
+    Called("nemo_logger", ("NeMoLogger",), (), _OF_NEMO, family="nemo"),
+    Called("nemo_data", ("PreTrainingDataModule",), ("paths",), _OF_NEMO, family="nemo"),
+    Called("nemo_sampler", ("add_megatron_sampler",), ("dataloader", "micro_batch_size"), _OF_NEMO, family="nemo"),
+    Called("nemo_precision", ("MegatronMixedPrecision",), ("precision",), _OF_NEMO, family="nemo"),
+    Called("nemo_task", ("run",), ("fn_or_script",), ("nemo_run.run",), family="nemo"),
+    Called("nemo_packing", ("FineTuningDataModule", "DollyDataModule", "SquadDataModule"), (), _OF_NEMO, family="nemo"),
 )
 FRAMEWORKS = tuple(dict.fromkeys(called.framework for called in _CALLS))
 #: Those of torch and its neighbours, which begin with the name of the library.
@@ -187,7 +201,7 @@ def torch_claims(module: Module) -> Iterator[Claim]:
 def _claims(module: Module, frameworks: Sequence[str]) -> Iterator[Claim]:
     found: list[tuple[Called, ast.Call]] = []
     for call in module.calls:
-        name = module.called(call)
+        name = module.name(call.args[0]) if _is_built(module, call) else module.called(call)
         for called in _BY_NAME.get(last(name), ()):
             if called.framework not in frameworks:
                 continue
@@ -202,7 +216,12 @@ def _claims(module: Module, frameworks: Sequence[str]) -> Iterator[Claim]:
 
 def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
     prefix = f"{SETTING_PREFIX}{called.framework}."
-    whole = not any(isinstance(item, ast.Starred) for item in call.args) and all(item.arg for item in call.keywords)
+    built = _is_built(module, call)
+    whole = (
+        not built
+        and not any(isinstance(item, ast.Starred) for item in call.args)
+        and all(item.arg for item in call.keywords)
+    )
     place = module.claim(f"{prefix}{CALL}", whole, call.func, source=SOURCE)
     yield module.claim(f"{prefix}{CALL}", whole, call.func, source=SOURCE, because=(place,))
     yield module.claim(f"{prefix}function", module.called(call), call.func, source=SOURCE, because=(place,))
@@ -213,7 +232,7 @@ def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
         yield module.claim(f"{prefix}owner", last(module.called(owner)), call.func, source=SOURCE, because=(place,))
     if called.lacks and not module.named(*called.lacks):
         yield module.claim(f"{prefix}lacks", True, call.func, source=SOURCE, because=(place,))
-    for key, given in _arguments(call, called.positions):
+    for key, given in _arguments(call, ("(class)", *called.positions) if built else called.positions):
         yield from _argument(module, f"{prefix}{key}", given, (place,), 0)
         if called.uses and isinstance(value_of(given), ast.Name):
             yield from _uses(module, f"{prefix}{key}.before", dotted(value_of(given)), call, place, before=True)
@@ -223,6 +242,11 @@ def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
     for item in truncate(attributes(module).get(target, []), _MAX_CALLS, "settings") if target else ():
         if not is_secret(item.name):
             yield from _argument(module, f"{prefix}{item.name}", item.value, (place,), 0, at=item.at)
+
+
+def _is_built(module: Module, call: ast.Call) -> bool:
+    """Whether NeMo-Run makes the object later, which other statements may change until then."""
+    return module.called(call) in _BUILDERS and bool(call.args)
 
 
 def _result(module: Module, call: ast.Call) -> str:

@@ -16,6 +16,7 @@ from preflight._util.budget import spend
 from preflight.model.job import Known, Scope, Strength
 from preflight.sources.configs.frameworks.framework_source import PYTHON_FRAMEWORKS, keys_in_force
 from preflight.sources.configs.frameworks.table import Framework
+from preflight.sources.configs.setting_claims import state_settings
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims
 from preflight.sources.python.module import Module, last
 
@@ -80,6 +81,9 @@ def claims_for_node(module: Module, configuration: Configuration, scope: Scope) 
     node_claims = NodeClaims(module.file, configuration.framework.name, scope, strength=Strength.CONFIG)
     for key, member in keys_in_force(configuration.framework, configuration.root):
         node_claims.add_member(key.quantity, member, key.read, relation=key.relation)
+    # The settings of one recipe among several are judged where a launch names it.
+    if configuration.framework.settings and not scope.role:
+        state_settings(node_claims, configuration.root, configuration.framework.name)
     if configuration.framework.also is not None:
         configuration.framework.also(node_claims, configuration.root)
     return node_claims

@@ -91,7 +91,51 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "mentions": lambda item, text: isinstance(item, str) and text in item,
     "any_mention": lambda items, text: isinstance(items, tuple) and any(text in str(item) for item in items),
     "lower": lambda item: item.lower() if isinstance(item, str) else item,
+    "occurrences": lambda item, part: item.count(part) if isinstance(item, str) else 0,
+    "repeated": lambda item: _repeated(item),
+    "list_length": lambda item: _list_length(item),
+    "as_list": lambda item: item if isinstance(item, tuple) else () if item is None else (item,),
+    "overlaps": lambda items, others: any(item in others for item in items),
 }
+
+
+_GROUP = re.compile(r"\(([^()]{1,80})\)\*(\d{1,3})")
+_LETTER = re.compile(r"(.)\*(\d{1,3})")
+
+
+def _repeated(item: Any) -> Any:
+    """A layout of layers with its repetitions written out: `Et*2|(t|)*2L` becomes `Ett|t|t|L`.
+
+    Raises UnknownValue for anything but a short text.
+    """
+    if not isinstance(item, str) or len(item) > _MAX_MATCHED:
+        raise UnknownValue(f"the layout {item!r}")
+    item = item.replace(",", "")
+    for pattern in (_GROUP, _LETTER):
+        item = pattern.sub(lambda found: found[1] * int(found[2]), item)
+    return item
+
+
+def _list_length(item: Any) -> int:
+    """The length of a list that is written out: `([0]*1+[1]*7)*2` has 16. Raises UnknownValue for anything else."""
+    if isinstance(item, tuple):
+        return len(item)
+    if not isinstance(item, str) or not item.strip().startswith(("[", "(")) or len(item) > _MAX_MATCHED:
+        raise UnknownValue(f"the length of {item!r}")
+    try:
+        return _length_of(ast.parse(item.strip(), mode="eval").body)
+    except SyntaxError:
+        raise UnknownValue(f"the length of {item!r}") from None
+
+
+def _length_of(node: ast.expr) -> int:
+    if isinstance(node, ast.List):
+        return len(node.elts)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _length_of(node.left) + _length_of(node.right)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and isinstance(node.right, ast.Constant):
+        return _length_of(node.left) * int(node.right.value) if isinstance(node.right.value, int) else 0
+    raise UnknownValue("the length of a list that is computed")
 
 
 def _number(item: Any) -> Any:

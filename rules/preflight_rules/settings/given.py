@@ -15,7 +15,7 @@ from preflight.sources.python.called_settings import ITEMS, MAKER
 from preflight.sources.python.called_settings import SOURCE as CALLED
 from preflight_rules.helpers import ranks_started, subjects, why_unresolved
 from preflight_rules.settings.conditions import GIVEN, Section, UnknownValue
-from preflight_rules.settings.tables import ENVIRONMENT, SBATCH, full_name
+from preflight_rules.settings.tables import ENVIRONMENT, SBATCH, from_checkpoint, full_name
 
 #: Filled in by a trainer, or left out by DeepSpeed.
 AUTO = "auto"
@@ -30,13 +30,17 @@ ON_LINE = "line."
 #: Before a quantity, in a condition: any other claim of the job (`job.env.TRAINING_ROLE`).
 OF_JOB = "job."
 #: Frameworks whose settings are joined from files and the line.
-COMPOSED = ("verl", "paddlenlp", "paddleformers", "paddlefleetx", "paddledetection", ENVIRONMENT)
+COMPOSED = ("verl", "paddlenlp", "paddleformers", "paddlefleetx", "paddledetection", "megatron-bridge", ENVIRONMENT)
+#: Frameworks that take what the settings leave out from a recipe of their own.
+_WITH_RECIPES = ("megatron-bridge",)
 #: Frameworks whose file is joined with options of the line where a launch names it.
 _OVERRIDDEN = ("torchtitan",)
 #: Of these, those that a parser in the script or a program of their own reads.
 _OF_PADDLE = {"paddlenlp": "", "paddleformers": "paddleformers-cli"}
+#: The option of Megatron-LM that takes what other options leave out from a checkpoint.
+_CHECKPOINT = "use_checkpoint_args"
 #: Frameworks whose settings are options of the launch line, which may take them from arrays of several scripts.
-_OF_LINES = ("megatron", "openrlhf")
+_OF_LINES = ("megatron", "megatron_deepspeed", "openrlhf")
 _SCRIPTS = "(line)"
 #: Frameworks whose file describes the job itself, so that it stands for no launch alone.
 _WHOLE_FILES = ("skypilot", "dstack")
@@ -113,7 +117,7 @@ class Given:
         claim = self.claim(key)
         if claim is None:
             self._check_sections(key)
-            if not self.complete:
+            if not self.complete or (self.keys.get(_CHECKPOINT) is not None and key in from_checkpoint(self.framework)):
                 raise UnknownValue(f"{key} may be given elsewhere")
             return None
         return self._one((claim,))
@@ -240,7 +244,7 @@ def given(job: Job, framework: str) -> Iterator[Given]:
                 keys,
                 launch,
                 inner=_inner(job, framework, keys, scope) or _header_of(job, framework, keys),
-                complete=CALL not in keys or keys[CALL].alternatives == (True,),
+                complete=framework not in _WITH_RECIPES and (CALL not in keys or keys[CALL].alternatives == (True,)),
                 certain=framework != "transformers"
                 or CALL in keys
                 or parser is not None

@@ -50,6 +50,8 @@ _FRAMEWORKS = {
     "paddlenlp": "PaddleNLP's trainer",
     "paddleformers": "PaddleFormers' trainer",
     "megatron": "Megatron-LM",
+    "megatron_deepspeed": "Megatron-DeepSpeed",
+    "megatron-bridge": "Megatron-Bridge",
     "openrlhf": "OpenRLHF",
     "verl": "verl",
     "lightning": "Lightning's Trainer",

@@ -35,6 +35,8 @@ PADDLE = (
     "paddle_tuner",
     *CALLED,
 )
+#: What of Megatron-LM and of what is built on it has settings, by the file of its refusals.
+MEGATRON = {"megatron": "megatron", "megatron_deepspeed": "megatron", "megatron-bridge": "megatron_bridge"}
 #: Stands for the variables of a launch, by their names.
 ENVIRONMENT = "environment"
 #: Stands for the options of a batch header.
@@ -52,6 +54,7 @@ _WITH_OWN_FILE = {
     **dict.fromkeys(("lightning_cli", "lightning_fabric"), "lightning"),
     **dict.fromkeys(PADDLE, "paddle"),
     **TORCH,
+    **MEGATRON,
     ENVIRONMENT: ENVIRONMENT,
     **{name: name for name in ("transformers", "accelerate")},
     "accelerate_launch": "accelerate",
@@ -67,6 +70,8 @@ _OF_ANY_KIND = (
     "lightning",
     "lightning_fabric",
     *PADDLE[2:],
+    "megatron_deepspeed",
+    "megatron-bridge",
     "accelerate_launch",
     "composer_launch",
     *FAMILIES,
@@ -84,7 +89,12 @@ _ABBREVIATED = ("openrlhf",)
 _WITH_MODELS = ("deepspeed",)
 #: Where the package index has a framework under another name, or under several.
 _PADDLE = ("paddlepaddle", "paddlepaddle-gpu")
-_OF_FAMILIES = {"composer": ("mosaicml",), "lightning": ("lightning", "pytorch-lightning")}
+_OF_FAMILIES = {
+    "composer": ("mosaicml",),
+    "lightning": ("lightning", "pytorch-lightning"),
+    "megatron": ("megatron-core",),
+    "nemo": ("nemo-toolkit",),
+}
 _DISTRIBUTIONS = {
     **dict.fromkeys(("paddle", "paddle_launch", "paddle_launch_1", *CALLED), _PADDLE),
     **{name: (name.partition("_")[0].removesuffix("run"),) for name in TORCH},
@@ -177,6 +187,13 @@ def _expanded(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def oldest(framework: str) -> str:
     """The oldest release that the refusals of a framework were read in; empty if they hold for all that are used."""
     return str(table(f"refusals/{_WITH_OWN_FILE[framework]}").get("oldest", "")) if framework in _WITH_OWN_FILE else ""
+
+
+@functools.cache
+def from_checkpoint(framework: str) -> frozenset[str]:
+    """The settings that a checkpoint may give where nothing else does."""
+    known = table(f"refusals/{_WITH_OWN_FILE[framework]}") if framework in MEGATRON else {}
+    return frozenset(known.get("from_checkpoint", ()))
 
 
 @functools.cache

@@ -23,6 +23,7 @@ class Names(NamedTuple):
         extended_by: keys that name a module of the job's own, which adds keys.
         flat: whether options have dots in their names, which separate no sections.
         stopped: what happens at an unknown key.
+        dashed: the options that have an underscore, where all others have dashes alone; None where it is not known.
         usual: for keys of earlier releases and of other frameworks, what is meant.
     """
 
@@ -31,12 +32,18 @@ class Names(NamedTuple):
     extended_by: tuple[str, ...] = ()
     flat: bool = False
     stopped: str = "every rank stops"
+    dashed: frozenset[str] | None = None
     usual: dict[str, str] = {}
 
 
 _COMPLETE = {
     "paddle": Names("DistributedStrategy"),
-    "megatron": Names("Megatron-LM", extended=True),
+    "megatron": Names(
+        "Megatron-LM",
+        extended=True,
+        # The old names of two options, which are still taken.
+        dashed=frozenset(("--override-opt_param-scheduler", "--use-checkpoint-opt_param-scheduler")),
+    ),
     "openrlhf": Names("OpenRLHF", extended=True, flat=True),
     "verl": Names("verl", extended=True),
     "torchtitan": Names(
@@ -174,6 +181,19 @@ def _judged(place: Given, known: Names, key: str, claim: Claim, version: str, na
     if section and (above is None or not above.closed):
         return None
     setting = row_of(table, key)
+    option = claim.spelling.partition(" ")[0].partition("=")[0]
+    if setting is not None and known.dashed is not None and "_" in option and option not in known.dashed:
+        return unknown_name(
+            place,
+            claim,
+            name=option,
+            owner=known.title,
+            release=f"release {version}" if version else f"any release up to {newest(place.framework)}",
+            nearest=option.replace("_", "-"),
+            sure=bool(version),
+            unless_sure=Severity.WARNING,
+            stopped=known.stopped,
+        )
     if setting is not None and (not version or in_range(version, setting.added, setting.gone) is not False):
         return None
     last = newest(place.framework)
