@@ -23,6 +23,10 @@ _BEYOND = ("ACC001", "ACC008", "GPU", "HFT008", "PRT", "RDV")
 #: (PPS008); what Megatron-LM's layers (PAR010) and its groups of ranks that share experts (PAR028) cannot divide;
 #: what the trainer of torchtitan refuses later: batches, sequences and groups of experts that the ranks do not divide.
 _BEYOND_OF = {
+    # What DeepSpeed refuses when the program gives it what the launcher has accepted.
+    "accelerate": ("BAT002",),
+    # What the webhooks of operators refuse, which the schemas accept.
+    "kubernetes": ("CFG002",),
     "paddle": ("PPS002", "PPS006", "PPS008", "PPS009", "PPS018"),
     "paddle2": ("PPS002", "PPS006", "PPS018"),
     "megatron": ("PAR010", "PAR028"),

@@ -34,6 +34,16 @@ _PARALLEL = {
     "parallelism_config_cp_size": "context_parallel_size",
 }
 
+#: The section of the configuration file that has the keys that options with this beginning override.
+_SECTIONS = {
+    "fsdp_": "fsdp_config",
+    "megatron_lm_": "megatron_lm_config",
+    "parallelism_config_": "parallelism_config",
+    **dict.fromkeys(("zero_stage", "zero3_", "offload_", "gradient_", "deepspeed_"), "deepspeed_config"),
+}
+#: Switches for a `distributed_type`, the first in force.
+_TYPES = {"use_deepspeed": "DEEPSPEED", "use_fsdp": "FSDP", "use_megatron_lm": "MEGATRON_LM", "multi_gpu": "MULTI_GPU"}
+
 
 class AccelerateReader:
     """Reads `accelerate launch`; the other subcommands launch nothing."""
@@ -83,12 +93,22 @@ class AccelerateReader:
 
 
 def _state_options(builder: ClaimBuilder, scanned: ScannedLine) -> None:
-    """State every option as `setting.accelerate_launch.NAME`; a switch is true, and any other value a text."""
+    """State every option as `setting.accelerate_launch.NAME`; a switch is true, and any other value a text.
+
+    Those that override a key of a section of the configuration file count as that key, too.
+    """
     last = {option.dest: option for option in scanned.given}
     for dest, option in last.items():
         if not is_secret(dest):
             value = lift(lambda item: item if isinstance(item, bool) else str(item), option.value)
             builder.add(f"{SETTING_PREFIX}accelerate_launch.{dest}", value, option.span, option.spelling)
+            section = next((name for start, name in _SECTIONS.items() if dest.startswith(start)), "")
+            if section:
+                builder.add(f"{SETTING_PREFIX}accelerate.{section}.{dest}", value, option.span, option.spelling)
+    switch = next((dest for dest in _TYPES if dest in last), "")
+    if switch:
+        kind = lift(lambda item: _TYPES[switch] if item is True else None, last[switch].value)
+        builder.add(f"{SETTING_PREFIX}accelerate.distributed_type", kind, last[switch].span, last[switch].spelling)
     if scanned.incomplete:
         first = next(iter(scanned.given), None)
         if first is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import itertools
+import json
 import math
 import operator
 import re
@@ -90,6 +91,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "before": lambda items, item: items[: items.index(item)] if isinstance(items, tuple) and item in items else (),
     "mentions": lambda item, text: isinstance(item, str) and text in item,
     "any_mention": lambda items, text: isinstance(items, tuple) and any(text in str(item) for item in items),
+    "is_json": lambda item: _is_json(item),
     "lower": lambda item: item.lower() if isinstance(item, str) else item,
     "occurrences": lambda item, part: item.count(part) if isinstance(item, str) else 0,
     "repeated": lambda item: _repeated(item),
@@ -144,6 +146,15 @@ def _number(item: Any) -> Any:
         return int(item) if isinstance(item, str) else item
     except ValueError:
         return item
+
+
+def _is_json(item: str) -> bool:
+    """Whether a text is JSON."""
+    try:
+        json.loads(item)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _among(item: Any, known: str) -> Any:

@@ -34,7 +34,7 @@ COMPOSED = ("verl", "paddlenlp", "paddleformers", "paddlefleetx", "paddledetecti
 #: Frameworks that take what the settings leave out from a recipe of their own.
 _WITH_RECIPES = ("megatron-bridge",)
 #: Frameworks whose file is joined with options of the line where a launch names it.
-_OVERRIDDEN = ("torchtitan",)
+_OVERRIDDEN = ("torchtitan", "accelerate")
 #: Of these, those that a parser in the script or a program of their own reads.
 _OF_PADDLE = {"paddlenlp": "", "paddleformers": "paddleformers-cli"}
 #: The option of Megatron-LM that takes what other options leave out from a checkpoint.
@@ -165,11 +165,11 @@ class Given:
         return whole or any(claim.scope.launch for claim in self.keys.values())
 
     def _on_line(self, quantity: str) -> Any:
-        """The value that an option of the launch line gives a quantity; None without a line or option."""
+        """The value that an option of the launch line gives a quantity; None without one. Raises UnknownValue."""
         if self.launch is None:
             raise UnknownValue("the launch line")
         claims = [c for c in self.job.about(quantity, self.launch.scope) if c.strength is Strength.FLAG]
-        return claims[-1].alternatives[0] if claims and claims[-1].alternatives else None
+        return self._one(claims[-1:])
 
     @property
     def _is_plain(self) -> bool:
@@ -244,7 +244,7 @@ def given(job: Job, framework: str) -> Iterator[Given]:
                 keys,
                 launch,
                 inner=_inner(job, framework, keys, scope) or _header_of(job, framework, keys),
-                complete=framework not in _WITH_RECIPES and (CALL not in keys or keys[CALL].alternatives == (True,)),
+                complete=_is_complete(framework, keys),
                 certain=framework != "transformers"
                 or CALL in keys
                 or parser is not None
@@ -309,6 +309,14 @@ def _headers(job: Job) -> Iterator[Given]:
 _OPTION = re.compile(r"--([\w-]{1,40})")
 
 
+def _is_complete(framework: str, keys: dict[str, Claim]) -> bool:
+    """Whether a key that is missing is given nowhere else."""
+    if framework == "accelerate":
+        # Without a file on the line, one in the user's cache counts.
+        return any(claim.strength is Strength.CONFIG for claim in keys.values())
+    return framework not in _WITH_RECIPES and (CALL not in keys or keys[CALL].alternatives == (True,))
+
+
 def _variables(job: Job, scope: Scope) -> Iterator[tuple[str, Claim]]:
     """The variables that have one value each, by their names; not those that only a controller sets."""
     found: dict[str, list[Claim]] = {}
@@ -320,7 +328,13 @@ def _variables(job: Job, scope: Scope) -> Iterator[tuple[str, Claim]]:
 
 
 def _inner(job: Job, framework: str, keys: dict[str, Claim], scope: Scope) -> dict[str, Given]:
-    """The settings of DeepSpeed's configuration, where the trainer is given the name of its file."""
+    """The settings of DeepSpeed's configuration, where the trainer is given the name of its file.
+
+    For Accelerate those of its file without what the line overrides.
+    """
+    if framework == "accelerate":
+        written = {key: claim for key, claim in job.settings(framework, scope) if claim.strength is Strength.CONFIG}
+        return {"file": Given(job, framework, "", written)} if written else {}
     claim = keys.get("deepspeed")
     if framework not in ("transformers", "llamafactory") or claim is None:
         return {}

@@ -105,7 +105,7 @@ def setting_value_refused(job: Job) -> Iterator[Verdict]:
         for place in given(job, framework):
             table, version = settings(framework), pinned(job, framework)
             for key, claim in place.keys.items():
-                setting = row_of(table, key)
+                setting = row_of(table, key) or _parsed(place, key, claim)
                 if (
                     claim.source == "arguments"
                     and place.certain
@@ -121,6 +121,23 @@ def setting_value_refused(job: Job) -> Iterator[Verdict]:
                     continue
                 seen.add(at)
                 yield _judged(place, setting, claim, version)
+
+
+#: How the parser of TrainingArguments reads a word of the command line, by the type of the field.
+_PARSED = {"int": "whole", "float": "decimal", "bool": "strtobool"}
+#: What it takes for `log_level` and `log_level_replica`, which the class does not compare.
+_LEVELS = ("detail", "debug", "info", "warning", "error", "critical", "passive")
+
+
+def _parsed(place: Given, key: str, claim: Claim) -> Setting | None:
+    """What the parser of TrainingArguments takes for an option; None for anything else."""
+    row = _arguments().get(key) if place.framework == "transformers" and claim.source == "arguments" else None
+    if row is None or not place.certain or row.takes not in ("1", "?"):
+        return None
+    kind = _PARSED.get(row.kind.removesuffix(" | None"), "given")
+    if key.startswith("log_level"):
+        return Setting(key, kind, choices=_LEVELS)
+    return Setting(key, kind) if kind != "given" or row.takes == "1" else None
 
 
 def _without_value(place: Given, claim: Claim) -> Verdict:

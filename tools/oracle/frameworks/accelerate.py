@@ -254,6 +254,7 @@ FRAMEWORK = Framework(
     version=_VERSION,
     requirements=(
         "numpy",
+        "transformers==5.24.0",
         "psutil",
         "packaging",
         "pyyaml",
