@@ -23,11 +23,10 @@ from preflight_rules.settings.tables import (
     TORCH,
     Refusal,
     in_range,
+    index,
     may_have,
-    names_together,
     oldest,
     pinned,
-    refusals,
     row_of,
     settings,
 )
@@ -239,16 +238,17 @@ def settings_refused_together(job: Job) -> Iterator[Verdict]:
     releases is a warning unless the job's files pin a release.
     """
     seen: set[tuple[str, int, str]] = set()
+    releases = functools.cache(functools.partial(pinned, job))
     for framework in with_settings(job, _FRAMEWORKS):
         for place in given(job, framework):
             fine = True
-            version, first = pinned(job, framework), oldest(framework)
+            version, first = releases(framework), oldest(framework)
             if version and first and in_range(version, first, "") is False:
                 reason = f"the job pins {version}, and what releases before {first} refuse is not known"
                 yield unknown(place.subject, reason)
                 continue
-            for row in (*refusals(framework), *names_together(framework)):
-                applies = in_range(pinned(job, row.package or framework), row.since, row.until)
+            for row in index(framework).about(place.keys, place.inner):
+                applies = in_range(releases(row.package or framework), row.since, row.until)
                 verdict = _together(place, row, certain=applies is True) if applies is not False else None
                 if verdict is None:
                     continue

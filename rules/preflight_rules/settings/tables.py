@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from preflight.model.job import Job
@@ -264,6 +264,40 @@ def names_together(framework: str) -> tuple[Refusal, ...]:
         )
         for one, other in found
     )
+
+
+class Index(NamedTuple):
+    """The refusals of one framework, found by the keys that they blame.
+
+    Args:
+        rows: all of them.
+        by_key: the numbers of those that blame a key, or a key of what `PREFIX.` stands for.
+        others: those that blame the place itself, or what other claims of the job say.
+    """
+
+    rows: tuple[Refusal, ...]
+    by_key: dict[str, list[int]]
+    others: list[int]
+
+    def about(self, keys: Iterable[str], prefixes: Iterable[str]) -> list[Refusal]:
+        """Those that may blame one of these keys, or a key below one of these prefixes, in the order of the table."""
+        numbers = set(self.others)
+        for key in (*keys, *(f"{prefix}." for prefix in prefixes)):
+            numbers.update(self.by_key.get(key, ()))
+        return [self.rows[number] for number in sorted(numbers)]
+
+
+@functools.cache
+def index(framework: str) -> Index:
+    """The refusals of one framework, with those of names for one key."""
+    found = Index((*refusals(framework), *names_together(framework)), {}, [])
+    for number, row in enumerate(found.rows):
+        for key in row.at:
+            if key.startswith(("(", "job.")) or key.endswith("*"):
+                found.others.append(number)
+            for name in {key, f"{key.partition('.')[0]}."}:
+                found.by_key.setdefault(name, []).append(number)
+    return found
 
 
 def pinned(job: Job, distribution: str) -> str:
