@@ -33,6 +33,7 @@ from preflight.sources.shell.words import (
     Part,
     hole,
     is_empty,
+    is_start_directory,
     join_texts,
     known,
     known_strings,
@@ -1035,6 +1036,8 @@ class _OutputReader:
         rest = [item for item in arguments if item.known is None or not item.known.startswith("-")]
         if not rest:
             return None
+        if name == "dirname" and is_start_directory(rest[0].text):
+            return (*rest[0].text, *literal("/..", self.place, self.spelling))
         suffix = rest[1].known if name == "basename" and len(rest) > 1 else None
         return map_text(rest[0].text, print_builtins.path_function(name, suffix or ""), self.place, self.spelling)
 

@@ -150,11 +150,16 @@ def written_path(field: Field) -> str | None:
     """The path that a word names, `$PWD/node.sh` as one relative to where the script runs; None when it is unknown."""
     if field.known is not None or len(field.text) < 2:
         return field.known
-    first, rest = field.text[0], known(field.text[1:])
-    in_start_directory = isinstance(first, Hole) and Symbol.START_DIRECTORY in symbols_in(Unresolved(first.why))
-    if in_start_directory and rest is not None and rest.startswith("/"):
+    rest = known(field.text[1:])
+    if is_start_directory(field.text[:1]) and rest is not None and rest.startswith("/"):
         return rest.lstrip("/")
     return None
+
+
+def is_start_directory(text: Text) -> bool:
+    """Whether the text is nothing but the folder in which the script was started."""
+    first = text[0] if len(text) == 1 else None
+    return isinstance(first, Hole) and Symbol.START_DIRECTORY in symbols_in(Unresolved(first.why))
 
 
 def hole(why: str, place: Place, spelling: str, *, many: bool = False, origin: UnknownOrigin | None = None) -> Text:
