@@ -239,8 +239,24 @@ def state(builder: ClaimBuilder, options: dict[str, BatchOption]) -> dict[str, C
                 strength=Strength.SCHEDULER,
                 because=(count,),
             )
+    if "ntasks_per_gpu" in options and not claims.keys() & {"tasks", "tasks_per_node"}:
+        _add_tasks_of_gpus(builder, options["ntasks_per_gpu"], claims)
     _add_derived_tasks(builder, claims)
     return claims
+
+
+def _add_tasks_of_gpus(builder: ClaimBuilder, each: BatchOption, claims: dict[str, Claim]) -> None:
+    """State the tasks per node that follow from a number of tasks for each GPU, as Slurm counts them."""
+    gpus = claims.get("gpus_per_node")
+    value = Unresolved("no option says how many GPUs a node grants") if gpus is None else gpus.value
+    claims["tasks_per_node"] = builder.add(
+        "tasks_per_node",
+        lift(_product, as_int(each.value), value),
+        each.span,
+        each.spelling,
+        strength=Strength.SCHEDULER,
+        because=(gpus,) if gpus is not None else (),
+    )
 
 
 def _add(builder: ClaimBuilder, quantity: str, option: BatchOption, value: Value) -> Claim:
