@@ -61,6 +61,7 @@ _VALUED = {
     "container": "--container",
     "jobid": "--jobid",
     "gpu_bind": "--gpu-bind",
+    "tres_bind": "--tres-bind",
     "cpu_bind": "--cpu-bind --cpu_bind",
     "cpus_per_gpu": "--cpus-per-gpu",
     "ntasks_per_gpu": "--ntasks-per-gpu",
@@ -82,7 +83,7 @@ _OTHER_VALUED = (
     " --mincpus --mpi --multi-prog --network --nice --ntasks-per-core"
     " --ntasks-per-socket --power --prefer --priority --profile --prolog"
     " --propagate -q --qos --reservation -s --slurmd-debug --sockets-per-node --switches --task-epilog"
-    " --task-prolog --thread-spec -T --threads --threads-per-core --time-min --tmp --tres-bind --tres-per-task"
+    " --task-prolog --thread-spec -T --threads --threads-per-core --time-min --tmp --tres-per-task"
     " --uid -W --wait --wckey --x11 -X --wrap --export_env --treewidth --segment --het-group --pack-group"
 )
 #: Options whose value is optional and must follow `=`.
@@ -240,13 +241,14 @@ def state(builder: ClaimBuilder, options: dict[str, BatchOption]) -> dict[str, C
                 because=(count,),
             )
     if "ntasks_per_gpu" in options and not claims.keys() & {"tasks", "tasks_per_node"}:
-        _add_tasks_of_gpus(builder, options["ntasks_per_gpu"], claims)
+        _add_tasks_of_gpus(builder, options, claims)
     _add_derived_tasks(builder, claims)
     return claims
 
 
-def _add_tasks_of_gpus(builder: ClaimBuilder, each: BatchOption, claims: dict[str, Claim]) -> None:
-    """State the tasks per node that follow from a number of tasks for each GPU, as Slurm counts them."""
+def _add_tasks_of_gpus(builder: ClaimBuilder, options: dict[str, BatchOption], claims: dict[str, Claim]) -> None:
+    """State the tasks per node that follow from a number of tasks for each GPU, and that each sees one GPU."""
+    each = options["ntasks_per_gpu"]
     gpus = claims.get("gpus_per_node")
     value = Unresolved("no option says how many GPUs a node grants") if gpus is None else gpus.value
     claims["tasks_per_node"] = builder.add(
@@ -257,6 +259,10 @@ def _add_tasks_of_gpus(builder: ClaimBuilder, each: BatchOption, claims: dict[st
         strength=Strength.SCHEDULER,
         because=(gpus,) if gpus is not None else (),
     )
+    if not options.keys() & {"gpu_bind", "tres_bind"}:
+        # It implies --tres-bind=gres/gpu:single:N.
+        single = lift(lambda count: f"single:{count}", as_int(each.value))
+        builder.add("gpu_bind", single, each.span, each.spelling, strength=Strength.SCHEDULER)
 
 
 def _add(builder: ClaimBuilder, quantity: str, option: BatchOption, value: Value) -> Claim:
