@@ -18,8 +18,8 @@ def change_weights(patch: Patch, change: Callable[[list[Any]], list[Any]]) -> No
     """The worker computes with other dense parameters than it pulled, in training but not at its end."""
 
     def build(original: Any) -> Any:
-        def wrong(self: ParameterLayout, servers: Any) -> Any:
-            found = original(self, servers)
+        def wrong(self: ParameterLayout, *more: Any) -> Any:
+            found = original(self, *more)
             return change(found) if patch.training else found
 
         return wrong

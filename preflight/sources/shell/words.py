@@ -157,7 +157,7 @@ def written_path(field: Field) -> str | None:
 
 
 def is_start_directory(text: Text) -> bool:
-    """Whether the text is nothing but the folder in which the script was started."""
+    """Whether the text is only the folder in which the script was started."""
     first = text[0] if len(text) == 1 else None
     return isinstance(first, Hole) and Symbol.START_DIRECTORY in symbols_in(Unresolved(first.why))
 
