@@ -224,6 +224,13 @@ def _find_awaited_until_the_end(views: Views, now_s: float, limits: Limits) -> C
     accusers = [v for v in accusers if view.rank in v.gave_up_on] or accusers
     first = min(accusers, key=lambda v: (v.ended_at, v.rank))
     assert first.failure is not None
+    if view.changed_at > (first.changed_at + first.ended_at) / 2:
+        # It moved while the others waited for it, so their word alone does not show that it is at fault.
+        text = (
+            f"gave up on {title(view)} during {describe_activity(first)}, though that went on:"
+            f" {first.failure.reason}; check the network path between them"
+        )
+        return make_culprit(views, first, "stuck", first.ended_at, text, also=[view.rank])
     text = (
         f"made no progress during {describe_activity(view)}, and {names_text(accusers)} gave up: {first.failure.reason}"
     )
