@@ -265,6 +265,9 @@ def _receiver(module: Module, call: ast.Call) -> str:
 
 def _collectives_in_finally(module: Module) -> Iterator[Claim]:
     """`finally: destroy_process_group()`, or a barrier there, reached when the rank has failed."""
+    if not module.nodes(ast.Try):
+        return
+    wrappers: dict[str, str] = {}
     for call in module.named("destroy_process_group", "barrier"):
         short = last(module.called(call))
         if (
@@ -278,18 +281,17 @@ def _collectives_in_finally(module: Module) -> Iterator[Claim]:
             yield module.claim("group_left_on_failure", short, place, condition="")
             continue
         function = module.outline.function_of(call)
-        if function is None or module.outline.function_of(function) is not None:
-            continue
-        for caller in module.outline.calls_named(function.name):
-            place = _on_failure(module, caller) if caller is not call else None
+        if function is not None and module.outline.function_of(function) is None:
+            wrappers.setdefault(function.name, short)
+    for name, short in wrappers.items():
+        for caller in module.outline.calls_named(name):
+            place = _on_failure(module, caller)
             if place is not None:
                 yield module.claim("group_left_on_failure", short, place, condition="")
 
 
 def _on_failure(module: Module, call: ast.Call) -> ast.AST | None:
     """The call itself, if it is in the `finally` or `except` of a `try` that trains."""
-    if not module.nodes(ast.Try):
-        return None
     child: ast.AST = call
     for outer in module.outline.above(call):
         if isinstance(child, ast.stmt) and _after_swallowed(module, child):

@@ -11,6 +11,7 @@ paddle/distributed/spawn.py, paddle/io/reader.py (3.2); accelerate/launchers.py 
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -68,6 +69,8 @@ _NAMES_ADAPTERS = re.compile(r"lora|peft|adapter", re.IGNORECASE)
 _USES_CUDA = re.compile(r"torch\.cuda\.(?!is_available|device_count|is_initialized|amp|get_arch|FloatTensor)\w+")
 _FIRST_RANKS = (RankSet.FIRST, RankSet.LOCAL_FIRST)
 _OTHER_RANKS = (RankSet.OTHERS, RankSet.LOCAL_OTHERS)
+#: Stands for any function in a set of names.
+_ANY = "*"
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _SPAWNING = (Known("spawn"), Known("forkserver"))
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
@@ -586,6 +589,7 @@ def _functions_on_one_rank(module: Module) -> Iterator[Claim]:
             holders[function.name] = call
             stem = PurePosixPath(module.file.path).stem
             yield module.claim("script_feature", f"collective_in:{stem}.{function.name}", call, condition="")
+    calls_of_others = functools.cache(functools.partial(_calls_of_others, module))
     imported = 0
     for call in module.calls:
         if not isinstance(call.func, ast.Name):
@@ -596,7 +600,8 @@ def _functions_on_one_rank(module: Module) -> Iterator[Claim]:
         if isinstance(guard.test, ast.BoolOp) and not isinstance(guard.test.op, ast.And):
             continue
         name = call.func.id
-        if _others_wait_too(module, call):
+        # The other ranks may call the same function, or come to a collective of their own.
+        if calls_of_others(module.outline.function_of(call)) & {_ANY, module.called(call)}:
             continue
         if name in holders:
             yield _feature(module, "collective_called_on_one_rank", call, holders[name], condition="")
@@ -606,15 +611,10 @@ def _functions_on_one_rank(module: Module) -> Iterator[Claim]:
             yield module.claim("script_feature", f"called_on_one_rank:{where}", call, condition="")
 
 
-def _others_wait_too(module: Module, call: ast.Call) -> bool:
-    """Whether the other ranks call the same function, or come to a collective of their own in the same function."""
-    function = module.outline.function_of(call)
-    for other in module.outline.calls_in(function):
-        if ranks_of(module).inside(other).who in _OTHER_RANKS and (
-            module.called(other) == module.called(call) or is_collective(module, other)
-        ):
-            return True
-    return False
+def _calls_of_others(module: Module, function: Function | None) -> frozenset[str]:
+    """What ranks other than the first call in a function, where a collective counts as any function."""
+    others = [c for c in module.outline.calls_in(function) if ranks_of(module).inside(c).who in _OTHER_RANKS]
+    return frozenset(_ANY if is_collective(module, call) else module.called(call) for call in others)
 
 
 def _has_other_branch(module: Module, test: ast.expr) -> bool:

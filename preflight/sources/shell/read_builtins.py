@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from preflight.sources.shell.shell_document import Lit, Piece, Place, Text, cover
 from preflight.sources.shell.state import Kind, Slot, State
@@ -55,9 +56,8 @@ def parse(fields: Sequence[Field]) -> Reader:
     return Reader(tuple(names), array, plain, whole and array is None and len(names) == 1)
 
 
-def lines_of(text: Text) -> list[Text]:
+def lines_of(text: Text) -> Iterator[Text]:
     """The lines of a text, each piece with its own location; a line that ends the text may lack its newline."""
-    lines: list[Text] = []
     current: list[Piece] = []
     for piece in text:
         if not isinstance(piece, Lit):
@@ -67,14 +67,13 @@ def lines_of(text: Text) -> list[Text]:
         while (end := piece.text.find("\n", start)) >= 0:
             if end > start:
                 current.append(piece.cut(start, end))
-            lines.append(tuple(current))
+            yield tuple(current)
             current = []
             start = end + 1
         if start < len(piece.text):
             current.append(piece.cut(start, len(piece.text)))
     if current:
-        lines.append(tuple(current))
-    return lines
+        yield tuple(current)
 
 
 def assign_whole(state: State, reader: Reader, text: Text, fallback: Place) -> None:
@@ -118,7 +117,7 @@ def assign_array(state: State, fields: Sequence[Field], text: Text | None, place
     target = name[0].known or "MAPFILE"
     options = {word for item in fields[1:] if (word := item.known or "-?").startswith("-")}
     # `-n`, `-s`, `-d` and others select or divide lines in another way.
-    lines = lines_of(text) if text is not None and options <= {"-t"} else None
+    lines = list(islice(lines_of(text), MAX_LINES + 1)) if text is not None and options <= {"-t"} else None
     if lines is None or len(lines) > MAX_LINES or any(known(line) is None for line in lines):
         why = f"${target} is read from the input"
         state.put(target, Slot(Kind.TEXT, place, hole(why, place, f"${target}", many=True)))

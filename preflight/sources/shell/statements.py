@@ -444,7 +444,7 @@ def _lines_read(machine: Machine, document: Document, conditions: Sequence[Node]
     name = named[0].child_by_field_name("name")
     if name is None or document.text_of(name).strip() != "read":
         return None
-    lines = read_builtins.lines_of(machine.input)
+    lines = list(itertools.islice(read_builtins.lines_of(machine.input), MAX_ITERATIONS + 1))
     few = len(lines) <= MAX_ITERATIONS and len(lines) * math.prod(machine.loop_sizes) <= MAX_NESTED_ITERATIONS
     whole = all(isinstance(piece, Lit) or not (isinstance(piece, Hole) and piece.many) for piece in machine.input)
     return (named[0], lines) if few and whole else None
@@ -1137,7 +1137,7 @@ def _read(invocation: Invocation) -> Result:
         # It ends at the end of the input, which is no success.
         return Flow.NEXT, False
     if text and reader.plain:
-        line = read_builtins.lines_of(text)[0]
+        line = next(read_builtins.lines_of(text))
         separators = invocation.target.separators()
         read_builtins.assign_line(invocation.state, reader, line, separators, invocation.place)
         return Flow.NEXT, True
