@@ -6,6 +6,7 @@ python -m tools.oracle.score [NAME ...]     the table of docs/oracle.md; with --
 from __future__ import annotations
 
 import argparse
+import functools
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from pathlib import Path
 
 from preflight import api
 from preflight.model.findings import Finding, Severity
+from preflight.sources.kubernetes.object_kinds import FAMILIES as OBJECTS
+from preflight_rules.settings import tables
 from tools.oracle.cases import VERDICTS, Verdict, read
 
 #: Rules, and areas of them, about what comes after a framework has read its settings: ranks that meet, ports, GPUs of
@@ -25,8 +28,6 @@ _BEYOND = ("ACC001", "ACC008", "GPU", "HFT008", "PRT", "RDV")
 _BEYOND_OF = {
     # What DeepSpeed refuses when the program gives it what the launcher has accepted.
     "accelerate": ("BAT002",),
-    # What the webhooks of operators refuse, which the schemas accept.
-    "kubernetes": ("CFG002",),
     "paddle": ("PPS002", "PPS006", "PPS008", "PPS009", "PPS018"),
     "paddle2": ("PPS002", "PPS006", "PPS018"),
     "megatron": ("PAR010", "PAR028"),
@@ -47,8 +48,23 @@ class Answer:
     @property
     def contradictions(self) -> tuple[Finding, ...]:
         """The errors that contradict a framework which accepts the case."""
+        if self.verdict.refused:
+            return ()
         beyond = (*_BEYOND, *_BEYOND_OF.get(self.verdict.case.framework, ()))
-        return () if self.verdict.refused else tuple(e for e in self.errors if not e.id.startswith(beyond))
+        return tuple(
+            error
+            for error in self.errors
+            if not error.id.startswith(beyond) and not any(why in error.message for why in _later())
+        )
+
+
+@functools.cache
+def _later() -> tuple[str, ...]:
+    """What goes wrong after settings were read, as messages of CFG002 say it; of objects of Kubernetes, what Go code
+    of webhooks and controllers refuses.
+    """
+    rows = [(row, family in OBJECTS) for family in tables.families() for row in tables.refusals(family)]
+    return tuple({row.why for row, is_object in rows if row.later or (is_object and ".go" in row.source)})
 
 
 @dataclass(frozen=True, slots=True)

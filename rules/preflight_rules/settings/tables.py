@@ -129,6 +129,7 @@ class Refusal(NamedTuple):
         severity: "warning" where the framework continues, but without what is set, or slowly; empty for an error.
         known: the keys of the section that the only key of `at` names (`config.*`): any other one is to blame.
         pinned: whether it is only said where the files pin a release.
+        later: whether its settings are read without complaint, and the job fails or is wrong after that.
 
     In the data, `each` makes a row for each of its texts, which stands for `{}` in all others, in capitals for `{^}`.
     """
@@ -145,6 +146,7 @@ class Refusal(NamedTuple):
     severity: str = ""
     known: tuple[str, ...] = ()
     pinned: bool = False
+    later: bool = False
 
 
 @functools.cache
@@ -159,6 +161,11 @@ def refusals(framework: str) -> tuple[Refusal, ...]:
         if framework == each["of"] or (isinstance(each["of"], list) and framework in each["of"])
         for row in _expanded(each)
     )
+
+
+def families() -> tuple[str, ...]:
+    """What has refusals in a file of its own."""
+    return (*_WITH_OWN_FILE, *OBJECTS)
 
 
 def _files(framework: str) -> tuple[str, ...]:
