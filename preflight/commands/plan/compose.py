@@ -149,9 +149,7 @@ def _launch_plan(job: Job, launch: Launch) -> LaunchPlan:
 def _rank_arguments(job: Job, launch: Launch) -> tuple[str, ...]:
     """The arguments that a launcher puts before the program's own, different for each rank."""
     value = job.value("rank_argument", launch.scope)
-    starter = job.value("multinode_launcher", launch.scope)
-    by_mpi = isinstance(starter, Known) and starter != Known("pdsh")
-    return (str(value.value),) if isinstance(value, Known) and not by_mpi else ()
+    return (str(value.value),) if isinstance(value, Known) else ()
 
 
 def shown(value: Value) -> str:

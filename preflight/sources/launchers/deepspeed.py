@@ -94,18 +94,25 @@ def _state_defaults(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLin
     if scanned.incomplete:
         return
     word = line.words[0]
-    if all(scanned.last(option) is None for option in ("hostfile", "include", "num_nodes", "no_ssh", "force_multi")):
+    here = all(scanned.last(option) is None for option in ("hostfile", "include", "num_nodes", "no_ssh", "force_multi"))
+    if here:
         # /job/hostfile would be read, which exists only on machines that were prepared for it.
         spelling = f"{word.spelling} (without --hostfile)"
         builder.add("starts_here", Known(True), word.span, spelling, strength=Strength.DEFAULT)
         gpus = scanned.last("num_gpus")
         if (gpus is None or _is_default(gpus)) and scanned.last("exclude") is None:
             state_all_gpus(builder, word, "--num_gpus")
-    # Only the launcher of pdsh passes it; those of MPI and Slurm start the script itself.
     launcher = scanned.last("launcher")
-    if scanned.last("no_local_rank") is None and (launcher is None or texts(launcher.value) == ("pdsh",)):
-        spelling = f"{word.spelling} (without --no_local_rank)"
-        builder.add("rank_argument", Known("--local_rank={local_rank}"), word.span, spelling, strength=Strength.DEFAULT)
+    if scanned.last("no_local_rank") is not None:
+        return
+    # On several machines only the launcher of pdsh passes it; those of MPI and Slurm start the script itself.
+    argument: Value = Known("--local_rank={local_rank}")
+    if launcher is not None and not here and texts(launcher.value) != ("pdsh",):
+        if not isinstance(launcher.value, Unresolved):
+            return
+        argument = launcher.value
+    spelling = f"{word.spelling} (without --no_local_rank)"
+    builder.add("rank_argument", argument, word.span, spelling, strength=Strength.DEFAULT)
 
 
 def _state_counts(builder: ClaimBuilder, scanned: ScannedLine) -> None:

@@ -147,6 +147,10 @@ def local_rank_option_not_declared(job: Job) -> Iterator[Verdict]:
         if not strict:
             yield unknown(launch.id, "the options that the script accepts are unknown")
             continue
+        unsure = why_unresolved(added, launch)
+        if unsure is not None:
+            yield unknown(launch.id, f"whether {launch.launcher} passes the local rank depends on {unsure[1]}")
+            continue
         added_option = "--local_rank" if launch.launcher == "deepspeed" else "--local-rank"
         yield failed(
             launch.id,
