@@ -11,8 +11,8 @@ from tests.agreement.places import Places, places
 from tests.agreement.trial import run_trial
 from tests.ports import free_ports
 
-#: Jobs of each launcher.
-JOBS = 30
+#: Jobs of each launcher; `python -m tests.agreement` runs more.
+JOBS = 6
 CASES = [(name, seed) for name in LAUNCHERS for seed in range(JOBS)]
 
 
