@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from preflight._util.budget import spend
 from preflight.sources.formats.structured import Kind, Member, Node
-from preflight.sources.kubernetes.conditions import holds
+from preflight.sources.kubernetes.conditions import holds, is_open
 from preflight.sources.tables import FOLDER
 
 _NAMES = {
@@ -26,9 +26,10 @@ _NAMES = {
     "boolean": "true or false",
     "int-or-string": "a whole number or a text",
 }
+#: What a schema says of texts of which only a few are taken.
+_LIMITED = frozenset(("enum", "rules"))
 _RANGES = {"int32": 2**31, "int64": 2**63}
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-_PLACEHOLDER = re.compile(r"\$[A-Za-z_{(]|\{\{|<[A-Za-z][^<>]*>|@\w+@|%\w+%|^_*[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+_*$")
 _MAX_QUOTED = 12
 #: Refusals of one object that are listed; more of them say nothing new.
 _MAX_REFUSALS = 40
@@ -132,8 +133,8 @@ class _Reader:
 
     def _value(self, node: Node, part: dict[str, Any], path: str, start: int, end: int) -> None:
         spend(1)
-        if node.kind in (Kind.TEMPLATE, Kind.BROKEN) or is_filled_in(node):
-            if part.get("type") != "string" or "enum" in part:
+        if is_open(node):
+            if part.get("type") != "string" or not _LIMITED.isdisjoint(part):
                 self.open_values.append((start, end))
             return
         if self._rewritten and node.kind is Kind.SCALAR and (node.value == "" or isinstance(node.value, float)):
@@ -159,8 +160,13 @@ class _Reader:
         elif kind:
             self._mapping(node, part, path, start, end)
         for condition, message, at in part.get("rules", ()):
-            if holds(node, condition) is False:
-                there = node.member(*at.split(".")) if at else None
+            kept = holds(node, condition)
+            there = node.member(*at.split(".")) if at else None
+            if kept is None:
+                cause = _first_open(there.node if there is not None else node)
+                if cause is not None:
+                    self.open_values.append((cause.start, cause.end))
+            elif not kept:
                 where = (there.key_start, there.node.end) if there is not None else (start, end)
                 self._refuse(
                     f"{path or 'the object'} breaks a rule of its kind: {message}", "Change one of them.", *where
@@ -302,9 +308,12 @@ def _is_of(node: Node, kind: str) -> bool:
     return kind == "int-or-string" and (whole or isinstance(value, str))
 
 
-def is_filled_in(node: Node) -> bool:
-    """Whether a string has a placeholder: `$NODES`, `job-${NAME}`, `<nodes>`, `PLACEHOLDER_NODES`."""
-    return node.kind is Kind.SCALAR and isinstance(node.value, str) and _PLACEHOLDER.search(node.value) is not None
+def _first_open(node: Node) -> Node | None:
+    """The first value within this one that is filled in later."""
+    if is_open(node):
+        return node
+    inner = (*node.items, *(member.node for member in node.in_force))
+    return next((found for each in inner if (found := _first_open(each)) is not None), None)
 
 
 def _is_null(node: Node) -> bool:

@@ -9,8 +9,17 @@ from typing import Any
 from preflight.sources.formats.structured import Kind, Node
 
 Condition = list[Any]
-#: Kinds of values that are filled in later, or that cannot be read.
-_OPEN = (Kind.TEMPLATE, Kind.BROKEN)
+_PLACEHOLDER = re.compile(r"\$[A-Za-z_{(]|\{\{|<[A-Za-z][^<>]*>|@\w+@|%\w+%|^_*[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+_*$")
+
+
+def is_filled_in(node: Node) -> bool:
+    """Whether a string has a placeholder: `$NODES`, `job-${NAME}`, `<nodes>`, `PLACEHOLDER_NODES`."""
+    return node.kind is Kind.SCALAR and isinstance(node.value, str) and _PLACEHOLDER.search(node.value) is not None
+
+
+def is_open(node: Node) -> bool:
+    """Whether a value is filled in later, or cannot be read."""
+    return node.kind in (Kind.TEMPLATE, Kind.BROKEN) or is_filled_in(node)
 
 
 def holds(node: Node, condition: Condition) -> bool | None:
@@ -25,7 +34,7 @@ def holds(node: Node, condition: Condition) -> bool | None:
     if name == "count":
         return _counted(node, *operands)
     there = _at(node, operands[0])
-    if there is not None and there.kind in _OPEN:
+    if there is not None and is_open(there):
         return True if name == "has" else None
     if name == "has":
         return there is not None
@@ -51,10 +60,10 @@ def _of_items(name: str, node: Node, there: Node, operands: list[Any]) -> bool |
     if name == "last-only":
         return _last_only(there.items, *operands)
     if name == "unique":
-        values = [item.value for item in there.items if item.kind is Kind.SCALAR]
+        values = [item.value for item in there.items if item.kind is Kind.SCALAR and not is_open(item)]
         if len(values) != len(set(values)):
             return False
-        return None if any(item.kind in _OPEN for item in there.items) else True
+        return None if any(is_open(item) for item in there.items) else True
     raise ValueError(f"{name} is not a condition")
 
 
@@ -68,8 +77,8 @@ def _last_only(items: Sequence[Node], key: str, value: Any) -> bool | None:
 
 def _equals(item: Node, key: str, value: Any) -> bool | None:
     """Whether the item has this value at the key; None if that is filled in later."""
-    there = item if item.kind in _OPEN else item.at(key)
-    if there is not None and there.kind in _OPEN:
+    there = item if is_open(item) else item.at(key)
+    if there is not None and is_open(there):
         return None
     return there is not None and there.text() == value
 
@@ -100,7 +109,7 @@ def _size(node: Node) -> int:
 
 
 def _same_size(one: Node | None, other: Node | None) -> bool | None:
-    if any(node is not None and node.kind in _OPEN for node in (one, other)):
+    if any(node is not None and is_open(node) for node in (one, other)):
         return None
     if one is None or other is None or one.kind is not Kind.ARRAY or other.kind is not Kind.ARRAY:
         return True

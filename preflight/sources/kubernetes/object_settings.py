@@ -17,7 +17,7 @@ from preflight.model.job import Claim, Known, Unresolved, Value, lift
 from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.sources.configs.setting_claims import state_settings
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, value_of
-from preflight.sources.kubernetes.admission import is_filled_in
+from preflight.sources.kubernetes.conditions import is_filled_in
 from preflight.sources.kubernetes.kinds import Role, Workload
 from preflight.sources.kubernetes.object_kinds import CONTAINER, POD, SHAPES
 from preflight.sources.kubernetes.pods import containers_of
