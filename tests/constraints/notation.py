@@ -54,6 +54,18 @@ def line(text: str, _run: str) -> Files:
     return {**files, "cfg.yaml": _arguments(["bf16=true"])} if "cfg.yaml" in text else files
 
 
+def variables(text: str, _run: str) -> Files:
+    """A launch script that exports variables."""
+    run = "torchrun --nnodes=4 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=node0:29500 train.py"
+    return torch_lines(f"export {text}\n{run}", "")
+
+
+def torch_lines(text: str, _run: str) -> Files:
+    """A launch script, and a program of torch."""
+    train = "import torch.distributed as dist\n\ndist.init_process_group('nccl')\n"
+    return {"run.sh": f"#!/bin/bash\n{text}\n", "train.py": train}
+
+
 def tuner(text: str, _run: str) -> Files:
     """The file of the launcher's tuner."""
     run = script("launch --auto_tuner_json tuner.json --devices 0,1 train.py")
@@ -332,7 +344,7 @@ _FORMS: dict[str, Callable[[str, str], Files]] = (
                 paddlerec,
                 detection,
             ),
-            *(cluster_train, pods, training_pods),
+            *(cluster_train, pods, training_pods, variables, torch_lines),
         )
     }
     | huggingface_forms.FORMS

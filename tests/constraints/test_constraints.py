@@ -23,7 +23,14 @@ from tests.rules.test_cases import RULES
 
 FOLDER = Path(__file__).parent
 #: How many constraints each family has; one that is lost is missed here.
-COUNTS = {"huggingface": 327, "kubernetes-slurm": 353, "megatron": 379, "paddle": 344, "torch": 390}
+COUNTS = {
+    "huggingface": 327,
+    "kubernetes-slurm": 353,
+    "megatron": 379,
+    "network-versions": 79,
+    "paddle": 344,
+    "torch": 390,
+}
 #: How many rows no rule finds yet; the number may only fall.
 MISSED = {"torch": 55}
 FAMILIES: dict[str, list[dict[str, Any]]] = {name: toml.load(FOLDER / f"{name}.toml")["row"] for name in COUNTS}

@@ -158,6 +158,8 @@ def state_context(
                 state_choices(own, wrapper.scanned, load_table("horovodrun"))
                 state_launcher(own, "horovodrun", wrapper.word, wrapper.scanned)
             builder.claims.extend(own.claims)
+        elif wrapper.name == "docker":
+            state_launcher(builder, "docker_run", wrapper.word, wrapper.scanned)
         elif wrapper.name == "jsrun":
             own = ClaimBuilder("jsrun", line.scope, line.command.condition)
             jsrun.state(own, wrapper.scanned, wrapper.word)

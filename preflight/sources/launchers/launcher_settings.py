@@ -15,7 +15,7 @@ from preflight.sources.launchers.option_parser import GivenOption, ScannedLine
 
 #: The launchers, as their settings are named.
 LAUNCHERS = ("torchrun", "deepspeed_launcher", "horovodrun", "colossalai_run")
-#: Launchers of clusters, with the file of the rules' tables that their settings are in.
+#: Launchers of clusters and containers, with the file of the rules' tables that their settings are in.
 OF_CLUSTERS = {
     "srun": "slurm",
     "sbatch_line": "slurm",
@@ -23,6 +23,7 @@ OF_CLUSTERS = {
     "ray_start": "ray",
     "ray_job_submit": "ray",
     "torchx": "torchx",
+    "docker_run": "docker",
 }
 #: Stands for the launcher: true where all its options are written out.
 _CALL = "(call)"

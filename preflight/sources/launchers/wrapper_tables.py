@@ -85,9 +85,11 @@ _DOCKER = table(
         "cap_add": "--cap-add",
         "tmpfs": "--tmpfs",
         "hooks": "--hooks-dir --annotation",
+        "publish": "-p --publish",
+        "restart": "--restart",
         "other": "--name --user -u -h"
-        " --hostname --entrypoint -m --memory --cpus --cpuset-cpus -p --publish --expose"
-        " --cap-drop --security-opt --restart --pid --uts --platform --pull --add-host --dns -l --label --log-driver"
+        " --hostname --entrypoint -m --memory --cpus --cpuset-cpus --expose"
+        " --cap-drop --security-opt --pid --uts --platform --pull --add-host --dns -l --label --log-driver"
         " --log-opt --group-add --userns --memory-swap --stop-timeout --cgroupns --cidfile --link --ip --mac-address"
         " --volumes-from --memory-swappiness --memory-reservation --kernel-memory -c --cpu-shares --cpu-period"
         " --cpu-quota --cpuset-mems --blkio-weight --cgroup-parent --device-cgroup-rule --detach-keys --dns-option"
@@ -98,7 +100,8 @@ _DOCKER = table(
     {
         "privileged": "--privileged",
         "detach": "-d --detach",
-        "flag": "--rm -i -t --interactive --tty --publish-all --no-healthcheck --sig-proxy --quiet -q"
+        "rm": "--rm",
+        "flag": "-i -t --interactive --tty --publish-all --no-healthcheck --sig-proxy --quiet -q"
         " --init --read-only -P --oom-kill-disable --replace --tls-verify --disable-content-trust",
     },
     abbreviations=False,
