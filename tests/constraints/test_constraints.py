@@ -27,12 +27,12 @@ COUNTS = {
     "huggingface": 327,
     "kubernetes-slurm": 353,
     "megatron": 379,
-    "network-versions": 79,
+    "network-versions": 80,
     "paddle": 344,
     "torch": 390,
 }
 #: How many rows no rule finds yet; the number may only fall.
-MISSED = {"torch": 55}
+MISSED = {"torch": 52}
 FAMILIES: dict[str, list[dict[str, Any]]] = {name: toml.load(FOLDER / f"{name}.toml")["row"] for name in COUNTS}
 #: The rows of a family are tested in so many parts, each of which takes a second or two.
 _PARTS = 32
