@@ -29,7 +29,7 @@ from preflight.agent import bootstrap
 from tests.cluster import Cluster, Node, NodeProcess
 from tests.executors.trial import HOSTILE
 from tests.processes import pids_where
-from tests.waiting import until
+from tests.waiting import scaled, until
 
 ROOT = Path(__file__).parents[2]
 PATHS = ":".join(str(path) for path in (ROOT, ROOT / "checks", ROOT / "rules", ROOT / "tests/agent"))
@@ -172,7 +172,7 @@ class Conformance:
         self._one_is_broken(world, getattr(world, fault))
 
     def test_deadline_holds_for_a_silent_node(self, world: World) -> None:
-        said = self._one_is_broken(world, world.silent, "--deadline", "3")
+        said = self._one_is_broken(world, world.silent, "--deadline", f"{scaled(3.0):g}")
         (record,) = [record for record in said["records"] if record["problem"]]
         assert record["problem_kind"] == "timeout", record
 
