@@ -161,12 +161,10 @@ class _Reader:
             self._mapping(node, part, path, start, end)
         for condition, message, at in part.get("rules", ()):
             kept = holds(node, condition)
-            there = node.member(*at.split(".")) if at else None
-            if kept is None:
-                cause = _first_open(there.node if there is not None else node)
-                if cause is not None:
-                    self.open_values.append((cause.start, cause.end))
+            if isinstance(kept, Node):
+                self.open_values.append((kept.start, kept.end))
             elif not kept:
+                there = node.member(*at.split(".")) if at else None
                 where = (there.key_start, there.node.end) if there is not None else (start, end)
                 self._refuse(
                     f"{path or 'the object'} breaks a rule of its kind: {message}", "Change one of them.", *where
@@ -306,14 +304,6 @@ def _is_of(node: Node, kind: str) -> bool:
     if kind == "number":
         return isinstance(value, (int, float))
     return kind == "int-or-string" and (whole or isinstance(value, str))
-
-
-def _first_open(node: Node) -> Node | None:
-    """The first value within this one that is filled in later."""
-    if is_open(node):
-        return node
-    inner = (*node.items, *(member.node for member in node.in_force))
-    return next((found for each in inner if (found := _first_open(each)) is not None), None)
 
 
 def _is_null(node: Node) -> bool:

@@ -22,12 +22,14 @@ def is_open(node: Node) -> bool:
     return node.kind in (Kind.TEMPLATE, Kind.BROKEN) or is_filled_in(node)
 
 
-def holds(node: Node, condition: Condition) -> bool | None:
-    """Whether a value meets a condition; None if that depends on a value that is filled in later."""
+def holds(node: Node, condition: Condition) -> bool | Node:
+    """Whether a value meets a condition; or the value, filled in later, on which that depends."""
     name, *operands = condition
+    if is_open(node):
+        return node
     if name == "not":
         inner = holds(node, operands[0])
-        return None if inner is None else not inner
+        return inner if isinstance(inner, Node) else not inner
     if name in ("and", "or"):
         found = [holds(node, operand) for operand in operands]
         return _joined(found, decisive=name == "or")
@@ -35,7 +37,7 @@ def holds(node: Node, condition: Condition) -> bool | None:
         return _counted(node, *operands)
     there = _at(node, operands[0])
     if there is not None and is_open(there):
-        return True if name == "has" else None
+        return True if name == "has" else there
     if name == "has":
         return there is not None
     if name == "in":
@@ -52,7 +54,7 @@ def holds(node: Node, condition: Condition) -> bool | None:
     return _of_items(name, node, there, operands[1:])
 
 
-def _of_items(name: str, node: Node, there: Node, operands: list[Any]) -> bool | None:
+def _of_items(name: str, node: Node, there: Node, operands: list[Any]) -> bool | Node:
     if name in ("each", "some"):
         return _joined([holds(item, operands[0]) for item in there.items], decisive=name == "some")
     if name == "each-same-size":
@@ -63,31 +65,33 @@ def _of_items(name: str, node: Node, there: Node, operands: list[Any]) -> bool |
         values = [item.value for item in there.items if item.kind is Kind.SCALAR and not is_open(item)]
         if len(values) != len(set(values)):
             return False
-        return None if any(is_open(item) for item in there.items) else True
+        return next((item for item in there.items if is_open(item)), True)
     raise ValueError(f"{name} is not a condition")
 
 
-def _last_only(items: Sequence[Node], key: str, value: Any) -> bool | None:
+def _last_only(items: Sequence[Node], key: str, value: Any) -> bool | Node:
     """Whether no item has this value, or the last one has it."""
     found = [_equals(item, key, value) for item in items]
     if found[-1:] == [True] or not any(match is not False for match in found[:-1]):
         return True
-    return False if found[-1] is False and True in found else None
+    if found[-1] is False and True in found:
+        return False
+    return next(match for match in found if isinstance(match, Node))
 
 
-def _equals(item: Node, key: str, value: Any) -> bool | None:
-    """Whether the item has this value at the key; None if that is filled in later."""
+def _equals(item: Node, key: str, value: Any) -> bool | Node:
+    """Whether the item has this value at the key; or the value, if it is filled in later."""
     there = item if is_open(item) else item.at(key)
     if there is not None and is_open(there):
-        return None
+        return there
     return there is not None and there.text() == value
 
 
-def _joined(found: list[bool | None], *, decisive: bool) -> bool | None:
+def _joined(found: list[bool | Node], *, decisive: bool) -> bool | Node:
     """The result of and (`decisive` is False) or or (True)."""
     if any(item is decisive for item in found):
         return decisive
-    return None if any(item is None for item in found) else not decisive
+    return next((item for item in found if isinstance(item, Node)), not decisive)
 
 
 def _counted(node: Node, paths: list[str], minimum: int, maximum: int) -> bool:
@@ -108,9 +112,10 @@ def _size(node: Node) -> int:
     return sum(member.node.kind is not Kind.SCALAR or member.node.value is not None for member in node.in_force)
 
 
-def _same_size(one: Node | None, other: Node | None) -> bool | None:
-    if any(node is not None and is_open(node) for node in (one, other)):
-        return None
+def _same_size(one: Node | None, other: Node | None) -> bool | Node:
+    for node in (one, other):
+        if node is not None and is_open(node):
+            return node
     if one is None or other is None or one.kind is not Kind.ARRAY or other.kind is not Kind.ARRAY:
         return True
     return len(one.items) == len(other.items)

@@ -82,26 +82,38 @@ def test_a_version_of_earlier_releases_is_not_judged() -> None:
         ("{a: 1, b: 2}", ["count", ["a", "b"], 0, 1], False),
         ("{a: x}", ["in", "a", ["y", None]], False),
         ("{}", ["in", "a", ["y", None]], True),
-        ("{a: {{ x }}}", ["in", "a", ["y"]], None),
+        ("{a: {{ x }}}", ["in", "a", ["y"]], "{{ x }}"),
         ("{a: {{ x }}}", ["or", ["in", "a", ["y"]], ["has", "a"]], True),
         ("{a: {{ x }}}", ["and", ["in", "a", ["y"]], ["has", "b"]], False),
         ("{a: [{b: 1}, {}]}", ["each", "a", ["has", "b"]], False),
         ("{a: [{b: 1}, {}]}", ["some", "a", ["has", "b"]], True),
         ("{a: [x, y, x]}", ["unique", "a"], False),
         ("{a: [{k: last}, {k: x}]}", ["last-only", "a", "k", "last"], False),
-        ("{a: [x, {{ y }}]}", ["unique", "a"], None),
+        ("{a: [x, {{ y }}]}", ["unique", "a"], "{{ y }}"),
         ("{a: [x, {{ y }}, x]}", ["unique", "a"], False),
-        ("{a: [{k: {{ y }}}, {k: x}]}", ["last-only", "a", "k", "last"], None),
-        ("{a: [{k: last}, {k: {{ y }}}]}", ["last-only", "a", "k", "last"], None),
+        ("{a: [{k: {{ y }}}, {k: x}]}", ["last-only", "a", "k", "last"], "{{ y }}"),
+        ("{a: [{k: last}, {k: {{ y }}}]}", ["last-only", "a", "k", "last"], "{{ y }}"),
         ("{a: [{k: {{ y }}}, {k: last}]}", ["last-only", "a", "k", "last"], True),
-        ("{f: [{r: {{ y }}}], c: [1, 2]}", ["each-same-size", "f", "r", "c"], None),
+        ("{f: [{r: {{ y }}}], c: [1, 2]}", ["each-same-size", "f", "r", "c"], "{{ y }}"),
+        ("{a: [{{ x }}, {b: {{ y }}}]}", ["some", "a", ["has", "c"]], "{{ x }}"),
         ("{a: {b: null}}", ["size", "a", 1, None], False),
         ("{a: auto}", ["at-least", "a", 1], False),
         ("{f: [{r: [1]}], c: [1, 2]}", ["each-same-size", "f", "r", "c"], False),
     ],
 )
-def test_conditions(text: str, condition: list[Any], expected: bool | None) -> None:
-    assert holds(node(text), condition) is expected
+def test_conditions(text: str, condition: list[Any], expected: bool | str) -> None:
+    found = holds(node(text), condition)
+    assert (text[found.start : found.end] if isinstance(found, Node) else found) == expected
+
+
+def test_an_open_rule_is_left_open_at_the_value_that_it_depends_on() -> None:
+    text = (
+        "apiVersion: jobset.x-k8s.io/v1alpha2\nkind: JobSet\nmetadata: {name: a, labels: {k: '{{ other }}'}}\n"
+        "spec: {startupPolicy: {startupPolicyOrder: InOrder}, replicatedJobs: [{{ jobs }}]}"
+    )
+    found = outcome(text)
+    assert found.refusals == ()
+    assert [text[start:end] for start, end in found.open_values][-1] == "{{ jobs }}"
 
 
 def test_every_condition_of_the_table_can_be_evaluated() -> None:
