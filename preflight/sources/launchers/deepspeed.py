@@ -107,10 +107,13 @@ def _state_defaults(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLin
         return
     # On several machines only the launcher of pdsh passes it; those of MPI and Slurm start the script itself.
     argument: Value = Known("--local_rank={local_rank}")
-    if launcher is not None and not here and texts(launcher.value) != ("pdsh",):
-        if not isinstance(launcher.value, Unresolved):
+    if launcher is not None and texts(launcher.value) != ("pdsh",):
+        if isinstance(launcher.value, Unresolved):
+            argument = launcher.value
+        elif here:
+            argument = Unresolved("whether the machine has /job/hostfile")
+        else:
             return
-        argument = launcher.value
     spelling = f"{word.spelling} (without --no_local_rank)"
     builder.add("rank_argument", argument, word.span, spelling, strength=Strength.DEFAULT)
 
