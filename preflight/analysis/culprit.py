@@ -226,11 +226,15 @@ def _find_awaited_until_the_end(views: Views, now_s: float, limits: Limits) -> C
     assert first.failure is not None
     if view.changed_at > (first.changed_at + first.ended_at) / 2:
         # It moved while the others waited for it, so their word alone does not show that it is at fault.
+        between = [views[number] for number in sorted(first.gave_up_on) if number in views]
+        went_on = "that went on" if view in between else f"{title(view)}, for which that waited, went on"
         text = (
-            f"gave up on {title(view)} during {describe_activity(first)}, though that went on:"
+            f"gave up on {' and '.join(map(title, between))} during {describe_activity(first)}, though {went_on}:"
             f" {first.failure.reason}; check the network path between them"
         )
-        return make_culprit(views, first, "stuck", first.ended_at, text, also=[view.rank])
+        return make_culprit(
+            views, first, "stuck", first.ended_at, text, also=sorted({view.rank, *(each.rank for each in between)})
+        )
     text = (
         f"made no progress during {describe_activity(view)}, and {names_text(accusers)} gave up: {first.failure.reason}"
     )

@@ -300,6 +300,20 @@ def test_a_server_that_goes_on_is_not_blamed_alone_by_a_worker_that_gave_up_on_i
     assert "gave up on server 1 on node1" in found.because and "check the network path" in found.because
 
 
+def test_a_chain_whose_end_goes_on_says_on_whom_the_first_gave_up() -> None:
+    story = serving(until_s=30.0)
+    story.say(2, 5.0, rank_events.ENTERING, what="push of step 3", waiting_for=[1])
+    story.say(1, 5.1, rank_events.ENTERING, what="holding worker 0's push", waiting_for=[3])
+    for second in range(5, 15):
+        story.say(3, second + 0.5, rank_events.ENTERING, what="step 2", waiting_for=[], progress=second)
+    story.say(2, 11.0, rank_events.PROBLEM, problem="failed", consequence=True, because=[1])
+    story.ends(2, 11.0, "blocked", "server 1 said nothing for 10.0 s")
+    found = story.blame(14.5)
+    assert found is not None and (found.title, found.also) == ("worker 0 on node2", (1, 3))
+    assert "gave up on server 1 on node1" in found.because
+    assert "though worker 1 on node3, for which that waited, went on" in found.because
+
+
 def test_a_member_that_others_gave_up_on_is_not_named_while_it_waits_for_one_of_them() -> None:
     story = given_up([0])
     story.say(0, 6.0, rank_events.ENTERING, what="apply", waiting_for=[])
