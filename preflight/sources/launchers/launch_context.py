@@ -159,7 +159,7 @@ def state_context(
                 state_launcher(own, "horovodrun", wrapper.word, wrapper.scanned)
             builder.claims.extend(own.claims)
         elif wrapper.name == "docker":
-            state_launcher(builder, "docker_run", wrapper.word, wrapper.scanned)
+            state_launcher(builder, "docker_run", wrapper.word, wrapper.scanned, repeated=frozenset(("ulimit",)))
         elif wrapper.name == "jsrun":
             own = ClaimBuilder("jsrun", line.scope, line.command.condition)
             jsrun.state(own, wrapper.scanned, wrapper.word)

@@ -40,6 +40,7 @@ def state_launcher(
     variables: str = "",
     *,
     written: bool = False,
+    repeated: frozenset[str] = frozenset(),
 ) -> None:
     """State each option as text, a flag as true, and `NAME.again` for one that is also given in another spelling.
 
@@ -51,6 +52,7 @@ def state_launcher(
         environment: the variables of the line.
         variables: how the names of variables begin that stand for options; they are stated by their own names.
         written: whether each spelling is stated, too, as `written.ppn`.
+        repeated: options of which every one counts; each is stated as the list of what it is given.
     """
     prefix = f"{SETTING_PREFIX}{framework}."
     whole = Unresolved("further options") if scanned.incomplete else Known(True)
@@ -67,7 +69,10 @@ def state_launcher(
                 given.span,
                 given.spelling,
             )
-    for dest in first:
+    for dest in repeated & first.keys():
+        values = lift(lambda *items: tuple(map(str, items)), *(given.value for given in scanned.every(dest)))
+        builder.add(f"{prefix}{dest}", values, first[dest].span, first[dest].spelling)
+    for dest in first.keys() - repeated:
         builder.add_setting(f"{prefix}{_NAMES.get(dest, dest)}", option_setting(scanned.last(dest)), _text)
     for name, variable in (environment or {}).items() if variables else ():
         if name.startswith(variables):
