@@ -33,7 +33,7 @@ class _Reader:
 
     framework: str
     renamed: Callable[[str], str]
-    #: How a key is written in a path; a key without a name of its own there is left out.
+    #: How a key is written in a path; empty for a key that is left out of it.
     key_of: Callable[[str], str]
     read: Callable[[Node], Value]
     #: Sections and lists that are not read into.
