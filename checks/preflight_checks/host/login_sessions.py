@@ -27,6 +27,7 @@ SLOW_S = 1.0
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
+        ("GPFS listed as mounted, df: stale file handle; node check passed", "mej/nhc#77"),
         ("the storage checks of nvidia-resiliency-ext and of gpud", "https://github.com/NVIDIA/nvidia-resiliency-ext"),
         "https://github.com/leptonai/gpud",
     ),

@@ -137,6 +137,10 @@ def host_memory_short(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
+        (
+            "server stopped recognising three memory modules; monitoring green, found by coincidence",
+            "dangmocrang/check_idrac#61",
+        ),
         ("the DIMM check of facebookresearch/gcm", "https://github.com/facebookresearch/gcm"),
         ("the kernel's guide to NUMA memory performance", "https://docs.kernel.org/admin-guide/mm/numaperf.html"),
     ),

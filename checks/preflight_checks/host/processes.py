@@ -167,6 +167,7 @@ _SHORT_JOB_S = 24 * 3600
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
+        ("long run killed twice: 'CPU time limit exceeded', account's CPU-seconds limit", "castorini/anserini#2778"),
         ("getrlimit(2), RLIMIT_CPU", "https://man7.org/linux/man-pages/man2/getrlimit.2.html"),
         ("sched(7), SCHED_IDLE and niceness", "https://man7.org/linux/man-pages/man7/sched.7.html"),
     ),

@@ -263,6 +263,7 @@ def _outliers_above(values: Mapping[str, float], is_far: Callable[[float, float]
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
+        ("nodes with older Mellanox firmware failed; updating it fixed them", "clustervision/trinity#219"),
         ("Primus node-smoke (NIC firmware among its fingerprints)", "https://github.com/AMD-AGI/Primus"),
         ("imbue cluster-health", "https://github.com/imbue-ai/cluster-health"),
     ),

@@ -100,6 +100,7 @@ def _device(ports: list[str]) -> str:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
+        ("training stops with error 12; port errors, flapping link, check counters", "NVIDIA/nccl#905"),
         ("Azure node health checks (ib link flapping)", "https://github.com/Azure/azurehpc-health-checks"),
         ("gcm, ib counters", "https://github.com/facebookresearch/gcm"),
     ),
@@ -158,6 +159,7 @@ def _counter(item: Port, counter: str) -> str:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
+        ("InfiniBand failed on some nodes only; older firmware, updated", "clustervision/trinity#219"),
         ("Primus node-smoke (NIC firmware)", "https://github.com/AMD-AGI/Primus"),
         ("imbue cluster-health (flint)", "https://github.com/imbue-ai/cluster-health"),
     ),

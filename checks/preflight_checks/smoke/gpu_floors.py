@@ -83,6 +83,7 @@ class Shortfall:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
+        ("GB300 capped at 500 of 1400 W: GEMM throughput less than half", "facebookexperimental/triton#2023"),
         (
             "arXiv 2407.21783 (section 3.3.4: clocks and power decide the throughput of thousands of GPUs)",
             "https://arxiv.org/abs/2407.21783",

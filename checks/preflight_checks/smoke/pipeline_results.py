@@ -103,6 +103,7 @@ def wrong_pipeline_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
+        ("single slow node bottlenecks whole job; GPU micro-benchmarks name outlier ranks", "NVIDIA/Megatron-LM#4662"),
         ("GPipe, arXiv 1811.06965 (balanced stages)", "https://arxiv.org/abs/1811.06965"),
         ("Narayanan et al., arXiv 2104.04473, section 2.2 (the formula)", "https://arxiv.org/abs/2104.04473"),
     ),

@@ -32,6 +32,7 @@ def plan_with_backup(job: Job, fleet: Fleet, facts: Facts) -> list[Request]:
     when="smoke",
     severity=Severity.INFO,
     evidence=(
+        ("failed worker restarts, cannot connect to ps-lite scheduler again", "apache/mxnet#2268"),
         (
             "ps-lite's van.cc gives the place of a dead node to one that comes later",
             "https://github.com/dmlc/ps-lite/blob/master/src/van.cc",

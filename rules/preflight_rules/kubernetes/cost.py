@@ -21,6 +21,7 @@ from preflight_rules.kubernetes.workloads import Role, Workload, workloads
     otherwise="no pod without ranks requests a GPU",
     profile="pedantic",
     evidence=(
+        ("operator hides GPUs from launcher, because users take them by mistake", "kubeflow/mpi-operator#171"),
         (
             "Kubeflow documentation, MPIJob",
             "https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/mpi/",

@@ -141,6 +141,7 @@ def _uses_index(job: Job, launch: str) -> Claim | None:
     confidence=Confidence.MEDIUM,
     otherwise="no pod mounts a volume claim of these files",
     evidence=(
+        ("Multi-Attach error: two pods, one RWO volume, multi-node cluster", "nekomeowww/ollama-operator#5"),
         (
             'Kubernetes documentation, "Persistent volumes: access modes"',
             "https://kubernetes.io/docs/concepts/storage/persistent-volumes/#access-modes",
@@ -201,6 +202,10 @@ def single_node_volume_on_several_pods(job: Job) -> Iterator[Verdict]:
     otherwise="no training pod is scheduled on preemptible nodes",
     profile="pedantic",
     evidence=(
+        (
+            "spot training without checkpoint settings starts from scratch after each interruption",
+            "aws/sagemaker-python-sdk#1040",
+        ),
         ('GKE documentation, "Spot VMs"', "https://cloud.google.com/kubernetes-engine/docs/concepts/spot-vms"),
         ('torchrun documentation ("checkpoint")', "https://docs.pytorch.org/docs/stable/elastic/run.html"),
     ),

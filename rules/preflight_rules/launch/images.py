@@ -19,6 +19,7 @@ from preflight_rules.helpers import certainly_one, certainly_several, nodes_span
     profile="pedantic",
     otherwise="no image is pulled on several nodes",
     evidence=(
+        ("'latest' was different builds on two nodes; containers failed on some", "google/cluster-insight#94"),
         (
             "The documentation of Kubernetes advises against `latest` in production",
             "https://kubernetes.io/docs/concepts/containers/images/#image-names",

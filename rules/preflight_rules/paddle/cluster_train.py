@@ -174,6 +174,7 @@ def _role(job: Job, launch: Launch) -> str:
     confidence=Confidence.MEDIUM,
     applies_to="paddlepaddle < 0.12",
     otherwise="no trainer of PaddlePaddle 0.x is given servers",
+    profile="pedantic",
     evidence=(
         (
             "Command-line document of 0.11 (`--local`, default 1)",

@@ -90,7 +90,10 @@ def memory_share_out_of_range(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no fraction of GPU memory is set for Paddle",
-    evidence=(("Document of Paddle's memory flags", f"{_DOCUMENT}/memory_en.rst"),),
+    evidence=(
+        ("share 0.48 plus auto_growth: shared GPU nearly filled, limit not kept", "PaddlePaddle/Paddle#21698"),
+        ("Document of Paddle's memory flags", f"{_DOCUMENT}/memory_en.rst"),
+    ),
 )
 def memory_flags_exclude_each_other(job: Job) -> Iterator[Verdict]:
     """One memory setting of Paddle overrides another.

@@ -232,7 +232,10 @@ _COLLECTIVE_ONLY = (*_WORKS_WITH, "sharding", "gradient_merge", "recompute", "fp
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no strategy has a switch that depends on the optimizer",
-    evidence=(("paddle/distributed/fleet/meta_optimizers of 2.6.2 (`_can_apply`)", f"{_STRATEGY}/meta_optimizers"),),
+    evidence=(
+        ("code drops DGC with Adam, prints only; reviewer wants an assert", "PaddlePaddle/PaddleFleetX#101"),
+        ("paddle/distributed/fleet/meta_optimizers of 2.6.2 (`_can_apply`)", f"{_STRATEGY}/meta_optimizers"),
+    ),
 )
 def fleet_switch_without_effect(job: Job) -> Iterator[Verdict]:
     """Fleet silently ignores a switch of DistributedStrategy.

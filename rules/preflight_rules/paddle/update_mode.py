@@ -147,6 +147,7 @@ def update_mode_said_twice(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no script sets a_sync",
+    profile="pedantic",
     evidence=(("distributed_strategy.py of 2.6.2: `a_sync` is valid with parameter servers", _STRATEGY),),
 )
 def asynchronous_updates_without_servers(job: Job) -> Iterator[Verdict]:

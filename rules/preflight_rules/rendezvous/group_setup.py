@@ -189,6 +189,10 @@ _RENDEZVOUS = {
     otherwise="no script sets a variable like those of torch's rendezvous",
     evidence=(
         (
+            "PyTorch RPC docs wrote MASTER_ADDRESS and MASTER_port; should be MASTER_ADDR, MASTER_PORT",
+            "pytorch/pytorch#40219",
+        ),
+        (
             "torch.distributed documentation, environment variable initialization",
             "https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization",
         ),

@@ -219,6 +219,7 @@ def ray_head_on_every_node(job: Job) -> Iterator[Verdict]:
     confidence=Confidence.MEDIUM,
     otherwise="srun starts no `ray start`",
     evidence=(
+        ("Slurm kills 'ray start' processes once script ends; sleep kept them", "ray-project/ray#826"),
         (
             "Ray documentation, deploying on Slurm, and `ray start --help`",
             "https://docs.ray.io/en/latest/cluster/vms/user-guides/community/slurm.html",

@@ -34,6 +34,7 @@ _RESUME_WORDS = re.compile(r"resum|restor|load|ckpt|checkpoint|restart|auto_|req
     confidence=Confidence.MEDIUM,
     otherwise="no launch sets both its number of steps and its checkpoint interval",
     evidence=(
+        ("checkpoint interval above total iterations: training ran, saved nothing", "NVlabs/neuralangelo#33"),
         ("The Llama 3 report, arXiv 2407.21783, section 3.3.4", "https://arxiv.org/abs/2407.21783"),
         (
             "Megatron-LM, training.py",

@@ -168,6 +168,7 @@ def path_used_while_another_rank_changes_it(job: Job) -> Iterator[Verdict]:
     confidence=Confidence.MEDIUM,
     otherwise="no script writes a checkpoint",
     evidence=(
+        ("every process wrote checkpoint_best.pth; file corrupt, fixed by main-process check", "kakaobrain/scrl#5"),
         (
             "PyTorch tutorial on DistributedDataParallel, saving and loading checkpoints",
             "https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html",

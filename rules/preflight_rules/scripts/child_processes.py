@@ -24,6 +24,7 @@ _STARTERS = frozenset(
     confidence=Confidence.MEDIUM,
     otherwise="no script under a launcher spawns ranks",
     evidence=(
+        ("launcher plus own spawn: 8 jobs on each GPU with nproc_per_node=8", "facebookresearch/fairseq#1188"),
         ("torchrun documentation, transitioning to torchrun", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
     ),
 )

@@ -21,6 +21,7 @@ _FEW_FILES = 12
     confidence=Confidence.MEDIUM,
     otherwise="no script joins a group of ranks and steps an optimizer",
     evidence=(
+        ("forward through .module: gradients never reduced, each rank trains alone", "jingyaogong/minimind#853"),
         (
             "PyTorch tutorial on DistributedDataParallel",
             "https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html",

@@ -194,6 +194,7 @@ def _choice(job: Job, launch: Launch, moved: Claim) -> str:
     confidence=Confidence.MEDIUM,
     otherwise="no script wraps its optimizer with Horovod",
     evidence=(
+        ("Horovod trainer wraps optimizer but broadcasts no weights, user notices", "TRI-ML/packnet-sfm#172"),
         (
             "Horovod documentation, broadcast the initial variable states from rank 0",
             "https://horovod.readthedocs.io/en/stable/pytorch.html",

@@ -25,6 +25,10 @@ _FEW_FILES = 12
     otherwise="no job of a day or longer runs a training loop",
     evidence=(
         (
+            "adapter saved only after training; 10-48 h jobs stopped, nothing left",
+            "Boise-State-Development/agentcore-public-stack#1024",
+        ),
+        (
             "PyTorch tutorial, saving a general checkpoint",
             "https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html",
         ),

@@ -44,6 +44,7 @@ def _trainers(job: Job) -> Iterator[tuple[Setup, int | None, tuple[Claim, ...], 
     confidence=Confidence.MEDIUM,
     otherwise="no configuration sets both devices and parallel sizes",
     evidence=(
+        ("NeMo llama3_8b recipe: world_size (1) not divisible by 2, stops", "NVIDIA-NeMo/Speech#11480"),
         (
             "NeMo, megatron_init.py",
             "https://github.com/NVIDIA/NeMo/blob/r1.23.0/nemo/collections/nlp/modules/common/megatron/megatron_init.py",

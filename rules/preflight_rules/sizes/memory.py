@@ -45,6 +45,7 @@ _FULLY_SHARDED = ("--use-torch-fsdp2", "--use-megatron-fsdp", "--use-custom-fsdp
     confidence=Confidence.MEDIUM,
     otherwise="no launch specifies the size of its model",
     evidence=(
+        ("Llama-2-70B training under Megatron runs out of memory on one H100", "NVIDIA/Megatron-LM#783"),
         ("Rajbhandari et al., arXiv 1910.02054", "https://arxiv.org/abs/1910.02054"),
         ("Korthikanti et al., arXiv 2205.05198", "https://arxiv.org/abs/2205.05198"),
         (

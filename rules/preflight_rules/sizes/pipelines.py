@@ -71,6 +71,7 @@ def pipeline_of(setup: Setup) -> Pipeline | str:
     otherwise="no launch has a pipeline of Megatron-LM",
     profile="pedantic",
     evidence=(
+        ("12 stages, batch too small to fill pipeline: days very inefficient", "bigscience-workshop/bigscience#70"),
         ("Narayanan et al., arXiv 2104.04473, section 2.2", "https://arxiv.org/abs/2104.04473"),
         ("Huang et al., arXiv 1811.06965", "https://arxiv.org/abs/1811.06965"),
     ),

@@ -232,6 +232,7 @@ def _formats(job: Job, scope: Scope) -> list[tuple[Claim, str, float]]:
     confidence=Confidence.MEDIUM,
     otherwise="no loss scale is given for fp16",
     evidence=(
+        ("fp16 ResNet-50 with static loss scale 1.0 does not converge", "NVIDIA/apex#45"),
         (
             "NVIDIA, mixed-precision training",
             "https://docs.nvidia.com/deeplearning/performance/mixed-precision-training/index.html#lossscaling",

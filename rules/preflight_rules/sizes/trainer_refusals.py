@@ -78,6 +78,10 @@ _LONG = 12
     otherwise="no file with training arguments",
     evidence=(
         (
+            "unknown config keys (num-epochs, misplaced learning_rate) dropped silently, defaults trained",
+            "unslothai/unsloth#10452",
+        ),
+        (
             "transformers' documentation of TrainingArguments",
             "https://huggingface.co/docs/transformers/main_classes/trainer",
         ),
