@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import difflib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from preflight._util import toml
 from preflight.model.job import WHOLE_JOB, Claim, Known, Plain, Span
+from preflight.sources.kubernetes.object_kinds import SHAPES
+from preflight.sources.python import called_settings
 from preflight_rules.data_tables import table
+from preflight_rules.settings import tables
 from preflight_rules.settings.conditions import UnknownValue, holds, keys_of
+from preflight_rules.settings.frameworks import framework, reads
 from preflight_rules.settings.kinds import Setting, refused
 from preflight_rules.settings.tables import in_range, row_of, settings
 from preflight_rules.settings.unknown_names import NearestNames
@@ -178,3 +184,23 @@ def test_sections_of_lists_and_mounts_share_rows() -> None:
     assert row_of(known, "file_mounts./ckpt.mode") is known["file_mounts.*.mode"]
     assert row_of(known, "resources.labels.team") is known["resources.labels.*"]
     assert row_of(known, "resources.cpu") is None
+
+
+def test_every_row_of_refusals_is_in_a_file_of_its_framework() -> None:
+    folder = Path(tables.__file__).parents[1] / "data" / "refusals"
+    files = {path.stem: toml.load(path)["refusal"] for path in sorted(folder.glob("*.toml"))}
+    assert len(files) > 30
+    for file, rows in files.items():
+        for row in rows:
+            for name in row["of"] if isinstance(row["of"], list) else [row["of"]]:
+                known = framework(name)
+                assert known is not None, (file, name)
+                assert file in known.refusals, (file, name)
+
+
+def test_every_name_of_settings_that_a_source_gives_is_a_framework() -> None:
+    calls = (*called_settings.FRAMEWORKS, *called_settings.FAMILIES, *called_settings.OF_TORCH)
+    objects = [name for shape in SHAPES.values() for name in (shape.framework, *shape.parts.values())]
+    assert len(calls) > 90 and len(objects) > 20
+    assert [name for name in (*calls, *objects) if framework(name) is None] == []
+    assert [name for name in objects if not reads(name, "object")] == []

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from preflight import api
 from preflight.model.findings import Finding, Severity
-from preflight.sources.kubernetes.object_kinds import FAMILIES as OBJECTS
-from preflight_rules.settings import tables
+from preflight_rules.settings.tables import every_refusal
 from tools.oracle.cases import VERDICTS, Verdict, read
 
 #: Rules, and areas of them, about what comes after a framework has read its settings: ranks that meet, ports, GPUs of
@@ -60,11 +59,8 @@ class Answer:
 
 @functools.cache
 def _later() -> tuple[str, ...]:
-    """What goes wrong after settings were read, as messages of CFG002 say it; of objects of Kubernetes, what Go code
-    of webhooks and controllers refuses.
-    """
-    rows = [(row, family in OBJECTS) for family in tables.families() for row in tables.refusals(family)]
-    return tuple({row.why for row, is_object in rows if row.later or (is_object and ".go" in row.source)})
+    """What goes wrong after settings were read, as messages of CFG002 say it."""
+    return tuple({row.why for row in every_refusal() if row.later})
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,13 +59,3 @@ SHAPES = {
     ("batch/v1", "Job"): Shape("batch_job", {"spec.podFailurePolicy.rules.*": "job_failure_rule"}),
     ("v1", "Pod"): Shape("bare_pod"),
 }
-#: How the settings of every kind of object and part are named, with the file of the rules' tables.
-FAMILIES = {
-    **dict.fromkeys(("kubeflow_job", "kubeflow_role"), "kubeflow"),
-    **dict.fromkeys(("mpijob", "mpijob_role"), "kubeflow"),
-    **dict.fromkeys(("trainjob", "trainjob_patch", "training_runtime", "runtime_job"), "kubeflow"),
-    **dict.fromkeys(("jobset", "jobset_job", "jobset_rule", "leader_worker_set"), "jobset"),
-    **dict.fromkeys(("volcano_job", "volcano_task", "volcano_policy", "volcano_volume"), "volcano"),
-    **dict.fromkeys(("ray_cluster", "ray_job", "ray_service", "ray_spec", "ray_group"), "kuberay"),
-    **dict.fromkeys(("batch_job", "job_failure_rule", "bare_pod", POD, CONTAINER), "kubernetes"),
-}

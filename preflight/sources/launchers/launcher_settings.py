@@ -1,6 +1,6 @@
 """What a launcher itself is given, as settings: `setting.torchrun.rdzv_conf`, with the option as place.
 
-What is wrong with a value is a row of the rules' tables (data/refusals/torch.toml and its neighbours).
+What is wrong with a value is a row of the rules' tables (data/refusals); data/frameworks.toml lists the launchers.
 """
 
 from __future__ import annotations
@@ -13,18 +13,6 @@ from preflight.sources.base import Variable, Word
 from preflight.sources.launchers.claim_builder import ClaimBuilder, option_setting, variable_setting
 from preflight.sources.launchers.option_parser import GivenOption, ScannedLine
 
-#: The launchers, as their settings are named.
-LAUNCHERS = ("torchrun", "deepspeed_launcher", "horovodrun", "colossalai_run")
-#: Launchers of clusters and containers, with the file of the rules' tables that their settings are in.
-OF_CLUSTERS = {
-    "srun": "slurm",
-    "sbatch_line": "slurm",
-    "mpirun": "mpi",
-    "ray_start": "ray",
-    "ray_job_submit": "ray",
-    "torchx": "torchx",
-    "docker_run": "docker",
-}
 #: Stands for the launcher: true where all its options are written out.
 _CALL = "(call)"
 #: Names that mean something else in conditions.

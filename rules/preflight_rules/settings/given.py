@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from preflight.model.job import WHOLE_JOB, Claim, Job, Known, Launch, Scope, Span, Strength
 from preflight.model.job.quantities import ENVIRONMENT_PREFIX, SECTION, SETTING_PREFIX
 from preflight.model.job.value import numbers, texts
-from preflight.sources.kubernetes.object_kinds import FAMILIES as OBJECTS
 from preflight.sources.python.called_settings import ITEMS, MAKER
 from preflight.sources.python.called_settings import SOURCE as CALLED
 from preflight_rules.helpers import ranks_started, subjects, why_unresolved
 from preflight_rules.settings.conditions import GIVEN, Section, UnknownValue
-from preflight_rules.settings.tables import ENVIRONMENT, SBATCH, from_checkpoint, full_name
+from preflight_rules.settings.frameworks import ENVIRONMENT, SBATCH, framework, named_as, reads
+from preflight_rules.settings.tables import from_checkpoint, full_name
 
 #: Filled in by a trainer, or left out by DeepSpeed.
 AUTO = "auto"
@@ -29,21 +29,10 @@ ANY = "(any)"
 ON_LINE = "line."
 #: Before a quantity, in a condition: any other claim of the job (`job.env.TRAINING_ROLE`).
 OF_JOB = "job."
-#: Frameworks whose settings are joined from files and the line.
-COMPOSED = ("verl", "paddlenlp", "paddleformers", "paddlefleetx", "paddledetection", "megatron-bridge", ENVIRONMENT)
-#: Frameworks that take what the settings leave out from a recipe of their own.
-_WITH_RECIPES = ("megatron-bridge",)
-#: Frameworks whose file is joined with options of the line where a launch names it.
-_OVERRIDDEN = ("torchtitan", "accelerate")
-#: Of these, those that a parser in the script or a program of their own reads.
-_OF_PADDLE = {"paddlenlp": "", "paddleformers": "paddleformers-cli"}
 #: The option of Megatron-LM that takes what other options leave out from a checkpoint.
 _CHECKPOINT = "use_checkpoint_args"
-#: Frameworks whose settings are options of the launch line, which may take them from arrays of several scripts.
-_OF_LINES = ("megatron", "megatron_deepspeed", "openrlhf")
+#: The place of settings that are options of the launch line, which may take them from arrays of several scripts.
 _SCRIPTS = "(line)"
-#: Frameworks whose file describes the job itself, so that it stands for no launch alone.
-_WHOLE_FILES = ("skypilot", "dstack")
 #: The number of ranks of the launch, in a condition.
 RANKS = "ranks"
 #: How the ranks are started, in a condition: `python` for a plain line, empty without any.
@@ -161,7 +150,7 @@ class Given:
     @property
     def is_named(self) -> bool:
         """Whether a launch names the place, so that it is not a part of something larger."""
-        whole = self.launch is None or self.framework in _WHOLE_FILES or self.framework in OBJECTS
+        whole = self.launch is None or reads(self.framework, "file") or reads(self.framework, "object")
         return whole or any(claim.scope.launch for claim in self.keys.values())
 
     def _on_line(self, quantity: str) -> Any:
@@ -185,47 +174,45 @@ class Given:
         return found[0]
 
 
-def with_settings(job: Job, frameworks: Iterable[str]) -> list[str]:
-    """Those of the frameworks that the job has settings of."""
+def with_settings(job: Job) -> list[str]:
+    """The frameworks that the job has settings of, by name."""
     there = {claim.quantity.split(".", 2)[1] for claim in job.claims if claim.quantity.startswith(SETTING_PREFIX)}
     if any(claim.quantity.startswith(ENVIRONMENT_PREFIX) for claim in job.claims):
         there.add(ENVIRONMENT)
     if job.about("batch_directive"):
         there.add(SBATCH)
-    return [name for name in frameworks if _NAMED.get(name, name) in there]
+    there.update([other for name in there for other in named_as(name)])
+    return sorted(name for name in there if framework(name) is not None)
 
 
-#: Frameworks whose settings have the name of another.
-_NAMED = {"paddleformers": "paddlenlp"}
-
-
-def given(job: Job, framework: str) -> Iterator[Given]:
+def given(job: Job, name: str) -> Iterator[Given]:
     """The settings of a framework, once for each launch and place; those of an object once for each of its parts."""
-    if framework in OBJECTS:
-        yield from _objects(job, framework)
+    if reads(name, "object"):
+        yield from _objects(job, name)
         return
-    if framework == SBATCH:
+    if name == SBATCH:
         yield from _headers(job)
         return
+    known = framework(name)
+    own_name = (known.named if known is not None else "") or name
     for subject, scope, launch in subjects(job):
         # These make the trainer's arguments of the same keys.
-        passed_on = {claim.span.path for name in ("llamafactory", "trl") for _, claim in job.settings(name, scope)}
-        is_paddle = framework == "transformers" and _is_of_paddle(job, scope, launch)
+        passed_on = {claim.span.path for maker in ("llamafactory", "trl") for _, claim in job.settings(maker, scope)}
+        is_paddle = name == "transformers" and _is_of_paddle(job, scope, launch)
         by_place: dict[str, dict[str, Claim]] = {}
         parser: Claim | None = None
-        name = _NAMED.get(framework, framework)
-        for claim in job.about(f"{SETTING_PREFIX}{framework}.{PARSER}", scope):
+        for claim in job.about(f"{SETTING_PREFIX}{name}.{PARSER}", scope):
             parser = claim
-        for key, claim in _variables(job, scope) if framework == ENVIRONMENT else job.settings(name, scope):
+        for key, claim in _variables(job, scope) if name == ENVIRONMENT else job.settings(own_name, scope):
             if key == PARSER:
                 continue
-            keys = by_place.setdefault(_path_of(framework, claim, launch), {})
-            full = full_name(framework, key)
+            keys = by_place.setdefault(_path_of(name, claim, launch), {})
+            full = full_name(name, key)
             # What the line says is in force, whatever a file says.
             if (
-                framework == "verl"
+                name == "verl"
                 or full not in keys
-                or framework not in (*COMPOSED, *_OVERRIDDEN)
+                or not (reads(name, "composed") or reads(name, "overridden"))
                 or claim.strength >= keys[full].strength
             ):
                 keys[full] = claim
@@ -233,19 +220,19 @@ def given(job: Job, framework: str) -> Iterator[Given]:
             if not path and parser is None:
                 # A program whose parser is not known may give these names another meaning.
                 continue
-            if framework in _OF_PADDLE and not _reads_paddle(framework, keys, parser, launch):
+            if reads(name, "parsed") and not _reads_paddle(name, keys, parser, launch):
                 continue
-            if framework == "transformers" and is_paddle:
+            if name == "transformers" and is_paddle:
                 continue
             yield Given(
                 job,
-                framework,
+                name,
                 subject if path in ("", "(composed)", _SCRIPTS) else path,
                 keys,
                 launch,
-                inner=_inner(job, framework, keys, scope) or _header_of(job, framework, keys),
-                complete=_is_complete(framework, keys),
-                certain=framework != "transformers"
+                inner=_inner(job, name, keys, scope) or _header_of(job, name, keys),
+                complete=_is_complete(name, keys),
+                certain=name != "transformers"
                 or CALL in keys
                 or parser is not None
                 or _takes_files(launch)
@@ -314,7 +301,7 @@ def _is_complete(framework: str, keys: dict[str, Claim]) -> bool:
     if framework == "accelerate":
         # Without a file on the line, one in the user's cache counts.
         return any(claim.strength is Strength.CONFIG for claim in keys.values())
-    return framework not in _WITH_RECIPES and (CALL not in keys or keys[CALL].alternatives == (True,))
+    return not reads(framework, "recipes") and (CALL not in keys or keys[CALL].alternatives == (True,))
 
 
 def _variables(job: Job, scope: Scope) -> Iterator[tuple[str, Claim]]:
@@ -355,14 +342,16 @@ def _header_of(job: Job, framework: str, keys: dict[str, Claim]) -> dict[str, Gi
     return {SBATCH: header} if header is not None else {}
 
 
-def _path_of(framework: str, claim: Claim, launch: Launch | None) -> str:
+def _path_of(name: str, claim: Claim, launch: Launch | None) -> str:
     """The place that a setting belongs to; empty for an argument of a program."""
-    if framework in COMPOSED or (framework in _OVERRIDDEN and launch is not None and claim.scope.launch == launch.id):
+    if reads(name, "composed") or (
+        reads(name, "overridden") and launch is not None and claim.scope.launch == launch.id
+    ):
         # A composed configuration is one place, wherever its keys stand.
         return "(composed)"
     if claim.source == "arguments":
         return ""
-    if framework in _OF_LINES and launch is not None and claim.scope.launch == launch.id:
+    if reads(name, "line") and launch is not None and claim.scope.launch == launch.id:
         return _SCRIPTS
     if claim.source == CALLED and claim.because:
         # Each call is a place of its own.
@@ -371,15 +360,24 @@ def _path_of(framework: str, claim: Claim, launch: Launch | None) -> str:
     return claim.span.path
 
 
-def _reads_paddle(framework: str, keys: dict[str, Claim], parser: Claim | None, launch: Launch | None) -> bool:
+#: The trainers of Paddle's, which read arguments of the names of transformers'.
+_OF_PADDLE = ("paddlenlp", "paddleformers")
+
+
+def _is_program_of(name: str, launch: Launch | None) -> bool:
+    """Whether the launcher is the framework's own program."""
+    known = framework(name)
+    return launch is not None and known is not None and bool(known.program) and launch.launcher == known.program
+
+
+def _reads_paddle(name: str, keys: dict[str, Claim], parser: Claim | None, launch: Launch | None) -> bool:
     """Whether the arguments of a trainer of Paddle's are certainly read as such."""
-    by_program = launch is not None and launch.launcher == _OF_PADDLE[framework]
-    return (framework == "paddlenlp" and CALL in keys) or parser is not None or by_program
+    return (name == "paddlenlp" and CALL in keys) or parser is not None or _is_program_of(name, launch)
 
 
 def _is_of_paddle(job: Job, scope: Scope, launch: Launch | None) -> bool:
     """Whether another trainer than that of transformers reads arguments of the same names."""
-    if launch is not None and launch.launcher in _OF_PADDLE.values():
+    if any(_is_program_of(name, launch) for name in _OF_PADDLE):
         return True
     return any(job.about(f"{SETTING_PREFIX}{name}.{PARSER}", scope) for name in _OF_PADDLE)
 

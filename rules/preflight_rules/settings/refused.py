@@ -8,19 +8,13 @@ from collections.abc import Iterator
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Plain
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight.sources.kubernetes.object_kinds import FAMILIES as OBJECTS
-from preflight.sources.launchers.launcher_settings import OF_CLUSTERS
-from preflight.sources.python.called_settings import FAMILIES
 from preflight.sources.tables import Row, load_table
 from preflight_rules.helpers import placed, quoted, why_unresolved
 from preflight_rules.settings.conditions import UnknownValue, holds
+from preflight_rules.settings.frameworks import framework, reads
 from preflight_rules.settings.given import ANY, AUTO, CALL, Given, given, with_settings
 from preflight_rules.settings.kinds import Setting, refused
 from preflight_rules.settings.tables import (
-    ENVIRONMENT,
-    PADDLE,
-    SBATCH,
-    TORCH,
     Refusal,
     in_range,
     index,
@@ -31,41 +25,6 @@ from preflight_rules.settings.tables import (
     settings,
 )
 from preflight_rules.settings.unknown_names import NearestNames, unknown_name
-
-#: Frameworks whose file a program may load, complete, and pass on as a dictionary (`deepspeed.initialize(config=...)`).
-_COMPLETED_BY_PROGRAMS = frozenset(("deepspeed",))
-#: The name of each framework as a message gives it, and as the package index has it.
-_FRAMEWORKS = {
-    "deepspeed": "DeepSpeed",
-    "accelerate": "Accelerate",
-    "accelerate_launch": "accelerate launch",
-    "composer_launch": "composer",
-    "transformers": "Hugging Face's trainer",
-    "llamafactory": "LLaMA-Factory",
-    "axolotl": "axolotl",
-    "trl": "TRL",
-    **dict.fromkeys(PADDLE, "PaddlePaddle"),
-    "paddle_launch": "PaddlePaddle's launcher",
-    "paddlenlp": "PaddleNLP's trainer",
-    "paddleformers": "PaddleFormers' trainer",
-    "megatron": "Megatron-LM",
-    "megatron_deepspeed": "Megatron-DeepSpeed",
-    "megatron-bridge": "Megatron-Bridge",
-    "openrlhf": "OpenRLHF",
-    "verl": "verl",
-    "lightning": "Lightning's Trainer",
-    "lightning_fabric": "Lightning's Fabric",
-    "lightning_cli": "LightningCLI",
-    "torchtitan": "torchtitan",
-    "skypilot": "SkyPilot",
-    "dstack": "dstack",
-    **TORCH,
-    ENVIRONMENT: "what reads the environment",
-    **FAMILIES,
-    **dict.fromkeys(OBJECTS, "the controller"),
-    **dict.fromkeys(OF_CLUSTERS, "the launcher"),
-    SBATCH: "sbatch",
-}
 
 
 @rule(
@@ -100,9 +59,9 @@ def setting_value_refused(job: Job) -> Iterator[Verdict]:
     and they are not judged.
     """
     seen: set[tuple[str, int, int]] = set()
-    for framework in with_settings(job, (name for name in _FRAMEWORKS if name not in OBJECTS)):
-        for place in given(job, framework):
-            table, version = settings(framework), pinned(job, framework)
+    for name in with_settings(job):
+        for place in given(job, name) if not reads(name, "object") else ():
+            table, version = settings(name), pinned(job, name)
             for key, claim in place.keys.items():
                 setting = row_of(table, key) or _parsed(place, key, claim)
                 if (
@@ -165,10 +124,11 @@ def _judged(place: Given, setting: Setting, claim: Claim, version: str) -> Verdi
         return unknown(place.subject, f"whether {quoted(claim)} is read depends on {error}", at=claim)
     if not all(expected):
         return unknown(place.subject, f"{quoted(claim)} has several values, some of which are rejected", at=claim)
-    name = _FRAMEWORKS[place.framework]
+    known = framework(place.framework)
+    assert known is not None
     return failed(
         place.subject,
-        f"{quoted(claim)} is rejected: {name} expects {expected[0]} for {setting.key}, and fails at startup"
+        f"{quoted(claim)} is rejected: {known.title} expects {expected[0]} for {setting.key}, and fails at startup"
         + (f" (since {setting.since})." if setting.since else "."),
         at=claim,
         remedy=f"Write {expected[0]}, or remove the key.",
@@ -239,16 +199,16 @@ def settings_refused_together(job: Job) -> Iterator[Verdict]:
     """
     seen: set[tuple[str, int, str]] = set()
     releases = functools.cache(functools.partial(pinned, job))
-    for framework in with_settings(job, _FRAMEWORKS):
-        for place in given(job, framework):
+    for name in with_settings(job):
+        for place in given(job, name):
             fine = True
-            version, first = releases(framework), oldest(framework)
+            version, first = releases(name), oldest(name)
             if version and first and in_range(version, first, "") is False:
                 reason = f"the job pins {version}, and what releases before {first} refuse is not known"
                 yield unknown(place.subject, reason)
                 continue
-            for row in index(framework).about(place.keys, place.inner):
-                applies = in_range(releases(row.package or framework), row.since, row.until)
+            for row in index(name).about(place.keys, place.inner):
+                applies = in_range(releases(row.package or name), row.since, row.until)
                 verdict = _together(place, row, certain=applies is True) if applies is not False else None
                 if verdict is None:
                     continue
@@ -277,7 +237,7 @@ def _together(place: Given, row: Refusal, *, certain: bool) -> Verdict | None:
     rest = [claim for claim in rest if claim.span != first.span]
     others = "".join(f" and {placed(claim)}" for claim in rest[:2])
     range_text = "" if certain else f" ({_range(row)})"
-    alone = ANY in row.at and place.launch is None and place.framework in _COMPLETED_BY_PROGRAMS
+    alone = ANY in row.at and place.launch is None and reads(place.framework, "from-programs")
     return failed(
         place.subject,
         f"{quoted(first)}{others}: {row.why}{range_text}.",

@@ -1,4 +1,4 @@
-"""The tables of what frameworks accept and reject: `data/settings/NAME.toml` and `data/refusals.toml`."""
+"""The tables of what frameworks accept and reject: `data/settings/NAME.toml` and `data/refusals/NAME.toml`."""
 
 from __future__ import annotations
 
@@ -9,102 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from preflight.model.job import Job
 from preflight.model.job.value import texts
-from preflight.sources.kubernetes.object_kinds import FAMILIES as OBJECTS
-from preflight.sources.launchers.launcher_settings import LAUNCHERS, OF_CLUSTERS
-from preflight.sources.python.called_settings import FAMILIES, OF_TORCH
-from preflight.sources.python.called_settings import FRAMEWORKS as CALLED
 from preflight.sources.tables import Generated, Row
 from preflight_rules.data_tables import table
+from preflight_rules.settings.frameworks import distributions, framework, reads
 from preflight_rules.settings.kinds import Setting
 
 if TYPE_CHECKING:
     from packaging.version import Version
 
-#: What of PaddlePaddle, and of what is built on it, has settings.
-PADDLE = (
-    "paddle",
-    "paddle_launch",
-    "paddle_launch_1",
-    "paddlenlp",
-    "paddleformers",
-    "paddlefleetx",
-    "paddledetection",
-    "paddlerec",
-    "paddlejob",
-    "paddle_train",
-    "paddle_tuner",
-    *CALLED,
-)
-#: What of Megatron-LM and of what is built on it has settings, by the file of its refusals.
-MEGATRON = {"megatron": "megatron", "megatron_deepspeed": "megatron", "megatron-bridge": "megatron_bridge"}
-#: Stands for the variables of a launch, by their names.
-ENVIRONMENT = "environment"
-#: Stands for the options of a batch header.
-SBATCH = "sbatch"
-#: Launchers of torch and its neighbours, and their calls, by the file of their refusals.
-TORCH = {
-    name: {"torchrun": "torch", "horovodrun": "horovod", "deepspeed": "deepspeed_calls"}.get(name.partition("_")[0], "")
-    or name.partition("_")[0]
-    for name in (*LAUNCHERS, *OF_TORCH, "torchtune")
-}
-#: Frameworks whose refusals are in a file of their own, with the NAME of `data/refusals/NAME.toml`.
-_WITH_OWN_FILE = {
-    **{name: name for name in ("axolotl", "llamafactory", "openrlhf", "trl", "verl")},
-    **{name: name for name in ("lightning", "torchtitan", "skypilot", "dstack")},
-    **dict.fromkeys(("lightning_cli", "lightning_fabric"), "lightning"),
-    **dict.fromkeys(PADDLE, "paddle"),
-    **TORCH,
-    **MEGATRON,
-    ENVIRONMENT: ENVIRONMENT,
-    **{name: name for name in ("transformers", "accelerate")},
-    "accelerate_launch": "accelerate",
-    "composer_launch": "composer",
-    **FAMILIES,
-    **OF_CLUSTERS,
-    SBATCH: "slurm",
-}
-#: Frameworks that look at no value by itself.
-_OF_ANY_KIND = (
-    "llamafactory",
-    "trl",
-    "lightning",
-    "lightning_fabric",
-    *PADDLE[2:],
-    "megatron_deepspeed",
-    "megatron-bridge",
-    "accelerate_launch",
-    "composer_launch",
-    *FAMILIES,
-    *TORCH,
-    *OBJECTS,
-    *OF_CLUSTERS,
-    ENVIRONMENT,
-    SBATCH,
-)
-#: Frameworks whose table of settings has another name.
-_TABLES = {"lightning_cli": "lightning"}
-#: Frameworks whose parser takes the first letters of an option for it.
-_ABBREVIATED = ("openrlhf",)
-#: Frameworks whose models declare what they take.
-_WITH_MODELS = ("deepspeed",)
-#: Where the package index has a framework under another name, or under several.
-_PADDLE = ("paddlepaddle", "paddlepaddle-gpu")
-_OF_FAMILIES = {
-    "composer": ("mosaicml",),
-    "lightning": ("lightning", "pytorch-lightning"),
-    "megatron": ("megatron-core",),
-    "nemo": ("nemo-toolkit",),
-}
-_DISTRIBUTIONS = {
-    **dict.fromkeys(("paddle", "paddle_launch", "paddle_launch_1", *CALLED), _PADDLE),
-    **{name: (name.partition("_")[0].removesuffix("run"),) for name in TORCH},
-    **{name: _OF_FAMILIES.get(family, (family,)) for name, family in FAMILIES.items()},
-    "composer_launch": ("mosaicml",),
-    "accelerate_launch": ("accelerate",),
-    "megatron": ("megatron-core",),
-    **dict.fromkeys(("lightning", "lightning_cli", "pytorch-lightning"), ("lightning", "pytorch-lightning")),
-    **dict.fromkeys(("lightning_fabric", "lightning-fabric"), ("lightning", "lightning-fabric")),
-}
 _ITEM = re.compile(r"\.item\d{1,4}(?=\.|$)")
 _PATH = re.compile(r"\.[/~][^.]*")
 _PINNED = re.compile(
@@ -150,29 +62,32 @@ class Refusal(NamedTuple):
 
 
 @functools.cache
-def refusals(framework: str) -> tuple[Refusal, ...]:
+def refusals(name: str) -> tuple[Refusal, ...]:
     """The refusals of one framework."""
-    rows = [*table("refusals")["refusal"]]
-    for name in _files(framework):
-        rows += table(f"refusals/{name}")["refusal"]
-    return tuple(
-        Refusal(**{**row, "of": framework, "at": tuple(row["at"]), "known": tuple(row.get("known", ()))})
-        for each in rows
-        if framework == each["of"] or (isinstance(each["of"], list) and framework in each["of"])
-        for row in _expanded(each)
-    )
+    return tuple(_refusals((table("refusals"), *_files(name)), name))
 
 
-def families() -> tuple[str, ...]:
-    """What has refusals in a file of its own."""
-    return (*_WITH_OWN_FILE, *OBJECTS)
+def every_refusal() -> tuple[Refusal, ...]:
+    """The refusals of every framework, once each."""
+    files = dict.fromkeys(file for row in table("frameworks")["framework"] for file in row.get("refusals", ()))
+    return tuple(_refusals((table("refusals"), *(table(f"refusals/{file}") for file in files)), ""))
 
 
-def _files(framework: str) -> tuple[str, ...]:
-    """The files of a framework's refusals; for an object also that of what holds for every controller."""
-    if framework in OBJECTS:
-        return tuple(dict.fromkeys((OBJECTS[framework], "kubernetes")))
-    return (_WITH_OWN_FILE[framework],) if framework in _WITH_OWN_FILE else ()
+def _refusals(files: Iterable[dict[str, Any]], name: str) -> Iterator[Refusal]:
+    """The refusals of one framework in these files; for an empty name those of each, under its first name."""
+    for file in files:
+        for each in file["refusal"]:
+            of = each["of"] if isinstance(each["of"], list) else [each["of"]]
+            if name in of or not name:
+                for row in _expanded(each):
+                    lists = {"at": tuple(row["at"]), "known": tuple(row.get("known", ()))}
+                    yield Refusal(**{**row, **lists, "of": name or of[0]})
+
+
+def _files(name: str) -> list[dict[str, Any]]:
+    """The files of a framework's refusals."""
+    row = framework(name)
+    return [table(f"refusals/{file}") for file in (row.refusals if row is not None else ())]
 
 
 def _expanded(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -191,25 +106,25 @@ def _expanded(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 @functools.cache
-def oldest(framework: str) -> str:
+def oldest(name: str) -> str:
     """The oldest release that the refusals of a framework were read in; empty if they hold for all that are used."""
-    return str(table(f"refusals/{_WITH_OWN_FILE[framework]}").get("oldest", "")) if framework in _WITH_OWN_FILE else ""
+    return next((str(file["oldest"]) for file in _files(name) if "oldest" in file), "")
 
 
 @functools.cache
-def from_checkpoint(framework: str) -> frozenset[str]:
+def from_checkpoint(name: str) -> frozenset[str]:
     """The settings that a checkpoint may give where nothing else does."""
-    known = table(f"refusals/{_WITH_OWN_FILE[framework]}") if framework in MEGATRON else {}
-    return frozenset(known.get("from_checkpoint", ()))
+    if not reads(name, "checkpoint"):
+        return frozenset()
+    return frozenset(key for file in _files(name) for key in file.get("from_checkpoint", ()))
 
 
 @functools.cache
-def settings(framework: str) -> dict[str, Setting]:
-    """The settings that a framework accepts, by key and by alias."""
+def settings(name: str) -> dict[str, Setting]:
+    """The settings that a framework accepts, by key and by alias; empty where no table lists them."""
     found: dict[str, Setting] = {}
-    if framework in _OF_ANY_KIND:
-        return found
-    for row in table(f"settings/{_TABLES.get(framework, framework)}")["setting"]:
+    known = framework(name)
+    for row in table(f"settings/{known.settings}")["setting"] if known is not None and known.settings else ():
         lists = {name: tuple(row.get(name, ())) for name in ("choices", "former", "words", "types")}
         setting = Setting(**{**row, **lists})
         found[setting.key] = setting
@@ -218,11 +133,11 @@ def settings(framework: str) -> dict[str, Setting]:
     return found
 
 
-def full_name(framework: str, key: str) -> str:
+def full_name(name: str, key: str) -> str:
     """The option that a key names: for a parser that takes abbreviations, the only one that starts with it."""
-    if framework not in _ABBREVIATED or key in settings(framework):
+    if not reads(name, "abbreviated") or key in settings(name):
         return key
-    found = [name for name in settings(framework) if name.startswith(key)]
+    found = [each for each in settings(name) if each.startswith(key)]
     return found[0] if len(found) == 1 else key
 
 
@@ -242,17 +157,18 @@ def row_of(known: dict[str, Setting], key: str) -> Setting | None:
 
 
 @functools.cache
-def newest(framework: str) -> str:
-    """The newest release that the table of a framework's settings was read from."""
-    return str(table(f"settings/{framework}")["version"])
+def newest(name: str) -> str:
+    """The newest release that the table of a framework's settings was read from; empty without a table."""
+    known = framework(name)
+    return str(table(f"settings/{known.settings}")["version"]) if known is not None and known.settings else ""
 
 
 @functools.cache
-def names_together(framework: str) -> tuple[Refusal, ...]:
+def names_together(name: str) -> tuple[Refusal, ...]:
     """The refusals of two names of one key, and of a key together with its replacement."""
-    if framework not in _WITH_MODELS:
+    if not reads(name, "one-name"):
         return ()
-    known = settings(framework)
+    known = settings(name)
     found = []
     for key, setting in known.items():
         if setting.alias and key == setting.key:
@@ -262,7 +178,7 @@ def names_together(framework: str) -> tuple[Refusal, ...]:
             found.extend((key, other) for other in {new, known[new].alias} - {""})
     return tuple(
         Refusal(
-            framework,
+            name,
             f"{one} is not None and {other} is not None",
             (one, other),
             "both are names of the same setting, and the framework rejects the combination",
@@ -295,21 +211,21 @@ class Index(NamedTuple):
 
 
 @functools.cache
-def index(framework: str) -> Index:
+def index(name: str) -> Index:
     """The refusals of one framework, with those of names for one key."""
-    found = Index((*refusals(framework), *names_together(framework)), {}, [])
+    found = Index((*refusals(name), *names_together(name)), {}, [])
     for number, row in enumerate(found.rows):
         for key in row.at:
             if key.startswith(("(", "job.")) or key.endswith("*"):
                 found.others.append(number)
-            for name in {key, f"{key.partition('.')[0]}."}:
-                found.by_key.setdefault(name, []).append(number)
+            for each in {key, f"{key.partition('.')[0]}."}:
+                found.by_key.setdefault(each, []).append(number)
     return found
 
 
-def pinned(job: Job, distribution: str) -> str:
+def pinned(job: Job, name: str) -> str:
     """The release of a framework or distribution that the job's files pin; empty if they pin none, or several."""
-    names = _DISTRIBUTIONS.get(distribution, (distribution,))
+    names = distributions(name)
     found = {
         match[2]
         for claim in job.about("package")

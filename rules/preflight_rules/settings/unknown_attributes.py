@@ -3,99 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from preflight.model.findings import Severity
 from preflight.model.job import WHOLE_JOB, Claim, Job, Strength
 from preflight.plugins.authoring import Verdict, passed, rule, unknown
 from preflight_rules.helpers import quoted
-from preflight_rules.settings.given import CALL, COMPOSED, PARSER, Given, given
+from preflight_rules.settings.frameworks import Keys, framework, reads, with_all_keys
+from preflight_rules.settings.given import CALL, PARSER, Given, given
 from preflight_rules.settings.tables import canonical, in_range, newest, pinned, release, row_of, settings
 from preflight_rules.settings.unknown_names import NearestNames, unknown_name
-
-
-class Names(NamedTuple):
-    """A framework whose table has every key.
-
-    Args:
-        title: what has the keys, as a message gives it.
-        extended: whether programs add options of their own, so that a job has to pin the release of the table.
-        extended_by: keys that name a module of the job's own, which adds keys.
-        flat: whether options have dots in their names, which separate no sections.
-        stopped: what happens at an unknown key.
-        dashed: the options that have an underscore, where all others have dashes alone; None where it is not known.
-        usual: for keys of earlier releases and of other frameworks, what is meant.
-    """
-
-    title: str
-    extended: bool = False
-    extended_by: tuple[str, ...] = ()
-    flat: bool = False
-    stopped: str = "every rank stops"
-    dashed: frozenset[str] | None = None
-    usual: dict[str, str] = {}
-
-
-_COMPLETE = {
-    "paddle": Names("DistributedStrategy"),
-    "megatron": Names(
-        "Megatron-LM",
-        extended=True,
-        # The old names of two options, which are still taken.
-        dashed=frozenset(("--override-opt_param-scheduler", "--use-checkpoint-opt_param-scheduler")),
-    ),
-    "openrlhf": Names("OpenRLHF", extended=True, flat=True),
-    "verl": Names("verl", extended=True),
-    "torchtitan": Names(
-        "torchtitan",
-        extended_by=("job.custom_config_module", "experimental.custom_args_module", "module"),
-        usual={
-            "training.batch_size": "local_batch_size",
-            "training.compile": "compile.enable",
-            "training.seed": "debug.seed",
-            "training.deterministic": "debug.deterministic",
-            "training.tensor_parallel_degree": "parallelism.tensor_parallel_degree",
-            "training.data_parallel_shard_degree": "parallelism.data_parallel_shard_degree",
-            "training.data_parallel_replicate_degree": "parallelism.data_parallel_replicate_degree",
-            "experimental.pipeline_parallel_degree": "parallelism.pipeline_parallel_degree",
-            "experimental.context_parallel_degree": "parallelism.context_parallel_degree",
-            "checkpoint.enable_checkpoint": "enable",
-            "float8": "quantize.linear.float8",
-        },
-    ),
-    "dstack": Names(
-        "dstack's task",
-        stopped="dstack refuses the task",
-        usual={
-            "num_nodes": "nodes",
-            "envs": "env",
-            "command": "commands",
-            "run": "commands",
-            "gpu": "resources.gpu",
-            "accelerators": "resources.gpu",
-            "resources.accelerators": "gpu",
-            "resources.mem": "memory",
-            "replicas": "nodes",
-        },
-    ),
-    "skypilot": Names(
-        "SkyPilot's task",
-        stopped="SkyPilot refuses the task",
-        usual={
-            "nodes": "num_nodes",
-            "env": "envs",
-            "command": "run",
-            "commands": "run",
-            "accelerators": "resources.accelerators",
-            "resources.gpus": "accelerators",
-            "resources.gpu": "accelerators",
-            "num_gpus": "resources.accelerators",
-            "image": "resources.image_id",
-            "resources.spot": "use_spot",
-            "resources.num_nodes": "num_nodes at the top",
-        },
-    ),
-}
 
 
 @rule(
@@ -139,9 +55,9 @@ def framework_setting_unknown(job: Job) -> Iterator[Verdict]:
     """
     seen: set[tuple[str, int, int]] = set()
     names = NearestNames()
-    for framework, known in _COMPLETE.items():
-        version = pinned(job, framework)
-        for place in given(job, framework):
+    for name in with_all_keys():
+        known, version = _keys_of(name), pinned(job, name)
+        for place in given(job, name):
             fine = True
             extending = _extending(job, place, known)
             if extending is not None:
@@ -160,7 +76,13 @@ def framework_setting_unknown(job: Job) -> Iterator[Verdict]:
                 yield passed(place.subject)
 
 
-def _extending(job: Job, place: Given, known: Names) -> Claim | None:
+def _keys_of(name: str) -> Keys:
+    row = framework(name)
+    assert row is not None and row.keys is not None
+    return row.keys
+
+
+def _extending(job: Job, place: Given, known: Keys) -> Claim | None:
     """The setting that names a module with further keys, in the file or on the line that starts the program."""
     scope = place.launch.scope if place.launch is not None else WHOLE_JOB
     found = dict(job.settings(place.framework, scope)) if known.extended_by else {}
@@ -168,9 +90,9 @@ def _extending(job: Job, place: Given, known: Names) -> Claim | None:
     return next((claim for claim in claims if claim.alternatives != ("",)), None)
 
 
-def _judged(place: Given, known: Names, key: str, claim: Claim, version: str, names: NearestNames) -> Verdict | None:
+def _judged(place: Given, known: Keys, key: str, claim: Claim, version: str, names: NearestNames) -> Verdict | None:
     table = settings(place.framework)
-    if place.framework in COMPOSED:
+    if reads(place.framework, "composed"):
         if not _is_set(place, claim):
             return None
         # The first part that is missing is at fault: `actor.fsdp.size` where there is no `actor.fsdp`.
@@ -219,7 +141,7 @@ def _judged(place: Given, known: Names, key: str, claim: Claim, version: str, na
     )
 
 
-def _parts(known: Names, key: str) -> tuple[str, str]:
+def _parts(known: Keys, key: str) -> tuple[str, str]:
     """The section of a key, and the name that it has there."""
     section, _, name = ("", "", key) if known.flat else key.rpartition(".")
     return section, name
@@ -232,10 +154,10 @@ def _is_set(place: Given, claim: Claim) -> bool:
     return default and claim.strength is Strength.FLAG and not word.startswith(("+", "~", "hydra")) and "@" not in word
 
 
-def _siblings(framework: str, known: Names, key: str, version: str) -> Iterator[str]:
+def _siblings(name: str, known: Keys, key: str, version: str) -> Iterator[str]:
     """The names that the section of a key has in a release."""
     section = canonical(_parts(known, key)[0])
-    for other, row in settings(framework).items():
-        above, name = _parts(known, other)
+    for other, row in settings(name).items():
+        above, last = _parts(known, other)
         if above == section and other != key and in_range(version, row.added, row.gone) is not False:
-            yield name
+            yield last
