@@ -1,6 +1,6 @@
 """NCCL ranks of the smoke run on one GPU: phases, times, oracle. Needs only an NVIDIA GPU and torch with NCCL.
 
-Several ranks share the GPU, as `reference_trainer/common/shared_gpu.py` lets them. Then the times are not bandwidth
+Several ranks share the GPU, as `reference_trainer/common/framework.py` lets them. Then the times are not bandwidth
 measurements. Run: python benchmarks/gpu_smoke.py [1,2,4] [steps]
 """
 
@@ -70,7 +70,7 @@ def versions() -> tuple[int, ...]:
 
 def run_world(world_size: int, steps: int, nccl: tuple[int, ...]) -> bool:
     """Start the ranks, wait at most LIMIT_S and print a table; return whether every rank was exact."""
-    from reference_trainer.common.shared_gpu import environment
+    from reference_trainer.common.framework import environment
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -162,8 +162,8 @@ def our_server(ends: list[Any], config: Any) -> None:
 
     import torch
 
-    from reference_trainer.ps.channel import Channel
     from reference_trainer.ps.connection import ConnectionHandler
+    from reference_trainer.ps.frames import Channel
     from reference_trainer.ps.injected_server_faults import ProcessFault
     from reference_trainer.ps.server_state import ConnectedWorker, ServerState
     from reference_trainer.ps.settings import TRAINING
@@ -187,8 +187,8 @@ def trainer(ends: list[Any], config: Any, index: int) -> Callable[[int], None]:
     """Run one worker of any number of servers."""
     import torch
 
-    from reference_trainer.ps.channel import Channel
     from reference_trainer.ps.client import Client
+    from reference_trainer.ps.frames import Channel
     from reference_trainer.ps.injected_server_faults import ProcessFault
     from reference_trainer.ps.settings import TRAINING
     from reference_trainer.ps.worker_steps import WorkerSteps

@@ -131,8 +131,8 @@ def fill(connection: socket.socket, into: memoryview) -> bool:
 @contextmanager
 def our_server(size: int) -> Iterator[Peer]:
     """A server that applies each push asynchronously, and a worker that pushes and pulls in one exchange."""
-    from reference_trainer.ps.channel import Channel
     from reference_trainer.ps.client import Client
+    from reference_trainer.ps.frames import Channel
     from reference_trainer.ps.injected_server_faults import ProcessFault
     from reference_trainer.ps.settings import TRAINING
 
@@ -162,8 +162,8 @@ def our_server(size: int) -> Iterator[Peer]:
 def _our_server(connection: socket.socket, config: Any) -> None:
     import torch
 
-    from reference_trainer.ps.channel import Channel
     from reference_trainer.ps.connection import ConnectionHandler
+    from reference_trainer.ps.frames import Channel
     from reference_trainer.ps.injected_server_faults import ProcessFault
     from reference_trainer.ps.server_state import ConnectedWorker, ServerState
     from reference_trainer.ps.settings import TRAINING

@@ -24,7 +24,7 @@ from preflight.model.smoke_options import check_server_options, job_of
 from preflight.model.stages import NODES, SMOKE
 from preflight.plugins import registry
 from preflight.plugins.authoring import Check
-from preflight.sources.discovery.roots import folder_of, repository_of, resolve_paths, root_of
+from preflight.sources.discovery.walk import folder_of, repository_of, resolve_paths, root_of
 
 if TYPE_CHECKING:
     from preflight._util.cache import Cache

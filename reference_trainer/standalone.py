@@ -22,8 +22,8 @@ from preflight.agent import rank_events
 from preflight.agent.wire import ProbeUnavailable
 from reference_trainer.collective import rank as collective
 from reference_trainer.collective import steps
-from reference_trainer.collective.report import RankReport
-from reference_trainer.common import framework, launcher_environment, spawned_ranks
+from reference_trainer.collective.rank import RankReport
+from reference_trainer.common import framework, launcher_environment
 from reference_trainer.common.watchdog import RankWatchdog
 
 #: Settings stored beside the program in its file, under this name; a variable overrides them.
@@ -72,10 +72,10 @@ def main(arguments: Optional[List[str]] = None) -> int:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         options = settings(os.environ)
-        if options.get("spawn") and not os.environ.get(spawned_ranks.MARK):
-            return spawned_ranks.run(options["spawn"], sys.argv, float(options["deadline_s"]))
+        if options.get("spawn") and not os.environ.get(launcher_environment.MARK):
+            return launcher_environment.run(options["spawn"], sys.argv, float(options["deadline_s"]))
         place = launcher_environment.place(os.environ)
-    except (launcher_environment.NotLaunched, spawned_ranks.NoRanks, ValueError) as problem:
+    except (launcher_environment.NotLaunched, launcher_environment.NoRanks, ValueError) as problem:
         _print("NO-GO: %s: %s" % (socket.gethostname(), problem))
         return 1
     return Run(place, options).run()

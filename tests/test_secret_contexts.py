@@ -27,7 +27,7 @@ from preflight.reporters.base import Style
 from preflight.reporters.events import EventBuilder
 from preflight.reporters.text import REPORTER as TEXT
 from preflight.sources.base import SourceFile
-from preflight.sources.discovery.parallel import read_source
+from preflight.sources.discovery.readings import read_source
 from preflight.sources.secrets import MAX_SECRETS, is_searched, shown_lines
 from tests.builders import judged, make_recording, make_rule
 from tests.secret_contexts import attack, repositories, written_later

@@ -50,10 +50,8 @@ _AREAS = {
 _STAGES = {
     "preflight_checks.links": "link",
     "preflight_checks.charts.link_matrices": "link",
-    "preflight_checks.measurements.link_measurements": "link",
     "preflight_checks.smoke": "smoke",
     "preflight_checks.charts.rank_timelines": "smoke",
-    "preflight_checks.measurements.rank_measurements": "smoke",
 }
 
 #: The symptom tables that `preflight diagnose` matches logs against, in order of precedence.
@@ -89,7 +87,7 @@ _DOCTOR = (
 #: Every function that makes charts of the measurements, in the order in which a report shows them.
 _CHARTS = (
     "preflight_checks.charts.node_tables:nodes",
-    "preflight_checks.charts.version_tables:versions",
+    "preflight_checks.charts.node_tables:versions",
     "preflight_checks.charts.link_matrices:links",
     "preflight_checks.charts.rank_timelines:steps",
     "preflight_checks.charts.rank_timelines:step_times",
@@ -101,9 +99,9 @@ _CHARTS = (
 
 #: Every function that reads what a run measured, for comparison with other runs.
 _MEASUREMENTS = (
-    "preflight_checks.measurements.node_measurements:of_nodes",
-    "preflight_checks.measurements.link_measurements:of_links",
-    "preflight_checks.measurements.rank_measurements:of_ranks",
+    "preflight_checks.charts.node_tables:of_nodes",
+    "preflight_checks.charts.link_matrices:of_links",
+    "preflight_checks.charts.rank_timelines:of_ranks",
 )
 
 PACK = Pack(

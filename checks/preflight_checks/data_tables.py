@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fnmatch
 import functools
+import importlib
 import importlib.resources
+from dataclasses import dataclass
 from typing import Any
 
 from preflight._util import toml
+from preflight.model.findings import Severity
 
 
 @functools.cache
@@ -14,3 +18,52 @@ def table(name: str) -> dict[str, Any]:
     """The parsed contents of `data/NAME.toml`."""
     text = importlib.resources.files("preflight_checks").joinpath(f"data/{name}.toml").read_text("utf-8")
     return dict(toml.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Variables with one policy (`agree`, `distinct` or `own`); `job_kinds` names the kinds of jobs that they
+    affect."""
+
+    kind: str
+    patterns: tuple[str, ...]
+    reason: str
+    job_kinds: str = "any"
+    severity: Severity = Severity.WARNING
+
+
+@functools.cache
+def group_of(name: str) -> Group | None:
+    """The first group with a pattern that matches `name`, or None."""
+    for group in groups():
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in group.patterns):
+            return group
+    return None
+
+
+def default_of(name: str) -> str | None:
+    """The value that the reader of `name` uses if it is not set, or None if unknown."""
+    found = _table()["defaults"].get(name)
+    return None if found is None else str(found)
+
+
+@functools.cache
+def groups() -> tuple[Group, ...]:
+    """All groups, in order of precedence."""
+    return tuple(
+        Group(
+            row["kind"],
+            tuple(row["names"]),
+            row["why"],
+            row.get("of", "any"),
+            Severity(row["severity"]) if "severity" in row else Severity.WARNING,
+        )
+        for row in _table()["group"]
+    )
+
+
+@functools.cache
+def _table() -> dict[str, Any]:
+    text = importlib.resources.files("preflight_checks").joinpath("data/environment.toml").read_text("utf-8")
+    found: dict[str, Any] = toml.loads(text)
+    return found

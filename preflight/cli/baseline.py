@@ -66,7 +66,7 @@ def baseline_prune(paths: tuple[Path, ...], root: Path | None, **chosen: Any) ->
     from preflight._util.usage_error import UsageError
     from preflight.config import baseline as baselines
     from preflight.reporters import output
-    from preflight.sources.discovery.roots import root_of
+    from preflight.sources.discovery.walk import root_of
 
     targets = paths or (Path(),)
     named = chosen.pop("baseline")

@@ -42,8 +42,8 @@ def comment(paths: tuple[Path, ...], root: Path | None, since: str, platform: st
     from preflight.commands.comment.platforms import publish
     from preflight.commands.comment.rest_client import PlatformError
     from preflight.reporters.output import print_bytes
-    from preflight.sources.discovery.roots import root_of
     from preflight.sources.discovery.snapshot import below
+    from preflight.sources.discovery.walk import root_of
 
     targets = paths or (Path(),)
     found = api.configure(options.choices(chosen), targets, root=root)

@@ -392,7 +392,7 @@ def _with_stdin(paths: tuple[Path, ...], chosen: dict[str, Any]) -> tuple[tuple[
         ) from None
     if name is None:
         from preflight.plugins import registry
-        from preflight.sources.discovery.unnamed import name_by_content
+        from preflight.sources.discovery.assemble import name_by_content
 
         name = Path(name_by_content(content, registry.sources()))
     return tuple(name if path == Path("-") else path for path in paths), {name: content}

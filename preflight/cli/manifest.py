@@ -58,7 +58,7 @@ def manifest(
     from preflight.commands import manifest as made
     from preflight.config.jobs import jobs_in
     from preflight.reporters.output import print_bytes
-    from preflight.sources.discovery.roots import root_of
+    from preflight.sources.discovery.walk import root_of
     from preflight.sources.formats.tree import MAX_BYTES
 
     paths = (manifest, *others)

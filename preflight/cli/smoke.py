@@ -172,7 +172,7 @@ def _as_launched(script: Path, root: Path | None, chosen: dict[str, Any]) -> int
     from preflight.commands.as_launched.edits import Refusal
     from preflight.commands.as_launched.output_folder import trainer_file
     from preflight.config.jobs import jobs_in
-    from preflight.sources.discovery.roots import root_of
+    from preflight.sources.discovery.walk import root_of
 
     top = root_of((script,), root)
     acts = chosen["runs"] or chosen["submits"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from preflight.model.progress import Progress, ignore
 from preflight.plugins import registry
-from preflight.sources.discovery.roots import resolve_paths
+from preflight.sources.discovery.walk import resolve_paths
 
 if TYPE_CHECKING:
     from preflight.model.job import Job, LeftOut

@@ -79,7 +79,7 @@ def pod_sources(text: str) -> tuple[PodSource, ...]:
     import yaml
 
     from preflight.sources.formats import lenient_yaml
-    from preflight.sources.kubernetes.wrapped import objects
+    from preflight.sources.kubernetes.objects import objects
 
     try:
         plain = [document for document in yaml.safe_load_all(text) if document is not None]
@@ -110,7 +110,7 @@ def choose_source(text: str, name: str) -> PodSource:
 
 
 def _source(root: Node, value: Any) -> PodSource | None:
-    from preflight.sources.kubernetes.kinds import workload_of
+    from preflight.sources.kubernetes.objects import workload_of
 
     workload = workload_of(root)
     if workload is None or not isinstance(value, dict):

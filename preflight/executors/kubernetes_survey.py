@@ -7,7 +7,7 @@ from typing import Any
 
 from preflight.executors.base import ExecutorError
 from preflight.model.recording import Cluster, ClusterNode
-from preflight.sources.kubernetes.amounts import amount
+from preflight.sources.kubernetes.pods import amount
 
 #: For one list; a run should not wait for a cluster that takes longer.
 SURVEY_S = 8.0

@@ -1,4 +1,4 @@
-"""One rank of the collective smoke run: join, sum known values, train a few steps, compare.
+"""One rank of the collective smoke run and its report: join, sum known values, train a few steps, compare.
 
 It runs in the job context under an agent and reports its position through `emit`. Any call that may block is announced
 before and reported after, with the ranks that it needs, so that the head can name the rank for which all others wait.
@@ -9,17 +9,19 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from typing import Any, Dict, List, Tuple
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Tuple
 
 from preflight.agent import rank_events
 from preflight.agent.wire import ProbeUnavailable
 from reference_trainer.collective import bandwidth, gpu_speed, group, pace, sharded
 from reference_trainer.collective import steps as training
-from reference_trainer.collective.report import RankReport
-from reference_trainer.common import framework, machine, oracle, rendezvous
+from reference_trainer.common import framework, oracle, rendezvous
+from reference_trainer.common.oracle import Mismatch
 from reference_trainer.common.progress import Emit, Progress
-from reference_trainer.common.transport import TransportWatcher
+from reference_trainer.common.used_transport import Transport, TransportWatcher
 from reference_trainer.pipeline import stage as pipeline
+from reference_trainer.pipeline.stage import PipelineReport
 
 
 def rank(params: Dict[str, Any], emit: Emit) -> RankReport:
@@ -118,7 +120,7 @@ def _run(params: Dict[str, Any], progress: Progress, watcher: TransportWatcher) 
     if params.get("until") == rank_events.EXACT:
         return _early(params, progress, dist, torch, collectives, backend, device, first, second)
     staged = pipeline.run(torch, dist, collectives, params, progress, device) if "pipeline" in params else None
-    together, sharing = machine.neighbours(torch, collectives, world_size, device)
+    together, sharing = group.neighbours(torch, collectives, world_size, device)
     watcher.begin(counts=progress.rank == together[0])
     sweep, wrong, compared = bandwidth.sweep(
         torch, collectives, progress, world_size, device, len(together), len(sharing)
@@ -256,3 +258,47 @@ def _digests(torch: Any, collectives: group.Collectives, own: str, world_size: i
     found = [torch.zeros_like(mine) for _ in range(world_size)]
     collectives.all_gather(found, mine, "digests of the weights")
     return [bytes(tensor.tolist()).hex() for tensor in found]
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """The results of one rank at the end of a smoke run. Times are seconds since this rank started.
+
+    `digests` are those of all ranks on rank 0, and only the rank's own elsewhere: for many ranks they would otherwise
+    make up most of a recording. `exact_digest` is that of the weights after the steps with known gradients, which a
+    single process and parameter servers also reach. `windows` show how fast it computes by itself and exchanges data
+    with another. `gpu` is the speed of its GPU; None in recordings of older versions, and with paddle. For many steps,
+    `losses` and `step_s` hold the first and the last hundred; `steps` is their number.
+    """
+
+    rank: int
+    world_size: int
+    host: str
+    backend: str
+    device: str
+    framework: str
+    cuda_version: str = ""
+    nccl_version: str = ""
+    phase_at_s: Dict[str, float] = field(default_factory=dict)
+    operations: int = 0
+    mismatches: List[Mismatch] = field(default_factory=list)
+    unsupported: List[str] = field(default_factory=list)
+    exact_steps: int = 0
+    steps: int = 0
+    losses: List[float] = field(default_factory=list)
+    step_s: List[float] = field(default_factory=list)
+    unmoved: List[str] = field(default_factory=list)
+    digests: List[str] = field(default_factory=list)
+    difference_to_one_process: Optional[float] = None
+    teardown: str = ""
+    windows: List[pace.Window] = field(default_factory=list)
+    sweep: bandwidth.Sweep = field(default_factory=bandwidth.Sweep)
+    transport: Transport = field(default_factory=Transport)
+    trainer: str = sharded.DDP
+    trainer_note: str = ""
+    timeline: List[training.StepTiming] = field(default_factory=list)
+    pipeline: Optional[PipelineReport] = None
+    exact_digest: str = ""
+    gpu: Optional[gpu_speed.GpuReport] = None
+    #: Why all ranks used gloo although some could have used nccl.
+    backend_note: str = ""

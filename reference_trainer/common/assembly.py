@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from preflight.agent import bounds, rank_events
 from preflight.agent.wire import ProbeUnavailable
-from reference_trainer.common import endpoint
+from reference_trainer.common import rendezvous
 from reference_trainer.common.progress import Progress
 
 #: A message is one line of JSON; valid ones are not longer.
@@ -160,7 +160,7 @@ def join_assembly(
     """
     ends = time.monotonic() + timeout_s + GRACE_S
     try:
-        line = JsonLines(socket.create_connection((address, port), timeout=endpoint.ATTEMPT_S))
+        line = JsonLines(socket.create_connection((address, port), timeout=rendezvous.ATTEMPT_S))
     except OSError as error:
         text = "%s:%d, the port of rank %d, was open and closed again: %s" % (address, port, host_rank, error)
         raise ProbeUnavailable("timeout", text) from None

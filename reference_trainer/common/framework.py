@@ -1,15 +1,26 @@
-"""Imports torch late, and tells which backend and device one rank can use."""
+"""Imports torch late, and tells which backend and device one rank can use.
+
+torch holds the lock while it initialises CUDA, which takes seconds if many processes of a node do so at once. Meanwhile
+no other thread runs: heartbeats stop, and a server does not answer workers that introduce themselves. Functions called
+through ctypes release the lock. After them torch finds the driver and the device's context open, and is quick.
+
+NCCL up to 2.29 rejects two ranks of one node on one device ("Duplicate GPU detected"). It identifies a node by a hash
+of host name and boot id, unless NCCL_HOSTID is set (src/misc/utils.cc): with a different value on each rank, every rank
+counts as a separate node, and all traffic goes over sockets. From 2.30 on NCCL_MULTI_RANK_GPU_ENABLE=1 allows it
+(NCCL's documentation of environment variables, experimental). The ranks' kernels must be on the GPU at the same time,
+so each gets few blocks and no NVLink SHARP, which fails there. Either way, the times say nothing about a network.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import sys
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 from preflight.agent import rank_events
 from preflight.agent.wire import ProbeUnavailable
-from reference_trainer.common import cuda_driver, shared_gpu
 from reference_trainer.common.progress import Progress
 
 
@@ -86,7 +97,7 @@ def choose_device(torch: Any, params: Dict[str, Any], backend: str) -> Any:
     local_rank, local_size = int(params.get("local_rank", 0)), int(params.get("local_world_size", 1))
     devices = _count_devices(torch)
     device = _open(torch, local_rank % devices)
-    os.environ.update(shared_gpu.environment(local_rank, -(-local_size // devices), torch.cuda.nccl.version()))
+    os.environ.update(environment(local_rank, -(-local_size // devices), torch.cuda.nccl.version()))
     return device
 
 
@@ -117,7 +128,7 @@ def device_named(torch: Any, name: str, local_index: int = 0) -> Any:
 
 
 def _count_devices(torch: Any) -> int:
-    cuda_driver.initialise()
+    initialise()
     return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
 
 
@@ -131,7 +142,7 @@ def _visible() -> str:
 def _open(torch: Any, index: int) -> Any:
     """Make a GPU the current device, and open its context. Raises ProbeUnavailable of kind `denied` if that fails."""
     device = torch.device("cuda", index)
-    cuda_driver.open_context(index)
+    open_context(index)
     try:
         torch.cuda.set_device(device)
         torch.zeros(1, device=device)
@@ -173,3 +184,52 @@ def versions(torch: Any, device: Any) -> Dict[str, str]:
         "nccl": nccl,
         "device": "%s %s" % (device, name) if on_gpu else "cpu",
     }
+
+
+_LIBRARY = "libcuda.so.1"
+
+
+def initialise() -> Optional[Any]:
+    """Initialise the driver; returns its library, None if there is none. torch reports the errors, in its own call."""
+    try:
+        driver = ctypes.CDLL(_LIBRARY)
+        driver.cuInit(0)
+    except (OSError, AttributeError):
+        return None
+    return driver
+
+
+def open_context(index: int) -> bool:
+    """Open the context that all libraries of this process share on device `index`; whether it is open."""
+    driver = initialise()
+    if driver is None:
+        return False
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    if driver.cuDeviceGet(ctypes.byref(device), index):
+        return False
+    return not driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+
+
+#: From this version on NCCL accepts several ranks on one GPU if configured.
+SUPPORTS_SHARING = (2, 30)
+#: Blocks of each rank's kernels: all of them must fit at the same time.
+MAX_BLOCKS = 2
+
+
+def environment(rank: int, ranks_on_gpu: int, nccl: Sequence[int]) -> Dict[str, str]:
+    """The variables for one rank; none if the rank has the GPU to itself.
+
+    Args:
+        nccl: NCCL's version as `torch.cuda.nccl.version()` gives it, such as (2, 27, 5).
+    """
+    if ranks_on_gpu < 2:
+        return {}
+    common = {
+        "NCCL_SOCKET_IFNAME": "lo",
+        "NCCL_IB_DISABLE": "1",
+        "NCCL_NVLS_ENABLE": "0",
+        "NCCL_MAX_CTAS": str(MAX_BLOCKS),
+    }
+    if tuple(nccl[:2]) >= SUPPORTS_SHARING:
+        return {**common, "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+    return {**common, "NCCL_HOSTID": "preflight-%d" % rank}

@@ -1,13 +1,24 @@
-"""The rank, world size and rendezvous of this process, from the launcher's environment variables."""
+"""The rank, world size and rendezvous of this process, from the launcher's variables, or for ranks that it starts
+itself.
+
+horovodrun serves a store of keys over HTTP for its own workers (horovod/runner/http/http_server.py, Horovod 0.28): PUT
+and GET of /SCOPE/KEY. Rank 0 leaves its address there, and the others read it.
+"""
 
 from __future__ import annotations
 
+import http.client
+import os
 import re
+import signal
 import socket
+import subprocess
+import sys
+import time
 from dataclasses import dataclass
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
 
-from reference_trainer.common import horovod_rendezvous
+from preflight.agent import process
 
 
 class Launcher(NamedTuple):
@@ -183,10 +194,10 @@ def _master(launcher: str, count: int, environment: Mapping[str, str], rank: int
         address, port = host.strip("[]") or address, number or port
     if not address and (count == 1 or _one_node(launcher, count, environment)):
         return "127.0.0.1", _number("MASTER_PORT", port) if port else _free_port(count)
-    if not address and launcher == "horovodrun" and horovod_rendezvous.is_served(environment):
+    if not address and launcher == "horovodrun" and is_served(environment):
         try:
-            return horovod_rendezvous.master(environment, rank)
-        except horovod_rendezvous.NoMaster as problem:
+            return master(environment, rank)
+        except NoMaster as problem:
             raise NotLaunched(str(problem)) from None
     if not address and launcher != "torch":
         # The first task of a step, and the first process of an mpirun within a job, is on the first of its nodes.
@@ -232,3 +243,132 @@ def _first_host(nodes: str) -> str:
 def _slurm_port(job: str) -> str:
     """A port that differs from job to job, derived from the last digits of the id as in Lightning and others."""
     return str(15000 + int(job[-4:])) if job.isdecimal() else ""
+
+
+_ADDRESS, _PORT = "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"
+_KEY = "/preflight/master"
+#: Ranks start at different times; rank 0 announces its address before it imports anything large.
+WAIT_S = 60.0
+_ANSWER_S = 5.0
+
+
+class NoMaster(Exception):
+    """The ranks cannot learn the address of rank 0; the message tells why."""
+
+
+def is_served(environment: Mapping[str, str]) -> bool:
+    """Whether horovodrun serves a store for this process."""
+    return bool(environment.get(_ADDRESS)) and environment.get(_PORT, "").isdecimal()
+
+
+def master(environment: Mapping[str, str], rank: int, wait_s: float = WAIT_S) -> Tuple[str, int]:
+    """The address and port of rank 0: its own choice on rank 0, which others wait for.
+
+    Raises NoMaster if the store does not answer, or rank 0 leaves nothing there in time.
+    """
+    host, port = environment[_ADDRESS], int(environment[_PORT])
+    if rank == 0:
+        own = _own_address(host, port), _free_rendezvous_port()
+        _request(host, port, "PUT", ("%s %d" % own).encode())
+        return own
+    ends = time.monotonic() + wait_s
+    while True:
+        answer = _request(host, port, "GET")
+        if answer is not None:
+            address, _, number = answer.decode("ascii", "replace").partition(" ")
+            if not number.isdecimal():
+                raise NoMaster("horovodrun's store at %s:%d holds %r instead of an address" % (host, port, answer[:80]))
+            return address, int(number)
+        if time.monotonic() >= ends:
+            raise NoMaster("rank 0 left no address in horovodrun's store at %s:%d within %g s" % (host, port, wait_s))
+        time.sleep(0.2)
+
+
+def _request(host: str, port: int, method: str, body: Optional[bytes] = None) -> Optional[bytes]:
+    connection = http.client.HTTPConnection(host, port, timeout=_ANSWER_S)
+    try:
+        connection.request(method, _KEY, body)
+        answer = connection.getresponse()
+        data = answer.read(4096)
+    except (OSError, http.client.HTTPException) as error:
+        raise NoMaster("horovodrun's store at %s:%d does not answer: %s" % (host, port, error)) from None
+    finally:
+        connection.close()
+    return data if answer.status == 200 else None
+
+
+def _own_address(host: str, port: int) -> str:
+    """The address of this node on the way to the store, which the other nodes can reach, too."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, port))
+        return str(probe.getsockname()[0])
+
+
+def _free_rendezvous_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+#: The variable of a spawned rank, which spawns none itself.
+MARK = "PREFLIGHT_SPAWNED"
+#: How long after the deadline of all ranks they are waited for: each of them ends itself at that deadline.
+_GRACE_S = 15.0
+#: Instead of a number: one rank for each GPU.
+PER_GPU = "gpus"
+
+
+class NoRanks(Exception):
+    """No rank can be started; the message tells why."""
+
+
+def run(number: Union[int, str], arguments: List[str], deadline_s: float) -> int:
+    """Start this program once for each rank of this machine, and wait for all of them.
+
+    Args:
+        number: how many, or `gpus`.
+        arguments: the program's own words, its path first.
+        deadline_s: the deadline of each rank.
+
+    Returns 0 if all ranks do, otherwise 1. Raises NoRanks for `gpus` on a machine where torch finds none, and if ranks
+    run on after their own deadline; those are killed.
+    """
+    count = _gpus() if number == PER_GPU else int(number)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    own = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count), MARK: "1"}
+    ranks: List[Any] = []
+
+    def end(number_: int, frame: Any) -> None:
+        for rank in ranks:
+            rank.send_signal(number_)
+
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, end)
+    for rank in range(count):
+        environment = {**own, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        command = [sys.executable, *arguments]
+        ranks.append(subprocess.Popen(command, env=environment, preexec_fn=process.die_with_parent))
+    ends = time.monotonic() + deadline_s + _GRACE_S
+    late: List[str] = []
+    for place, rank in enumerate(ranks):
+        try:
+            rank.wait(max(0.0, ends - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            rank.kill()
+            late.append(str(place))
+    if late:
+        raise NoRanks("rank %s did not end by itself at its deadline of %g s" % (", ".join(late), deadline_s))
+    return 1 if any(rank.returncode for rank in ranks) else 0
+
+
+def _gpus() -> int:
+    try:
+        import torch
+    except ImportError as error:
+        raise NoRanks("the program starts one rank for each GPU, and torch cannot be imported: %s" % error) from None
+    count = int(torch.cuda.device_count())
+    if not count:
+        raise NoRanks("the program starts one rank for each GPU, and torch %s finds none" % torch.__version__)
+    return count

@@ -6,20 +6,30 @@ bandwidths are measured only with torch.
 
 from __future__ import annotations
 
+import hashlib
 import socket
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from preflight.agent import rank_events
 from preflight.agent.wire import ProbeUnavailable
 from reference_trainer.collective import steps as training
-from reference_trainer.collective.report import RankReport
+from reference_trainer.collective.rank import RankReport
+from reference_trainer.collective.steps import (
+    BATCH,
+    CLASSES,
+    HIDDEN,
+    INPUTS,
+    LEARNING_RATE,
+    MAX_COMPARED_RANKS,
+    MAX_COMPARED_STEPS,
+    TrainingResult,
+)
 from reference_trainer.common import assembly, oracle, rendezvous
 from reference_trainer.common.arrays import NUMPY
 from reference_trainer.common.progress import Progress
-from reference_trainer.paddle import data_parallel_steps as paddle_training
 from reference_trainer.paddle import process_group
-from reference_trainer.paddle.delayed_abort import delay_abort
+from reference_trainer.paddle.process_group import delay_abort
 
 #: A rank that watches the others itself gets this long to say which one was lost before Paddle aborts it.
 ABORT_DELAY_S = 5.0
@@ -51,7 +61,7 @@ def run(params: Dict[str, Any], progress: Progress) -> RankReport:
         world_size,
         steps,
         NUMPY,
-        build=lambda start: paddle_training.ExactModel(paddle, start),
+        build=lambda start: ExactModel(paddle, start),
     )
     mismatches = first.mismatches + second.mismatches
     progress.reached(rank_events.EXACT, mismatches=len(mismatches))
@@ -162,34 +172,32 @@ def _received(line: assembly.JsonLines, ends: float, rank: int) -> Dict[str, Any
 
 def _trained(paddle: Any, collectives: Any, progress: Progress, world_size: int, steps: int) -> Dict[str, Any]:
     """Run ordinary DataParallel steps; return their results."""
-    model = paddle_training.build(paddle)
+    model = build(paddle)
     progress.entering("DataParallel setup", collective=True)
     wrapped = paddle.DataParallel(model) if world_size > 1 else model
     progress.left(collective=True)
-    trained = paddle_training.train(
+    trained = train(
         paddle,
         model,
         wrapped,
-        paddle_training.shard(paddle, progress.rank),
+        shard(paddle, progress.rank),
         steps,
         before=lambda step: progress.entering("DataParallel step %d" % step, collective=True, brief=True),
         after=lambda step: progress.left(collective=True),
     )
     progress.reached(rank_events.DDP, first_loss=trained.losses[0], last_loss=trained.losses[-1])
-    digests = _digests(collectives, paddle_training.digest(model), world_size)
+    digests = _digests(collectives, digest(model), world_size)
     difference = None
     if progress.rank == 0:
         progress.entering("training the same steps in one process")
-        difference = paddle_training.difference_to_one_process(
-            paddle, model, world_size, steps, progress.report_progress
-        )
+        difference = difference_to_one_process(paddle, model, world_size, steps, progress.report_progress)
         progress.left()
     progress.reached(rank_events.PARITY, equal=len(set(digests)) == 1)
     return {
         "steps": len(trained.losses),
         "losses": training.first_and_last(trained.losses, 200),
         "step_s": training.first_and_last(trained.step_s, 200),
-        "unmoved": paddle_training.unmoved(paddle, model),
+        "unmoved": unmoved(paddle, model),
         "digests": digests,
         "difference_to_one_process": difference,
     }
@@ -203,3 +211,113 @@ def _digests(collectives: Any, own_values: str, world_size: int) -> List[str]:
     found = [numpy.zeros_like(mine) for _ in range(world_size)]
     collectives.all_gather(found, mine, "digests of the weights")
     return [part.astype("uint8").tobytes().hex() for part in found]
+
+
+def shard(paddle: Any, rank: int) -> Tuple[Any, Any]:
+    """The samples of one rank: float32[BATCH, INPUTS] around one centre per class, and their classes int64[BATCH]."""
+    import numpy
+
+    centres = numpy.random.RandomState(20177).standard_normal((CLASSES, INPUTS))
+    own_values = numpy.random.RandomState(1000 + rank)
+    labels = own_values.randint(0, CLASSES, BATCH)
+    samples = centres[labels] + 0.5 * own_values.standard_normal((BATCH, INPUTS))
+    return paddle.to_tensor(samples.astype("float32")), paddle.to_tensor(labels.astype("int64"))
+
+
+def build(paddle: Any) -> Any:
+    """The model, the same on every rank."""
+    paddle.seed(7)
+    return paddle.nn.Sequential(paddle.nn.Linear(INPUTS, HIDDEN), paddle.nn.ReLU(), paddle.nn.Linear(HIDDEN, CLASSES))
+
+
+def train(
+    paddle: Any,
+    model: Any,
+    wrapped: Any,
+    data: Tuple[Any, Any],
+    steps: int,
+    *,
+    before: Callable[[int], Any],
+    after: Callable[[int], Any],
+) -> TrainingResult:
+    """`steps` steps of SGD on `wrapped`, which is `model` in DataParallel; the two callables are called around each."""
+    samples, labels = data
+    optimizer = paddle.optimizer.SGD(LEARNING_RATE, parameters=model.parameters())
+    criterion = paddle.nn.CrossEntropyLoss()
+    losses: List[float] = []
+    took: List[float] = []
+    for step in range(steps):
+        began = time.perf_counter()
+        before(step)
+        loss = criterion(wrapped(samples), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.clear_grad()
+        losses.append(float(loss.item()))
+        after(step)
+        took.append(time.perf_counter() - began)
+    return TrainingResult(losses, took)
+
+
+def unmoved(paddle: Any, model: Any) -> List[str]:
+    """The tensors of `model` that are unchanged since the start."""
+    import numpy
+
+    start = dict(build(paddle).named_parameters())
+    return [name for name, now in model.named_parameters() if numpy.array_equal(start[name].numpy(), now.numpy())]
+
+
+def digest(model: Any) -> str:
+    """SHA-256 over the bytes of every parameter, in order."""
+    found = hashlib.sha256()
+    for parameter in model.parameters():
+        found.update(parameter.numpy().tobytes())
+    return found.hexdigest()
+
+
+def difference_to_one_process(
+    paddle: Any, model: Any, world_size: int, steps: int, after: Callable[[], Any]
+) -> Optional[float]:
+    """Largest difference between `model` and that of one process that trained on all shards; None if not compared."""
+    import numpy
+
+    if steps > MAX_COMPARED_STEPS or world_size > MAX_COMPARED_RANKS:
+        return None
+    alone = build(paddle)
+    criterion = paddle.nn.CrossEntropyLoss()
+    optimizer = paddle.optimizer.SGD(LEARNING_RATE, parameters=alone.parameters())
+    shards = [shard(paddle, rank) for rank in range(world_size)]
+    for _ in range(steps):
+        for samples, labels in shards:
+            (criterion(alone(samples), labels) / world_size).backward()
+            after()
+        optimizer.step()
+        optimizer.clear_grad()
+    pairs = zip(model.parameters(), alone.parameters())
+    return float(numpy.max([numpy.abs(a.numpy() - b.numpy()).max() for a, b in pairs]))
+
+
+class ExactModel:
+    """A linear layer whose gradient does not depend on its weights, for the exact steps of the oracle."""
+
+    def __init__(self, paddle: Any, start: Any) -> None:
+        self._paddle = paddle
+        self._layer = paddle.nn.Linear(len(start), 1, bias_attr=False)
+        self._layer.weight.set_value(paddle.to_tensor(start.reshape(-1, 1)))
+        self._optimizer = paddle.optimizer.SGD(oracle.LEARNING_RATE, parameters=self._layer.parameters())
+
+    def gradient(self, inputs: Any) -> Any:
+        """The gradient of the summed outputs, float32[features] of numpy, as autograd computes it."""
+        self._optimizer.clear_grad()
+        self._layer(self._paddle.to_tensor(inputs)).sum().backward()
+        return self._layer.weight.grad.numpy().reshape(-1).copy()
+
+    def step(self, gradient: Any) -> None:
+        """One step of SGD along the gradient summed over all ranks."""
+        weight = self._layer.weight
+        weight.grad.set_value(self._paddle.to_tensor(gradient.reshape(-1, 1)))
+        self._optimizer.step()
+
+    def weights(self) -> Any:
+        """float32[features] of numpy."""
+        return self._layer.weight.numpy().reshape(-1)

@@ -1,22 +1,28 @@
-"""One server of a run over Paddle's own parameter servers, for jobs whose Python has paddle and no torch.
+"""One server of a run over Paddle's own parameter servers, in a child process, for jobs whose Python has paddle and no
+torch.
 
 It reports for Paddle's server, which is its child process: it accepts workers, handles their barriers, and ends the
 server.
+
+Paddle's server cannot be stopped, and holds the interpreter while it serves.
 """
 
 from __future__ import annotations
 
+import os
 import selectors
+import signal
 import socket
+import sys
 import time
 from typing import Dict, List
 
-from preflight.agent import rank_events
+from preflight.agent import process, rank_events
 from preflight.agent.wire import ProbeUnavailable
 from reference_trainer.common import assembly
 from reference_trainer.common.assembly import JsonLines
 from reference_trainer.common.progress import Progress
-from reference_trainer.paddle.api import PaddleServerProcess
+from reference_trainer.paddle import static_program
 from reference_trainer.paddle.strategy import COMMON, PROGRESS_TIMEOUT_S, own_values
 from reference_trainer.ps import settings
 from reference_trainer.ps.injected_server_faults import ProcessFault
@@ -143,3 +149,100 @@ def _lost(config: Settings, progress: Progress, worker: int, number: int) -> Non
         because=[number],
     )
     raise ProbeUnavailable("blocked", text)
+
+
+class PaddleServerProcess:
+    """Paddle's server in a separate process: it imports, reports, and serves on command."""
+
+    def __init__(self, config: Settings, listener: socket.socket) -> None:
+        reading, self._writing = os.pipe()
+        self._reading, writing = os.pipe()
+        self._received = b""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid:
+            os.close(reading)
+            os.close(writing)
+            return
+        process.die_with_parent()
+        os.close(self._writing)
+        os.close(self._reading)
+        listener.close()
+        _serve_paddle(config, reading, writing)
+
+    def ready(self, timeout_s: float) -> str:
+        """The server's version of paddle, once imported. Raises ProbeUnavailable with its output if that fails."""
+        ends = time.monotonic() + timeout_s
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._reading, selectors.EVENT_READ)
+            while b"\n" not in self._received:
+                left = ends - time.monotonic()
+                if left <= 0:
+                    raise ProbeUnavailable("timeout", "paddle was not imported within %g s" % timeout_s)
+                if selector.select(left):
+                    part = os.read(self._reading, 4096)
+                    if not part:
+                        raise RuntimeError("paddle's server %s while it was imported" % self._ending())
+                    self._received += part
+        kind, _, text = self._received.split(b"\n", 1)[0].decode("utf-8", "replace").partition(" ")
+        if kind != "ready":
+            raise ProbeUnavailable(kind, text)
+        return text
+
+    def serve(self) -> None:
+        """Start serving; its port must be free."""
+        os.write(self._writing, b"go\n")
+
+    def exit_reason(self) -> str:
+        """A description of how it ended; empty while it runs."""
+        if not self.pid:
+            return "ended"
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        if not pid:
+            return ""
+        self.pid = 0
+        return _describe_status(status)
+
+    def _ending(self) -> str:
+        if not self.pid:
+            return "ended"
+        _, status = os.waitpid(self.pid, 0)
+        self.pid = 0
+        return _describe_status(status)
+
+    def end(self) -> None:
+        """Kill it if it is still running."""
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            self.pid = 0
+        os.close(self._writing)
+        os.close(self._reading)
+
+
+def _describe_status(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        return "was killed by %s" % signal.Signals(os.WTERMSIG(status)).name
+    return "exited with %d" % os.WEXITSTATUS(status)
+
+
+def _serve_paddle(config: Settings, reading: int, writing: int) -> None:
+    """The child process: never returns."""
+    code = 1
+    try:
+        static_program.environment(config, "server", "")
+        paddle = static_program.load()
+        os.write(writing, b"ready %s\n" % str(paddle.__version__).encode())
+        if os.read(reading, 16) == b"go\n":
+            cut = static_program.Program(paddle, config)
+            cut.fleet.init_server()
+            cut.fleet.run_server()
+            code = 0
+    except ProbeUnavailable as error:
+        os.write(writing, ("%s %s\n" % (error.kind, error.reason.replace("\n", " "))).encode())
+    except BaseException as error:
+        sys.stderr.write("%s: %s\n" % (type(error).__name__, error))
+    finally:
+        sys.stderr.flush()
+        os._exit(code)

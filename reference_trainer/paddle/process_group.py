@@ -1,7 +1,12 @@
-"""Paddle and its process group in one rank: imported late, joined after all ranks have connected, and counted."""
+"""Paddle and its process group in one rank: imported late, joined after all ranks have connected, and counted.
+
+When a rank is lost, Paddle's Gloo throws in a place where C++ calls `std::terminate`, and the process aborts at once.
+Whether its watch still names the lost rank would be chance.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import time
@@ -9,7 +14,7 @@ from typing import Any, Callable, Dict, List
 
 from preflight.agent import rank_events
 from preflight.agent.wire import ProbeUnavailable
-from reference_trainer.common import endpoint
+from reference_trainer.common import rendezvous
 from reference_trainer.common.injected_faults import RankFault
 from reference_trainer.common.progress import Progress
 
@@ -82,7 +87,7 @@ def join(
         host, port = str(params["master_addr"]), int(params["master_port"])
         if progress.rank != 0:
             progress.entering("paddle's store at %s:%d" % (host, port), waiting_for=[0])
-            opened = endpoint.dial_until(host, port, timeout_s=timeout_s, on_dialled=lambda dialled: None)
+            opened = rendezvous.dial_until(host, port, timeout_s=timeout_s, on_dialled=lambda dialled: None)
             progress.left()
             if opened.result != "open":
                 raise ProbeUnavailable("timeout", "paddle's store on rank 0: %s %s" % (opened.result, opened.error))
@@ -179,3 +184,33 @@ class Collectives:
         if self._paddle.is_compiled_with_cuda():
             self._paddle.device.synchronize()
         self._progress.left(collective=True)
+
+
+_LIBRARY = "libstdc++.so.6"
+#: `std::set_terminate(void (*)())` as compilers spell it.
+_SET_TERMINATE = "_ZSt13set_terminatePFvvE"
+_HANDLER = ctypes.CFUNCTYPE(None)
+#: The handler in use, which must live as long as the process.
+_kept: List[Any] = []
+
+
+def delay_abort(seconds: float) -> bool:
+    """Before `std::terminate` aborts this process, let its other threads run for `seconds`; they may end it.
+
+    Returns False where the C++ library is not the shared one of GCC; the process then aborts as before.
+    """
+    try:
+        set_terminate = getattr(ctypes.CDLL(_LIBRARY), _SET_TERMINATE)
+    except (OSError, AttributeError):
+        return False
+    set_terminate.restype, set_terminate.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+
+    def wait() -> None:
+        time.sleep(seconds)
+        if former:
+            _HANDLER(former)()  # prints the exception, and aborts
+
+    handler = _HANDLER(wait)
+    _kept.append(handler)
+    former = set_terminate(ctypes.cast(handler, ctypes.c_void_p))
+    return True

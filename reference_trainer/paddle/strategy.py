@@ -16,7 +16,7 @@ from typing import Any, Dict, List
 
 from preflight.agent import rank_events
 from preflight.agent.wire import ProbeUnavailable
-from reference_trainer.common import assembly, endpoint
+from reference_trainer.common import assembly, rendezvous
 from reference_trainer.common.assembly import JsonLines
 from reference_trainer.common.progress import Progress
 from reference_trainer.ps.run_report import ServerStats
@@ -59,7 +59,7 @@ class ServerConnections:
         self._progress = progress
         self._lines: List[JsonLines] = []
         self._over = threading.Event()
-        self._dialled = [endpoint.DialResult("failed", "it was not tried") for _ in config.endpoints]
+        self._dialled = [rendezvous.DialResult("failed", "it was not tried") for _ in config.endpoints]
 
     def __enter__(self) -> ServerConnections:
         return self
@@ -77,7 +77,7 @@ class ServerConnections:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(config.timeout_s + 2 * endpoint.ATTEMPT_S)
+            thread.join(config.timeout_s + 2 * rendezvous.ATTEMPT_S)
         for server, dialled in enumerate(self._dialled):
             if dialled.result != "open":
                 text = "cannot reach server %d at %s (%s): %s"
@@ -92,16 +92,18 @@ class ServerConnections:
         try:
             host, port = split_endpoint(where)
         except ValueError as error:
-            self._dialled[server] = endpoint.DialResult("unresolved", str(error))
+            self._dialled[server] = rendezvous.DialResult("unresolved", str(error))
             self._on_dialled(server, self._dialled[server])
             return
 
-        def on_dialled(dialled: endpoint.DialResult) -> None:
+        def on_dialled(dialled: rendezvous.DialResult) -> None:
             self._on_dialled(server, dialled)
 
-        self._dialled[server] = endpoint.dial_until(host, port, timeout_s=self._config.timeout_s, on_dialled=on_dialled)
+        self._dialled[server] = rendezvous.dial_until(
+            host, port, timeout_s=self._config.timeout_s, on_dialled=on_dialled
+        )
 
-    def _on_dialled(self, server: int, dialled: endpoint.DialResult) -> None:
+    def _on_dialled(self, server: int, dialled: rendezvous.DialResult) -> None:
         self._progress.send(
             rank_events.DIAL,
             rank=self._config.rank,
@@ -133,7 +135,7 @@ class ServerConnections:
         for server, number in enumerate(config.server_numbers):
             progress.waits_for([number])
             host, port = split_endpoint(config.endpoints[server])
-            opened = endpoint.dial_until(host, port, timeout_s=config.timeout_s, on_dialled=lambda dialled: None)
+            opened = rendezvous.dial_until(host, port, timeout_s=config.timeout_s, on_dialled=lambda dialled: None)
             if opened.result != "open":
                 text = "paddle's server %d at %s does not listen (%s): %s"
                 raise ProbeUnavailable(

@@ -13,10 +13,10 @@ import time
 from collections import Counter
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from reference_trainer.ps import frames, handshake, plan
-from reference_trainer.ps.channel import Channel, PeerError, address_of
+from reference_trainer.ps import frames, handshake, partition
 from reference_trainer.ps.clocks import RunEnded
 from reference_trainer.ps.connection import ConnectionHandler
+from reference_trainer.ps.frames import Channel, PeerError, address_of
 from reference_trainer.ps.server_state import ConnectedWorker, ServerState
 from reference_trainer.ps.settings import Settings
 
@@ -235,7 +235,7 @@ def disagreement(config: Settings, message: Dict[str, Any]) -> str:
         return "%s has an invalid index; expected 0 to %d" % (who, config.workers - 1)
     if message.get("plan") != own["plan"]:
         parameters: List[Any] = config.plan.parameters()
-        what = plan.difference(parameters, message.get("parameters"))
+        what = partition.difference(parameters, message.get("parameters"))
         what = what or "the same parameters, divided or assigned differently"
         return "%s has a different list of parameters from %s: %s" % (who, here, what)
     return ""

@@ -5,15 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any, List, Optional, Sequence
 
-from reference_trainer.ps import backup_workers, clocks, frames, settings
-from reference_trainer.ps.channel import PeerError
+from reference_trainer.ps import clocks, frames, pushes, settings
 from reference_trainer.ps.clocks import RunEnded
 from reference_trainer.ps.fair_lock import Released
-from reference_trainer.ps.frames import Header
+from reference_trainer.ps.frames import Header, PeerError
 from reference_trainer.ps.memory import HostTensor
-from reference_trainer.ps.parts import PushParts
-from reference_trainer.ps.plan import Shard
+from reference_trainer.ps.partition import Shard
 from reference_trainer.ps.pull_replies import PullReply
+from reference_trainer.ps.pushes import PushParts
 from reference_trainer.ps.server_state import ConnectedWorker, ServerState
 from reference_trainer.ps.store import Source
 
@@ -61,7 +60,7 @@ class ConnectionHandler:
             if not host.store.on_host:
                 self._released.least_bytes = 0
             if peer.spare:
-                backup_workers.await_vacancy(host, peer)
+                pushes.await_vacancy(host, peer)
             host.turn.acquire()
             try:
                 while not peer.left:
@@ -337,14 +336,14 @@ class ConnectionHandler:
         if not peer.spare or peer.index >= 0 or worker >= host.config.workers:
             raise self._peer.protocol_error("asked to replace worker %d" % worker)
         with self._released:
-            backup_workers.drop_worker(host, worker)
-        clock, parts, phase = backup_workers.replace_worker(host, peer, worker)
+            pushes.drop_worker(host, worker)
+        clock, parts, phase = pushes.replace_worker(host, peer, worker)
         self._parts.done_before = (clock, parts)
         self._channel.send(Header(frames.TAKEOVER, 0, worker, clock, 0, parts, phase=phase))
 
     def _on_wait(self, workers: Sequence[int]) -> None:
         """Report that the reply is delayed because of these workers."""
-        backup_workers.send_wait_notice(self._channel, workers)
+        pushes.send_notice_of_wait(self._channel, workers)
 
     def _worker(self) -> int:
         if self._peer.index < 0:

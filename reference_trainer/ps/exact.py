@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from reference_trainer.common import oracle
 from reference_trainer.common.oracle import LEARNING_RATE, START_QUANTA, STEPS_SALT, Mismatch
-from reference_trainer.ps.plan import Plan, Shard, Table
+from reference_trainer.ps.partition import Plan, Shard, Table
 from reference_trainer.ps.store import piece_of
 
 _TABLE_SALT = 9000

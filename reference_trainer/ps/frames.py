@@ -1,4 +1,4 @@
-"""Frames between workers and servers: a fixed header and raw numbers. Only encoding and decoding, no sockets.
+"""One connection between a worker and a server: whole frames in both directions, and no call without a deadline.
 
 A header is 44 bytes, little-endian: magic, version, operation, flags, worker, clock, shard, count, payload bytes,
 phase, and a CRC of all that. The reader knows from its own plan how long a payload may be, and never allocates memory
@@ -7,10 +7,18 @@ based on the header alone.
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import socket
 import struct
+import termios
+import threading
+import time
 import zlib
 from dataclasses import dataclass
-from typing import Union
+from typing import Callable, List, Optional, Tuple, Union
+
+from reference_trainer.ps.fair_lock import FairLock, NoLock
 
 MAGIC = b"PFps"
 VERSION = 1
@@ -141,3 +149,361 @@ def decode(data: Union[bytes, bytearray, memoryview]) -> Header:
     if size > MAX_BYTES:
         raise FrameError("the header announces a payload of %d bytes" % size)
     return Header(op, flags, worker, clock, shard, count, size, phase)
+
+
+#: Small frames are read with one system call; of larger ones at most this much is copied twice.
+_READ_AHEAD = 64 * 1024
+#: A payload of this size is received by one call, so that no turn is waited for in the middle of it, and nothing is
+#: read ahead, which would cost another copy.
+_LARGE_BYTES = 256 * 1024
+#: A system call returns after this at the latest.
+_TICK_US = 200_000
+#: The kernel accepts 1024 buffers at once (IOV_MAX).
+_MAX_PARTS = 1024
+#: The kernel drops a connection after this long without an acknowledgement (tcp(7), TCP_USER_TIMEOUT).
+USER_TIMEOUT_S = 10.0
+#: A peer that blocks a call for longer than this counts as waited for.
+NOTICE_S = 0.5
+_KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3))
+
+
+class PeerError(Exception):
+    """The other side, `peer`, is gone, is silent, or has sent the reason why it ends.
+
+    Args:
+        kind: `gone`, `silent`, `protocol_error` (not a valid frame), `mismatch`, `ended` (it ended because of a third
+            process).
+    """
+
+    def __init__(self, kind: str, peer: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+        self.peer = peer
+        self.text = text
+
+
+def tune(connection: socket.socket) -> None:
+    """Disable Nagle's delay, and set keep-alive and a limit on unacknowledged data, if the system supports them."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (*_KEEPALIVE, ("TCP_USER_TIMEOUT", int(USER_TIMEOUT_S * 1000))):
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def congestion_control(connection: socket.socket) -> str:
+    """The kernel's congestion control for this connection, reported because it affects bandwidth."""
+    option = getattr(socket, "TCP_CONGESTION", None)
+    if option is None:
+        return ""
+    try:
+        return connection.getsockopt(socket.IPPROTO_TCP, option, 16).split(b"\0")[0].decode("ascii", "replace")
+    except OSError:
+        return ""
+
+
+class Channel:
+    """Frames over one connected socket.
+
+    Args:
+        peer: the name of the other end, for messages.
+        limit_s: how long a call may wait for the other side; may be changed at any time.
+    """
+
+    def __init__(self, connection: socket.socket, *, peer: str, limit_s: float) -> None:
+        tune(connection)
+        # Calls block in the kernel, which is one call where polling would be three, but never longer than a tick; then
+        # the deadline is checked.
+        connection.setblocking(True)
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", 0, _TICK_US))
+        self.peer = peer
+        self.limit_s = limit_s
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.congestion = congestion_control(connection)
+        self.address = address_of(connection, peer=True)
+        self.source = address_of(connection, peer=False)
+        self._socket = connection
+        self._ahead = memoryview(bytearray(_READ_AHEAD))
+        self._begin = self._end = 0
+        self._payload_left = 0
+        #: Read the following data together with the next header; after a large frame another one is likely.
+        self._reads_ahead = True
+        #: Unacknowledged bytes at the last check.
+        self._unsent = 0
+        self._queued: List[memoryview] = []
+        #: A frame was begun whose end is still to be offered.
+        self._cut = False
+        self._sending = threading.Lock()
+        #: Called when the other side has blocked a call for a moment, and when that is over.
+        self.on_wait_change: Callable[[bool], None] = lambda lasts: None
+        #: A call has been waiting for the other side for a moment.
+        self.kept_waiting = False
+        #: Released around system calls by its holder.
+        self.turn: FairLock = NoLock()
+
+    def send(self, header: Header, *payload: memoryview) -> None:
+        """Send one whole frame, with the payload's buffers in sequence."""
+        self.send_all([memoryview(encode(header)), *payload])
+
+    def queue(self, parts: List[memoryview]) -> None:
+        """Send these bytes before the next wait for the other side, together with everything else queued by then."""
+        self._queued += parts
+
+    def offer(self, parts: List[memoryview], *, whole: bool) -> None:
+        """Queue these bytes, and send as much of the queue as possible without waiting. Raises PeerError.
+
+        For answers while the other side is still sending: it reads nothing before it has sent everything, so waiting
+        here would block forever.
+
+        Args:
+            whole: whether these bytes end a frame; otherwise the rest of it must be offered before anything else is
+            sent.
+        """
+        with self._sending:
+            self._cut = not whole
+            self._queued += parts
+            try:
+                sent = self._socket.sendmsg(self._queued[:_MAX_PARTS], (), socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise self._gone(error) from error
+            self.bytes_out += sent
+            self._queued = _rest(self._queued, sent)
+
+    def flush(self) -> None:
+        """Send the queue."""
+        if self._queued:
+            self.send_all([])
+
+    def send_all(self, parts: List[memoryview]) -> None:
+        """Send these bytes in order, after the queue; one frame or several. Raises PeerError."""
+        with self._sending:
+            if self._queued:
+                parts, self._queued = self._queued + parts, []
+            began = 0.0
+            left = sum(map(len, parts))
+            while left:
+                held = self.turn.release()
+                try:
+                    sent = self._socket.sendmsg(parts[:_MAX_PARTS])
+                except BlockingIOError:
+                    began = began or time.monotonic() - _TICK_US / 1e6
+                    self._check(began, began + self.limit_s, "read none of the data that was sent to it")
+                    continue
+                except OSError as error:
+                    raise self._gone(error) from error
+                finally:
+                    if held:
+                        self.turn.acquire()
+                # A peer that accepts data is alive.
+                began = 0.0
+                self._end_wait()
+                self.bytes_out += sent
+                left -= sent
+                parts = _rest(parts, sent)
+
+    def receive(self, deadline: Optional[float] = None) -> Header:
+        """Return the next header, by `deadline` however slowly its bytes arrive; without one, as long as they keep
+        arriving.
+
+        Its payload must be read with `read_payload` before the next one is requested.
+
+        Raises PeerError: `gone` at the end of the stream, `silent` when nothing arrives in time, `protocol_error`
+        for an invalid frame, and the content of an ERROR frame.
+        """
+        if self._payload_left:
+            raise RuntimeError("%d bytes of a payload were not read" % self._payload_left)
+        while self._end - self._begin < HEADER_BYTES:
+            self._read_more(deadline)
+            self._in_time(deadline)
+        begin = self._begin
+        self._begin += HEADER_BYTES
+        try:
+            header = decode(self._ahead[begin : self._begin])
+        except FrameError as error:
+            raise PeerError("protocol_error", self.peer, "%s sent invalid data: %s" % (self.peer, error)) from error
+        self._payload_left = header.bytes
+        self._reads_ahead = header.bytes < _LARGE_BYTES
+        if header.op == ERROR:
+            raise self._error(header, deadline)
+        return header
+
+    def read_payload(self, into: memoryview, ends: Optional[float] = None) -> None:
+        """Read as much of the payload as `into` holds; by `ends` however slowly its bytes arrive; without it, as long
+        as they keep arriving.
+        """
+        size = len(into)
+        if size > self._payload_left:
+            raise PeerError("protocol_error", self.peer, "%s sent a payload that is too short" % self.peer)
+        self._payload_left -= size
+        have = min(size, self._end - self._begin)
+        into[:have] = self._ahead[self._begin : self._begin + have]
+        self._begin += have
+        began = 0.0
+        while have < size:
+            held = self.turn.release()
+            try:
+                if self._payload_left or size >= _LARGE_BYTES:
+                    got = self._socket.recv_into(into[have:], 0, socket.MSG_WAITALL)
+                else:
+                    # The data after the payload comes with the same call.
+                    got = self._socket.recvmsg_into([into[have:], self._ahead])[0]
+            except BlockingIOError:
+                began = began or time.monotonic() - _TICK_US / 1e6
+                ends_s = began + self.limit_s if ends is None else ends
+                self._check(began, ends_s, "stopped in the middle of a frame")
+                continue
+            except OSError as error:
+                raise self._gone(error) from error
+            finally:
+                if held:
+                    self.turn.acquire()
+            if not got:
+                raise self._ended()
+            began = 0.0
+            self._end_wait()
+            self.bytes_in += got
+            self._begin, self._end = 0, max(0, got - (size - have))
+            have += got
+            if have < size:
+                self._in_time(ends)
+
+    def text(self, header: Header, ends: Optional[float] = None) -> str:
+        """The payload of this header as a string. Raises PeerError if it is longer than a message may be."""
+        if header.bytes > TEXT_BYTES:
+            raise PeerError("protocol_error", self.peer, "%s sent a text of %d bytes" % (self.peer, header.bytes))
+        data = bytearray(header.bytes)
+        self.read_payload(memoryview(data), ends)
+        return data.decode("utf-8", "replace")
+
+    def send_error(self, text: str, flags: int = 0) -> None:
+        """Send the reason for the end of this connection, whether or not it is received.
+
+        Not in the middle of a frame: the text would be read as numbers.
+        """
+        if self._cut:
+            return
+        data = text.encode("utf-8")[:TEXT_BYTES]
+        limit_s, self.limit_s = self.limit_s, min(1.0, self.limit_s)
+        try:
+            if self._sending.acquire(timeout=1.0):
+                self._sending.release()
+                self.send(Header(ERROR, flags, bytes=len(data)), memoryview(data))
+        except PeerError:
+            pass
+        finally:
+            self.limit_s = limit_s
+
+    def shut(self) -> None:
+        """Shut down both directions, which wakes any thread that waits on this connection."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+    @property
+    def seen(self) -> bytes:
+        """The first bytes that arrived and were not read yet; messages about unknown clients quote them."""
+        return bytes(self._ahead[self._begin : self._end][:80])
+
+    def _read_more(self, deadline: Optional[float]) -> None:
+        self.flush()
+        if self._begin == self._end:
+            self._begin = self._end = 0
+        elif _READ_AHEAD - self._end < HEADER_BYTES:
+            left = self._end - self._begin
+            self._ahead[:left] = bytes(self._ahead[self._begin : self._end])
+            self._begin, self._end = 0, left
+        until = _READ_AHEAD if self._reads_ahead else self._begin + HEADER_BYTES
+        began = time.monotonic()
+        while True:
+            held = self.turn.release()
+            try:
+                got = self._socket.recv_into(self._ahead[self._end : until])
+            except BlockingIOError:
+                ends = began + self.limit_s if deadline is None else deadline
+                self._check(began, ends, "said nothing")
+                continue
+            except OSError as error:
+                raise self._gone(error) from error
+            finally:
+                if held:
+                    self.turn.acquire()
+            self._end_wait()
+            if not got:
+                raise self._ended()
+            self._end += got
+            self.bytes_in += got
+            return
+
+    def _in_time(self, deadline: Optional[float]) -> None:
+        """Raise PeerError after the deadline, if there is one, even if data is still arriving."""
+        if deadline is not None and time.monotonic() >= deadline:
+            self._end_wait()
+            raise PeerError("silent", self.peer, "%s did not send a whole frame in time" % self.peer)
+
+    def _check(self, began: float, deadline: float, did: str) -> None:
+        """After a system call without progress for a tick: report a long wait, and end it at the deadline."""
+        now = time.monotonic()
+        if now >= deadline and not self._is_draining():
+            self._end_wait()
+            raise PeerError("silent", self.peer, "%s %s for %.1f s" % (self.peer, did, self.limit_s))
+        if now - began >= NOTICE_S:
+            self.kept_waiting = True
+            self.on_wait_change(True)
+
+    def _end_wait(self) -> None:
+        if self.kept_waiting:
+            self.kept_waiting = False
+            self.on_wait_change(False)
+
+    def _is_draining(self) -> bool:
+        """Whether the kernel is still sending queued data: then the other side is alive, and the path to it is slow."""
+        try:
+            (left,) = struct.unpack("i", fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, bytes(4)))
+        except OSError:
+            return False
+        before, self._unsent = self._unsent, left
+        return bool(0 < left < before)
+
+    def _gone(self, error: OSError) -> PeerError:
+        if error.errno in (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH):
+            return PeerError("silent", self.peer, "%s no longer answers: %s" % (self.peer, error.strerror))
+        return PeerError("gone", self.peer, "the connection to %s broke: %s" % (self.peer, error.strerror))
+
+    def _ended(self) -> PeerError:
+        return PeerError("gone", self.peer, "%s closed the connection" % self.peer)
+
+    def _error(self, header: Header, ends: Optional[float]) -> PeerError:
+        kind = "mismatch" if header.flags & MISMATCH else "ended"
+        kind = "protocol_error" if header.flags & REFUSED else kind
+        return PeerError(kind, self.peer, "%s says: %s" % (self.peer, self.text(header, ends)))
+
+
+def _rest(parts: List[memoryview], sent: int) -> List[memoryview]:
+    """The rest of these buffers after this many bytes were sent."""
+    for place, part in enumerate(parts):
+        if sent < len(part):
+            return [part[sent:], *parts[place + 1 :]]
+        sent -= len(part)
+    return []
+
+
+def address_of(connection: socket.socket, *, peer: bool) -> str:
+    """`host:port` of one end of a connection; a mapped IPv4 address is shown as IPv4."""
+    try:
+        name: Tuple[object, ...] = connection.getpeername() if peer else connection.getsockname()
+    except OSError:
+        return ""
+    if len(name) < 2:
+        return str(name)
+    host = str(name[0])
+    host = host[7:] if host.startswith("::ffff:") else host
+    return "[%s]:%s" % (host, name[1]) if ":" in host else "%s:%s" % (host, name[1])

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from reference_trainer.ps.client import Server
 from reference_trainer.ps.memory import bytes_of
-from reference_trainer.ps.plan import Plan
+from reference_trainer.ps.partition import Plan
 
 #: Pieces of fewer numbers are copied together: a part of a message costs as much as copying 16 KiB.
 _MIN_LENT = 4096

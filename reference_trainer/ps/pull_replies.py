@@ -10,7 +10,7 @@ from typing import List
 from reference_trainer.ps import clocks, frames, settings
 from reference_trainer.ps.fair_lock import Released
 from reference_trainer.ps.frames import Header
-from reference_trainer.ps.plan import Shard
+from reference_trainer.ps.partition import Shard
 from reference_trainer.ps.server_state import ConnectedWorker, ServerState
 from reference_trainer.ps.settings import Settings
 from reference_trainer.ps.store import Source, parts_of

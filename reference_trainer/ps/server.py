@@ -9,9 +9,9 @@ from typing import Any, Dict, List, Tuple
 
 from preflight.agent import rank_events
 from preflight.agent.wire import ProbeUnavailable
-from reference_trainer.common import endpoint, framework, oracle
+from reference_trainer.common import framework, oracle, rendezvous
 from reference_trainer.common.progress import Emit, Progress
-from reference_trainer.ps import clocks, hello, settings
+from reference_trainer.ps import clocks, run_report, settings
 from reference_trainer.ps.admission import ConnectionAcceptor
 from reference_trainer.ps.clocks import RunEnded
 from reference_trainer.ps.injected_server_faults import ProcessFault
@@ -44,7 +44,7 @@ def server(params: Dict[str, Any], emit: Emit) -> ServerReport:
     progress = Progress(emit, rank=int(params["rank"]))
     progress.start()
     try:
-        hello.send(params, progress, "server")
+        run_report.send(params, progress, "server")
         config = settings.read(params, "server")
         if framework.is_paddle(params):
             from reference_trainer.paddle.paddle_server import server as serve
@@ -134,7 +134,7 @@ def _listen(config: Settings, progress: Progress) -> socket.socket:
     except ValueError as error:
         raise ProbeUnavailable("denied", str(error)) from error
     try:
-        listener = endpoint.listen(port, config.listen_host)
+        listener = rendezvous.listen(port, config.listen_host)
     except OSError as error:
         text = error.strerror or str(error)
         kind = "in-use" if error.errno == errno.EADDRINUSE else "denied"

@@ -10,9 +10,9 @@ from typing import Any, Callable, Dict, List, Optional, Set
 from reference_trainer.common import oracle
 from reference_trainer.common.oracle import LEARNING_RATE, Mismatch
 from reference_trainer.ps import clocks, settings, store, tasks
-from reference_trainer.ps.channel import Channel, PeerError
 from reference_trainer.ps.clocks import Clocks, RunEnded
 from reference_trainer.ps.fair_lock import FairLock
+from reference_trainer.ps.frames import Channel, PeerError
 from reference_trainer.ps.injected_server_faults import ProcessFault
 from reference_trainer.ps.run_report import RejectedClient, Replacement, WorkerStats
 from reference_trainer.ps.settings import Settings

@@ -9,7 +9,7 @@ from preflight.agent.wire import ProbeUnavailable
 from reference_trainer.common import oracle
 from reference_trainer.ps import clocks, tasks
 from reference_trainer.ps.exact import ExactValues
-from reference_trainer.ps.plan import Plan, from_params
+from reference_trainer.ps.partition import Plan, from_params
 from reference_trainer.ps.store import LARGE_BYTES
 
 #: Phases of a run as servers and workers count them; a barrier leads from each to the next.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from reference_trainer.ps.memory import HostTensor
-from reference_trainer.ps.plan import Plan, Shard
+from reference_trainer.ps.partition import Plan, Shard
 
 #: A large shard that is added while it arrives is added in chunks of at most this many numbers: 256 KiB stay in a
 #: processor's cache.

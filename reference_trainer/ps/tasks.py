@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Sequence, Tuple
 
-from reference_trainer.ps.plan import Parameter, Table
+from reference_trainer.ps.partition import Parameter, Table
 
 #: The learning rate of the network for one worker; for more it is divided by the next power of two (see `rate`).
 LEARNING_RATE = 0.25

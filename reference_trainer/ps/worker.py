@@ -10,10 +10,10 @@ from preflight.agent import rank_events
 from preflight.agent.wire import ProbeUnavailable
 from reference_trainer.common import framework, oracle
 from reference_trainer.common.progress import Emit, Progress
-from reference_trainer.ps import hello, replay, settings
-from reference_trainer.ps.channel import PeerError
+from reference_trainer.ps import replay, run_report, settings
 from reference_trainer.ps.client import Client
-from reference_trainer.ps.connect import ServerDialer
+from reference_trainer.ps.frames import PeerError
+from reference_trainer.ps.handshake import ServerDialer
 from reference_trainer.ps.injected_server_faults import ProcessFault
 from reference_trainer.ps.memory import digest
 from reference_trainer.ps.run_report import ServerStats, WorkerReport
@@ -34,7 +34,7 @@ def worker(params: Dict[str, Any], emit: Emit) -> WorkerReport:
     progress = Progress(emit, rank=int(params["rank"]))
     progress.start()
     try:
-        hello.send(params, progress, "worker")
+        run_report.send(params, progress, "worker")
         config = settings.read(params, "worker")
         if framework.is_paddle(params):
             if config.spare:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Severity
 from preflight.model.job import Job, Note, NoteDetail, NoteKind
 from preflight.plugins.authoring import Verdict, command, failed, passed, rule, unknown
-from preflight_rules.sizes.batch_sizes import uses_hugging_face
+from preflight_rules.sizes.batch import uses_hugging_face
 
 _UNREADABLE = frozenset({NoteKind.UNREADABLE, NoteKind.TOO_LARGE, NoteKind.MISSING, NoteKind.OUTSIDE, NoteKind.CRASHED})
 

@@ -24,7 +24,7 @@ from preflight.plugins.authoring import Rule, Verdict, rule
 from preflight.plugins.registry import sources
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.discovery.assemble import assemble
-from preflight.sources.discovery.parallel import read_source
+from preflight.sources.discovery.readings import read_source
 from preflight.sources.formats.tree import DirectoryTree, MemoryTree
 
 FEW = Limits(seconds_each=0.3, seconds_fair=0.1, seconds_pool=0.5, judging_seconds_pool=0.5)

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Callable
 from typing import Any
 
-from preflight.sources.configs.paddle_trainer import converted
+from preflight.sources.configs.hugging_face import converted
 from tests.constraints import cluster_forms, huggingface_forms, megatron_forms
 
 Files = dict[str, str]

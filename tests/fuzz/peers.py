@@ -30,8 +30,7 @@ from preflight.model.recording import EventRecord, Node, Recording
 from preflight.model.recording_io import load, save
 from preflight.runner.session import AgentSession
 from reference_trainer.ps import frames, handshake
-from reference_trainer.ps.channel import Channel, PeerError
-from reference_trainer.ps.frames import Header
+from reference_trainer.ps.frames import Channel, Header, PeerError
 from tests.fuzz import mutation
 from tests.fuzz.limits import MIB, Limits
 from tests.fuzz.target import Fault, Target
@@ -184,7 +183,7 @@ def _pair(data: bytes) -> tuple[Channel, socket.socket]:
     theirs.settimeout(1.0)
     theirs.sendall(data)
     theirs.shutdown(socket.SHUT_WR)
-    with mock.patch("reference_trainer.ps.channel.tune"):
+    with mock.patch("reference_trainer.ps.frames.tune"):
         return Channel(ours, peer="10.0.0.9:1234", limit_s=1.0), theirs
 
 

@@ -14,8 +14,7 @@ import pytest
 from preflight._util.budget import Budget, Limits
 from preflight.plugins.registry import sources
 from preflight.sources.base import SourceFile
-from preflight.sources.discovery.files import RecognisedFiles
-from preflight.sources.discovery.parallel import read_source
+from preflight.sources.discovery.readings import RecognisedFiles, read_source
 from preflight.sources.formats.tree import MemoryTree
 from tests.hostile.shapes import SHAPES, Shape
 

@@ -23,7 +23,7 @@ from preflight.engine.report import Report
 from preflight.model.measurements import Measurements
 from preflight.reporters.base import Style
 from preflight.reporters.openmetrics import REPORTER
-from preflight_checks.measurements.link_measurements import LINK_BANDWIDTH, LINK_LATENCY
+from preflight_checks.charts.link_matrices import LINK_BANDWIDTH, LINK_LATENCY
 from tests.commands.history.fleet import Fleet
 from tests.ports import free_port
 from tests.waiting import until

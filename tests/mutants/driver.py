@@ -31,14 +31,13 @@ from preflight_checks.smoke.completion import rank_did_not_finish
 from preflight_checks.smoke.pipeline_results import wrong_pipeline_result
 from preflight_checks.smoke.plan import plan_smoke
 from preflight_checks.smoke.results import ranks_disagree, wrong_collective_result
-from preflight_checks.smoke.server_end import server_or_worker_did_not_finish
-from preflight_checks.smoke.server_plan import plan_servers
-from preflight_checks.smoke.server_recovery import worker_replaced
+from preflight_checks.smoke.server_end import server_or_worker_did_not_finish, worker_replaced
 from preflight_checks.smoke.server_results import (
     servers_trained_nothing,
     updates_lost_doubled_or_stale,
     wrong_server_result,
 )
+from preflight_checks.smoke.server_run import plan_servers
 from reference_trainer.collective import bandwidth, pace
 from reference_trainer.collective.rank import rank as run_rank
 from reference_trainer.ps.server import server as run_server

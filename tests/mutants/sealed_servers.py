@@ -516,7 +516,7 @@ def geo_doubles_the_local_rate(patch: Patch) -> None:
 @mutant(SERVER, *RECOVERY)
 def recovery_drops_rows_of_the_cut_push(patch: Patch) -> None:
     """The first update of rows after a replacement is not added."""
-    from reference_trainer.ps import backup_workers
+    from reference_trainer.ps import pushes
 
     def build(original: Any) -> Any:
         def wrong(*more: Any) -> Any:
@@ -530,7 +530,7 @@ def recovery_drops_rows_of_the_cut_push(patch: Patch) -> None:
             return rows, numbers * 0.0
         return rows, numbers
 
-    wrap(backup_workers, "replace_worker", build)
+    wrap(pushes, "replace_worker", build)
     change_row_updates(change)
 
 

@@ -15,7 +15,7 @@ import pytest
 from preflight.agent import rank_events
 from preflight.model.recording import Facts
 from preflight.model.requests import Request
-from preflight_checks.smoke.server_plan import plan_servers
+from preflight_checks.smoke.server_run import plan_servers
 from tests.checks.check_builders import job, local_fleet
 from tests.ports import free_ports
 from tests.reference_trainer.live import (

@@ -11,13 +11,13 @@ from preflight.model.findings import Status
 from preflight.model.recording import Facts
 from preflight.plugins.authoring import Check, Verdict
 from preflight_checks.smoke.server_end import server_or_worker_did_not_finish
-from preflight_checks.smoke.server_load import server_load_uneven
-from preflight_checks.smoke.server_plan import group_of, plan_servers
 from preflight_checks.smoke.server_results import (
     servers_trained_nothing,
     updates_lost_doubled_or_stale,
     wrong_server_result,
 )
+from preflight_checks.smoke.server_run import group_of, plan_servers
+from preflight_checks.smoke.server_traffic import server_load_uneven
 from tests.checks.check_builders import job, local_fleet
 from tests.ports import free_ports
 from tests.reference_trainer.live import Trial, live

@@ -10,7 +10,7 @@ import pytest
 
 from preflight._util import toml
 from preflight.model.job import WHOLE_JOB, Claim, Known, Plain, Span
-from preflight.sources.kubernetes.object_kinds import SHAPES
+from preflight.sources.kubernetes.object_settings import SHAPES
 from preflight.sources.python import called_settings
 from preflight_rules.data_tables import table
 from preflight_rules.settings import tables
@@ -18,7 +18,7 @@ from preflight_rules.settings.conditions import UnknownValue, holds, keys_of
 from preflight_rules.settings.frameworks import framework, reads
 from preflight_rules.settings.kinds import Setting, refused
 from preflight_rules.settings.tables import in_range, row_of, settings
-from preflight_rules.settings.unknown_names import NearestNames
+from preflight_rules.settings.unknown_settings import NearestNames
 
 
 def value_of(known: dict[str, Any]) -> Any:

@@ -1,1 +1,1 @@
-"""Measurements as charts: one module for each subject, beside the checks that judge it."""
+"""Measurements as charts, and as numbers that are kept from run to run: one module for each subject."""

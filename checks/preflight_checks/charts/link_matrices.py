@@ -1,4 +1,4 @@
-"""The links between nodes as heat maps: reachability, round-trip times and throughput.
+"""The links between nodes as heat maps and as numbers: reachability, round-trip times, throughput and losses.
 
 Nothing is judged here: the link checks decide which marks are bad or unknown. Units are the same in every run, so that
 two runs can be compared.
@@ -6,6 +6,7 @@ two runs can be compared.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -13,11 +14,12 @@ from typing import Literal
 from preflight.analysis.link_matrix import Cell, Pair
 from preflight.model.charts import Mark, Matrix
 from preflight.model.job import Job
+from preflight.model.measurements import Measurements, Quantity
 from preflight.model.recording import Facts, Fleet, Unavailable
 from preflight_checks.charts.cells import brief, plural, sample_of, short
 from preflight_checks.links.dial_requests import FREE, SPREAD
-from preflight_checks.links.fleet_comparison import JudgedDirection, judged
-from preflight_checks.links.reach_evidence import NOT_TRIED, DialEvidence, nodes_without_dial, reach
+from preflight_checks.links.fleet_comparison import JudgedDirection, Measurement, judged, measurements_of
+from preflight_checks.links.reachability import NOT_TRIED, DialEvidence, nodes_without_dial, reach
 from preflight_checks.probes.link_quality import measure
 from preflight_checks.probes.links import Target
 
@@ -186,3 +188,69 @@ def _covered(directions: Mapping[Pair, _Direction], fleet: Fleet) -> str:
     """How many pairs were measured, and out of how many."""
     pairs = len({frozenset(pair) for pair in directions})
     return f"measured between {pairs} of {len(fleet.nodes) * (len(fleet.nodes) - 1) // 2} pairs of nodes"
+
+
+LINK_BANDWIDTH = Quantity("link_bandwidth", "throughput of a link", "bits_per_second", better="higher", share=0.1)
+LINK_LATENCY = Quantity("link_latency", "round trip of a link", "seconds", least=10e-6, share=0.25)
+LINK_LOST = Quantity("link_lost_datagrams", "share of datagrams that a link lost", least=0.004)
+NODE_BANDWIDTH = Quantity("node_bandwidth", "throughput over its links", "bits_per_second", better="higher", share=0.05)
+NODE_LATENCY = Quantity("node_latency", "round trip over its links", "seconds", least=5e-6, share=0.15)
+NODE_LOST = Quantity("node_lost_datagrams", "share of datagrams lost on its links", least=0.002)
+NODE_RETRANSMITS = Quantity("node_retransmits", "share of segments that its links sent again", least=0.002)
+
+
+def of_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Measurements]:
+    """The measurements of each direction, and the median over the links of each node.
+
+    Of two measurements of a link the better one counts: the worse one had something else to wait for.
+    """
+    measured = measurements_of(facts)
+    bandwidth = {
+        pair: max(rates) * 1e6
+        for pair, several in measured.items()
+        if (rates := [item.rate_mbps for item in several if item.rate_mbps is not None])
+    }
+    latency = {pair: min(item.quality.median_s for item in several) for pair, several in measured.items()}
+    lost = {
+        pair: min(shares)
+        for pair, several in measured.items()
+        if (shares := [item.lost / item.direction.sent for item in several if item.direction.arrived])
+    }
+    resent = {
+        pair: min(shares)
+        for pair, several in measured.items()
+        if (shares := [share for item in several if (share := _resent(item)) is not None])
+    }
+    for quantity, of_node, values in (
+        (LINK_BANDWIDTH, NODE_BANDWIDTH, bandwidth),
+        (LINK_LATENCY, NODE_LATENCY, latency),
+        (LINK_LOST, NODE_LOST, lost),
+    ):
+        yield from _of_pairs(quantity, values)
+        yield from _of_nodes(of_node, values)
+    yield from _of_nodes(NODE_RETRANSMITS, resent)
+
+
+def _resent(item: Measurement) -> float | None:
+    direction = item.direction
+    if direction.retransmitted is None or not direction.segments:
+        return None
+    return direction.retransmitted / direction.segments
+
+
+def _of_pairs(quantity: Quantity, values: Mapping[Pair, float]) -> Iterator[Measurements]:
+    if values:
+        pairs = sorted(values)
+        yield Measurements(
+            quantity, tuple(a for a, _ in pairs), tuple(values[pair] for pair in pairs), tuple(b for _, b in pairs)
+        )
+
+
+def _of_nodes(quantity: Quantity, values: Mapping[Pair, float]) -> Iterator[Measurements]:
+    of_node: dict[str, list[float]] = {}
+    for pair, value in values.items():
+        for node in pair:
+            of_node.setdefault(node, []).append(value)
+    if of_node:
+        nodes = sorted(of_node)
+        yield Measurements(quantity, tuple(nodes), tuple(statistics.median(of_node[node]) for node in nodes))

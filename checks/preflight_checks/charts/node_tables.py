@@ -1,24 +1,38 @@
-"""The nodes at a glance: the properties of each, with differences marked."""
+"""The nodes at a glance: the properties and the software of each, with differences marked, and what is measured on
+them.
+
+A node has one number for each quantity. Counters are summed over its devices; of temperatures the warmest device
+counts, of clocks the slowest.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from preflight.model.charts import Cell, Column, Table
 from preflight.model.job import Job
+from preflight.model.measurements import Measurements, Quantity
 from preflight.model.recording import Facts, Fleet, NodeRecord
 from preflight_checks.charts.cells import CellValue, brief, cells_of, equal, plural, table, values_by_node
 from preflight_checks.comparison import GIB
+from preflight_checks.context.entry import computed_in_step
 from preflight_checks.host.memory import MIN_SHARE
 from preflight_checks.host.processors import usable_cores
 from preflight_checks.links.fleet_comparison import format_rate
 from preflight_checks.network.interface_used import used_interfaces
-from preflight_checks.probes.gpus import Gpus, gpus
+from preflight_checks.network.nic_health import states_in_use
+from preflight_checks.probes.gpus import Gpu, Gpus, gpus
+from preflight_checks.probes.installed import Installed, installed
 from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.limits import Limits, limits
 from preflight_checks.probes.machine import Machine, machine
+from preflight_checks.probes.packages import DISTRIBUTIONS, Packages, packages
+from preflight_checks.probes.rdma import rdma
+from preflight_checks.probes.stack import Build, Stack, stack
+from preflight_checks.software.frameworks import build_of
 
 #: The state of a node's agent, in words for a reader.
 _ANSWERED, _SILENT, _FAILED = "answered", "silent", "failed"
@@ -120,3 +134,228 @@ _QUANTITIES = (
     _Quantity("driver", lambda job, facts: values_by_node(facts, gpus, _driver)),
     _Quantity("network card", _card),
 )
+
+
+#: A node with its own environment differs in hundreds of packages: at most this many cells are shown, but some columns
+#: of any fleet, and no more columns than for a small one.
+_MAX_CELLS, _MIN_COLUMNS, _MAX_COLUMNS = 8_000, 6, 24
+_ABSENT = "not installed"
+_NOT_REPORTED = "not reported"
+
+
+def versions(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Table]:
+    """One row per node: Python, frameworks, CUDA, cuDNN, NCCL, driver, and packages that differ between nodes."""
+    columns: list[tuple[Column, Sequence[Cell]]] = []
+    for name, values in _components(job, facts):
+        cells = cells_of(fleet, values)
+        if cells is not None:
+            columns.append((Column(name), cells))
+    observed = facts.observed(installed)
+    unlike, equal_count = _differing_packages(observed)
+    most = min(_MAX_COLUMNS, max(_MIN_COLUMNS, _MAX_CELLS // max(1, len(fleet.nodes))))
+    for name in unlike[:most]:
+        cells = cells_of(fleet, values_by_node(facts, installed, partial(_version, name)))
+        if cells is not None:
+            columns.append((Column(name), cells))
+    if columns:
+        note = _note(len(fleet.nodes), observed, equal_count, len(unlike) - most)
+        yield table("versions", "Versions", note, fleet, columns)
+
+
+def _note(nodes: int, observed: Mapping[str, Installed], equal_count: int, more: int) -> str:
+    if not observed:
+        return f"Versions on {plural(nodes, 'node')}; versions that differ from most nodes are marked."
+    of_nodes = f"{len(observed)} of {plural(nodes, 'node')}"
+    summary = f"{plural(equal_count, 'further package')} of {of_nodes} are the same everywhere"
+    if more > 0:
+        summary += f", {more} more differ and are not listed"
+    elif len({value.digest for value in observed.values()}) > 1 and not _lists_all(observed):
+        summary += ", and some that nodes report only as a digest differ"
+    return f"{summary}; versions that differ from most nodes are marked."
+
+
+def _lists_all(observed: Mapping[str, Installed]) -> bool:
+    """Whether the listed packages explain why the digests of all packages differ."""
+    lists = {tuple(sorted(value.distributions.items())) for value in observed.values()}
+    return len(lists) == len({value.digest for value in observed.values()})
+
+
+def _components(job: Job, facts: Facts) -> Iterator[tuple[str, Mapping[str, CellValue]]]:
+    """The components that are listed even if they are the same everywhere."""
+    own = values_by_node(facts, installed, lambda value: CellValue(value.python))
+    yield "python", {**own, **values_by_node(facts, packages, lambda value: CellValue(value.python))}
+    listed = facts.observed(packages)
+    for name in DISTRIBUTIONS:
+        if name != "nccl" and any(name in value.versions for value in listed.values()):
+            yield name, values_by_node(facts, packages, partial(_framework, name))
+    yield (
+        "CUDA runtime",
+        _with_or_without({**values_by_node(facts, packages, _cuda), **_build_versions(job, facts, "cuda")}),
+    )
+    yield "cuDNN", _known_version(_build_versions(job, facts, "cudnn"))
+    nccl = values_by_node(facts, packages, lambda value: CellValue(value.versions.get("nccl") or None, _NOT_REPORTED))
+    built = _known_version(_build_versions(job, facts, "nccl"))
+    yield "NCCL", {**nccl, **{node: values for node, values in built.items() if values.value or node not in nccl}}
+    yield (
+        "driver",
+        values_by_node(facts, gpus, lambda value: CellValue(value.driver or None, value.detail or _NOT_REPORTED)),
+    )
+
+
+def _build_versions(job: Job, facts: Facts, part: str) -> dict[str, CellValue]:
+    """A version from the build of the framework that the job trains with; empty if the build lacks the component."""
+
+    def read(value: Stack) -> CellValue:
+        build: Build | None = build_of(job, value)
+        return CellValue(None, "no framework is installed") if build is None else CellValue(str(getattr(build, part)))
+
+    return values_by_node(facts, stack, read)
+
+
+def _cuda(value: Packages) -> CellValue:
+    framework = value.torch or value.paddle
+    return CellValue(None, "no framework is installed") if framework is None else CellValue(framework.cuda)
+
+
+def _with_or_without(values: Mapping[str, CellValue]) -> dict[str, CellValue]:
+    """`none` for builds without the component where others have it; no column if no build has it."""
+    if not any(summary.value for summary in values.values()):
+        return {}
+    return {node: CellValue("none") if summary.value == "" else summary for node, summary in values.items()}
+
+
+def _known_version(values: Mapping[str, CellValue]) -> dict[str, CellValue]:
+    """The values, with empty ones as unknown."""
+    return {
+        node: CellValue(None, _NOT_REPORTED) if summary.value == "" else summary for node, summary in values.items()
+    }
+
+
+def _version(name: str, value: Installed) -> CellValue:
+    return CellValue(value.distributions.get(name, _ABSENT))
+
+
+def _framework(name: str, value: Packages) -> CellValue:
+    return CellValue(value.versions.get(name, _ABSENT))
+
+
+def _differing_packages(observed: Mapping[str, Installed]) -> tuple[list[str], int]:
+    """The packages that differ between nodes, those used in lockstep computation first, and the number of equal ones.
+
+    Frameworks have separate columns.
+    """
+    sets = {value.digest: value.distributions for value in observed.values()}.values()
+    named = {name for names in DISTRIBUTIONS.values() for name in names}
+    names = {name for held in sets for name in held} - named
+    unlike = [name for name in names if len({held.get(name) for held in sets}) > 1]
+    return sorted(unlike, key=lambda name: (not computed_in_step(name), name)), len(names) - len(unlike)
+
+
+ROUND_TRIP = Quantity("agent_round_trip", "round trip to the agent", "seconds", least=0.005, share=1.0)
+CLOCK_OFFSET = Quantity("clock_offset", "clock offset", "seconds", least=0.05)
+OUT_OF_MEMORY = Quantity("processes_killed_for_memory", "processes killed for lack of memory", kind="counter")
+TEMPERATURE = Quantity("gpu_temperature", "temperature of the warmest GPU", "celsius", least=4.0)
+CLOCK_LIMIT = Quantity("gpu_clock_limit", "highest clock of the slowest GPU", "hertz", better="higher", share=0.02)
+POWER_LIMIT = Quantity("gpu_power_limit", "power limit of the lowest GPU", "watts", better="higher", share=0.02)
+DRIVER_TIME = Quantity("gpu_driver_response", "response time of the slowest GPU", "seconds", least=0.1, share=0.5)
+
+_GPU_COUNTERS: tuple[tuple[Quantity, Callable[[Gpu], int | None]], ...] = (
+    (
+        Quantity("gpu_ecc_corrected", "corrected memory errors of the GPUs", kind="counter"),
+        lambda gpu: gpu.ecc_corrected_ever,
+    ),
+    (
+        Quantity("gpu_ecc_uncorrected", "uncorrected memory errors of the GPUs", kind="counter"),
+        lambda gpu: gpu.ecc_uncorrected_ever,
+    ),
+    (
+        Quantity("gpu_rows_remapped", "memory rows remapped after uncorrectable errors", kind="counter"),
+        lambda gpu: gpu.rows_remapped_uncorrectable,
+    ),
+    (Quantity("gpu_pages_retired", "retired memory pages of the GPUs", kind="counter"), lambda gpu: gpu.pages_retired),
+    (Quantity("gpu_pcie_replays", "PCIe replays of the GPUs", kind="counter"), lambda gpu: gpu.pcie_replays),
+    (
+        Quantity("gpu_nvlink_errors", "NVLink errors of the GPUs", kind="counter"),
+        lambda gpu: sum(gpu.nvlink_errors.values()) if gpu.nvlinks else None,
+    ),
+)
+_CARRIER = Quantity("nic_carrier_changes", "carrier changes of the interface in use", kind="counter")
+_CARD_ERRORS = Quantity("nic_errors", "errors of the interface in use", kind="counter")
+_RDMA_COUNTERS = {
+    "link_downed": Quantity("rdma_link_downed", "RDMA links that went down", kind="counter"),
+    "link_error_recovery": Quantity("rdma_link_recoveries", "recoveries of RDMA links", kind="counter"),
+    "symbol_error": Quantity("rdma_symbol_errors", "symbol errors of RDMA ports", kind="counter"),
+}
+
+
+def of_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Measurements]:
+    """The measurements of each node alone. A quantity that no node could tell is left out."""
+    records = [record for record in fleet.records if not record.problem]
+    yield from _known_values(
+        ROUND_TRIP, {record.node.name: record.round_trip_s for record in records if record.round_trip_s is not None}
+    )
+    offsets = {record.node.name: record.clock_offset_s for record in records if record.clock_offset_s is not None}
+    yield from _known_values(CLOCK_OFFSET, {node: abs(offset) for node, offset in offsets.items()})
+    yield from _known_values(
+        OUT_OF_MEMORY, {node: value.killed_for_memory for node, value in facts.observed(machine).items()}
+    )
+    yield from _of_gpus(facts)
+    yield from _of_cards(job, facts)
+
+
+def _of_gpus(facts: Facts) -> Iterator[Measurements]:
+    # A GPU that does not answer says nothing: a sum without it would look like a counter that was reset.
+    answered = {
+        node: value.gpus
+        for node, value in facts.observed(gpus).items()
+        if value.gpus and not value.problem and not any(gpu.problem for gpu in value.gpus)
+    }
+    for quantity, read in _GPU_COUNTERS:
+        yield from _known_values(
+            quantity, {node: _sum([read(gpu) for gpu in cards]) for node, cards in answered.items()}
+        )
+    gauges: tuple[tuple[Quantity, Callable[[Gpu], float | None], Callable[..., float]], ...] = (
+        (TEMPERATURE, lambda gpu: gpu.temperature_c, max),
+        (CLOCK_LIMIT, lambda gpu: None if gpu.clock_max_mhz is None else gpu.clock_max_mhz * 1e6, min),
+        (POWER_LIMIT, lambda gpu: gpu.power_limit_w, min),
+        (DRIVER_TIME, lambda gpu: gpu.took_s, max),
+    )
+    for quantity, value_of, worst in gauges:
+        found = {node: [value_of(gpu) for gpu in cards] for node, cards in answered.items()}
+        yield from _known_values(
+            quantity,
+            {node: worst([v for v in values if v is not None]) for node, values in found.items() if None not in values},
+        )
+
+
+def _of_cards(job: Job, facts: Facts) -> Iterator[Measurements]:
+    states = {node: state for node, (_, state) in states_in_use(job, facts).items()}
+    yield from _known_values(_CARRIER, {node: state.carrier_changes for node, state in states.items()})
+    errors = {
+        node: sum(count for name, count in state.counters.items() if name.endswith("_errors"))
+        for node, state in states.items()
+        if any(name.endswith("_errors") for name in state.counters)
+    }
+    yield from _known_values(_CARD_ERRORS, errors)
+    devices = {
+        node: value.devices
+        for node, value in facts.observed(rdma).items()
+        if value.devices and not any(device.problem for device in value.devices)
+    }
+    for name, quantity in _RDMA_COUNTERS.items():
+        counts = {
+            node: [port.counters[name] for device in found for port in device.ports if name in port.counters]
+            for node, found in devices.items()
+        }
+        yield from _known_values(quantity, {node: sum(values) for node, values in counts.items() if values})
+
+
+def _sum(values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def _known_values(quantity: Quantity, values: Mapping[str, float | None]) -> Iterator[Measurements]:
+    found = {node: float(value) for node, value in values.items() if value is not None}
+    if found:
+        yield Measurements(quantity, tuple(found), tuple(found.values()))

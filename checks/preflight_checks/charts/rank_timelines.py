@@ -1,4 +1,4 @@
-"""Charts of the training run: what every rank did when, and how fast each computes on its own."""
+"""The training run as charts and as numbers: what every rank did when, and how fast each computes on its own."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from preflight.agent import rank_events
 from preflight.analysis.rank_state import Member, members_of
 from preflight.model.charts import Bar, Bars, Lane, Span, Timeline
 from preflight.model.job import Job
+from preflight.model.measurements import Measurements, Quantity
 from preflight.model.recording import FactRecord, Facts, Fleet, Observed
 from preflight_checks.charts.cells import sample_of, short
-from preflight_checks.smoke.server_plan import group_of
+from preflight_checks.smoke.server_run import group_of
 from preflight_checks.smoke.stragglers import MIN_RANKS, Paces, Straggler, computing, paces_of
+from reference_trainer.collective.rank import RankReport
 from reference_trainer.collective.rank import rank as run_rank
-from reference_trainer.collective.report import RankReport
 from reference_trainer.ps.run_report import WorkerReport
 from reference_trainer.ps.worker import worker as run_worker
 
@@ -152,3 +153,16 @@ def _paces(job: Job, facts: Facts) -> Paces:
     group = group_of(job)
     seen = (row for row in facts.each(run_rank) if row.asked.group == group)
     return paces_of((row.node, row.fact.value) for row in seen if isinstance(row.fact, Observed))
+
+
+PACE = Quantity("rank_pace", "time of a fixed piece of work on the slowest rank", "seconds", share=0.05)
+
+
+def of_ranks(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Measurements]:
+    """The time that the slowest rank of each node takes for the same work without communication."""
+    slowest: dict[str, float] = {}
+    for node, seconds in pace_of_ranks(job, facts):
+        slowest[node] = max(seconds, slowest.get(node, 0.0))
+    if slowest:
+        nodes = sorted(slowest)
+        yield Measurements(PACE, tuple(nodes), tuple(slowest[node] for node in nodes))

@@ -9,8 +9,7 @@ from preflight.model.charts import Bar, Bars, Layout, Piece, Place
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight_checks.charts.cells import plural
-from preflight_checks.requirements.endpoints import Endpoint, is_ps
-from preflight_checks.requirements.hosts import nodes_share_machine
+from preflight_checks.requirements.hosts import Endpoint, is_ps, nodes_share_machine
 from preflight_checks.servers.layout import SERVER, layout, shares
 from reference_trainer.ps.partition import overloaded
 
@@ -114,8 +113,8 @@ def traffic(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
     """One bar per server of the training run: the bytes that it received and sent."""
     if not is_ps(job):
         return
-    from preflight_checks.smoke.server_load import loads_of
     from preflight_checks.smoke.server_run import server_run_of
+    from preflight_checks.smoke.server_traffic import loads_of
 
     run = server_run_of(job, facts)
     loads = loads_of(run) if run.complete else ()

@@ -13,7 +13,6 @@ from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import split
-from preflight_checks.context.environment_table import Group, group_of
 from preflight_checks.context.node_environment import (
     NodeGroup,
     Setting,
@@ -23,10 +22,10 @@ from preflight_checks.context.node_environment import (
     set_by_job,
     setting,
 )
+from preflight_checks.data_tables import Group, group_of
 from preflight_checks.planning import missing_facts
 from preflight_checks.probes.environment import environment
-from preflight_checks.requirements.backends import backends, gpu_claims
-from preflight_checks.requirements.claims import claims_in_force, scopes
+from preflight_checks.requirements.claims import backends, claims_in_force, gpu_claims, scopes
 from preflight_checks.requirements.hosts import fold, nodes_share_machine
 
 _COST = "reads the environment and at most three small files in one process, milliseconds"

@@ -15,7 +15,7 @@ from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, unknown
 from preflight.plugins.memo import memoize
-from preflight_checks.context.environment_table import default_of
+from preflight_checks.data_tables import default_of
 from preflight_checks.probes.environment import Environment, environment
 from preflight_checks.requirements.claims import scopes
 from preflight_checks.requirements.hosts import fold

@@ -13,7 +13,7 @@ from preflight_checks.comparison import split
 from preflight_checks.gpus.device_findings import expected_gpus
 from preflight_checks.planning import missing_facts, on_every_node
 from preflight_checks.probes.gpus import DEADLINE_S, Gpus, gpus
-from preflight_checks.requirements.backends import asked_backend, gpu_claims
+from preflight_checks.requirements.claims import asked_backend, gpu_claims
 from preflight_checks.requirements.hosts import fold
 
 COST = "queries NVML, each GPU in a separate process; well under a second"

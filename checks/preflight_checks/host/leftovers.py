@@ -12,9 +12,8 @@ from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
 from preflight_checks.planning import combined, has_launches, missing_facts, on_every_node
 from preflight_checks.probes.leftovers import Leftovers, Process, leftovers, locks
-from preflight_checks.requirements.backends import gpu_claims
-from preflight_checks.requirements.endpoints import endpoints
-from preflight_checks.requirements.hosts import fold, nodes_share_machine
+from preflight_checks.requirements.claims import gpu_claims
+from preflight_checks.requirements.hosts import endpoints, fold, nodes_share_machine
 
 _COST = "reads /proc of every process once and lists /dev/shm; a tenth of a second on an ordinary node"
 _WITHOUT_ROOT = "ports and memory mappings of other users' processes"

@@ -12,7 +12,7 @@ from preflight.plugins.authoring import Verdict, check, command, failed, not_app
 from preflight_checks.comparison import GIB, processes_of_node, size
 from preflight_checks.planning import has_launches, missing_facts, on_every_node
 from preflight_checks.probes.limits import Limits, limits
-from preflight_checks.requirements.backends import gpu_claims
+from preflight_checks.requirements.claims import gpu_claims
 from preflight_checks.requirements.hosts import fold
 
 #: Threads of one rank or loader worker: Python, autograd, NCCL's proxies, the loader's pinning, a small OpenMP pool.

@@ -17,9 +17,8 @@ from preflight_checks.network.names import lookups
 from preflight_checks.probes.interfaces import Interface, interfaces
 from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.links import Dialled, Target, dial
-from preflight_checks.requirements.backends import backends
-from preflight_checks.requirements.endpoints import Endpoint, endpoints_on, owner
-from preflight_checks.requirements.hosts import nodes_share_machine
+from preflight_checks.requirements.claims import backends
+from preflight_checks.requirements.hosts import Endpoint, endpoints_on, nodes_share_machine, owner
 
 #: Label of a port that the kernel picks, as for the connections of Gloo and NCCL.
 FREE = "a free port"

@@ -9,20 +9,21 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, passed, unknown
-from preflight_checks.links.fleet_comparison import Cards, JudgedDirection, plan_measurements
-from preflight_checks.links.measurements import (
+from preflight_checks.links.fault_shapes import (
     COST,
     PROBES,
     covered,
+    direction,
     evidence_of,
     find,
     inconclusive,
     nothing_measured,
+    subject,
     times,
 )
-from preflight_checks.links.shape_words import direction, subject
+from preflight_checks.links.fleet_comparison import Cards, JudgedDirection, plan_measurements
 from preflight_checks.planning import no_requests
-from preflight_checks.requirements.backends import backends
+from preflight_checks.requirements.claims import backends
 from preflight_checks.requirements.hosts import fold
 
 

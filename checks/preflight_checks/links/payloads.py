@@ -10,7 +10,7 @@ from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.links.dial_requests import cells, claims_of, coverage, plan_links, plan_second_try
-from preflight_checks.links.shape_words import direction, subject
+from preflight_checks.links.fault_shapes import direction, subject
 from preflight_checks.network.interface_filter import subnet
 from preflight_checks.probes.interfaces import Interfaces, interfaces
 from preflight_checks.probes.link_listener import listen

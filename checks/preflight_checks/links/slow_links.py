@@ -10,6 +10,20 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, passed, unknown
+from preflight_checks.links.fault_shapes import (
+    COST,
+    PROBES,
+    LinkFaults,
+    covered,
+    direction,
+    evidence_of,
+    find,
+    inconclusive,
+    load_of,
+    nothing_measured,
+    subject,
+    times,
+)
 from preflight_checks.links.fleet_comparison import (
     BEYOND_DOUBT,
     BUSY,
@@ -21,19 +35,6 @@ from preflight_checks.links.fleet_comparison import (
     of_fleet,
     plan_measurements,
 )
-from preflight_checks.links.measurements import (
-    COST,
-    PROBES,
-    LinkFaults,
-    covered,
-    evidence_of,
-    find,
-    inconclusive,
-    load_of,
-    nothing_measured,
-    times,
-)
-from preflight_checks.links.shape_words import direction, subject
 from preflight_checks.planning import no_requests
 from preflight_checks.probes.link_quality import STREAMS
 from preflight_checks.requirements.hosts import fold

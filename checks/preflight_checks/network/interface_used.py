@@ -15,10 +15,10 @@ from preflight._util.hostnames import is_loopback, split_endpoint
 from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Facts, Observed
 from preflight.plugins.memo import memoize
-from preflight_checks.network.environment_filters import environment_filters
 from preflight_checks.network.interface_filter import (
     chosen,
     dialled_address,
+    environment_filters,
     is_read_by_job,
     nccl_default,
     published_address,
@@ -29,9 +29,7 @@ from preflight_checks.network.interface_filter import (
 )
 from preflight_checks.network.names import lookups
 from preflight_checks.probes.interfaces import Address, Interface, interfaces
-from preflight_checks.requirements.backends import backends
-from preflight_checks.requirements.claims import scopes
-from preflight_checks.requirements.filters import Filter, filter_of
+from preflight_checks.requirements.claims import Filter, backends, filter_of, scopes
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import split
-from preflight_checks.network.environment_filters import environment_filters
 from preflight_checks.network.interface_filter import (
     NO_CARRIER,
+    environment_filters,
     has_filter,
     is_container_interface,
     is_tunnel,
@@ -24,7 +24,7 @@ from preflight_checks.planning import combined, missing_facts, multi_node, multi
 from preflight_checks.probes.identity import identity
 from preflight_checks.probes.interfaces import Interface, Route, interfaces
 from preflight_checks.probes.routes import routes
-from preflight_checks.requirements.backends import backend_claims, backends
+from preflight_checks.requirements.claims import backend_claims, backends
 from preflight_checks.requirements.hosts import fold, is_multi_node
 
 #: Each node is asked for its route to this many peers, the next ones in rank order. In very large fleets there are

@@ -12,21 +12,19 @@ from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.comparison import split
 from preflight_checks.context.node_environment import requests
-from preflight_checks.network.environment_filters import environment_filters
-from preflight_checks.network.filter_findings import filter_findings
 from preflight_checks.network.interface_filter import (
     Chosen,
     chosen,
+    environment_filters,
+    filter_findings,
     has_filter,
 )
 from preflight_checks.network.interface_used import used_interfaces
 from preflight_checks.planning import missing_facts
 from preflight_checks.probes.environment import environment
 from preflight_checks.probes.interfaces import Route, interfaces, route
-from preflight_checks.requirements.backends import backends
-from preflight_checks.requirements.endpoints import owner, store_endpoints
-from preflight_checks.requirements.filters import FILTER_VARIABLES, Filter, filter_unresolved, filters
-from preflight_checks.requirements.hosts import fold, is_multi_node
+from preflight_checks.requirements.claims import FILTER_VARIABLES, Filter, backends, filter_unresolved, filters
+from preflight_checks.requirements.hosts import fold, is_multi_node, owner, store_endpoints
 
 
 def _plan_filter(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:

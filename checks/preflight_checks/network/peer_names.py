@@ -16,8 +16,15 @@ from preflight_checks.planning import missing_facts, multi_node, multi_node_fact
 from preflight_checks.probes.identity import Identity, identity
 from preflight_checks.probes.names import MAX_NAMES, Lookup, Lookups, resolve, resolve_many
 from preflight_checks.requirements.claims import claims_in_force, scopes
-from preflight_checks.requirements.endpoints import server_endpoints, store_claims, store_endpoints
-from preflight_checks.requirements.hosts import fold, is_literal, is_multi_node, named
+from preflight_checks.requirements.hosts import (
+    fold,
+    is_literal,
+    is_multi_node,
+    named,
+    server_endpoints,
+    store_claims,
+    store_endpoints,
+)
 
 #: A look-up that takes longer has first waited for a dead name server.
 SLOW_S = 1.9

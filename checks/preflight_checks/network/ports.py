@@ -1,4 +1,9 @@
-"""Checks that the ports that a job binds are free on the nodes that bind them."""
+"""Checks that the ports that a job binds are free on the nodes that bind them.
+
+On the job's own nodes the default port is right, because nothing else may use it. On one machine, two such runs would
+collide on it and each would report the other. Free ports are observed, so that a recording plans and judges the same
+run again.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +11,22 @@ from collections.abc import Iterator
 
 from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Job
-from preflight.model.recording import FactRow, Facts, Fleet, Node, Unavailable
+from preflight.model.recording import FactRow, Facts, Fleet, Node, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.network.local_ports import plan_free_ports
 from preflight_checks.probes.free_ports import free_ports
 from preflight_checks.probes.ports import OTHER_RUN, PortState, bindable
-from preflight_checks.requirements.endpoints import Endpoint, endpoints_on, owner
-from preflight_checks.requirements.hosts import fold, is_literal, unreached
+from preflight_checks.requirements.hosts import (
+    Endpoint,
+    endpoints_on,
+    fold,
+    is_literal,
+    is_ps,
+    is_single_machine,
+    owner,
+    store_endpoints,
+    unreached,
+)
 
 
 def _bound_endpoints(job: Job, fleet: Fleet) -> Iterator[tuple[Endpoint, Node, dict[str, object]]]:
@@ -161,4 +174,29 @@ def _no_holder(endpoint: Endpoint, nodes: list[str]) -> Verdict:
         also=endpoint.claims,
         nodes=nodes,
         remedy=f"Give {endpoint.what} an address that one of the nodes has.",
+    )
+
+
+#: One port for the store or each parameter server; no run on one machine has more servers.
+_MAX_PORTS = 32
+
+
+def plan_free_ports(job: Job, fleet: Fleet) -> Iterator[Request]:
+    """Request free ports, if all nodes are on one machine and the job's files leave a port unset."""
+    if not is_single_machine(fleet) or not fleet.reached:
+        return
+    endpoints = store_endpoints(job)
+    if is_ps(job) or not endpoints or not endpoints[0].named:
+        yield Request(probe_name(free_ports), fleet.reached[0].name, {"count": _MAX_PORTS, "job": job.name})
+
+
+def free_ports_of(job: Job, fleet: Fleet, facts: Facts) -> tuple[int, ...]:
+    """The ports that this job's smoke run may use freely; none if nodes are separate machines."""
+    if not is_single_machine(fleet):
+        return ()
+    return tuple(
+        port
+        for seen in facts.each(free_ports)
+        if isinstance(seen.fact, Observed) and seen.params.get("job") == job.name
+        for port in seen.fact.value.ports
     )

@@ -13,9 +13,9 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight.plugins.memo import memoize
 from preflight_checks.comparison import split
 from preflight_checks.probes.rdma import Gid, rdma
-from preflight_checks.rdma.device_state import COST, blind, plan_rdma
+from preflight_checks.rdma.devices import COST, blind, plan_rdma
 from preflight_checks.rdma.port_choice import Port, applies, ports_by_node, variable_value
-from preflight_checks.requirements.backends import backends
+from preflight_checks.requirements.claims import backends
 from preflight_checks.requirements.hosts import fold
 
 EMPTY = "an empty entry"

@@ -17,8 +17,7 @@ from preflight.model.job import Claim, Job, Known, is_whole_number
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.memo import memoize
 from preflight_checks.probes.rdma import RdmaDevice, RdmaPort, rdma
-from preflight_checks.requirements.backends import backends
-from preflight_checks.requirements.claims import scopes
+from preflight_checks.requirements.claims import backends, scopes
 from preflight_checks.requirements.hosts import is_multi_node
 
 #: Transports of UCX that are RDMA; `all` and the like use it if available.

@@ -11,7 +11,7 @@ from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, passed
 from preflight_checks.comparison import split
 from preflight_checks.probes.rdma import rdma
-from preflight_checks.rdma.device_state import COST, blind, plan_rdma
+from preflight_checks.rdma.devices import COST, blind, plan_rdma
 from preflight_checks.rdma.port_choice import Port, applies, ports_by_node
 from preflight_checks.requirements.hosts import fold
 

@@ -1,8 +1,11 @@
-"""Values of a job's claims, per launch scope."""
+"""Values of a job's claims, per launch scope: also its communication backends and its interface filters."""
 
 from __future__ import annotations
 
-from preflight.model.job import WHOLE_JOB, Claim, Job, Known, Scope, Strength, as_int
+from dataclasses import dataclass
+
+from preflight.analysis import job_backend
+from preflight.model.job import WHOLE_JOB, Claim, Job, Known, Scope, Strength, Unresolved, as_int
 from preflight.plugins.memo import memoize
 
 
@@ -43,3 +46,95 @@ def largest(job: Job, quantity: str) -> tuple[int, tuple[Claim, ...]] | None:
         if value is not None and (best is None or value > best[0]):
             best = (value, claims_in_force(job, quantity, scope))
     return best
+
+
+@memoize
+def backends(job: Job) -> tuple[frozenset[str], tuple[Claim, ...]]:
+    """The process-group backends that the job may use (`gloo`, `nccl`, `ps` ...), with the claims that state them.
+
+    Empty if nothing states one: torch then uses gloo for tensors on the CPU and nccl for those on GPUs.
+    """
+    stated, found = job_backend.stated_backends(job, scopes(job))
+    names, claims = set(stated), list(found)
+    for scope in scopes(job):
+        if job.value("ps_mode", scope) == Known(True):
+            names.add("ps")
+            claims.extend(claims_in_force(job, "ps_mode", scope))
+    return frozenset(names), tuple(dict.fromkeys(claims))
+
+
+def backend_claims(job: Job) -> tuple[Claim, ...]:
+    """The claims that name the process-group backends."""
+    return backends(job)[1]
+
+
+@memoize
+def asked_backend(job: Job) -> tuple[str, tuple[Claim, ...]]:
+    """The backend that the job certainly uses (`nccl`, `gloo`, or empty), with the claims that say so."""
+    return job_backend.asked_backend(job, scopes(job))
+
+
+@memoize
+def gpu_claims(job: Job) -> tuple[Claim, ...]:
+    """The claims that make GPUs necessary; empty if the job can run without them."""
+    names, claims = backends(job)
+    found = (claim for claim in claims if "nccl" in names and claim.quantity == "backend")
+    return tuple(dict.fromkeys((*found, *job_backend.gpu_requests(job, scopes(job)))))
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A variable that chooses interfaces, with its value on one node.
+
+    `origin` is its source if not the job's files; `certain`: the ranks certainly see it.
+    """
+
+    variable: str
+    value: str
+    claims: tuple[Claim, ...]
+    origin: str = ""
+    certain: bool = True
+
+
+FILTER_VARIABLES = (
+    "NCCL_SOCKET_IFNAME",
+    "GLOO_SOCKET_IFNAME",
+    "TP_SOCKET_IFNAME",
+    "HOROVOD_GLOO_IFACE",
+    "FI_TCP_IFACE",
+    "OMPI_MCA_btl_tcp_if_include",
+    "OMPI_MCA_btl_tcp_if_exclude",
+    "OMPI_MCA_oob_tcp_if_include",
+)
+
+
+def filters(job: Job, node: str = "") -> tuple[Filter, ...]:
+    """The interface filters in force on `node`, each variable and value once."""
+    return _filters(job, node if node in job.named_nodes else "")
+
+
+@memoize
+def _filters(job: Job, node: str) -> tuple[Filter, ...]:
+    found: dict[tuple[str, str], Filter] = {}
+    for variable in FILTER_VARIABLES:
+        for scope in scopes(job):
+            scope = Scope(scope.launch, scope.role, node)
+            for claim in job.setting(f"env.{variable}", scope):
+                for value in claim.alternatives:
+                    if isinstance(value, str) and value:
+                        found.setdefault((variable, value), Filter(variable, value, (claim,)))
+    return tuple(found.values())
+
+
+def filter_of(job: Job, variable: str, node: str = "") -> Filter | None:
+    """The filter of `variable` on `node`; None if it has no value or several."""
+    found = [item for item in filters(job, node) if item.variable == variable]
+    return found[0] if len(found) == 1 else None
+
+
+@memoize
+def filter_unresolved(job: Job, variable: str) -> bool:
+    """Whether the files set `variable` to a value that is only known at run time."""
+    return any(
+        isinstance(claim.value, Unresolved) for scope in scopes(job) for claim in job.setting(f"env.{variable}", scope)
+    )

@@ -9,11 +9,10 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Cluster, Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.comparison import split
+from preflight_checks.comparison import short_version, split
 from preflight_checks.planning import missing_facts, no_requests, on_every_node
 from preflight_checks.probes.packages import packages
 from preflight_checks.requirements.hosts import fold
-from preflight_checks.requirements.version_numbers import short_version
 
 #: Claims that show that a job runs on Ray.
 _QUANTITIES = ("ray_role", "ray_bundle", "ray_train_worker_gpus", "ray_submit_address", "ray_num_gpus")

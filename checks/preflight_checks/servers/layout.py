@@ -12,8 +12,7 @@ from preflight_checks.comparison import split
 from preflight_checks.context.node_environment import bare
 from preflight_checks.probes.server_place import ResolvedHost, ServerPlace, server_place
 from preflight_checks.requirements.claims import claims_in_force, known_int, scopes
-from preflight_checks.requirements.endpoints import Endpoint, is_ps, server_endpoints
-from preflight_checks.requirements.hosts import named
+from preflight_checks.requirements.hosts import Endpoint, is_ps, named, server_endpoints
 from reference_trainer.ps.partition import FLOAT_BYTES, MIN_BLOCK, OPTIMIZER_SLOTS, bytes_held, product
 
 #: Kinds of processes of a parameter-server run.

@@ -13,8 +13,7 @@ from preflight_checks.context.node_environment import requests
 from preflight_checks.planning import missing_facts
 from preflight_checks.probes.environment import environment
 from preflight_checks.probes.server_place import server_place
-from preflight_checks.requirements.endpoints import Endpoint, is_ps, server_endpoints
-from preflight_checks.requirements.hosts import fold, nodes_share_machine
+from preflight_checks.requirements.hosts import Endpoint, fold, is_ps, nodes_share_machine, server_endpoints
 from preflight_checks.servers.layout import Layout, layout, layout_claims
 
 COST = "looks up the hosts of the servers, 3 seconds at most, and reads four files of /proc"

@@ -14,10 +14,10 @@ from preflight_checks.host.processors import usable_cores
 from preflight_checks.links.fleet_comparison import format_rate, format_time, slowest_direction
 from preflight_checks.probes.limits import limits
 from preflight_checks.requirements.hosts import fold, is_multi_node
+from preflight_checks.smoke.group_run import FACT, count, incomplete, run_of
 from preflight_checks.smoke.plan import plan_smoke
-from preflight_checks.smoke.recorded_run import FACT, count, incomplete, run_of
+from reference_trainer.collective.rank import RankReport
 from reference_trainer.collective.rank import rank as run_rank
-from reference_trainer.collective.report import RankReport
 from reference_trainer.common.messages import ALL_REDUCE, OPERATIONS
 
 #: An all-reduce is slow below this share of the rate of the slowest link, measured just before.

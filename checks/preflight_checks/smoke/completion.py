@@ -12,10 +12,9 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, passed, unknown
 from preflight_checks.requirements.hosts import fold
-from preflight_checks.smoke.group_run import details, observed
+from preflight_checks.smoke.group_run import FACT, SmokeRun, count, details, missing_run, numbered, observed, run_of
 from preflight_checks.smoke.injected_fault import may_fail_by_injection
 from preflight_checks.smoke.plan import PLAN_PROBES, plan_of, plan_smoke
-from preflight_checks.smoke.recorded_run import FACT, SmokeRun, count, missing_run, numbered, run_of
 from preflight_checks.smoke.trials import answer_of, describe, plan_trials
 from reference_trainer.collective.rank import rank as run_rank
 

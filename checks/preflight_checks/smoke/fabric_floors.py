@@ -17,11 +17,11 @@ from preflight_checks.rdma.port_choice import ports_by_node
 from preflight_checks.requirements.hosts import fold
 from preflight_checks.smoke.collective_speed import MIN_PART_BYTES, CollectiveSpeed, speeds_of
 from preflight_checks.smoke.gpu_floors import gpus_of
+from preflight_checks.smoke.group_run import FACT, count, incomplete, run_of
 from preflight_checks.smoke.plan import plan_smoke
-from preflight_checks.smoke.recorded_run import FACT, count, incomplete, run_of
 from preflight_checks.smoke.transport import by_sockets
+from reference_trainer.collective.rank import RankReport
 from reference_trainer.collective.rank import rank as run_rank
-from reference_trainer.collective.report import RankReport
 from reference_trainer.common.messages import ALL_REDUCE
 
 #: NCCL's sockets do not fill faster cards than this, in Gbit/s.

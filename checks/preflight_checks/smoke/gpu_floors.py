@@ -21,8 +21,8 @@ from preflight_checks.gpus.expected_speed import (
 )
 from preflight_checks.gpus.health import HW_SLOWDOWN, HW_THERMAL, POWER_BRAKE, SW_THERMAL
 from preflight_checks.requirements.hosts import fold
+from preflight_checks.smoke.group_run import FACT, incomplete, run_of
 from preflight_checks.smoke.plan import plan_smoke
-from preflight_checks.smoke.recorded_run import FACT, incomplete, run_of
 from reference_trainer.collective.exact_compute import WrongProduct
 from reference_trainer.collective.gpu_speed import MEMORY, PRODUCTS, TO_DEVICE, TO_HOST, TO_PEER, GpuReport, Speed
 from reference_trainer.collective.rank import rank as run_rank

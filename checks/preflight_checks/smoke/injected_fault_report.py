@@ -13,18 +13,16 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.smoke.group_run import GroupRun
+from preflight_checks.smoke.group_run import GroupRun, run_of
 from preflight_checks.smoke.injected_fault import DELAY_S, AppliedFault, Judge, applied_fault
 from preflight_checks.smoke.plan import plan_smoke
-from preflight_checks.smoke.recorded_run import run_of
 from preflight_checks.smoke.results import wrong_collective_result
-from preflight_checks.smoke.server_plan import no_server_run_reason, plan_servers
 from preflight_checks.smoke.server_results import (
     servers_trained_nothing,
     updates_lost_doubled_or_stale,
     wrong_server_result,
 )
-from preflight_checks.smoke.server_run import PROBES, ServerRun, server_run_of
+from preflight_checks.smoke.server_run import PROBES, ServerRun, no_server_run_reason, plan_servers, server_run_of
 from reference_trainer.collective.rank import rank as run_rank
 
 #: Seconds from a fault to its report, for a death and a stop, with margin for a busy machine. Faults in results are

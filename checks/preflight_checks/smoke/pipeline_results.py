@@ -11,8 +11,8 @@ from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.requirements.hosts import fold
+from preflight_checks.smoke.group_run import FACT, incomplete, numbered, run_of
 from preflight_checks.smoke.plan import plan_of, plan_smoke
-from preflight_checks.smoke.recorded_run import FACT, incomplete, numbered, run_of
 from preflight_checks.smoke.stragglers import BUSY_SHARE, ON_CPU, ON_GPU
 from reference_trainer.collective.rank import rank as run_rank
 from reference_trainer.pipeline.expected_values import StageFault

@@ -11,21 +11,17 @@ from preflight.model.recording import Facts, Fleet, Node, Observed
 from preflight.model.requests import Request, probe_name
 from preflight_checks.links.dial_requests import address_of
 from preflight_checks.network.interface_filter import chosen
-from preflight_checks.network.local_ports import free_ports_of
+from preflight_checks.network.ports import free_ports_of
 from preflight_checks.probes.free_ports import free_ports
 from preflight_checks.probes.gpus import gpus
 from preflight_checks.probes.interfaces import Interface, interfaces
 from preflight_checks.probes.limits import limits
 from preflight_checks.probes.names import resolve
 from preflight_checks.probes.packages import packages
-from preflight_checks.requirements.backends import backends
-from preflight_checks.requirements.claims import claims_in_force, known_int, scopes
-from preflight_checks.requirements.endpoints import MASTER_PORT, Endpoint, owner, store_endpoints
-from preflight_checks.requirements.hosts import nodes_share_machine
-from preflight_checks.smoke.backend import NCCL, Backend, backend_of
-from preflight_checks.smoke.framework import framework_of
+from preflight_checks.requirements.claims import backends, claims_in_force, known_int, scopes
+from preflight_checks.requirements.hosts import MASTER_PORT, Endpoint, nodes_share_machine, owner, store_endpoints
 from preflight_checks.smoke.injected_fault import with_injected_fault
-from preflight_checks.smoke.size import ranks_per_node, sharding_claims
+from preflight_checks.smoke.ranks import NCCL, Backend, backend_of, framework_of, ranks_per_node, sharding_claims
 from reference_trainer.collective.rank import rank as run_rank
 from reference_trainer.pipeline.expected_values import MAX_MICROBATCHES
 from reference_trainer.pipeline.schedule import ONE_F_ONE_B

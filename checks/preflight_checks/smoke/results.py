@@ -11,11 +11,11 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, passed
 from preflight_checks.requirements.hosts import fold
+from preflight_checks.smoke.group_run import FACT, SmokeRun, count, incomplete, numbered, run_of
 from preflight_checks.smoke.injected_fault import may_fail_by_injection
 from preflight_checks.smoke.plan import plan_smoke
-from preflight_checks.smoke.recorded_run import FACT, SmokeRun, count, incomplete, numbered, run_of
+from reference_trainer.collective.rank import RankReport
 from reference_trainer.collective.rank import rank as run_rank
-from reference_trainer.collective.report import RankReport
 from reference_trainer.collective.steps import MAX_LOSS_RATIO, TOLERANCE
 from reference_trainer.common.oracle import Mismatch
 

@@ -16,7 +16,7 @@ from preflight.model.job import Claim, Job, Known, Scope, is_whole_number
 from preflight.model.recording import Facts, Fleet, Node
 from preflight_checks.context.node_environment import bare, set_by_job
 from preflight_checks.links.dial_requests import address_of
-from preflight_checks.network.local_ports import free_ports_of
+from preflight_checks.network.ports import free_ports_of
 from preflight_checks.requirements.claims import claims_in_force, known_int, known_text, names_value, scopes
 from preflight_checks.requirements.hosts import is_single_machine, named
 from preflight_checks.servers.layout import SERVER, WORKER, layout

@@ -11,7 +11,6 @@ from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed
 from preflight_checks.requirements.hosts import fold
 from preflight_checks.smoke.injected_fault import may_fail_by_injection
-from preflight_checks.smoke.server_plan import plan_servers
 from preflight_checks.smoke.server_run import (
     COST,
     FACT,
@@ -19,6 +18,7 @@ from preflight_checks.smoke.server_run import (
     UNCOUNTED,
     ServerRun,
     blocked,
+    plan_servers,
     server_run_of,
     uncounted,
 )

@@ -1,19 +1,29 @@
-"""The recorded smoke run of a parameter-server job, prepared for the checks that judge it."""
+"""The smoke run of a parameter-server job: one request for each of its servers and workers, and the recorded run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from preflight.analysis.rank_state import Member, replaced
-from preflight.model.job import Job
+from preflight.analysis.rank_state import BACKUP_WORKER, Member, replaced
+from preflight.model.job import Claim, Job, Known, alternatives
 from preflight.model.recording import FactRow, Facts, Fleet, Observed
+from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, not_applicable, unknown
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.probes.environment import environment
+from preflight_checks.probes.server_place import server_place
+from preflight_checks.requirements.claims import scopes
+from preflight_checks.requirements.hosts import fold, is_ps
+from preflight_checks.servers.layout import SERVER, WORKER, assignment_policy, parameters_of
 from preflight_checks.smoke.group_run import GroupRun, group_run_of
-from preflight_checks.smoke.server_plan import group_of, no_server_run_reason
-from preflight_checks.smoke.server_processes import processes
+from preflight_checks.smoke.injected_fault import with_injected_fault
+from preflight_checks.smoke.plan import DEADLINE_S
+from preflight_checks.smoke.plan import PLAN_PROBES as RANK_PLAN_PROBES
+from preflight_checks.smoke.ranks import framework_of, gpus_on
+from preflight_checks.smoke.server_processes import Process, processes
+from reference_trainer.ps.partition import FLOAT_BYTES, product
 from reference_trainer.ps.run_report import ServerReport, WorkerReport
 from reference_trainer.ps.server import server as run_server
 from reference_trainer.ps.worker import worker as run_worker
@@ -112,3 +122,259 @@ def blocker(run: ServerRun) -> str:
 def uncounted(run: ServerRun) -> bool:
     """Whether the servers were a framework's own, which do not report single pushes."""
     return all(not report.exact_steps for _, report in run.workers)
+
+
+#: The model of a run takes at most this much: a step over 10 Gbit/s takes 30 ms then. A worker compares all of it with
+#: known values of every worker, which takes 0.2 s of processor time for each of them.
+MAX_BYTES = 16 << 20
+#: Each process of a node may hold the model this often in the memory that is available there: weights, gradients, what
+#: is sent and what arrives make four, and as much again is left for others.
+COPIES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class JobShape:
+    """The job's parameters as the run has them: the first size of each is divided by `divisor`.
+
+    `stated_bytes` is the size of the job's own dense parameters, all of which each step pushes and pulls.
+    """
+
+    dense: tuple[tuple[int, ...], ...]
+    tables: tuple[tuple[int, int], ...]
+    divisor: int
+    stated_bytes: int
+    claims: tuple[Claim, ...]
+
+    @property
+    def model(self) -> dict[str, object]:
+        """The task of the reference trainer (`reference_trainer.ps.tasks.from_params`)."""
+        return {
+            "dense": [[f"parameter {number}", list(shape)] for number, shape in enumerate(self.dense)],
+            "tables": [[f"table {number}", rows, width] for number, (rows, width) in enumerate(self.tables)],
+        }
+
+
+def job_shape(job: Job, facts: Facts, process_nodes: Iterable[str]) -> JobShape | None:
+    """The shape of a run whose processes are on `process_nodes`; None if the files do not state all sizes."""
+    stated = parameters_of(job)
+    if stated is None:
+        return None
+    limit = min([MAX_BYTES, *(room // COPIES for room in _room(facts, process_nodes))])
+    whole = sum(map(product, (*stated.dense, *stated.tables))) * FLOAT_BYTES
+    divisor = max(1, -(-whole // max(1, limit)))
+    return JobShape(
+        tuple((-(-shape[0] // divisor), *shape[1:]) for shape in stated.dense),
+        tuple((-(-rows // divisor), width) for rows, width in stated.tables),
+        divisor,
+        sum(map(product, stated.dense)) * FLOAT_BYTES,
+        stated.claims,
+    )
+
+
+def _room(facts: Facts, process_nodes: Iterable[str]) -> list[int]:
+    """The available memory of each node for one of its processes, in bytes; nodes that did not say are left out."""
+    places = facts.observed(server_place)
+    return [
+        available // count
+        for node, count in Counter(process_nodes).items()
+        if node in places and (available := places[node].memory_free_bytes)
+    ]
+
+
+#: The probes whose facts are needed to plan and judge a run.
+PLAN_PROBES = (*RANK_PLAN_PROBES, environment, server_place)
+#: Steps of the exact phase and of training.
+STEPS = 20
+#: Far below those of a training, so that the small model is cut into slices, some of which are added while they
+#: arrive, and several of which are in each reply: all that happens to large parameters happens in each run.
+SLICE_BYTES = STREAM_BYTES = 8192
+#: Steps of a run with the job's own sizes: enough for a median, and each moves the whole model twice.
+PROFILE_STEPS = 6
+#: How long such a process may compute without a word, for others to count it as stopped.
+PROFILE_LIMIT_S = 30.0
+#: Local steps between two exchanges if a geo job does not state them (Paddle's default, geo_sgd_need_push_nums
+#: of DistributeTranspilerConfig, Fluid 1.8).
+GEO_STEPS = 100
+#: Paddle's mode of servers that keep their parameters in GPU memory.
+_GPU_BOX = "gpubox"
+#: The mode of the smoke run for each mode of a job. Half-asynchronous servers, and those of GPU boxes, apply updates
+#: as they arrive.
+MODES = {"sync": "sync", "async": "async", "half-async": "async", _GPU_BOX: "async", "heter": "async", "geo": "geo"}
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """When the job's servers apply updates, and the claims that state it."""
+
+    name: str
+    why: str
+    geo_steps: int = 1
+    staleness: int | None = None
+    claims: tuple[Claim, ...] = ()
+
+
+def no_server_run_reason(job: Job, fleet: Fleet) -> str:
+    """Why there is no parameter-server smoke run for this job; empty if there is one."""
+    if not is_ps(job):
+        return "the job has no parameter servers"
+    if not fleet.nodes:
+        return "the job has no known nodes"
+    return ""
+
+
+def mode_of(job: Job, fleet: Fleet) -> Mode:
+    """The mode that the user chose, else the job's, else synchronous, as in the frameworks."""
+    options, stated = fleet.smoke_options, _stated_mode(job)
+    name = options.mode or stated.name
+    reason, claims = (f"{name}, as set by --mode", ()) if options.mode else (stated.why, stated.claims)
+    if name == "ssp" and options.staleness is not None:
+        reason += f", at most {options.staleness} steps ahead"
+    if name != "geo":
+        return Mode(name, reason, 1, options.staleness if name == "ssp" else None, claims)
+    if options.geo_steps is not None:
+        local = min(options.geo_steps, STEPS)
+        return Mode(name, f"geo with an exchange every {local} steps", local, None, claims)
+    if stated.name == "geo":
+        return Mode(name, stated.why, stated.geo_steps, None, stated.claims)
+    return Mode(name, f"{reason}, an exchange every {STEPS // 4} steps", STEPS // 4, None, claims)
+
+
+def _stated_mode(job: Job) -> Mode:
+    found = tuple(dict.fromkeys(claim for scope in scopes(job) for claim in job.about("ps_update_mode", scope)))
+    strongest = max((claim.strength for claim in found), default=None)
+    stated = tuple(claim for claim in found if claim.strength is strongest)
+    names = [MODES[str(value)] for claim in stated for value in claim.alternatives if str(value) in MODES]
+    if not names:
+        return Mode("sync", "synchronous, since no mode is set", claims=stated)
+    name = Counter(names).most_common(1)[0][0]
+    if name != "geo":
+        return Mode(name, f"{name}, as in the job", claims=stated)
+    steps = [value for claim in job.about("geo_steps") for value in alternatives(claim.value) if isinstance(value, int)]
+    chosen = next((value for value in steps if value > 0), GEO_STEPS)
+    # A run of a few steps must exchange more than once.
+    local = min(chosen, STEPS // 4)
+    reason = f"geo with an exchange every {local} steps" + (f" (the job: {chosen})" if local != chosen else "")
+    return Mode(name, reason, local, None, (*stated, *job.about("geo_steps")))
+
+
+def plan_servers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+    """One request per server and worker, in one group; servers first."""
+    found = processes(job, fleet, facts) if not no_server_run_reason(job, fleet) else ""
+    if not isinstance(found, str):
+        mode = mode_of(job, fleet)
+        requests = list(_requests(job, fleet, facts, found, mode))
+        if has_backup(fleet, mode):
+            requests = [
+                replace(r, params={**r.params, "spares": 1}) for r in (*requests, _backup_request(fleet, requests))
+            ]
+        yield from with_injected_fault(
+            requests,
+            fleet.smoke_options.injected_fault,
+            [*(process.kind for process in found), BACKUP_WORKER][: len(requests)],
+        )
+
+
+def has_backup(fleet: Fleet, mode: Mode) -> bool:
+    """Whether a backup worker is started: it was requested, and servers do not wait for every worker."""
+    return fleet.smoke_options.backup and mode.name != "sync"
+
+
+def _backup_request(fleet: Fleet, requests: Sequence[Request]) -> Request:
+    """The request for a backup worker, on the last of the nodes with the fewest processes."""
+    busy = Counter(request.node for request in requests)
+    node = min(reversed(fleet.nodes), key=lambda node: busy[node.name]).name
+    like = next(request for request in reversed(requests) if request.probe == probe_name(run_worker))
+    own = {"rank": len(requests), "index": 0, "spare": True, "role": WORKER, "worker_device": "cpu"}
+    return replace(like, node=node, params={**like.params, **own})
+
+
+def _requests(job: Job, fleet: Fleet, facts: Facts, found: tuple[Process, ...], mode: Mode) -> Iterator[Request]:
+    policy, least = assignment_policy(job)
+    framework = framework_of(job, fleet, facts).name
+    shape = shape_of(job, fleet, facts, found)
+    # A model of the job's size has large shards by itself.
+    size: dict[str, object] = {"steps": STEPS, "slice_bytes": SLICE_BYTES, "stream_bytes": STREAM_BYTES}
+    if shape is not None:
+        size = {"steps": PROFILE_STEPS, "exact_steps": 1, "model": shape.model, "least_limit_s": PROFILE_LIMIT_S}
+    numbers: dict[str, list[int]] = {"server": [], "worker": []}
+    for number, process in enumerate(found):
+        numbers[process.kind].append(number)
+    if has_backup(fleet, mode):
+        numbers[BACKUP_WORKER] = [len(found)]
+    for number, process in enumerate(found):
+        params: dict[str, object] = {
+            "rank": number,
+            "role": process.role,
+            "index": process.index,
+            "servers": process.servers,
+            "workers": process.workers,
+            "server_endpoints": list(process.server_endpoints),
+            "endpoint": process.endpoint,
+            "numbers": numbers,
+            **({"source": process.source} if process.source else {}),
+            **({"framework": framework} if framework else {}),
+            "mode": mode.name,
+            "geo_steps": mode.geo_steps,
+            **({"staleness": mode.staleness} if mode.staleness is not None else {}),
+            "policy": policy,
+            "least_block": least,
+            **size,
+            **_devices(job, fleet, process, found, facts),
+        }
+        yield Request(
+            probe_name(run_server if process.kind == SERVER else run_worker),
+            process.node.name,
+            params,
+            context=True,
+            group=group_of(job),
+            because=tuple(dict.fromkeys((*process.claims, *mode.claims))),
+            required=True,
+            deadline_s=DEADLINE_S,
+        )
+
+
+def shape_of(job: Job, fleet: Fleet, facts: Facts, found: Sequence[Process]) -> JobShape | None:
+    """The job's own parameters, if the user wants them in the run and the files state their sizes.
+
+    Paddle's own servers train a fixed program.
+    """
+    if not fleet.smoke_options.profile_model or framework_of(job, fleet, facts).name:
+        return None
+    return job_shape(job, facts, [process.node.name for process in found])
+
+
+def group_of(job: Job) -> str:
+    """The name of the run."""
+    return f"smoke {job.name}"
+
+
+def server_device(job: Job, fleet: Fleet, facts: Facts, node: str) -> str:
+    """Where a server on this node keeps its parameters: as the user chose, else as in the job.
+
+    Servers of a GPU box hold them in GPU memory (Paddle's `gpubox`, distributed/fleet/runtime/the_one_ps.py); other
+    servers, and those on nodes whose GPUs torch cannot use, hold them on the host.
+    """
+    if fleet.smoke_options.server_device:
+        return fleet.smoke_options.server_device
+    on_gpu = any(
+        claim.value == Known(_GPU_BOX) for scope in scopes(job) for claim in job.about("ps_update_mode", scope)
+    )
+    return "cuda" if on_gpu and gpus_on(facts, node) else "cpu"
+
+
+def _devices(job: Job, fleet: Fleet, process: Process, found: tuple[Process, ...], facts: Facts) -> dict[str, object]:
+    """The devices of a process, and its place among those of its kind on its node, which take GPUs in turn.
+
+    Each process counts the GPUs that it sees: a launcher may show it only its own.
+    """
+    node = process.node.name
+    colocated = [other for other in found if other.node == process.node and _is_server(other) == _is_server(process)]
+    return {
+        "server_device": server_device(job, fleet, facts, node),
+        "worker_device": "cuda" if gpus_on(facts, node) and not _is_server(process) else "cpu",
+        "local_index": next(place for place, other in enumerate(colocated) if other is process),
+    }
+
+
+def _is_server(process: Process) -> bool:
+    return process.kind == SERVER

@@ -15,13 +15,13 @@ from preflight_checks.comparison import split
 from preflight_checks.context.copies import odd_sizes
 from preflight_checks.requirements.claims import known_int, scopes
 from preflight_checks.requirements.hosts import fold
+from preflight_checks.smoke.group_run import FACT, incomplete, run_of
 from preflight_checks.smoke.injected_fault import may_fail_by_injection
 from preflight_checks.smoke.plan import plan_smoke
-from preflight_checks.smoke.recorded_run import FACT, incomplete, run_of
 from preflight_checks.storage.shards import too_few_data_files
 from reference_trainer.collective.pace import Window
+from reference_trainer.collective.rank import RankReport
 from reference_trainer.collective.rank import rank as run_rank
-from reference_trainer.collective.report import RankReport
 
 #: Fewer ranks than this have no majority to compare with.
 MIN_RANKS = 3

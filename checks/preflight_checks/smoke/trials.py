@@ -14,9 +14,8 @@ from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request
 from preflight_checks.links.dial_requests import addresses_of
 from preflight_checks.requirements.hosts import fold, nodes_share_machine
-from preflight_checks.smoke.group_run import group_run_of
+from preflight_checks.smoke.group_run import SmokeRun, group_run_of, run_of
 from preflight_checks.smoke.plan import MeetingPoint, plan_of, ranks_of
-from preflight_checks.smoke.recorded_run import SmokeRun, run_of
 from reference_trainer.collective.rank import rank as run_rank
 
 #: A trial meets, connects and sums, which takes a few seconds beyond the import of torch; one that hangs is known to

@@ -8,12 +8,11 @@ from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight_checks.comparison import minor_of, short_version, version_of
 from preflight_checks.planning import combined, on_every_node
 from preflight_checks.probes.stack import Stack, stack
-from preflight_checks.requirements.backends import gpu_claims
-from preflight_checks.requirements.claims import claims_in_force, known_text, scopes
+from preflight_checks.requirements.claims import claims_in_force, gpu_claims, known_text, scopes
 from preflight_checks.requirements.hosts import fold
-from preflight_checks.requirements.version_numbers import minor_of, short_version, version_of
 from preflight_checks.software.frameworks import COST, build_of, observed_software, plan_software
 
 #: DeepSpeed's operator for an optimizer on the GPU, by the optimizer's name in its configuration.

@@ -8,15 +8,14 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
+from preflight_checks.comparison import version_of
 from preflight_checks.planning import on_every_node
 from preflight_checks.probes.devices import DeviceNodes, device_nodes
 from preflight_checks.probes.gpus import gpus
 from preflight_checks.probes.libraries import DriverLibrary
 from preflight_checks.probes.stack import stack
-from preflight_checks.requirements.backends import gpu_claims
-from preflight_checks.requirements.claims import claims_in_force, known_text, scopes
+from preflight_checks.requirements.claims import claims_in_force, gpu_claims, known_text, scopes
 from preflight_checks.requirements.hosts import fold
-from preflight_checks.requirements.version_numbers import version_of
 from preflight_checks.software.frameworks import COST, build_of, observed_software, plan_stack
 
 _WORDS = {

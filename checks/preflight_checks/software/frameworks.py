@@ -1,16 +1,22 @@
-"""What the checks of GPU software share: the framework of the job, and the comparison of versions."""
+"""Checks that driver, CUDA runtime and frameworks fit together, on each node and between nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator, Mapping
 
-from preflight.model.job import Job
-from preflight.model.recording import Facts, Observed
-from preflight.plugins.authoring import Verdict, not_applicable, unknown
+from preflight.model.findings import Command, Confidence, Evidence, Severity
+from preflight.model.job import Claim, Job
+from preflight.model.recording import Facts, Fleet, Observed, Unavailable
+from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
+from preflight_checks.comparison import minor_of, short_version, split, version_of
+from preflight_checks.data_tables import table
 from preflight_checks.gpus.presence import plan_gpus, runs_without_gpus
-from preflight_checks.planning import combined, on_every_node
+from preflight_checks.planning import all_of, combined, has_launches, missing_facts, on_every_node, several_nodes
+from preflight_checks.probes.gpus import gpus
+from preflight_checks.probes.packages import Packages, packages
 from preflight_checks.probes.stack import Build, Stack, stack
-from preflight_checks.requirements.backends import gpu_claims
+from preflight_checks.requirements.claims import gpu_claims
 from preflight_checks.requirements.hosts import fold
 
 COST = "reads files of the installed framework and loads libcuda in the ranks' interpreter; a second or two"
@@ -65,3 +71,288 @@ def grouped(values: dict[str, Stack], key: Callable[[Stack], str]) -> dict[str, 
         if value_key:
             found.setdefault(value_key, []).append(node)
     return found
+
+
+#: Packages whose major or minor version must agree: a difference ends in a protocol error or a hang.
+PROTOCOL_PACKAGES = ("torch", "paddlepaddle", "nccl", "horovod", "ray")
+
+
+@functools.cache
+def minimum_drivers() -> dict[str, str]:
+    """The oldest driver by CUDA version (`12` or `10.2`), from data/cuda_driver.toml."""
+    return {row["cuda"]: row["driver"] for row in table("cuda_driver")["runtime"]}
+
+
+def minimum_driver(cuda: str) -> str | None:
+    """The oldest driver for a CUDA runtime such as `12.8`; None if the table does not list it."""
+    table = minimum_drivers()
+    return table.get(short_version(cuda)) or table.get(str(version_of(cuda).major))
+
+
+@check(
+    "VER001",
+    "driver-too-old",
+    plan=plan_stack,
+    probes=(stack, gpus),
+    cost="reads files of the installed framework and loads libcuda in the ranks' interpreter; queries NVML",
+    severity=Severity.ERROR,
+    evidence=(
+        "pytorch/pytorch#920",
+        "NVIDIA/nccl#447",
+        "gpustack/gpustack#1254",
+        "zai-org/ChatGLM3#100",
+        ("NVIDIA's guide to CUDA compatibility", "https://docs.nvidia.com/deploy/cuda-compatibility/index.html"),
+    ),
+)
+def driver_too_old(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The driver of every node is new enough for the CUDA runtime of the ranks' framework.
+
+    What it checks: the driver NVML reports compared with the CUDA version the installed torch (or paddle, tensorflow)
+    was built for, by NVIDIA's table with minor-version compatibility. Where the ranks load a newer user-space driver
+    (NVIDIA's forward-compatibility package), its version counts, on GPUs that it supports.
+
+    Why it matters: on the node with the old driver no GPU can be used; with NCCL this showed as a hang.
+
+    Example: driver 470.82 and torch 2.5 built for CUDA 12.4, which needs 525.60.13.
+
+    Fix: update the driver, install a build for an older CUDA, or use NVIDIA's forward-compatibility package.
+
+    Known limits: the CUDA version that nvidia-smi shows is the newest that the driver supports, not the installed one,
+    and is not used. The driver branches that a compatibility package supports are not checked. AMD's drivers are not
+    compared with ROCm.
+    """
+    claims = gpu_claims(job)
+    if not claims:
+        yield not_applicable("driver", "nothing in the job requests GPUs")
+        return
+    if runs_without_gpus(job, facts):
+        yield not_applicable("driver", "no node has a GPU, and the job falls back to another backend")
+        return
+    old: dict[tuple[str, str, str], list[str]] = {}
+    without_gpus: dict[tuple[str, str], list[str]] = {}
+    consumer: dict[tuple[str, str, str], list[str]] = {}
+    for seen in facts.each(gpus):
+        node = seen.node
+        if isinstance(seen.fact, Unavailable):
+            yield unknown(node, f"its driver is not known: {seen.fact.reason}", nodes=(node,), required=True)
+            continue
+        cards = seen.fact.value
+        software = facts.of(stack, node)
+        if not isinstance(software, Observed):
+            required = software.kind != "context"
+            reason = f"the ranks' framework is not known: {software.reason}"
+            yield unknown(node, reason, nodes=(node,), required=required)
+            continue
+        build = build_of(job, software.value)
+        if build is None:
+            reason = f"neither torch, paddle nor tensorflow is installed for {software.value.executable}"
+            yield unknown(node, reason, nodes=(node,), required=True)
+            continue
+        what = f"{build.framework} {build.version}"
+        if cards.vendor == "amd":
+            if build.hip:
+                yield unknown(node, f"no driver is listed for ROCm {build.hip} of {what}", nodes=(node,))
+            else:
+                without_gpus.setdefault((what, "ROCm"), []).append(node)
+            continue
+        driver = cards.driver
+        if not driver:
+            yield unknown(node, "blocked by GPU011: its driver does not answer", nodes=(node,), required=True)
+            continue
+        if not build.cuda:
+            without_gpus.setdefault((what, "CUDA"), []).append(node)
+            continue
+        needed = minimum_driver(build.cuda)
+        loaded = software.value.driver.version
+        if needed is None:
+            yield unknown(node, f"no driver is listed for CUDA {build.cuda} of {what}", nodes=(node,))
+        elif version_of(driver) >= version_of(needed):
+            yield passed(node)
+        elif version_of(loaded) > version_of(driver) and version_of(loaded) >= version_of(needed):
+            models = {card.name for card in cards.gpus if card.name}
+            if any(_is_consumer_gpu(model) for model in models):
+                consumer.setdefault((driver, loaded, fold(sorted(models))), []).append(node)
+            else:
+                yield passed(node)
+        else:
+            old.setdefault((driver, what, build.cuda), []).append(node)
+    for (what, vendor), nodes in without_gpus.items():
+        yield _missing_build_finding(what, vendor, nodes, facts, claims)
+    for (driver, what, cuda), nodes in old.items():
+        needed = minimum_driver(cuda) or ""
+        yield failed(
+            f"driver {driver}",
+            f"driver {driver} on {fold(nodes)} is too old for {what}, which was built for CUDA {cuda} and needs "
+            f"{needed} or newer",
+            at=Evidence("NVML", f"driver {driver}", f"{needed} or newer", "nvidia-smi", nodes[0]),
+            also=claims,
+            nodes=nodes,
+            remedy=f"Update the driver on {fold(nodes)} to {needed} or newer, or install a build of "
+            f"{what.split()[0]} for an older CUDA.",
+        )
+    for (driver, loaded, models_), nodes in consumer.items():
+        yield failed(
+            f"forward compatibility: {loaded}",
+            f"the forward-compatibility driver {loaded} on {fold(nodes)} works with data-centre GPUs only, not with "
+            f"{models_}",
+            at=Evidence("libcuda.so.1", loaded, f"driver {driver}, or a data-centre GPU", "nvidia-smi", nodes[0]),
+            also=claims,
+            nodes=nodes,
+            remedy=f"Remove the compat folder from LD_LIBRARY_PATH and update the driver on {fold(nodes)}.",
+        )
+
+
+def _is_consumer_gpu(model: str) -> bool:
+    return "GeForce" in model or "TITAN" in model
+
+
+def _missing_build_finding(
+    build_name: str, vendor: str, nodes: list[str], facts: Facts, claims: tuple[Claim, ...]
+) -> Verdict:
+    fact = facts.of(stack, nodes[0])
+    executable = fact.value.executable if isinstance(fact, Observed) else "python3"
+    return failed(
+        f"{build_name}: no {vendor}",
+        f"{build_name} on {fold(nodes)} was built without {vendor}, and the job needs GPUs",
+        at=Evidence("framework", build_name, f"a build for {vendor}", f"{executable} -m pip list", nodes[0]),
+        also=claims,
+        nodes=nodes,
+        remedy=f"Install a {vendor} build of {build_name.split()[0]} for {executable}.",
+    )
+
+
+@check(
+    "VER002",
+    "driver-skew",
+    plan=plan_gpus,
+    probes=(gpus,),
+    cost="queries NVML; well under a second",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("NVIDIA/nccl#1328", "NVIDIA/nccl#969"),
+)
+def driver_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """All nodes have one driver version.
+
+    What it checks: the driver version NVML reports on each node.
+
+    Why it matters: a node left behind by an update behaves differently from the rest, and only that one fails.
+
+    Example: seven nodes with 550.54.15 and one with 535.129.03.
+
+    Fix: install the version of the others on the odd node.
+
+    Known limits: most differences are harmless; this is a hint.
+    """
+    if not gpu_claims(job):
+        yield not_applicable("drivers", "nothing in the job requests GPUs")
+        return
+    blind = tuple(missing_facts(facts, gpus, "drivers"))
+    yield from blind
+    drivers = {node: value.driver for node, value in facts.observed(gpus).items() if value.driver}
+    found = split(drivers)
+    if found is None:
+        if not blind:
+            yield unknown("drivers", "no node shows a driver (see VER001)")
+    elif not found.odd:
+        yield passed(f"driver {found.common} on {len(drivers)} nodes")
+    else:
+        node, driver = found.first_odd
+        yield failed(
+            "drivers",
+            f"driver versions differ: {found.description}",
+            at=Evidence("NVML", driver, found.common, "nvidia-smi", node),
+            also=gpu_claims(job),
+            nodes=tuple(found.odd),
+            remedy=f"Install driver {found.common} on {fold(found.odd)}.",
+        )
+
+
+@check(
+    "VER003",
+    "framework-skew",
+    plan=on_every_node(packages, when=all_of(several_nodes, has_launches), context=True, deadline_s=8.0),
+    probes=(packages,),
+    cost="reads the metadata of installed packages in the ranks' interpreter",
+    severity=Severity.ERROR,
+    evidence=("NVIDIA/nccl#286", "NVIDIA/nccl#1328", "Unakar/Logic-RL#30", "deepspeedai/DeepSpeed#3011"),
+)
+def framework_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The ranks of all nodes run the same framework, NCCL and Python versions.
+
+    What it checks: versions of torch, paddle, DeepSpeed, NCCL and others where the ranks will run, read
+    from package metadata, on every node.
+
+    Why it matters: ranks of different versions use different protocols; the collective hangs or fails with an
+    error about something else.
+
+    Example: node3 was re-imaged with torch 2.3 while the others have 2.4.
+
+    Fix: install the same environment everywhere, or use one image or a shared file system.
+
+    Known limits: a different patch version or Python is only warned about; an NCCL outside Python packages is not
+    seen.
+    """
+    if len(fleet.nodes) < 2 or not job.launches:
+        yield not_applicable("framework versions", "the job has one node, or no launch")
+        return
+    yield from missing_facts(facts, packages, "framework versions")
+    observed = facts.observed(packages)
+    if len(observed) < 2:
+        return
+    names = sorted({name for value in observed.values() for name in value.versions})
+    differs = False
+    for name in (*names, "python"):
+        verdict = _skew_finding(name, observed)
+        if verdict is not None:
+            differs = True
+            yield verdict
+    if not differs:
+        yield passed(f"framework versions on {len(observed)} nodes")
+
+
+def _skew_finding(name: str, observed: dict[str, Packages]) -> Verdict | None:
+    values = {
+        node: value.python if name == "python" else value.versions.get(name, "not installed")
+        for node, value in observed.items()
+    }
+    found = split(values)
+    if found is None or not found.odd:
+        return None
+    breaking = {
+        node: version
+        for node, version in found.odd.items()
+        if name in PROTOCOL_PACKAGES and minor_of(version) != minor_of(found.common)
+    }
+    node, version = next(iter((breaking or found.odd).items()))
+    executable = observed[node].executable
+    return failed(
+        f"{name} versions",
+        f"{name} differs between nodes: {fold(f'{n}: {v}' for n, v in found.odd.items())}; "
+        f"{fold(found.agreeing, 4)} {'has' if len(found.agreeing) == 1 else 'have'} {found.common}",
+        at=Evidence("packages", f"{name} {version} for {executable}", found.common, f"{executable} -m pip list", node),
+        nodes=tuple(found.odd),
+        remedy=f"Install {name} {found.common} on {fold(found.odd)}, or run all ranks from one environment.",
+        run=_installing(name, found.common, {node: observed[node].executable for node in found.odd}),
+        severity=None if breaking else Severity.WARNING,
+        confidence=None if breaking else Confidence.MEDIUM,
+    )
+
+
+#: Packages whose CUDA builds have a version suffix, which also names their package index.
+_BY_INDEX = ("torch", "torchvision", "torchaudio")
+
+
+def _installing(name: str, version: str, executables: Mapping[str, str]) -> list[Command]:
+    """The commands that install this version with each node's interpreter; empty if pip cannot install it."""
+    _, _, build = version.partition("+")
+    if name == "python" or not version[:1].isdecimal() or (build and name not in _BY_INDEX):
+        return []
+    index = ("-i", f"https://download.pytorch.org/whl/{build}") if build else ()
+    by_executable: dict[str, list[str]] = {}
+    for node, executable in executables.items():
+        by_executable.setdefault(executable, []).append(node)
+    return [
+        command(executable, "-m", "pip", "install", f"{name}=={version}", *index, on=nodes)
+        for executable, nodes in by_executable.items()
+    ]

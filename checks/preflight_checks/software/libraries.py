@@ -13,7 +13,7 @@ from preflight_checks.comparison import split
 from preflight_checks.context.node_environment import observed_environments, requests, set_by_job, unseen_bare
 from preflight_checks.planning import missing_facts
 from preflight_checks.probes.environment import environment
-from preflight_checks.requirements.backends import gpu_claims
+from preflight_checks.requirements.claims import gpu_claims
 from preflight_checks.requirements.hosts import fold
 
 _PATHS = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH")

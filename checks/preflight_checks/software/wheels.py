@@ -9,14 +9,13 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.comparison import split
+from preflight_checks.comparison import minor_of, short_version, split, version_of
 from preflight_checks.data_tables import table
 from preflight_checks.probes.gpus import gpus
 from preflight_checks.probes.libraries import LibraryLookup
 from preflight_checks.probes.stack import Build, stack
-from preflight_checks.requirements.backends import gpu_claims
+from preflight_checks.requirements.claims import gpu_claims
 from preflight_checks.requirements.hosts import fold
-from preflight_checks.requirements.version_numbers import minor_of, short_version, version_of
 from preflight_checks.software.frameworks import COST, build_of, observed_software, plan_software, plan_stack
 
 _LIST = "python -c 'import torch; print(torch.cuda.get_arch_list())'"

@@ -16,9 +16,9 @@ from preflight.sources.launchers.mpi import ProgramReader
 from preflight.sources.launchers.python import spawns_ranks
 from preflight.sources.launchers.python_program import is_python, python_program
 from preflight.sources.launchers.wrappers import strip_wrappers
+from preflight.sources.shell.abstract_machine import Trace, Written
 from preflight.sources.shell.evaluator import evaluate
 from preflight.sources.shell.shell_document import Document, Lit, Place, Text
-from preflight.sources.shell.trace import Trace, Written
 
 #: Launchers' options that take a module name where a script would otherwise be expected.
 _MODULE_FLAGS = ("-m", "--module", "--module_mode", "--module-mode")

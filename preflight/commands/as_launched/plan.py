@@ -24,8 +24,8 @@ from preflight.model.job import Job, Known, Note, Unresolved
 from preflight.model.job.symbols import Symbol
 from preflight.sources.base import SourceFile, Tree, WrittenFile
 from preflight.sources.formats.tree import DirectoryTree, OverlayTree
+from preflight.sources.shell.abstract_machine import Entered, Trace
 from preflight.sources.shell.shell_source import ShellSource
-from preflight.sources.shell.trace import Entered, Trace
 
 #: File name of the trainer. Paddle's launcher adds an interpreter only before names that end in `.py`.
 TRAINER = "preflight_trainer"

@@ -17,7 +17,7 @@ from preflight.commands.init.project_scan import Folder, ProjectScan
 from preflight.commands.init.recommendations import Recommendations
 from preflight.config.baseline import DEFAULT_NAME
 from preflight.config.schema import Settings
-from preflight.sources.discovery.gitignore import problem
+from preflight.sources.discovery.git_files import problem
 
 _WIDTH = 110
 _MAX_JOBS = 8

@@ -133,7 +133,7 @@ def _judged(
     reads: tuple[Read, ...] | None,
 ) -> Judgement:
     from preflight import api
-    from preflight.sources.kubernetes.kinds import TRAINING_KINDS
+    from preflight.sources.kubernetes.objects import TRAINING_KINDS
 
     # Objects that lint does not look for by name are named together with the job.
     beside = [path for path, file in files.items() if path != own.path and file.kind in _NAMED_TOGETHER]

@@ -10,7 +10,7 @@ from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as CONT
 
 from preflight import __version__
 from preflight.services.admission.judgement import Judgement
-from preflight.sources.kubernetes.kinds import GENERIC_KINDS, TRAINING_KINDS
+from preflight.sources.kubernetes.objects import GENERIC_KINDS, TRAINING_KINDS
 
 #: In seconds, up to the longest timeout of a webhook.
 _BUCKETS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)

@@ -26,9 +26,8 @@ from preflight.model.job import Job, NoteKind
 from preflight.model.progress import Step
 from preflight.model.recording import Configuration, Recording
 from preflight.services.language_server.positions import Text
-from preflight.sources.discovery.gitignore import Excluded
-from preflight.sources.discovery.roots import repository_of
-from preflight.sources.discovery.walk import walk
+from preflight.sources.discovery.git_files import Excluded
+from preflight.sources.discovery.walk import repository_of, walk
 from preflight.sources.formats.tree import MAX_BYTES
 from preflight.sources.given_variables import defaults_assumed
 

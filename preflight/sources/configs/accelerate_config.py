@@ -30,11 +30,10 @@ from preflight.model.job import (
     lift,
 )
 from preflight.sources.base import Reading, SourceFile, Tree
-from preflight.sources.configs import fsdp
+from preflight.sources.configs import hugging_face
 from preflight.sources.configs.setting_claims import state_settings
 from preflight.sources.formats.comments import suppressions
-from preflight.sources.formats.open import document_of
-from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims
+from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, document_of
 
 #: The role in which other files refer to such a file.
 ROLE = "accelerate"
@@ -192,9 +191,9 @@ def _state_deepspeed(node_claims: NodeClaims, root: Node, tree: Tree) -> list[Re
 def _state_sections(node_claims: NodeClaims, root: Node) -> None:
     section = root.at("fsdp_config")
     for member in section.in_force if section is not None else ():
-        quantity = fsdp.quantity_of(member.key)
+        quantity = hugging_face.quantity_of(member.key)
         if quantity is not None:
-            node_claims.add_member(quantity, member, fsdp.reading_of(quantity))
+            node_claims.add_member(quantity, member, hugging_face.reading_of(quantity))
     for name, quantities in (("megatron_lm_config", _MEGATRON), ("parallelism_config", _PARALLELISM)):
         section = root.at(name)
         for member in section.in_force if section is not None else ():

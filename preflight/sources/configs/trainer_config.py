@@ -14,15 +14,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from preflight._util.budget import truncate
 from preflight.model.job import WHOLE_JOB, Claim, Known, Reference, Scope, Strength, Unresolved, as_int
 from preflight.sources.base import Reading, SourceFile, Tree
-from preflight.sources.configs import fsdp
+from preflight.sources.configs import hugging_face
+from preflight.sources.configs.hugging_face import (
+    FIELDS,
+    FRAMEWORK,
+    PRECISIONS,
+    SETTINGS,
+    Reader,
+    as_number,
+    as_text,
+    precision_of,
+)
 from preflight.sources.configs.model_config import ROLE as MODEL_ROLE
 from preflight.sources.configs.model_config import config_of
-from preflight.sources.configs.paddle_trainer import FIELDS, FRAMEWORK
 from preflight.sources.configs.setting_claims import state_settings
-from preflight.sources.configs.trainer_settings import PRECISIONS, SETTINGS, Reader, as_number, as_text, precision_of
 from preflight.sources.formats.comments import suppressions
-from preflight.sources.formats.open import document_of
-from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, value_of
+from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, document_of, value_of
 
 #: The role in which other files refer to such a file.
 ROLE = "trainer"
@@ -178,9 +185,9 @@ def _state_fsdp(node_claims: NodeClaims, root: Node) -> None:
 
 def _state_fsdp_members(node_claims: NodeClaims, members: Iterable[Member]) -> None:
     for member in members:
-        quantity = fsdp.quantity_of(member.key)
+        quantity = hugging_face.quantity_of(member.key)
         if quantity is not None:
-            node_claims.add_member(quantity, member, fsdp.reading_of(quantity))
+            node_claims.add_member(quantity, member, hugging_face.reading_of(quantity))
 
 
 def _state_sharding(node_claims: NodeClaims, root: Node) -> None:

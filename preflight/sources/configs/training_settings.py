@@ -1,4 +1,4 @@
-"""Reads a file of training settings that belongs to no known framework, by the names of its keys.
+"""Reads files of training settings that no launch names, and those of no known framework by the names of their keys.
 
 Only names whose meaning is the same in every framework state a quantity, and only where the file gives them a single
 value: the batch size of validation is not that of training. A plain `batch_size` may be that of one rank or of all, so
@@ -18,15 +18,15 @@ from typing import NamedTuple
 from preflight._util.budget import truncate
 from preflight.model.job import WHOLE_JOB, Claim, Known, Note, NoteKind, Reference, Scope, Strength, Value, as_int
 from preflight.sources.base import Reading, SourceFile, Tree
-from preflight.sources.configs.frameworks.table import Reader, as_count, as_float
-from preflight.sources.formats import assignments
+from preflight.sources.configs.frameworks.framework_files import Reader, as_count, as_float
+from preflight.sources.formats import structured
 from preflight.sources.formats.comments import suppressions
-from preflight.sources.formats.open import document_of
-from preflight.sources.formats.structured import Kind, Node, NodeClaims, value_of
+from preflight.sources.formats.structured import Kind, Node, NodeClaims, document_of, value_of
 from preflight.sources.hydra.composition import compose_config
-from preflight.sources.hydra.config_folders import ConfigFolders
-from preflight.sources.hydra.config_tree import Leaf, leaves
+from preflight.sources.hydra.configuration import ConfigFolders, Leaf, leaves
+from preflight.sources.hydra.framework_claims import claims_of
 from preflight.sources.hydra.interpolation import Unreadable
+from preflight.sources.hydra.run_config import file_config
 
 #: How its claims are named; such a file alone starts nothing.
 SOURCE = "settings"
@@ -151,7 +151,7 @@ class TrainingSettingsSource:
 
     def recognises(self, file: SourceFile) -> bool:
         """Whether it has a size of a job and a key that only trainers or launchers have, or Hydra's defaults list."""
-        if not file.path.lower().endswith((".yaml", ".yml", ".toml", *assignments.SUFFIXES)):
+        if not file.path.lower().endswith((".yaml", ".yml", ".toml", *structured.SUFFIXES)):
             return False
         head = file.text[:_HEAD]
         if _OTHER_KINDS.search(head) is not None:
@@ -259,3 +259,50 @@ def _about(claim: Claim, quantity: str, value: Value) -> Claim:
 
 def _same(value: Value) -> Value:
     return value
+
+
+_FRAMEWORK_HEAD = 60_000
+#: Top-level keys which, together with a key below, only such a file has.
+_TOP = re.compile(r"^(cluster|grpo|policy|allocation_mode|modules|worker|defaults):", re.MULTILINE)
+_BELOW = re.compile(
+    r"^[ \t]+(?:num_nodes|gpus_per_node|n_nodes|n_gpus_per_node|train_global_batch_size|pre_trainer|post_trainer"
+    r"|sft_trainer|rollout|generation|megatron_cfg|dtensor_cfg):",
+    re.MULTILINE,
+)
+_PARENT = re.compile(r"^defaults:[ \t]*(?:[\"']?[\w./-]+\.ya?ml|\n[ \t]*-[ \t]*[\"']?[\w./-]+\.ya?ml)", re.MULTILINE)
+
+
+class FrameworkConfigSource:
+    """Reads one configuration file by the keys of its framework."""
+
+    name = "framework"
+    roles = ("composed",)
+
+    def recognises(self, file: SourceFile) -> bool:
+        """Whether it is YAML with the sections of one of these frameworks."""
+        if not file.path.lower().endswith((".yaml", ".yml")):
+            return False
+        head = file.text[:_FRAMEWORK_HEAD]
+        tops = {match[1] for match in _TOP.finditer(head)}
+        if "apiVersion:" in head[:2000]:
+            return False
+        # A child of another file may change as little as one key.
+        if "defaults" in tops and _PARENT.search(head) and tops & {"cluster", "grpo", "policy"}:
+            return True
+        return bool(tops - {"defaults"}) and _BELOW.search(head) is not None
+
+    def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
+        """State the sizes of the job, including those from files that it inherits from."""
+        document = document_of(file)
+        notes: list[Note] = list(NodeClaims(file, self.name).notes(document))
+        run = file_config(file.path, tree)
+        if run is None:
+            return Reading(notes=tuple(notes), suppressions=suppressions(file))
+        places = NodeClaims(file, self.name).places
+        first = places.span(0, 0)
+        claims = claims_of(run, scope, "", first, file.path)
+        references = [Reference(path, "composed", first, scope) for path in run.files if path != file.path]
+        for path in run.composition.unknown:
+            message = f"{file.path} names `{path}`, which is not in the tree"
+            notes.append(Note(NoteKind.MISSING, message, first))
+        return Reading(claims, (), tuple(references), tuple(notes), suppressions(file))

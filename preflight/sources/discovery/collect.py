@@ -25,8 +25,7 @@ from preflight.model.job import (
     Unresolved,
 )
 from preflight.sources.base import SETTINGS, Reading, Source, SourceFile, Tree, WrittenFile
-from preflight.sources.discovery.files import RecognisedFiles
-from preflight.sources.discovery.parallel import read_source
+from preflight.sources.discovery.readings import RecognisedFiles, read_source
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.tree import OverlayTree
 

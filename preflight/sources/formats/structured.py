@@ -1,15 +1,21 @@
 """Configuration as a tree whose values keep their location, whichever syntax it was written in.
 
 The readers of JSON and YAML build these; the sources of DeepSpeed, Accelerate, Kubernetes and so on walk them.
+
+Every assignment is one member of a flat object, with the dotted name under which it is known: `Dataset.batch_size`. A
+macro of gin (`%BATCH_SIZE`) is replaced by the value that the same file gives it, and is a placeholder otherwise. Of a
+value that continues on further lines only the first line is read.
 """
 
 from __future__ import annotations
 
+import ast
 import enum
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from preflight._util.budget import spend
+from preflight._util.budget import spend, truncate
 from preflight.model.job import (
     WHOLE_JOB,
     Claim,
@@ -216,3 +222,73 @@ class NodeClaims:
         if member is None or (member.node.kind is Kind.SCALAR and member.node.value is None):
             return None
         return self.add(quantity, convert(value_of(member.node)), member, relation=relation, scope=scope)
+
+
+#: Suffixes of such files.
+SUFFIXES = (".gin", ".ini", ".cfg", ".conf")
+_MAX_LINES = 20_000
+_MAX_ASSIGNED_LENGTH = 2_000
+_SECTION = re.compile(r"\[([\w ./:-]+)\][ \t]*(?:[#;].*)?$")
+_BLOCK = re.compile(r"([A-Za-z_][\w./]*)[ \t]*:[ \t]*(?:#.*)?$")
+_ASSIGNMENT = re.compile(r"([ \t]*)([A-Za-z_][\w./ -]*?)[ \t]*[=:][ \t]*(.*?)[ \t\r]*$")
+_COMMENT = re.compile(r"[ \t]+[#;].*$")
+_MACRO = re.compile(r"%([A-Za-z_][\w./]*)$")
+
+
+def parse(text: str) -> Document:
+    """The assignments of a file. Lines that are none are skipped: these formats have no errors that matter here."""
+    members: list[Member] = []
+    macros: dict[str, Node] = {}
+    section, indented, start = "", False, 0
+    for line in truncate(text.split("\n"), _MAX_LINES, "lines"):
+        before, start = start, start + len(line) + 1
+        heading = _SECTION.match(line) or _BLOCK.match(line)
+        if heading is not None:
+            section, indented = heading[1], not line.startswith("[")
+            continue
+        match = _ASSIGNMENT.match(line)
+        if match is None or len(match[3]) > _MAX_ASSIGNED_LENGTH:
+            continue
+        if indented and not match[1]:
+            section, indented = "", False
+        at = before + match.start(3)
+        node = _value(match[3], at, macros)
+        name = f"{section}.{match[2]}" if section else match[2]
+        if not section:
+            macros[match[2]] = node
+        members.append(Member(name.replace("/", "."), before + match.start(2), before + match.end(2), node))
+    return Document(Node(Kind.OBJECT, 0, len(text), members=tuple(members)), ())
+
+
+def _value(written: str, start: int, macros: dict[str, Node]) -> Node:
+    shown = _COMMENT.sub("", written)
+    end = start + len(shown)
+    macro = _MACRO.match(shown)
+    if macro is not None:
+        known = macros.get(macro[1])
+        return known if known is not None else Node(Kind.TEMPLATE, start, end, shown)
+    value: Plain = shown
+    try:
+        read = ast.literal_eval(shown)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        read = shown
+    if isinstance(read, (str, int, float, bool)) or read is None:
+        value = read
+    return Node(Kind.SCALAR, start, end, value)
+
+
+def document_of(file: SourceFile) -> Document:
+    """The tree of a configuration file, in the syntax of its suffix; YAML if the suffix is not known."""
+    if file.path.lower().endswith((".json", ".jsonc", ".hjson")):
+        from preflight.sources.formats import lenient_json
+
+        return lenient_json.parse(file.text)
+    if file.path.lower().endswith(".toml"):
+        from preflight.sources.formats import lenient_toml
+
+        return lenient_toml.parse(file.text)
+    if file.path.lower().endswith(SUFFIXES):
+        return parse(file.text)
+    from preflight.sources.formats import lenient_yaml
+
+    return lenient_yaml.parse(file.text)

@@ -21,8 +21,16 @@ from preflight.model.job import (
     lift,
 )
 from preflight.model.job.quantities import SETTING_PREFIX
-from preflight.sources.hydra.config_tree import Leaf, Place, Setting, is_missing, is_reference, leaves, split_key
-from preflight.sources.hydra.config_tree import Sequence as ListSetting
+from preflight.sources.hydra.configuration import (
+    Leaf,
+    ListSetting,
+    Place,
+    Setting,
+    is_missing,
+    is_reference,
+    leaves,
+    split_key,
+)
 from preflight.sources.hydra.frameworks import Framework, Key, Reading
 from preflight.sources.hydra.interpolation import Unreadable
 from preflight.sources.hydra.run_config import RunConfig

@@ -13,19 +13,19 @@ from dataclasses import dataclass, field
 from preflight._util.budget import spend
 from preflight.model.job import Known, OneOf, Plain, Unresolved, Value, alternatives, lift
 from preflight.sources.given_variables import assume_not_set
-from preflight.sources.hydra.config_tree import (
+from preflight.sources.hydra.configuration import (
     MISSING,
     Leaf,
+    ListSetting,
     Place,
     Section,
-    Sequence,
     Setting,
     copy_setting,
     is_reference,
     split_key,
     text_of,
 )
-from preflight.sources.hydra.override_grammar import OverrideError, as_value, parse_value
+from preflight.sources.hydra.overrides import OverrideError, as_value, parse_value
 
 #: Links of a chain of references; no configuration has more.
 _MAX_DEPTH = 40
@@ -85,11 +85,11 @@ class Resolver:
         resolved = self.resolved(found, path)
         if isinstance(resolved, Section):
             return Unresolved("a mapping")
-        if isinstance(resolved, Sequence):
+        if isinstance(resolved, ListSetting):
             return self._list(resolved, path)
         return resolved
 
-    def resolved(self, setting: Setting, path: tuple[str, ...]) -> Value | Section | Sequence:
+    def resolved(self, setting: Setting, path: tuple[str, ...]) -> Value | Section | ListSetting:
         """A leaf's value, or the container that it refers to.
 
         Raises:
@@ -107,7 +107,7 @@ class Resolver:
         finally:
             self._active.discard(path)
 
-    def _list(self, sequence: Sequence, path: tuple[str, ...]) -> Value:
+    def _list(self, sequence: ListSetting, path: tuple[str, ...]) -> Value:
         items: list[Plain] = []
         for index, item in enumerate(sequence.items):
             value = self.resolved(item, (*path, str(index)))
@@ -125,10 +125,10 @@ class Resolver:
             spend()
             if isinstance(at, Leaf) and is_reference(at):
                 target = self.resolved(at, where)
-                at = target if isinstance(target, Section | Sequence) else None
+                at = target if isinstance(target, Section | ListSetting) else None
             if isinstance(at, Section):
                 at = at.members.get(key)
-            elif isinstance(at, Sequence):
+            elif isinstance(at, ListSetting):
                 at = at.items[int(key)] if key.isdecimal() and len(key) < 6 and int(key) < len(at.items) else None
             else:
                 at = None
@@ -137,7 +137,7 @@ class Resolver:
             where = (*where, key)
         return at, where
 
-    def _text(self, text: str, path: tuple[str, ...]) -> Value | Section | Sequence:
+    def _text(self, text: str, path: tuple[str, ...]) -> Value | Section | ListSetting:
         """The value of a string with interpolations; a single one keeps its type."""
         pieces = _pieces(text)
         if len(pieces) == 1 and pieces[0][0]:
@@ -162,7 +162,7 @@ class Resolver:
             return _format_scalar(value.value)
         return value if isinstance(value, Unresolved) else Unresolved("a key that depends on a branch")
 
-    def _reference(self, inside: str, path: tuple[str, ...]) -> Value | Section | Sequence:
+    def _reference(self, inside: str, path: tuple[str, ...]) -> Value | Section | ListSetting:
         spend()
         resolver = _RESOLVER.fullmatch(inside)
         if resolver is not None and "${" not in resolver[1]:
@@ -172,7 +172,7 @@ class Resolver:
             return key
         return self._key(key, path)
 
-    def _key(self, key: str, path: tuple[str, ...]) -> Value | Section | Sequence:
+    def _key(self, key: str, path: tuple[str, ...]) -> Value | Section | ListSetting:
         dots = len(key) - len(key.lstrip("."))
         if dots > len(path):
             raise Unreadable(f"`${{{key}}}` leads above the configuration")
@@ -193,7 +193,7 @@ class Resolver:
             raise Unreadable(f"`${{{key}}}` refers to the mapping that contains it")
         return self.resolved(found, where)
 
-    def _resolver(self, name: str, arguments: str, path: tuple[str, ...]) -> Value | Section | Sequence:
+    def _resolver(self, name: str, arguments: str, path: tuple[str, ...]) -> Value | Section | ListSetting:
         if name in ("oc.env", "env"):
             return self._variable(arguments, path)
         if name == "oc.select":
@@ -215,7 +215,7 @@ class Resolver:
             return self._variable(f"{name},{arguments}", path)
         return Unresolved(f"${{{name}:...}}, which the program computes")
 
-    def _variable(self, arguments: str, path: tuple[str, ...]) -> Value | Section | Sequence:
+    def _variable(self, arguments: str, path: tuple[str, ...]) -> Value | Section | ListSetting:
         name, comma, default = arguments.partition(",")
         wanted = self._inner(name.strip(), path)
         if isinstance(wanted, Unresolved):
@@ -234,7 +234,7 @@ class Resolver:
         # The resolver returns strings, as the environment does.
         return lift(lambda item: item if item is None else _format_scalar(item), value)
 
-    def _argument(self, text: str, path: tuple[str, ...]) -> Value | Section | Sequence:
+    def _argument(self, text: str, path: tuple[str, ...]) -> Value | Section | ListSetting:
         if not text.strip():
             return Known(None)
         if "${" not in text:
@@ -309,7 +309,7 @@ def merge(into: Section, other: Section, resolver: Resolver, path: tuple[str, ..
                 target = resolver.resolved(old, (*path, key))
             except Unreadable:
                 target = old.value
-            if isinstance(target, Section | Sequence):
+            if isinstance(target, Section | ListSetting):
                 old = copy_setting(target)
                 into.members[key] = old
         if isinstance(old, Section) and isinstance(new, Section):

@@ -3,23 +3,25 @@
 The object is one place, and so is each of its parts: a role, a group of workers, a pod template, a container. A part's
 claims rest on a claim that stands for the part, and that one rests on the claim that stands for the object. What is
 wrong with a value is a row of the rules' tables (data/refusals/kubernetes.toml and its neighbours).
+
+Source: paddle-operator (api/v1/paddlejob_types.go, controllers/paddlejob_helper.go; 0.4) and training-operator
+(pkg/controller.v1/paddlepaddle/envvar.go, pkg/webhooks/paddlepaddle; 1.9).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from preflight._util.budget import truncate
 from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Unresolved, Value, lift
-from preflight.model.job.quantities import SETTING_PREFIX
+from preflight.model.job.quantities import SECTION, SETTING_PREFIX
 from preflight.sources.configs.setting_claims import state_settings
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, value_of
-from preflight.sources.kubernetes.conditions import is_filled_in
-from preflight.sources.kubernetes.kinds import Role, Workload
-from preflight.sources.kubernetes.object_kinds import CONTAINER, POD, SHAPES
+from preflight.sources.kubernetes.admission import is_filled_in
+from preflight.sources.kubernetes.objects import Role, Workload
 from preflight.sources.kubernetes.pods import containers_of
 
 #: How these claims are named; `because` is the place.
@@ -168,3 +170,119 @@ def _read(node: Node) -> Value:
     if is_filled_in(node):
         return Unresolved("a placeholder that is replaced later")
     return lift(lambda item: item, value_of(node))
+
+
+#: The names of the settings of a pod template and of a container.
+POD, CONTAINER = "pod_template", "pod_container"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How the settings of an object are named, and those of its parts by their paths.
+
+    A path that ends in `.*` is that of a list or mapping of parts.
+    """
+
+    framework: str
+    parts: dict[str, str] = field(default_factory=dict)
+
+
+def _kubeflow(specs: str) -> Shape:
+    return Shape("kubeflow_job", {f"spec.{specs}.*": "kubeflow_role"})
+
+
+_RUNTIME = Shape("training_runtime", {"spec.template.spec.replicatedJobs.*": "runtime_job"})
+
+
+def _ray(framework: str, spec: str) -> Shape:
+    return Shape(
+        framework, {spec: "ray_spec", f"{spec}.headGroupSpec": "ray_group", f"{spec}.workerGroupSpecs.*": "ray_group"}
+    )
+
+
+#: The objects by API version and kind, with the types of training-operator 1.9, trainer 2.3, mpi-operator 0.8, JobSet
+#: 0.12, LWS 0.10, Volcano 1.15, KubeRay 1.7 and Kubernetes 1.34.
+SHAPES = {
+    ("kubeflow.org/v1", "PyTorchJob"): _kubeflow("pytorchReplicaSpecs"),
+    ("kubeflow.org/v1", "TFJob"): _kubeflow("tfReplicaSpecs"),
+    ("kubeflow.org/v1", "XGBoostJob"): _kubeflow("xgbReplicaSpecs"),
+    ("kubeflow.org/v1", "PaddleJob"): _kubeflow("paddleReplicaSpecs"),
+    ("kubeflow.org/v1", "JAXJob"): _kubeflow("jaxReplicaSpecs"),
+    ("kubeflow.org/v1", "MPIJob"): _kubeflow("mpiReplicaSpecs"),
+    ("kubeflow.org/v2beta1", "MPIJob"): Shape("mpijob", {"spec.mpiReplicaSpecs.*": "mpijob_role"}),
+    ("trainer.kubeflow.org/v1alpha1", "TrainJob"): Shape("trainjob", {"spec.runtimePatches.*": "trainjob_patch"}),
+    ("trainer.kubeflow.org/v1alpha1", "TrainingRuntime"): _RUNTIME,
+    ("trainer.kubeflow.org/v1alpha1", "ClusterTrainingRuntime"): _RUNTIME,
+    ("jobset.x-k8s.io/v1alpha2", "JobSet"): Shape(
+        "jobset", {"spec.replicatedJobs.*": "jobset_job", "spec.failurePolicy.rules.*": "jobset_rule"}
+    ),
+    ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"): Shape("leader_worker_set"),
+    ("batch.volcano.sh/v1alpha1", "Job"): Shape(
+        "volcano_job",
+        {"spec.tasks.*": "volcano_task", "spec.policies.*": "volcano_policy", "spec.volumes.*": "volcano_volume"},
+    ),
+    ("ray.io/v1", "RayCluster"): _ray("ray_cluster", "spec"),
+    ("ray.io/v1", "RayJob"): _ray("ray_job", "spec.rayClusterSpec"),
+    ("ray.io/v1", "RayService"): _ray("ray_service", "spec.rayClusterConfig"),
+    ("batch/v1", "Job"): Shape("batch_job", {"spec.podFailurePolicy.rules.*": "job_failure_rule"}),
+    ("v1", "Pod"): Shape("bare_pod"),
+}
+
+
+_PREFIX = f"{SETTING_PREFIX}paddlejob."
+_PLAIN = ("intranet", "cleanPodPolicy", "withGloo", "elastic")
+_ETCD = ("PADDLE_ELASTIC_SERVER", "PADDLE_ELASTIC_ETCD_SERVICE_HOST")
+
+
+def state_paddle_job(stating: NodeClaims, workload: Workload) -> None:
+    """State what the operator of this PaddleJob reads."""
+    if workload.kind != "PaddleJob":
+        return
+    if workload.group == "batch.paddlepaddle.org":
+        _state_own(stating, workload.spec)
+    else:
+        _state_kubeflow(stating, workload.spec)
+
+
+def _state_own(stating: NodeClaims, spec: Node) -> None:
+    for name in _PLAIN:
+        stating.add_member(f"{_PREFIX}spec.{name}", spec.member(name))
+    for name in ("ps", "worker", "heter"):
+        member = spec.member(name)
+        if member is None or member.node.kind is not Kind.OBJECT:
+            continue
+        _state(stating, f"spec.{name}", Known(SECTION), member)
+        stating.add_member(f"{_PREFIX}spec.{name}.replicas", member.node.member("replicas"))
+        containers = member.node.member("template", "spec", "containers")
+        pods = containers.node.items if containers is not None else ()
+        if containers is not None and len(pods) > 1 and not _starts(pods[0]) and any(map(_starts, pods)):
+            _state(stating, f"spec.{name}.program_behind", Known(True), containers)
+        if any(item.text("name") in _ETCD for pod in pods for item in _items(pod.at("env"))):
+            _state(stating, "spec.etcd", Known(True), member)
+
+
+def _state_kubeflow(stating: NodeClaims, spec: Node) -> None:
+    specs = spec.at("paddleReplicaSpecs")
+    for member in specs.in_force if specs is not None and specs.kind is Kind.OBJECT else ():
+        if member.node.kind is not Kind.OBJECT:
+            continue
+        known = member.key in ("Master", "Worker")
+        _state(stating, f"replicas.{member.key if known else 'unknown'}", Known(member.key), member)
+        containers = _items(member.node.at("template", "spec", "containers"))
+        names = [name for pod in containers if (name := pod.member("name")) is not None]
+        if names and all(isinstance(value_of(name.node), Known) and name.node.value != "paddle" for name in names):
+            stating.add_member(f"{_PREFIX}replicas.container", names[0])
+
+
+def _state(stating: NodeClaims, name: str, value: Value, member: Member) -> None:
+    stating.add(f"{_PREFIX}{name}", value, member)
+
+
+def _items(node: Node | None) -> tuple[Node, ...]:
+    return tuple(item for item in node.items if item.kind is Kind.OBJECT) if node is not None else ()
+
+
+def _starts(container: Node) -> bool:
+    """Whether a container's command runs Python, or anything of Paddle."""
+    words = [item.value for key in ("command", "args") if (node := container.at(key)) for item in node.items]
+    return any(isinstance(word, str) and ("python" in word or "paddle" in word) for word in words)

@@ -9,20 +9,30 @@ from dataclasses import replace
 from preflight._util.budget import note_skipped, truncate
 from preflight.model.job import Claim, Known, Launch, Places, Scope, Strength, Unresolved, Value, as_int, lift
 from preflight.sources.base import Command, Reading, SourceFile, Tree
-from preflight.sources.formats.composed import places_of
+from preflight.sources.formats.located_text import places_of
 from preflight.sources.formats.structured import Member, Node, NodeClaims, value_of
 from preflight.sources.kubernetes.admission import admission
 from preflight.sources.kubernetes.container_commands import Containers
-from preflight.sources.kubernetes.kinds import ASIDE_KINDS, BINDING_KINDS, RAY_KINDS, Role, Workload, workload_of
-from preflight.sources.kubernetes.object_settings import state_object
-from preflight.sources.kubernetes.operators import injected_variables, pods
-from preflight.sources.kubernetes.paddle_job import state_paddle_job
-from preflight.sources.kubernetes.pods import GPU_RESOURCE, containers_of, gpus_of, state_labels, state_pods
-from preflight.sources.kubernetes.queues import state_queue
-from preflight.sources.kubernetes.related_objects import state_related_object
-from preflight.sources.kubernetes.resource_claims import state_claims
-from preflight.sources.kubernetes.training_runtime import with_runtime
-from preflight.sources.kubernetes.wrapped import objects
+from preflight.sources.kubernetes.object_settings import state_object, state_paddle_job
+from preflight.sources.kubernetes.objects import (
+    ASIDE_KINDS,
+    BINDING_KINDS,
+    RAY_KINDS,
+    Role,
+    Workload,
+    objects,
+    workload_of,
+)
+from preflight.sources.kubernetes.operators import injected_variables, pods, with_runtime
+from preflight.sources.kubernetes.pods import (
+    GPU_RESOURCE,
+    containers_of,
+    gpus_of,
+    state_claims,
+    state_labels,
+    state_pods,
+)
+from preflight.sources.kubernetes.related_objects import state_queue, state_related_object
 from preflight.sources.launchers.launch_lines import read_commands
 from preflight.sources.launchers.option_parser import text_of
 from preflight.sources.launchers.python_program import is_python, python_program

@@ -13,12 +13,19 @@ from preflight._util.secret_names import is_secret
 from preflight.model.job import Known, Reference, Relation, Strength, Unresolved, as_int, is_whole_number, lift
 from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree
-from preflight.sources.configs import fsdp
+from preflight.sources.configs import hugging_face
 from preflight.sources.configs.accelerate_config import EACH_MACHINE, ROLE, free_port, starts_by_deepspeed
-from preflight.sources.formats.open import document_of
+from preflight.sources.formats.structured import document_of
 from preflight.sources.launchers.claim_builder import ClaimBuilder, as_text, state_choices, state_unknown
-from preflight.sources.launchers.option_parser import ScannedLine, generated_table, scan, text_of, texts
-from preflight.sources.launchers.paths import paths_of, relative
+from preflight.sources.launchers.option_parser import (
+    ScannedLine,
+    generated_table,
+    paths_of,
+    relative,
+    scan,
+    text_of,
+    texts,
+)
 from preflight.sources.launchers.started_program import read_program
 from preflight.sources.tables import load_table
 
@@ -174,9 +181,11 @@ def _state_training(builder: ClaimBuilder, scanned: ScannedLine) -> None:
     ):
         _state_distributed_type(builder, scanned, flag, kind)
     for given in scanned.given:
-        quantity = fsdp.quantity_of(given.dest) if given.dest.startswith("fsdp_") else _PARALLEL.get(given.dest)
+        quantity = hugging_face.quantity_of(given.dest) if given.dest.startswith("fsdp_") else _PARALLEL.get(given.dest)
         if quantity is not None and given is scanned.last(given.dest):
-            builder.add_setting(quantity, given, fsdp.reading_of(quantity) if quantity.startswith("fsdp_") else as_int)
+            builder.add_setting(
+                quantity, given, hugging_face.reading_of(quantity) if quantity.startswith("fsdp_") else as_int
+            )
 
 
 def _state_distributed_type(builder: ClaimBuilder, scanned: ScannedLine, flag: str, kind: str) -> None:

@@ -1,10 +1,17 @@
-"""Builds the claims of one launch: scope and source are given once, then each claim takes one call."""
+"""Builds the claims of one launch: scope and source are given once, then each claim takes one call.
+
+What a launcher itself is given is stated as settings: `setting.torchrun.rdzv_conf`, with the option as place. What is
+wrong with a value is a row of the rules' tables (data/refusals/torch.toml and its neighbours).
+
+A claim is also given the line that assigned its variable, because that is the line to edit: `--nnodes=$NNODES` is
+correct, `NNODES=8` above it is wrong.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from preflight.model.job import (
@@ -25,8 +32,9 @@ from preflight.model.job import (
     not_a_number,
     one_of,
 )
+from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.model.job.symbols import Symbol
-from preflight.sources.base import Variable, Word
+from preflight.sources.base import Command, Variable, Word
 from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, concatenate, pieces_of, split_last
 from preflight.sources.tables import Generated
 
@@ -259,3 +267,138 @@ def _port(text: str) -> str:
         return ""
     match = re.search(r":([^:\]]*)$", text)
     return match[1] if match else ""
+
+
+#: Stands for the launcher: true where all its options are written out.
+_CALL = "(call)"
+#: Names that mean something else in conditions.
+_NAMES = {"launcher": "multinode_launcher"}
+
+
+def state_launcher(
+    builder: ClaimBuilder,
+    framework: str,
+    word: Word,
+    scanned: ScannedLine,
+    environment: Mapping[str, Variable] | None = None,
+    variables: str = "",
+    *,
+    written: bool = False,
+    repeated: frozenset[str] = frozenset(),
+) -> None:
+    """State each option as text, a flag as true, and `NAME.again` for one that is also given in another spelling.
+
+    Args:
+        builder: collects the claims.
+        framework: how the settings are named.
+        word: the launcher.
+        scanned: its options.
+        environment: the variables of the line.
+        variables: how the names of variables begin that stand for options; they are stated by their own names.
+        written: whether each spelling is stated, too, as `written.ppn`.
+        repeated: options of which every one counts; each is stated as the list of what it is given.
+    """
+    prefix = f"{SETTING_PREFIX}{framework}."
+    whole = Unresolved("further options") if scanned.incomplete else Known(True)
+    builder.add(f"{prefix}{_CALL}", whole, word.span, word.spelling)
+    first: dict[str, GivenOption] = {}
+    for given in scanned.given:
+        if given.dest in first and _option(first[given.dest]) != _option(given):
+            builder.add(f"{prefix}{given.dest}.again", Known(True), given.span, given.spelling)
+        first.setdefault(given.dest, given)
+        if written:
+            builder.add(
+                f"{prefix}written.{_option(given).strip('-').replace('-', '_')}",
+                Known(True),
+                given.span,
+                given.spelling,
+            )
+    for dest in repeated & first.keys():
+        values = lift(lambda *items: tuple(map(str, items)), *(given.value for given in scanned.every(dest)))
+        builder.add(f"{prefix}{dest}", values, first[dest].span, first[dest].spelling)
+    for dest in first.keys() - repeated:
+        builder.add_setting(f"{prefix}{_NAMES.get(dest, dest)}", option_setting(scanned.last(dest)), _text)
+    for name, variable in (environment or {}).items() if variables else ():
+        if name.startswith(variables):
+            setting = variable_setting(variable)
+            # A controller's own variable is nothing that the user could change.
+            if name in variable.span.snippet:
+                builder.add_setting(f"{prefix}{name}", setting, _text)
+            dest = name.removeprefix(variables).lower()
+            if dest not in first:
+                builder.add_setting(f"{prefix}{dest}", setting, _text)
+
+
+def _option(given: GivenOption) -> str:
+    return given.spelling.replace("=", " ").split()[0]
+
+
+def _text(value: Value) -> Value:
+    return lift(lambda item: item if isinstance(item, bool) else str(item), value)
+
+
+#: `$NAME`, `${NAME}` and `${NAME:-default}`; any other expansion is computed and has no single origin.
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-[^{}$]*)?\})")
+#: An assignment whose whole value is another variable.
+_SINGLE_VARIABLE = re.compile(r"\"?\$(?:(\w+)|\{(\w+)\})\"?")
+#: A parameter, alone or as part of `--port=*) PORT=${1#*=}`.
+_PARAMETER = re.compile(r"\"?\$(?:\d|\{\d\})\"?")
+#: Steps followed in `A=$B`, `B=$C`.
+_MAX_CHAIN = 5
+
+
+def with_origins(claims: Iterable[Claim], command: Command) -> tuple[Claim, ...]:
+    """Add to each claim made from a single known variable the location of its assignment."""
+    variables: dict[str, Variable] = {}
+    outer = command.outer
+    while outer is not None:
+        variables = {**outer.variables, **outer.positional, **variables}
+        outer = outer.outer
+    variables.update(command.variables)
+    variables.update(command.positional)
+    arguments = command.outer.words[1:] if command.outer is not None else ()
+    return tuple(_with_origin(claim, variables, arguments) for claim in claims)
+
+
+def _with_origin(claim: Claim, variables: Mapping[str, Variable], arguments: Sequence[Word]) -> Claim:
+    because = tuple(_with_origin(reason, variables, arguments) for reason in claim.because)
+    origin = _origin(claim, variables, arguments) if "$" in claim.spelling else None
+    if origin is None and because == claim.because:
+        return claim
+    return replace(claim, because=because, origin=origin)
+
+
+def _origin(claim: Claim, variables: Mapping[str, Variable], arguments: Sequence[Word]) -> Span | None:
+    found = _VARIABLE.search(claim.spelling)
+    if found is None or claim.spelling.count("$") != 1:
+        return None
+    variable = variables.get(found[1] or found[2])
+    # A variable set in branches has no single origin, and its last value may differ from the one the word used.
+    if variable is None or not isinstance(variable.value, Known) or not _comes_from(claim, found, variable):
+        return None
+    for _ in range(_MAX_CHAIN):
+        single = _SINGLE_VARIABLE.fullmatch(variable.spelling)
+        before = variables.get(single[1] or single[2]) if single is not None else None
+        if before is None or before.value != variable.value or before.span == variable.span:
+            break
+        variable = before
+    if _PARAMETER.fullmatch(variable.spelling):
+        # `--port) PORT=$2; shift 2`: the parameters have moved on, but the caller gave the value only once.
+        given = [word for word in arguments if word.value == variable.value]
+        if len(given) == 1 and given[0].span != claim.span:
+            return given[0].span
+    return None if variable.span == claim.span else variable.span
+
+
+def _comes_from(claim: Claim, match: re.Match[str], variable: Variable) -> bool:
+    """Whether a claim's values are those of the variable, alone or within the rest of the word."""
+    given = [str(item) for item in alternatives(variable.value)]
+    claimed = [",".join(map(str, v)) if isinstance(v, tuple) else str(v) for v in claim.alternatives]
+    if not given or len(given) != len(claimed):
+        return False
+    bare = claim.spelling.replace('"', "")
+    start, stop = bare.find(match[0]), bare.find(match[0]) + len(match[0])
+    return all(
+        value == text or (bool(text) and text in value and f"{bare[:start]}{text}{bare[stop:]}".endswith(value))
+        for text, value in zip(given, claimed, strict=True)
+    )

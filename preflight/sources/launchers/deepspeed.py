@@ -27,11 +27,18 @@ from preflight.sources.launchers.claim_builder import (
     as_text,
     state_all_gpus,
     state_choices,
+    state_launcher,
     state_unknown,
 )
-from preflight.sources.launchers.launcher_settings import state_launcher
-from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, generated_table, scan, texts
-from preflight.sources.launchers.paths import paths_of, relative
+from preflight.sources.launchers.option_parser import (
+    GivenOption,
+    ScannedLine,
+    generated_table,
+    paths_of,
+    relative,
+    scan,
+    texts,
+)
 from preflight.sources.launchers.started_program import read_program
 from preflight.sources.tables import load_table
 

@@ -11,13 +11,17 @@ from preflight._util.redaction import HIDDEN
 from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Reference, Scope, Span, Strength, Unresolved, Value, lift
 from preflight.sources.base import Command, LaunchLine, SourceFile, Tree, Variable, Word
-from preflight.sources.configs.lock_files import LOCKS
-from preflight.sources.configs.lock_files import ROLE as LOCK_ROLE
-from preflight.sources.launchers import jsrun, mpi, slurm
-from preflight.sources.launchers.claim_builder import ClaimBuilder, count_of, state_choices, state_unknown
-from preflight.sources.launchers.launcher_settings import state_launcher
-from preflight.sources.launchers.option_parser import text_of
-from preflight.sources.launchers.paths import paths_of, relative
+from preflight.sources.configs.packages import LOCKS
+from preflight.sources.configs.packages import ROLE as LOCK_ROLE
+from preflight.sources.launchers import mpi, slurm
+from preflight.sources.launchers.claim_builder import (
+    ClaimBuilder,
+    count_of,
+    state_choices,
+    state_launcher,
+    state_unknown,
+)
+from preflight.sources.launchers.option_parser import paths_of, relative, text_of
 from preflight.sources.launchers.wrappers import Wrapper
 from preflight.sources.tables import load_table
 
@@ -162,7 +166,7 @@ def state_context(
             state_launcher(builder, "docker_run", wrapper.word, wrapper.scanned, repeated=frozenset(("ulimit",)))
         elif wrapper.name == "jsrun":
             own = ClaimBuilder("jsrun", line.scope, line.command.condition)
-            jsrun.state(own, wrapper.scanned, wrapper.word)
+            mpi.state_resource_sets(own, wrapper.scanned, wrapper.word)
             builder.claims.extend(own.claims)
         elif wrapper.name in ("pdsh", "clush"):
             references.extend(_state_parallel_shell(builder, wrapper, line, tree))

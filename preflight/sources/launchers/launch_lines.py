@@ -10,19 +10,15 @@ from typing import NamedTuple
 
 from preflight.model.job import Claim, Known, Note, NoteKind, Scope, Span
 from preflight.sources.base import Command, LauncherReader, LaunchLine, Reading, SourceFile, Tree, Variable, Word
-from preflight.sources.containers.dockerfile import is_container_file
+from preflight.sources.containers.sources import is_container_file
 from preflight.sources.hydra.frameworks import FRAMEWORKS
 from preflight.sources.hydra.run_config import framework_of_line, framework_of_program
-from preflight.sources.launchers import jsrun, slurm
+from preflight.sources.launchers import mpi, slurm
 from preflight.sources.launchers.accelerate import AccelerateReader
-from preflight.sources.launchers.claim_builder import ClaimBuilder
-from preflight.sources.launchers.colossalai import ColossalReader
-from preflight.sources.launchers.composer import ComposerReader
+from preflight.sources.launchers.claim_builder import ClaimBuilder, with_origins
 from preflight.sources.launchers.containers import state_containers
 from preflight.sources.launchers.deepspeed import DeepSpeedReader
-from preflight.sources.launchers.determined import DeterminedReader
-from preflight.sources.launchers.fabric import FabricReader
-from preflight.sources.launchers.framework_clis import NemoReader, PaddleFormersReader, PrimusReader
+from preflight.sources.launchers.framework_arguments import starts_ranks
 from preflight.sources.launchers.installs import read_installs
 from preflight.sources.launchers.launch_context import (
     MAX_VARIABLES,
@@ -33,30 +29,41 @@ from preflight.sources.launchers.launch_context import (
     wrappers_reach_nodes,
 )
 from preflight.sources.launchers.mpi import ProgramReader, app_contexts, is_program
-from preflight.sources.launchers.option_parser import known_prefix, text_of
-from preflight.sources.launchers.origins import with_origins
-from preflight.sources.launchers.overrides import starts_ranks
-from preflight.sources.launchers.paddle import PaddleReader
+from preflight.sources.launchers.option_parser import known_prefix, relative, text_of
+from preflight.sources.launchers.paddle import PaddleReader, PaddleWrapperReader, is_wrapper
 from preflight.sources.launchers.paddle_v2 import PaddleV2Reader
-from preflight.sources.launchers.paddle_wrapper import PaddleWrapperReader, is_wrapper
-from preflight.sources.launchers.paths import relative
 from preflight.sources.launchers.program_arguments import gives_rank
-from preflight.sources.launchers.python import PythonReader, has_ranks, plain_program, spawns_ranks
+from preflight.sources.launchers.python import (
+    PythonReader,
+    UnknownReader,
+    has_ranks,
+    plain_program,
+    spawns_ranks,
+    unknown_launcher,
+)
 from preflight.sources.launchers.python_program import PythonProgram, is_python, python_program
 from preflight.sources.launchers.ray import RayReader
-from preflight.sources.launchers.rl_arguments import ARGUMENT_FRAMEWORKS, argument_framework
 from preflight.sources.launchers.script_arguments import is_one_of_several
-from preflight.sources.launchers.task_submission import submitted_task
+from preflight.sources.launchers.submissions import XpkReader, submitted_task
+from preflight.sources.launchers.torch_launchers import (
+    ColossalReader,
+    ComposerReader,
+    DeterminedReader,
+    FabricReader,
+    TorchxReader,
+)
 from preflight.sources.launchers.torchrun import TorchrunReader
-from preflight.sources.launchers.torchx import TorchxReader
+from preflight.sources.launchers.trainer_arguments import ARGUMENT_FRAMEWORKS, argument_framework
 from preflight.sources.launchers.training_clis import (
     AxolotlReader,
     LlamaFactoryReader,
+    NemoReader,
+    PaddleFormersReader,
+    PrimusReader,
     SwiftReader,
     TrlReader,
     TuneReader,
 )
-from preflight.sources.launchers.unknown_launcher import UnknownReader, unknown_launcher
 from preflight.sources.launchers.wrapper_tables import WRAPPER_SYNTAX
 from preflight.sources.launchers.wrappers import (
     StrippedCommand,
@@ -68,7 +75,6 @@ from preflight.sources.launchers.wrappers import (
     strip_wrappers,
     with_default,
 )
-from preflight.sources.launchers.xpk import XpkReader
 
 #: Launcher readers in order of precedence; plain python is tried when none of them matches.
 READERS: tuple[LauncherReader, ...] = (
@@ -444,7 +450,7 @@ def _is_distributed(
             count = wrapper.scanned.last("np")
             return count is None or count.value not in (Known("1"), Known(1))
         if wrapper.name == "jsrun":
-            return not jsrun.starts_one_task(wrapper.scanned)
+            return not mpi.starts_one_task(wrapper.scanned)
         if wrapper.name == "srun":
             return not _starts_one_task(wrapper, header)
     return False

@@ -4,6 +4,10 @@ The options are generated (preflight/sources/tables). Other sources: paddle/dist
 controllers/{collective,ps}.py (PaddlePaddle 3.x), and paddle/distributed/fleet/launch.py (2.0 to 2.2), whose flags 3.x
 still accepts in its legacy mode. Unlike in other launchers, a variable overrides its option: `set_env_in_args`
 overwrites the parsed options.
+
+Source: the argument groups of finetune_launch.py, pretrain_launch.py and lanch.py in PaddlePaddle/ERNIE, tags 1.0 to
+2.3. They set PADDLE_TRAINER_ID from `--node_id` and start the ranks of one node as Paddle's own launcher does, so their
+launches have the launcher `paddle`.
 """
 
 from __future__ import annotations
@@ -16,8 +20,7 @@ from preflight.model.job import Claim, Known, Plain, Relation, Strength, Unresol
 from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree, Word
 from preflight.sources.configs.setting_claims import state_settings
-from preflight.sources.formats.open import document_of
-from preflight.sources.formats.structured import Kind, NodeClaims
+from preflight.sources.formats.structured import Kind, NodeClaims, document_of
 from preflight.sources.launchers.claim_builder import (
     ClaimBuilder,
     Setting,
@@ -37,11 +40,11 @@ from preflight.sources.launchers.option_parser import (
     Table,
     generated_table,
     known_prefix,
+    relative,
     scan,
     table,
     texts,
 )
-from preflight.sources.launchers.paths import relative
 from preflight.sources.launchers.started_program import read_program
 from preflight.sources.tables import load_table
 
@@ -441,3 +444,61 @@ def _unless_negative(setting: Setting | None) -> Setting | None:
     if isinstance(setting.value, Unresolved) and not setting.spelling:
         return None
     return setting
+
+
+_WRAPPER_OPTIONS = table(
+    {
+        "node_ips": "--node_ips --cluster_node_ips",
+        "node_id": "--node_id",
+        "print_config": "--print_config",
+        "current_node_ip": "--current_node_ip --node_ip",
+        "split_log_path": "--split_log_path",
+        "log_prefix": "--log_prefix",
+        "nproc_per_node": "--nproc_per_node",
+        "selected_gpus": "--selected_gpus",
+        "started_port": "--started_port",
+    },
+    {"help": "-h --help"},
+)
+#: Options that only such a script has; one of them distinguishes it from a training script.
+_OWN_OPTIONS = ("--node_ips", "--cluster_node_ips")
+
+
+class PaddleWrapperReader:
+    """Reads the command line of such a script."""
+
+    name: str = "paddle"
+    names: tuple[str, ...] = ("finetune_launch.py", "pretrain_launch.py", "lanch.py")
+
+    def read(self, line: LaunchLine, tree: Tree) -> Reading:
+        """State nodes, processes per node, the node rank, and the program."""
+        scanned = scan(line.words[1:], _WRAPPER_OPTIONS)
+        if scanned.last("help") is not None:
+            return Reading()
+        builder = ClaimBuilder(self.name, line.scope, line.command.condition)
+        program = read_program(line, self.name, scanned.rest, tree)
+        ips = option_setting(scanned.last("node_ips"))
+        builder.add_setting("hosts", ips, as_strings)
+        builder.add_setting("nodes", ips, lambda value: count_of(as_strings(value)), relation=Relation.REQUIRES)
+        builder.add_setting("master_addr", ips, lambda value: lift(first_of, as_strings(value)))
+        rank = option_setting(scanned.last("node_id"))
+        builder.add_setting("node_rank", rank, as_int)
+        state_address(builder, option_setting(scanned.last("current_node_ip")), ips, numbered=rank is not None)
+        builder.add_setting("master_port", option_setting(scanned.last("started_port")), as_int)
+        processes = option_setting(scanned.last("nproc_per_node"))
+        if processes is not None:
+            builder.add_setting("processes_per_node", processes, as_int)
+        else:
+            builder.add_setting("processes_per_node", option_setting(scanned.last("selected_gpus")), device_count)
+        return Reading(
+            claims=(*builder.claims, *program.claims),
+            launches=(program.launch,),
+            references=program.references,
+        )
+
+
+def is_wrapper(words: tuple[Word, ...]) -> bool:
+    """Whether a script, whatever its name, is called with the options of such a launcher followed by another script."""
+    texts = [known_prefix(word) for word in words[1:40]]
+    own = next((index for index, text in enumerate(texts) if text.partition("=")[0] in _OWN_OPTIONS), None)
+    return own is not None and any(text.endswith(".py") for text in texts[own + 1 :])

@@ -14,8 +14,7 @@ from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.model.job.value import Plain
 from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree, Word
 from preflight.sources.launchers.claim_builder import ClaimBuilder, as_strings, as_text
-from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, scan, table, text_of
-from preflight.sources.launchers.paths import paths_of, relative
+from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, paths_of, relative, scan, table, text_of
 from preflight.sources.launchers.started_program import read_program
 
 _VALUED = {

@@ -1,21 +1,26 @@
-"""Claims from a training program's arguments: options of frameworks that many scripts share.
+"""Claims from a training program's arguments: options that many scripts share, the model's shape, and paths.
 
 Only options whose meaning does not depend on the script are read: DeepSpeed's own, Megatron-LM's parallel and batch
 sizes (megatron/training/arguments.py, core_r0.12), and Hugging Face's `TrainingArguments` (transformers 4.50).
+
+Options of Megatron-LM (megatron/training/arguments.py, core_r0.12, and Megatron-DeepSpeed) and of programs that name a
+published model. Number formats and other options of Hugging Face's trainer are in `trainer_arguments`.
+
+Only options with the same meaning in every known program are read: Megatron-LM (megatron/training/arguments.py,
+core_r0.12), Hugging Face's trainer (`--output_dir`), and the usual names in users' own scripts. `--checkpoint_dir` and
+`--ckpt_path` are not among them: some programs read from it, and others write to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 
 from preflight.model.job import Claim, Known, Reference, Value, as_int, lift
 from preflight.sources.base import LaunchLine, Tree, Word
 from preflight.sources.launchers.claim_builder import ClaimBuilder, as_text
-from preflight.sources.launchers.model_arguments import model_claims
-from preflight.sources.launchers.option_parser import scan, table, text_of
-from preflight.sources.launchers.overrides import state_overrides
-from preflight.sources.launchers.path_arguments import path_claims
-from preflight.sources.launchers.paths import paths_of, relative
+from preflight.sources.launchers.framework_arguments import state_overrides
+from preflight.sources.launchers.option_parser import GivenOption, paths_of, relative, scan, table, text_of
 
 _CONFIG = "config"
 _OPTIONS = table(
@@ -140,3 +145,146 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+_MODEL_NUMBERS = {
+    "num_layers": "--num-layers",
+    "vocabulary_size": "--vocab-size",
+    "hidden_size": "--hidden-size",
+    "ffn_hidden_size": "--ffn-hidden-size",
+    "expert_ffn_hidden_size": "--moe-ffn-hidden-size",
+    "attention_heads": "--num-attention-heads",
+    "query_groups": "--num-query-groups --num-key-value-heads",
+    "sequence_length": "--seq-length",
+    "num_experts": "--num-experts",
+    "layers_per_virtual_stage": "--num-layers-per-virtual-pipeline-stage",
+    "train_samples": "--train-samples",
+    "train_steps": "--train-iters --max_steps",
+    "save_interval": "--save-interval",
+}
+_VALUED = {
+    **_MODEL_NUMBERS,
+    "recompute": "--recompute-granularity",
+    "expert_layers": "--moe-layer-freq",
+    "fp8_format": "--fp8-format",
+    "fp16_loss_scale": "--loss-scale",
+    "model_name": "--model_name --model --pretrained_model_name_or_path"
+    " --base_model --pretrain --actor_model_name_or_path --actor-model-name-or-path",
+}
+_MODEL_FLAGS = {
+    "gated_feed_forward": "--swiglu",
+    "sequence_parallel": "--sequence-parallel",
+    "distributed_optimizer": "--use-distributed-optimizer",
+}
+_MODEL_OPTIONS = table(
+    _VALUED,
+    {
+        **_MODEL_FLAGS,
+        "recomputes": "--recompute-activations",
+        "checkpoints": "--checkpoint-activations --deepspeed-activation-checkpointing",
+        "query_groups_on": "--group-query-attention",
+    },
+    abbreviations=False,
+    interleaved=True,
+)
+
+
+def model_claims(line: LaunchLine, words: Sequence[Word]) -> tuple[Claim, ...]:
+    """The claims of a program's arguments about its model, in the scope of the launch."""
+    builder = ClaimBuilder("arguments", line.scope, line.command.condition)
+    scanned = scan(words, _MODEL_OPTIONS)
+    for quantity in _MODEL_NUMBERS:
+        builder.add_setting(quantity, scanned.last(quantity), as_int)
+    for quantity in ("expert_layers", "fp8_format", "model_name"):
+        builder.add_setting(quantity, scanned.last(quantity), as_text)
+    builder.add_setting("fp16_loss_scale", scanned.last("fp16_loss_scale"), lambda v: lift(lambda i: float(str(i)), v))
+    for quantity in _MODEL_FLAGS:
+        builder.add_setting(quantity, scanned.last(quantity))
+    _recompute(builder, scanned.last("recompute"), scanned.last("recomputes"), scanned.last("checkpoints"))
+    return tuple(builder.claims)
+
+
+def _recompute(
+    builder: ClaimBuilder, granularity: GivenOption | None, selective: GivenOption | None, full: GivenOption | None
+) -> None:
+    if granularity is not None:
+        builder.add_setting("recompute", granularity, as_text)
+    elif full is not None:
+        builder.add_setting("recompute", full, lambda _: Known("full"))
+    elif selective is not None:
+        builder.add_setting("recompute", selective, lambda _: Known("selective"))
+
+
+_PATH_OPTIONS = table(
+    {
+        "checkpoint_path": "--output_dir --output-dir --out_dir --out-dir --save_dir --save-dir --default_root_dir",
+        "resume_path": "--resume_from_checkpoint --resume-from-checkpoint --resume_from --resume-from",
+        "checkpoints_kept": "--save_total_limit --save-total-limit",
+        "input_file": "--vocab-file --vocab_file --merge-file --merge_file --merges_file --tokenizer-model"
+        " --tokenizer_model --tokenizer-file --tokenizer_path",
+        "checkpoint_or_flag": "--save",
+        "resume_or_flag": "--load --resume",
+    },
+    abbreviations=False,
+    interleaved=True,
+)
+#: Values that are certainly paths, not the name of a model on a hub or the word after a flag.
+_IS_PATH = re.compile(r"^(?:/|\./|\.\./|~/|\$)")
+_IS_FILE = re.compile(r"\.(?:json|model|txt|vocab|bpe|tiktoken)$")
+
+
+def path_claims(line: LaunchLine, words: Sequence[Word]) -> tuple[Claim, ...]:
+    """The claims of a program's arguments about its paths, in the scope of the launch."""
+    builder = ClaimBuilder("arguments", line.scope, line.command.condition)
+    scanned = scan(words, _PATH_OPTIONS)
+    builder.add_setting("checkpoint_path", scanned.last("checkpoint_path"), as_text)
+    builder.add_setting("checkpoints_kept", scanned.last("checkpoints_kept"), as_int)
+    resumed = scanned.last("resume_path")
+    # In Hugging Face's trainer `True` means the last checkpoint of its own output folder.
+    if resumed is not None and _text(resumed).lower() not in ("true", "false", "1", "0", "none", "auto"):
+        builder.add_setting("resume_path", resumed, as_text)
+    for dest, quantity in (("checkpoint_or_flag", "checkpoint_path"), ("resume_or_flag", "resume_path")):
+        given = scanned.last(dest)
+        if given is not None and "/" in _text(given):
+            builder.add_setting(quantity, given, as_text)
+    for given in scanned.every("input_file"):
+        if _IS_PATH.search(_text(given)) or _IS_FILE.search(_text(given)):
+            builder.add_setting("input_file", given, as_text)
+    for given in _data_paths(words):
+        builder.add_setting("data_path", given, as_text)
+    return tuple(builder.claims)
+
+
+#: Options whose name contains a word for data, and whose value is certainly a path: `--data /corpus`,
+#: `--train-root=/imagenet/train`.
+_DATA_OPTION = re.compile(
+    r"--(?:[a-z]+[-_.])?(?:data|datasets?|corpus|train|training|valid|val|validation|images?|imagenet|records?|shards?)"
+    r"(?:[-_.]?(?:path|paths|dir|root|file|files|folder|prefix|location|url))?"
+)
+#: Options that are read by their spelling (`script_arguments`), and folders that a program writes.
+_OTHER_OPTION = re.compile(
+    r"--(?:data-path|data_path|train-data|train_data|train-data-path|data_dir|data-dir)$|--.*(?:out|log|save|cache|tmp|result)"
+)
+_MAX_OPTIONS = 200
+
+
+def _data_paths(words: Sequence[Word]) -> Iterator[GivenOption]:
+    """Yield each option that names data by an absolute or relative path."""
+    for index, word in enumerate(words[:_MAX_OPTIONS]):
+        text = text_of(word) or ""
+        name, equals, value = text.partition("=")
+        if _DATA_OPTION.fullmatch(name) is None or _OTHER_OPTION.match(name) is not None:
+            continue
+        if equals:
+            given = GivenOption("data_path", Known(value), word.span, word.spelling)
+        elif index + 1 < len(words):
+            after = words[index + 1]
+            given = GivenOption("data_path", after.value, after.span, f"{name} {after.spelling}")
+        else:
+            continue
+        if _IS_PATH.search(_text(given)) and not _text(given).startswith("$"):
+            yield given
+
+
+def _text(given: GivenOption) -> str:
+    return str(given.value.value) if isinstance(given.value, Known) else ""

@@ -14,14 +14,11 @@ from preflight.sources.hydra.framework_claims import claims_of
 from preflight.sources.hydra.run_config import run_config
 from preflight.sources.launchers.claim_builder import ClaimBuilder
 from preflight.sources.launchers.framework_arguments import framework_claims, model_references
-from preflight.sources.launchers.option_claims import megatron_claims, option_claims
-from preflight.sources.launchers.option_parser import known_prefix, text_of
-from preflight.sources.launchers.paths import module_path, paths_of, relative
-from preflight.sources.launchers.program_arguments import program_claims
+from preflight.sources.launchers.option_parser import known_prefix, module_path, paths_of, relative, text_of
+from preflight.sources.launchers.program_arguments import megatron_claims, option_claims, program_claims
 from preflight.sources.launchers.python_program import python_program
-from preflight.sources.launchers.rl_arguments import argument_framework, rl_claims
 from preflight.sources.launchers.script_arguments import argument_claims
-from preflight.sources.launchers.trainer_arguments import trainer_claims
+from preflight.sources.launchers.trainer_arguments import argument_framework, rl_claims, trainer_claims
 
 
 @dataclass(frozen=True, slots=True)

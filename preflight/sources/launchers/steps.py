@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from preflight.model.job import Claim, Known, Relation, Scope, Strength, Unresolved, Value, alternatives, as_int, lift
 from preflight.sources.base import Command, Variable
 from preflight.sources.launchers import slurm
-from preflight.sources.launchers.claim_builder import ClaimBuilder, option_setting, variable_setting
-from preflight.sources.launchers.launcher_settings import state_launcher
+from preflight.sources.launchers.claim_builder import ClaimBuilder, option_setting, state_launcher, variable_setting
 from preflight.sources.launchers.option_parser import join_spans, text_of
 from preflight.sources.launchers.python_program import is_python, python_program
 from preflight.sources.launchers.wrappers import Wrapper, program_name, strip_wrappers

@@ -20,10 +20,10 @@ from preflight.sources.launchers.claim_builder import (
     option_setting,
     rejected_range,
     state_choices,
+    state_launcher,
     state_unknown,
     variable_setting,
 )
-from preflight.sources.launchers.launcher_settings import state_launcher
 from preflight.sources.launchers.option_parser import generated_table, scan, texts
 from preflight.sources.launchers.started_program import read_program
 from preflight.sources.tables import load_table

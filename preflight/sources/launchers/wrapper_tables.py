@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from preflight.sources.launchers import jsrun, mpi, slurm
+from preflight.sources.launchers import mpi, slurm
 from preflight.sources.launchers.option_parser import Table, table
 from preflight.sources.shell.lookup import MPI_ALTERNATIVES
 
@@ -121,7 +121,7 @@ WRAPPER_SYNTAX: dict[str, WrapperSyntax] = {
     "orterun": WrapperSyntax(mpi.MPI, exports="export"),
     "prterun": WrapperSyntax(mpi.MPI, exports="export"),
     "horovodrun": WrapperSyntax(mpi.HOROVOD),
-    "jsrun": WrapperSyntax(jsrun.JSRUN, exports="export"),
+    "jsrun": WrapperSyntax(mpi.JSRUN, exports="export"),
     "ssh": WrapperSyntax(_SSH, plain=1, host=True, passes_environment=False),
     "apptainer": WrapperSyntax(
         _CONTAINER, plain=1, image=True, subcommands=("exec", "run"), exports="export", separator=","

@@ -17,8 +17,16 @@ from preflight.sources.base import Command, LaunchLine, SourceFile, Tree, Variab
 from preflight.sources.configs.dotenv import variables_in
 from preflight.sources.launchers import slurm
 from preflight.sources.launchers.mpi import app_contexts, merged_contexts
-from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, concatenate, known_prefix, scan, text_of
-from preflight.sources.launchers.paths import paths_of, relative
+from preflight.sources.launchers.option_parser import (
+    GivenOption,
+    ScannedLine,
+    concatenate,
+    known_prefix,
+    paths_of,
+    relative,
+    scan,
+    text_of,
+)
 from preflight.sources.launchers.python_program import is_python, python_program
 from preflight.sources.launchers.wrapper_tables import ENV, PLAIN_NAMES, SIMPLE, WRAPPER_SYNTAX, WrapperSyntax
 

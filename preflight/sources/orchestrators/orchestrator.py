@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from preflight.model.job import Known, Unresolved, Value, as_int, lift, one_of
 from preflight.model.job.symbols import Symbol
-from preflight.sources.configs.frameworks.framework_source import FRAMEWORKS
-from preflight.sources.configs.frameworks.table import Framework
+from preflight.sources.configs.frameworks.framework_files import FRAMEWORKS, Framework
 from preflight.sources.formats.structured import Kind, Member, Node, value_of
 
 #: The value of a variable: one of the counts below, or a value known only at run time.

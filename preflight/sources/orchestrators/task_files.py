@@ -2,6 +2,12 @@
 
 Nothing is executed. The script is evaluated like any other; the variables that the orchestrator sets have the values
 that the file requests, or are known only at run time.
+
+Sources: the schemas of command jobs, command components and pipeline jobs of the CLI v2 (commandJob.schema.json,
+commandComponent.schema.json, pipelineJob.schema.json), and azure-ai-ml 1.28, azure/ai/ml/entities/_job/distribution.py.
+The variables of ranks are those that its guide to distributed GPU training lists.
+
+Sources: docs/reference/training/experiment-config-reference of Determined 0.38; master/pkg/schemas/expconf.
 """
 
 from __future__ import annotations
@@ -28,12 +34,12 @@ from preflight.model.job import (
 )
 from preflight.model.job.symbols import Symbol
 from preflight.sources.base import Command, Reading, SourceFile, Tree, set_by_caller
-from preflight.sources.configs.frameworks.framework_source import keys_in_force
+from preflight.sources.configs.frameworks.framework_files import Framework, Key, as_count, as_float, keys_in_force
 from preflight.sources.configs.setting_claims import state_settings
 from preflight.sources.formats.claim_redaction import secrets_of, without_secrets
 from preflight.sources.formats.comments import suppressions
+from preflight.sources.formats.located_text import code_of
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, value_of
-from preflight.sources.formats.yaml_code import code_of
 from preflight.sources.orchestrators.orchestrator import (
     DSTACK,
     GPUS,
@@ -320,3 +326,113 @@ def _with_node_count(claim: Claim, nodes: Value) -> Claim:
     """
     counted = Unresolved(Symbol.ALLOCATED_HOST_COUNT.value)
     return replace(claim, value=nodes) if claim.value == counted else claim
+
+
+_VARIABLES: dict[str, dict[str, str | Symbol]] = {
+    "pytorch": {
+        "MASTER_ADDR": Symbol.FIRST_ALLOCATED_HOST,
+        "MASTER_PORT": Symbol.RANDOM_NUMBER,
+        "WORLD_SIZE": WORLD,
+        "RANK": Symbol.PROCESS_RANK,
+        "NODE_RANK": Symbol.NODE_RANK,
+        "LOCAL_RANK": Symbol.LOCAL_RANK,
+    },
+    "mpi": {
+        "OMPI_COMM_WORLD_SIZE": WORLD,
+        "OMPI_COMM_WORLD_RANK": Symbol.PROCESS_RANK,
+        "OMPI_COMM_WORLD_LOCAL_RANK": Symbol.LOCAL_RANK,
+        "AZUREML_NODE_COUNT": NODES,
+    },
+    "tensorflow": {"TF_CONFIG": Symbol.PROCESS_RANK},
+}
+
+
+def _tasks(root: Node) -> Iterator[Node]:
+    """The job itself, the trial of a sweep, or each job of a pipeline."""
+    yield root
+    jobs = root.at("jobs")
+    for task in (root, *(member.node for member in (jobs.in_force if jobs is not None else ()))):
+        if task is not root and task.kind is Kind.OBJECT:
+            yield task
+        trial = task.at("trial")
+        if trial is not None and trial.kind is Kind.OBJECT:
+            yield trial
+
+
+def _ranks(root: Node) -> RanksPerNode | None:
+    distribution = root.at("distribution")
+    if distribution is None or distribution.kind is not Kind.OBJECT:
+        return None
+    kind = distribution.text("type").lower()
+    if kind not in _VARIABLES:
+        return None
+    if kind == "tensorflow":
+        # Workers are spread over the instances. Parameter servers make the job one of another kind.
+        workers = distribution.member("worker_count") if distribution.at("parameter_server_count") is None else None
+        count = as_int(value_of(workers.node)) if workers is not None else Unresolved(Symbol.LIBRARY_DEFAULT.value)
+        return RanksPerNode(count, workers, _VARIABLES[kind], total=True)
+    member = distribution.member("process_count_per_instance")
+    count = as_int(value_of(member.node)) if member is not None else Unresolved(Symbol.LIBRARY_DEFAULT.value)
+    return RanksPerNode(count, member, _VARIABLES[kind])
+
+
+AZURE_ML = Orchestrator(
+    name="azure-ml",
+    signs=(
+        re.compile(r"^[ \t]*command:", re.MULTILINE),
+        re.compile(r"^[ \t]*(?:distribution|resources):", re.MULTILINE),
+        re.compile(r"^[ \t]*(?:process_count_per_instance|worker_count):|\bazureml", re.MULTILINE),
+    ),
+    code="command",
+    environment=("environment_variables",),
+    nodes="resources.instance_count",
+    accelerators=lambda _: None,
+    variables={},
+    others=(re.compile(r"^(?:apiVersion|run|on|entrypoint):", re.MULTILINE),),
+    tasks=_tasks,
+    folder="code",
+    inputs="inputs",
+    ranks=_ranks,
+)
+AZURE_ML_SOURCE = TaskFileSource(AZURE_ML)
+
+
+#: Values that trials of a search have in common; those that it varies are objects with a type.
+_PARAMETERS = Framework(
+    name="determined",
+    suffixes=(),
+    signs=(),
+    keys=(
+        Key("global_batch_size", "train_batch_size", as_count),
+        Key("per_device_train_batch_size", "micro_batch_size_per_gpu", as_count),
+        Key("learning_rate", "learning_rate", as_float),
+    ),
+)
+
+
+def _slots(root: Node) -> Accelerators | None:
+    member = root.member("resources", "slots_per_trial") or root.member("resources", "slots")
+    return Accelerators(member, as_int(value_of(member.node)), total=True) if member is not None else None
+
+
+DETERMINED = Orchestrator(
+    name="determined",
+    signs=(
+        re.compile(r"^entrypoint:", re.MULTILINE),
+        re.compile(
+            r"^(?:searcher|resources|hyperparameters|max_restarts|checkpoint_storage|bind_mounts|records_per_epoch"
+            r"|workspace|project|min_validation_period|environment):",
+            re.MULTILINE,
+        ),
+    ),
+    code="entrypoint",
+    environment=("environment.environment_variables",),
+    nodes="",
+    accelerators=_slots,
+    variables={},
+    others=(re.compile(r"^(?:apiVersion|services|run|commands|jobs|setup):", re.MULTILINE),),
+    parameters="hyperparameters",
+    framework=_PARAMETERS,
+    is_word_list=True,
+)
+DETERMINED_SOURCE = TaskFileSource(DETERMINED)

@@ -20,10 +20,9 @@ from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Unresolved, Value
 from preflight.model.job.quantities import SECTION, SETTING_PREFIX
 from preflight.sources.python import torch_calls
-from preflight.sources.python.attributes import attributes, enclosing
-from preflight.sources.python.module import Module, last, value_of
+from preflight.sources.python.module import Module, attributes, enclosing, last, value_of
 from preflight.sources.python.outline import dotted
-from preflight.sources.python.paddle_fluid import is_transpile
+from preflight.sources.python.paddle_legacy import is_transpile
 from preflight.sources.python.torch_calls import Called
 
 #: What a script with calls of `_OTHERS` imports.

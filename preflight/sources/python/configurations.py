@@ -3,6 +3,9 @@
 `Trainer.Config(parallelism=ParallelismConfig(tensor_parallel_degree=2))`, `cfg = base(); cfg.model.seq_length = 4096`
 and `run.Config(nl.Trainer, devices=8)` become objects with members, each with its location, so that the tables of
 `configs/frameworks` read them. Functions of the same module are followed; values from other modules are unknown.
+
+A module often has many recipes, of which a launch names one. The claims of a single recipe have the scope of the whole
+job; if there are several, each has its own scope, so that their numbers are not mixed up.
 """
 
 from __future__ import annotations
@@ -13,9 +16,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from preflight._util.budget import spend
-from preflight.model.job import Known, Scope, Strength
-from preflight.sources.configs.frameworks.framework_source import PYTHON_FRAMEWORKS, keys_in_force
-from preflight.sources.configs.frameworks.table import Framework
+from preflight.model.job import WHOLE_JOB, Claim, Known, Scope, Strength
+from preflight.sources.configs.frameworks.framework_files import PYTHON_FRAMEWORKS, Framework, keys_in_force
 from preflight.sources.configs.setting_claims import state_settings
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims
 from preflight.sources.python.module import Module, last
@@ -254,3 +256,25 @@ class _Builder:
 
 def _size(tree: Tree) -> int:
     return 1 + sum(_size(inner) for inner in tree.members.values())
+
+
+#: The role in which a launch refers to one recipe of a module; the name follows.
+ROLE = "recipe "
+
+
+def claims(module: Module) -> Iterator[Claim]:
+    """The claims of all configurations of a module."""
+    found = list(configurations(module))
+    for one in found:
+        scope = WHOLE_JOB if len(found) == 1 else Scope(role=one.name)
+        yield from claims_for_node(module, one, scope).claims
+
+
+def claims_of(module: Module, name: str) -> tuple[Claim, ...]:
+    """The claims of the recipe that a launch names."""
+    return tuple(
+        claim
+        for one in configurations(module)
+        if one.name == name
+        for claim in claims_for_node(module, one, module.scope).claims
+    )

@@ -1,4 +1,4 @@
-"""Claims about how ranks get their data: samplers, loaders, epochs, and files named in the script.
+"""Claims about how ranks get their data: samplers, loaders, epochs, files, and batch sizes.
 
 The claims of one loader or sampler belong together: each names the claim of its object (`dataloader`,
 `distributed_sampler`) in `because`, so that a rule can distinguish two loaders of one script.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from preflight.model.job import Claim, Known, OneOf, Strength, Unresolved, alternatives
 from preflight.sources.python.module import Module, argument, is_none, last, value_of
 from preflight.sources.python.outline import dotted, end_of
-from preflight.sources.python.rank_conditions import is_local, is_rank
+from preflight.sources.python.rank_conditions import RankSet, is_local, is_rank, ranks_where_true
 
 _Loop: TypeAlias = "ast.For | ast.AsyncFor"
 #: Sampler to (position of `shuffle`, its default): torch shuffles by default, Paddle does not.
@@ -203,3 +203,190 @@ def _paths(module: Module, given: ast.keyword | ast.expr) -> Iterator[Claim]:
         yield module.claim("shard_list", path, given)
     elif isinstance(path, str) and path and "://" not in path:
         yield module.claim("data_path", path, given)
+
+
+#: Words that show that the script itself trains one model on several ranks, without a library that divides the data.
+_DISTRIBUTED = re.compile(
+    r"DistributedDataParallel\b|hvd\.DistributedOptimizer|fully_shard\(|FullyShardedDataParallel\b|paddle\.DataParallel\b"
+)
+_DIVIDING_WORDS = re.compile(
+    r"accelerat|lightning|Trainer\b|fabric|deepspeed|prepare_data_loader|DistributedSampler|ParallelBatchSampler|webdataset"
+    r"|BatchSampler|[sS]ampler\s*=|num_replicas|\.shard\(|split_dataset_by_node|num_shards|colossalai|mosaicml|StreamingDataset"
+    r"|\[rank::|rank(?:\(\))?\s*::|::\s*(?:\w+\.)*(?:get_)?world|nodesplitter|split_by_node|composer|ray\.train|parallel_state|tensor_parallel|pipeline_parallel|device_mesh|DeviceMesh|parallelize_",
+)
+#: An import alone divides nothing. A library that may divide is recognised by its import.
+_UNUSED = re.compile(r"^[ \t]*from[ \t]+torch[\w.]*[ \t]+import[ \t].*$", re.MULTILINE)
+_SHARED = re.compile(
+    r"worker_info|rank|world|shard|split|islice|num_workers|process_index|num_replicas|partition|nodesplitter|hvd\.",
+    re.IGNORECASE,
+)
+_EVALUATION_WORDS = re.compile(r"val|test|eval|dev|infer|predict", re.IGNORECASE)
+_PADDLE_LOADERS = ("paddle.io.DataLoader", "paddle.fluid.io.DataLoader")
+_LOADERS = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader", "DataLoader", "data.DataLoader")
+
+
+def unsplit_claims(module: Module) -> Iterator[Claim]:
+    """All claims about data that is not divided among the ranks."""
+    text = module.file.text
+    if _DISTRIBUTED.search(text) is None:
+        return
+    for call in module.named("WebDataset"):
+        if call.args:
+            yield from _web_datasets(module, call)
+    if _DIVIDING_WORDS.search(_UNUSED.sub("", text)) is not None:
+        return
+    for node in module.nodes(ast.ClassDef):
+        if any(end_of(base) == "IterableDataset" for base in node.bases) and not _SHARED.search(module.source(node)):
+            yield module.claim("data_unsplit", "stream", node, spelling=f"class {node.name}(IterableDataset)")
+    for call in module.named("load_dataset"):
+        if not _EVALUATION_WORDS.search(f"{module.bound_to(call)} {module.text(call)}") and _streams(call):
+            yield module.claim("data_unsplit", "hub", call)
+    for call in module.named("DataLoader"):
+        if module.called(call) in _LOADERS and _shuffles_all(module, call):
+            yield module.claim("data_unsplit", "loader", call)
+        elif module.called(call) in _PADDLE_LOADERS and _shuffles_all(module, call):
+            yield module.claim("data_unsplit", "paddle_loader", call)
+
+
+def _streams(call: ast.Call) -> bool:
+    """Whether `load_dataset` is certainly given `streaming=True`."""
+    given = next((keyword.value for keyword in call.keywords if keyword.arg == "streaming"), None)
+    return isinstance(given, ast.Constant) and given.value is True
+
+
+def _shuffles_all(module: Module, call: ast.Call) -> bool:
+    """Training loaders that shuffle their data without a sampler."""
+    given = {keyword.arg for keyword in call.keywords}
+    if None in given or given & {"sampler", "batch_sampler"} or len(call.args) > 3:
+        return False
+    shuffle = argument(call, "shuffle", 2)
+    names = (module.bound_to(call), module.text(call.args[0]) if call.args else "")
+    if shuffle is None or any(_EVALUATION_WORDS.search(name) for name in names):
+        return False
+    value = value_of(shuffle)
+    return isinstance(value, ast.Constant) and value.value is True
+
+
+def _web_datasets(module: Module, call: ast.Call) -> Iterator[Claim]:
+    """A WebDataset without any division of its shards among the ranks."""
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    if None in given or not isinstance(call.func, (ast.Attribute, ast.Name)):
+        return
+    splitter = given.get("nodesplitter")
+    if (
+        (splitter is not None and not is_none(splitter))
+        or "resampled" in given
+        or "ResampledShards" in module.text(call)
+    ):
+        return
+    if _EVALUATION_WORDS.search(module.bound_to(call)) or "split_by_node" in module.file.text:
+        return
+    yield module.claim("data_unsplit", "webdataset", call)
+
+
+#: Position of `batch_size` among the arguments, by the last name of the call; None: by keyword only.
+_BATCHING: dict[str, int | None] = {
+    "DataLoader": 1,
+    "DistributedBatchSampler": 1,
+    "BatchSampler": None,
+    "batch": 1,
+    "init": None,
+    "set_batch_size": 0,
+}
+_ALIKE = (RankSet.ALL, RankSet.UNDECIDED)
+#: A choice within a choice is followed to this depth.
+_MAX_DEPTH = 4
+
+
+def batch_claims(module: Module) -> Iterator[Claim]:
+    """Each batch size that is computed from the rank: by a conditional on it, or by arithmetic with it."""
+    for call in module.named(*_BATCHING):
+        given = argument(call, "batch_size", _BATCHING[last(module.called(call))])
+        if given is None:
+            continue
+        size = module.definition(value_of(given))
+        if _is_by_rank(module, size):
+            yield module.claim("batch_size_of_rank", module.text(size), given)
+
+
+def _is_by_rank(module: Module, size: ast.expr, depth: int = 0) -> bool:
+    """Whether ranks certainly get different numbers."""
+    if depth > _MAX_DEPTH:
+        return False
+    if isinstance(size, ast.IfExp):
+        return _is_choice(module, size)
+    if isinstance(size, ast.BinOp):
+        return _is_arithmetic(module, size, depth)
+    if isinstance(size, ast.Name):
+        return _is_assigned_by_rank(module, size)
+    if isinstance(size, ast.Subscript):
+        return is_rank(module, size.slice) and _has_different(module, module.definition(size.value))
+    if isinstance(size, ast.Call):
+        return _is_returned_by_rank(module, size)
+    return False
+
+
+def _is_choice(module: Module, size: ast.IfExp) -> bool:
+    """Whether this is `64 if rank == 0 else 32`: two different numbers."""
+    if ranks_where_true(module, size.test) in _ALIKE:
+        return False
+    return _are_different(module, [size.body, size.orelse])
+
+
+def _are_different(module: Module, sizes: Sequence[ast.expr]) -> bool:
+    """Whether these are known numbers, not all of them equal."""
+    numbers = [alternatives(module.fold(size)) for size in sizes]
+    return len(numbers) > 1 and all(len(found) == 1 for found in numbers) and len(set(numbers)) > 1
+
+
+def _is_arithmetic(module: Module, size: ast.BinOp, depth: int) -> bool:
+    """Whether this is a sum or product with the rank in it, such as `32 * (1 + fleet.worker_index())`."""
+    if not isinstance(size.op, (ast.Mult, ast.Add)):
+        return False
+    parts = [module.definition(part) for part in (size.left, size.right)]
+    return any(is_rank(module, part) or _is_by_rank(module, part, depth + 1) for part in parts)
+
+
+def _is_assigned_by_rank(module: Module, name: ast.Name) -> bool:
+    """Whether `if rank == 0: size = 64` and another assignment in the same function give the variable its value."""
+    function = module.outline.function_of(name)
+    given = [
+        node
+        for node in module.nodes(ast.Assign)
+        if any(isinstance(target, ast.Name) and target.id == name.id for target in node.targets)
+        and module.outline.function_of(node) is function
+    ]
+    guarded = [node for node in given if _is_under_rank(module, node)]
+    return bool(guarded) and _are_different(module, [node.value for node in given])
+
+
+def _is_under_rank(module: Module, node: ast.AST) -> bool:
+    """Whether the innermost branch around a node depends on the rank."""
+    for outer in module.outline.above(node):
+        if isinstance(outer, ast.If):
+            return ranks_where_true(module, outer.test) not in _ALIKE
+        if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return False
+    return False
+
+
+def _is_returned_by_rank(module: Module, call: ast.Call) -> bool:
+    """Whether a table is asked for the rank's entry, or a function of the script returns a number by rank."""
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "get" and call.args and is_rank(module, call.args[0]):
+        table = module.definition(call.func.value)
+        return _has_different(module, table, call.args[1:2])
+    functions = module.outline.functions(call.func.id) if isinstance(call.func, ast.Name) else ()
+    if len(functions) != 1:
+        return False
+    returns = [node for node in ast.walk(functions[0]) if isinstance(node, ast.Return) and node.value is not None]
+    values = [node.value for node in returns if node.value is not None]
+    if len(values) == 1:
+        return isinstance(values[0], ast.IfExp) and _is_choice(module, values[0])
+    return any(_is_under_rank(module, node) for node in returns) and _are_different(module, values)
+
+
+def _has_different(module: Module, table: ast.expr, others: Sequence[ast.expr] = ()) -> bool:
+    """Whether a literal list or dictionary has different numbers."""
+    if isinstance(table, ast.Dict):
+        return _are_different(module, [*table.values, *others])
+    return isinstance(table, (ast.List, ast.Tuple)) and _are_different(module, table.elts)

@@ -1,22 +1,29 @@
-"""References to the script's own modules.
+"""What a script imports: its own modules, and frameworks without which it ends at once.
 
 If the training loop, or the call that starts the process group, is in `utils.py`, the script alone would look as if it
 had none. So imports that lead to files of the tree become references: `module` from the script itself, `submodule` from
 those; their own imports are not followed, and only a few claims of modules are used.
+
+An import in a `try`, under a condition, for type checkers alone, or in a function that may not be called does not
+count, nor does one of a package that is part of the tree.
 """
 
 from __future__ import annotations
 
 import ast
 import posixpath
+import re
 import sys
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
-from preflight.model.job import Reference, Scope, Span
+from preflight._util.redaction import scrub
+from preflight._util.spans import MAX_SNIPPET_LENGTH
+from preflight.model.job import Claim, Reference, Scope, Span
 from preflight.sources.base import SourceFile, Tree
-from preflight.sources.python import quick
-from preflight.sources.python.module import Module
+from preflight.sources.python.environment import always_reached
+from preflight.sources.python.module import Module, last
 
 Statement: TypeAlias = "ast.Import | ast.ImportFrom"
 
@@ -94,7 +101,7 @@ def in_tree(module: Module, name: str) -> bool:
 
 def quick_references(file: SourceFile, files: Tree, role: str, scope: Scope) -> Iterator[Reference]:
     """The same for a file that was not parsed."""
-    places = ((statement, lambda span=span: span) for statement, span in quick.imports(file.path, file.text))
+    places = ((statement, lambda span=span: span) for statement, span in import_statements(file.path, file.text))
     return _references(places, file, files, role, scope)
 
 
@@ -153,3 +160,104 @@ def _first_file(files: Tree, file: SourceFile, candidates: tuple[str, ...]) -> s
         if path is not None and isinstance(files.read(path), SourceFile):
             return path
     return None
+
+
+#: The text between brackets is bounded, so that an unclosed bracket costs little.
+_STATEMENT = re.compile(
+    r"^[ \t]*(?P<said>from[ \t]+(?P<package>[.\w]+)[ \t]+import[ \t]*(?:\([^()]{0,4000}\)|(?:[^\n;#()\\]|\\\n){1,2000})"
+    r"|import[ \t]+(?:[^\n;#()\\]|\\\n){1,2000})",
+    re.MULTILINE,
+)
+
+
+def import_statements(path: str, text: str) -> Iterator[tuple[ast.Import | ast.ImportFrom, Span]]:
+    """Every import statement at the start of a line, with its location; an import inside a string is also included."""
+    lines: list[int] = []
+    for match in _STATEMENT.finditer(text):
+        try:
+            statement = ast.parse(match["said"]).body[0]
+        except (SyntaxError, ValueError, IndexError, RecursionError, MemoryError):
+            continue
+        if not isinstance(statement, (ast.Import, ast.ImportFrom)):
+            continue
+        lines = lines or [0, *(end.end() for end in re.finditer("\n", text))]
+        yield statement, _span(path, text, lines, match.start("said"), match.end("said"))
+
+
+def _span(path: str, text: str, lines: list[int], start: int, end: int) -> Span:
+    first, last = bisect_right(lines, start), bisect_right(lines, end)
+    line_start = lines[first - 1]
+    line_end = lines[first] - 1 if first < len(lines) else len(text)
+    snippet = scrub(text[line_start:line_end].rstrip("\r")[:MAX_SNIPPET_LENGTH])
+    return Span(path, first, start - line_start + 1, last, end - lines[last - 1] + 1, snippet)
+
+
+#: Top-level packages of frameworks, and of the libraries that training scripts use beside them.
+FRAMEWORKS = frozenset(
+    (
+        *("torch", "torchvision", "torchaudio", "torchtext", "torchdata", "torchrec", "torchmetrics", "timm"),
+        *("paddle", "paddlenlp", "paddlerec", "pgl", "visualdl", "tensorflow", "keras", "jax", "jaxlib", "flax"),
+        *("optax", "mxnet", "mindspore", "oneflow", "horovod", "byteps", "bagua", "ray", "mpi4py", "petastorm"),
+        *("deepspeed", "accelerate", "transformers", "datasets", "tokenizers", "diffusers", "peft", "trl", "evaluate"),
+        *("sentence_transformers", "lightning", "pytorch_lightning", "lightning_fabric", "composer", "streaming"),
+        *("colossalai", "fairscale", "fairseq", "megatron", "nemo", "apex", "transformer_engine", "flash_attn"),
+        *("xformers", "triton", "bitsandbytes", "vllm", "sglang", "verl", "axolotl", "llamafactory", "unsloth"),
+        *("mmcv", "mmengine", "mmdet", "detectron2", "monai", "dgl", "torch_geometric", "ignite", "catalyst"),
+        *("torch_xla", "torch_npu", "intel_extension_for_pytorch", "habana_frameworks", "cupy", "numpy", "safetensors"),
+    )
+)
+#: What may add folders to the search path before the import.
+_PATHS = ("sys.path", "site.addsitedir", "sys.meta_path")
+
+
+def claims(module: Module) -> Iterator[Claim]:
+    """One claim for each framework, at its first import; with a condition if the script changes the search path."""
+    found: dict[str, ast.AST] = {}
+    statements: list[ast.Import | ast.ImportFrom] = [*module.nodes(ast.Import), *module.nodes(ast.ImportFrom)]
+    for node in sorted(statements, key=lambda statement: statement.lineno):
+        for name, place in _names(node):
+            root = name.partition(".")[0]
+            if root in FRAMEWORKS - set(found) and _is_certain(module, node) and not in_tree(module, root):
+                found[root] = place
+    if not found:
+        return
+    edited = next((name for name in _PATHS if name in module.file.text), "")
+    for root, place in found.items():
+        condition = f"after a change of {edited}" if edited else ""
+        yield module.claim("imported_framework", root, place, condition=condition)
+
+
+def _names(node: ast.Import | ast.ImportFrom) -> list[tuple[str, ast.AST]]:
+    """The imported modules, each with its place: several in one statement have several."""
+    if isinstance(node, ast.ImportFrom):
+        return [(node.module or "", node)] if not node.level else []
+    return [(alias.name, alias if len(node.names) > 1 else node) for alias in node.names]
+
+
+def _is_certain(module: Module, node: ast.stmt) -> bool:
+    """Whether the import is reached, and nothing before it in its function, or the script, may end that."""
+    if not always_reached(module, node):
+        return False
+    outer = module.parent(node)
+    while isinstance(outer, ast.If) and "TYPE_CHECKING" not in module.text(outer.test):
+        outer = module.parent(outer)
+    if not isinstance(outer, (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef)):
+        return False
+    return not any(_may_end(each) and each.lineno < node.lineno for each in _own_statements(outer))
+
+
+def _own_statements(outer: ast.AST) -> Iterator[ast.stmt]:
+    """The statements that run with `outer`, without those of functions and classes in it."""
+    for child in ast.iter_child_nodes(outer):
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            continue
+        if isinstance(child, ast.stmt):
+            yield child
+        yield from _own_statements(child)
+
+
+def _may_end(node: ast.stmt) -> bool:
+    if isinstance(node, (ast.Return, ast.Raise)):
+        return True
+    call = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(call, ast.Call) and last(ast.unparse(call.func)) in ("exit", "_exit", "quit", "abort", "execv")

@@ -1,4 +1,4 @@
-"""Claims about wrappers of a model for several ranks, and whether a GPU was selected before."""
+"""Claims about wrappers of a model for several ranks, and whether its gradients are exchanged."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from collections.abc import Iterator
 
 from preflight.model.job import Claim, Known, Value, alternatives, lift
 from preflight.model.job.value import Plain
+from preflight.sources.python.imports import libraries
 from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.python.outline import dotted, end_of
+from preflight.sources.python.rank_conditions import RankSet, ranks_of
 
 _WRAPPER = "DistributedDataParallel"
 #: Any of these words shows that something else assigns GPUs to ranks.
@@ -200,3 +202,165 @@ def _entry(module: Module, subscript: ast.Subscript) -> ast.expr | None:
 
 def _is_key(module: Module, name: ast.expr | None, key: object) -> bool:
     return name is not None and getattr(module.fold(name), "value", None) == key
+
+
+#: Names of optimizers of torch and of the libraries beside it.
+_OPTIMIZER = re.compile(
+    r"(?:\w*Adam\w*|SGD\w*|Lion\w*|Adagrad\w*|RMSprop|Adafactor|LAMB|Lamb|LARS|Muon|ASGD|Rprop|Adadelta)(?:8bit)?"
+)
+_DIVIDING = re.compile(r"FullyShardedDataParallel|fully_shard|Accelerator|configure_optimizers")
+
+
+def early_optimizer_claims(module: Module) -> Iterator[Claim]:
+    """Each optimizer of a model that is divided later: `fsdp`, `prepare` (by Accelerate) or `lightning`."""
+    if not _DIVIDING.search(module.file.text):
+        return
+    optimizers = [
+        (call, model) for call in module.nodes(ast.Call) for model in _models(call) if _is_optimizer(module, call)
+    ]
+    accelerators = {module.bound_to(call) for call in module.named("Accelerator")} - {""}
+    for call, model in optimizers:
+        function = module.outline.function_of(call)
+        if function is not None and function.name == "configure_optimizers" and re.match(r"self\b", model):
+            yield module.claim("early_optimizer", "lightning", call)
+            continue
+        for divided in module.named("FullyShardedDataParallel", "fully_shard"):
+            if _takes(divided, model) and not _keeps_parameters(divided) and _follows(module, call, divided):
+                because = module.claim("uses_fsdp", True, divided)
+                yield module.claim("early_optimizer", "fsdp", call, because=(because,))
+                break
+        for prepared in module.named("prepare"):
+            owner = prepared.func.value if isinstance(prepared.func, ast.Attribute) else None
+            if owner is None or dotted(owner) not in accelerators:
+                continue
+            if _takes(prepared, model) and _takes(prepared, module.bound_to(call)) and _follows(module, call, prepared):
+                yield module.claim("early_optimizer", "prepare", call)
+                break
+
+
+def _is_optimizer(module: Module, call: ast.Call) -> bool:
+    return _OPTIMIZER.fullmatch(last(module.called(call))) is not None
+
+
+def _models(call: ast.Call) -> Iterator[str]:
+    """The models whose `parameters()` a call is given."""
+    for given in (*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "params")):
+        if isinstance(given, ast.Call) and isinstance(given.func, ast.Attribute) and given.func.attr == "parameters":
+            name = dotted(given.func.value)
+            if name:
+                yield name
+
+
+def _takes(call: ast.Call, name: str) -> bool:
+    return bool(name) and any(dotted(argument) == name for argument in call.args)
+
+
+def _keeps_parameters(call: ast.Call) -> bool:
+    """Whether the wrapper may keep the parameters that the optimizer knows."""
+    for keyword in call.keywords:
+        if keyword.arg is None:
+            return True
+        if keyword.arg == "use_orig_params":
+            return not (isinstance(keyword.value, ast.Constant) and keyword.value.value is False)
+    return False
+
+
+def _follows(module: Module, optimizer: ast.Call, divided: ast.Call) -> bool:
+    """Whether a model is certainly divided after its optimizer was made, and no other optimizer is made afterwards."""
+    same = module.outline.function_of(optimizer) is module.outline.function_of(divided)
+    if not same or optimizer.lineno >= divided.lineno:
+        return False
+    if module.condition(optimizer) not in ("", module.condition(divided)):
+        return False
+    later = (call for call in module.nodes(ast.Call) if call.lineno > divided.lineno and _is_optimizer(module, call))
+    return not any(module.bound_to(call) == module.bound_to(optimizer) for call in later)
+
+
+#: Any of these words in a file of the job may exchange gradients, or replace the exchange.
+_EXCHANGING = re.compile(
+    r"DataParallel|\bDDP\b|\bFSDP|fully_shard|distributed_model|Distributed\w*(?:Optimizer|Tape)|[dD]eep[sS]peed"
+    r"|[aA]ccelerat(?:e\b|or)|[lL]ightning|[fF]abric\b|Trainer\b|all_?reduce|reduce_scatter|\breduce\(|average_grad"
+    r"|sync\w*_grad|grad\w*_sync|reduce_grad|apply_collective_grads|parallelize|shard_(?:optimizer|tensor|layer)"
+    r"|DTensor|[pP]ipeline|\brpc\b|all_?gather|\.Engine\(|prepare\(|replicate\(|group_sharded|colossal|byteps|bagua"
+    r"|ZeroRedundancy|[lL]ocal_?SGD|DistModel|\bsend\(|broadcast_object|paddlenlp|megatron|nccl2",
+)
+_JOINING = frozenset(("init_process_group", "init_parallel_env", "init"))
+_OF_RANKS = re.compile(r"(?:^|\.)(?:hvd|horovod\.\w+|fleet)\.init$|init_process_group$|init_parallel_env$")
+#: Libraries that exchange no gradients by themselves.
+_LIBRARIES = frozenset(
+    (
+        "PIL", "apex", "cv2", "datasets", "einops", "hydra", "horovod", "matplotlib", "numpy", "omegaconf", "paddle",
+        "pandas", "peft", "scipy", "sklearn", "tensorboard", "tensorboardX", "timm", "tokenizers", "torch",
+        "torchaudio", "torchvision", "tqdm", "transformers", "visualdl", "wandb", "yaml",
+    )
+)  # fmt: skip
+#: What uses nothing: an import, a comment.
+_UNUSED = re.compile(r"^[ \t]*(?:from|import)[ \t].*$|#.*$", re.MULTILINE)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+
+def exchange_claims(module: Module) -> Iterator[Claim]:
+    """All claims about the exchange of gradients."""
+    text = module.file.text
+    exchanging = _EXCHANGING.search(_UNUSED.sub("", text))
+    if exchanging is not None:
+        yield module.claim("gradients_exchanged", exchanging.group(0), module.tree.body[0], condition="")
+    for call in module.named(*sorted(_JOINING)):
+        if _OF_RANKS.search(module.called(call)):
+            yield module.claim("ranks_joined", module.called(call), call)
+    if "backward(" not in text:
+        return
+    steps = module.named("step", "minimize")
+    taken = [call for call in module.named("backward") if not call.args and _in_loop(module, call) is not None]
+    if steps and taken and ranks_of(module).guard_of(taken[0]).who in (RankSet.ALL, RankSet.UNDECIDED):
+        yield module.claim("gradients_taken", module.text(taken[0]), taken[0], condition="")
+        unread = sorted(set(libraries(module)) - _LIBRARIES)
+        if unread:
+            yield module.claim("exchange_libraries", tuple(unread), taken[0], condition="")
+    for call in taken:
+        yield from _bypasses(module, call)
+
+
+def _bypasses(module: Module, backward: ast.Call) -> Iterator[Claim]:
+    """`model.module(x)` in the loop of a wrapped model that is not called itself, or a step wholly under `no_sync`."""
+    wrapped = {module.bound_to(call) for call in module.named("DistributedDataParallel", "DataParallel")} - {""}
+    loop = _in_loop(module, backward)
+    if loop is None or not wrapped:
+        return
+    inside = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
+    called = {dotted(call.func) for call in inside}
+    for call in inside:
+        name = dotted(call.func)
+        owner, _, method = name.rpartition(".")
+        if method == "module" and owner in wrapped and owner not in called:
+            yield module.claim("gradient_exchange_bypassed", module.text(call.func), call, condition="")
+            return
+    for outer in module.outline.above(backward):
+        if outer is loop:
+            return
+        if isinstance(outer, ast.With):
+            for item in outer.items:
+                opened = item.context_expr
+                names = [dotted(node.func) for node in ast.walk(outer) if isinstance(node, ast.Call)]
+                if isinstance(opened, ast.Call) and last(dotted(opened.func)) == "no_sync" and _steps(names):
+                    yield module.claim("gradient_exchange_bypassed", module.text(opened), opened, condition="")
+                    return
+        elif isinstance(outer, (ast.If, ast.FunctionDef, ast.AsyncFunctionDef)):
+            return
+
+
+def _steps(names: list[str]) -> bool:
+    return any(last(name) in ("step", "minimize") for name in names)
+
+
+def _in_loop(module: Module, node: ast.AST) -> ast.For | ast.AsyncFor | ast.While | None:
+    """The innermost loop around a node in its function; the function's own calls in a loop count as well."""
+    for outer in module.outline.above(node):
+        if isinstance(outer, _LOOPS):
+            return outer
+        if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            for call in module.outline.calls_named(outer.name):
+                if module.outline.function_of(call) is not outer:
+                    return next((each for each in module.outline.above(call) if isinstance(each, _LOOPS)), None)
+            return None
+    return None

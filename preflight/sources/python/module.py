@@ -1,20 +1,27 @@
-"""A parsed training script: its calls, names and constants, and a function to state claims."""
+"""A parsed training script: its calls, names and constants, and a function to state claims.
+
+Python counts columns in UTF-8 bytes and also ends lines at a lone carriage return; spans count characters and end lines
+at line feeds only. This module converts between the two.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple, TypeVar
 
 from preflight._util.redaction import scrub
+from preflight._util.spans import MAX_SNIPPET_LENGTH
 from preflight.model.job import Claim, Known, OneOf, Relation, Scope, Span, Strength, Unresolved, Value, join, lift
 from preflight.model.job.symbols import Symbol
 from preflight.model.job.value import Plain
 from preflight.sources.base import SourceFile, Tree
-from preflight.sources.python import bindings
+from preflight.sources.python import outline
 from preflight.sources.python.outline import Outline, dotted
-from preflight.sources.python.positions import Positions
 
 #: Steps to fold a constant; a longer computation is not a constant.
 MAX_FOLD_DEPTH = 40
@@ -55,7 +62,7 @@ class Module:
         self.files = files
         self.scope = scope
         self.positions = Positions(file.path, file.text)
-        self._walked = bindings.walk(tree, statements_only=statements_only)
+        self._walked = outline.walk(tree, statements_only=statements_only)
         self.tree = tree
         self.outline = Outline(self._walked)
         self._folded: dict[int, Value] = {}
@@ -390,3 +397,135 @@ def _negate(item: Plain) -> Plain:
 
 def _invert(item: Plain) -> Plain:
     return not item
+
+
+_LINE_FEED = re.compile(r"\n")
+_LINE_END = re.compile(r"\r\n|\r|\n")
+
+
+class Positions:
+    """Turns nodes of the tree of `text` into offsets, text and spans."""
+
+    def __init__(self, path: str, text: str) -> None:
+        self._path = path
+        self._text = text
+        self._lines = [0, *(match.end() for match in _LINE_FEED.finditer(text))]
+        # Without carriage returns Python ends lines where spans do.
+        self._python_lines = [0, *(match.end() for match in _LINE_END.finditer(text))] if "\r" in text else self._lines
+
+    def offset(self, line: int, byte_column: int) -> int:
+        """The character offset of a position that Python gives as line (from 1) and column in UTF-8 bytes."""
+        line = max(1, min(line, len(self._python_lines)))
+        start = self._python_lines[line - 1]
+        end = self._python_lines[line] if line < len(self._python_lines) else len(self._text)
+        content = self._text[start:end]
+        if content.isascii():
+            return start + min(byte_column, len(content))
+        return start + len(content.encode("utf-8", "surrogatepass")[:byte_column].decode("utf-8", "ignore"))
+
+    def bounds(self, node: ast.AST) -> tuple[int, int]:
+        """The start and end offset of a node that has a position; otherwise the start of the file."""
+        line = getattr(node, "lineno", None)
+        if line is None:
+            return 0, 0
+        start = self.offset(line, node.col_offset)  # type: ignore[attr-defined]
+        end_line, end_column = getattr(node, "end_lineno", None), getattr(node, "end_col_offset", None)
+        if end_line is None or end_column is None:
+            return start, start
+        return start, max(start, self.offset(end_line, end_column))
+
+    def span(self, node: ast.AST) -> Span:
+        """The span of a node."""
+        return self.between(*self.bounds(node))
+
+    def between(self, start: int, end: int) -> Span:
+        """The span of `text[start:end]`, as from `span_of`, without counting lines from the start each time."""
+        line = bisect_right(self._lines, start)
+        end_line = bisect_right(self._lines, end)
+        line_start = self._lines[line - 1]
+        line_end = self._lines[line] - 1 if line < len(self._lines) else len(self._text)
+        return Span(
+            self._path,
+            line,
+            start - line_start + 1,
+            end_line,
+            end - self._lines[end_line - 1] + 1,
+            self._text[line_start:line_end].rstrip("\r")[:MAX_SNIPPET_LENGTH],
+        )
+
+    def text(self, node: ast.AST, *, max_length: int = 120) -> str:
+        """The text of the node, on one line."""
+        start, end = self.bounds(node)
+        written = " ".join(self._text[start : min(end, start + 4 * max_length)].split())
+        return written if len(written) <= max_length else written[: max_length - 1] + "…"
+
+
+class Assigned(NamedTuple):
+    """One assignment: the attribute's name, its value, and the statement."""
+
+    name: str
+    value: ast.expr
+    at: ast.Assign
+
+
+def attributes(module: Module) -> dict[str, list[Assigned]]:
+    """All assignments to attributes, in source order, by the object's dotted name."""
+    found: dict[str, list[Assigned]] = {}
+    for node in module.nodes(ast.Assign):
+        for target in node.targets:
+            if isinstance(target, ast.Attribute):
+                owner = dotted(target.value)
+                if owner:
+                    found.setdefault(owner, []).append(Assigned(target.attr, node.value, node))
+    return found
+
+
+def enclosing(module: Module, node: ast.AST) -> ast.AST:
+    """The function or module around a node, within which the order of statements is meaningful."""
+    current = module.parent(node)
+    while current is not None and not isinstance(current, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)):
+        current = module.parent(current)
+    return current if current is not None else module.tree
+
+
+#: Functions that start one process a rank; it gets its rank, and then `args`.
+SPAWNS = frozenset(("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes", "paddle.distributed.spawn"))
+
+
+def places_given(module: Module, name: str) -> Iterator[tuple[ast.Call, str]]:
+    """Calls that give a variable to a function of this or another file, each with the place that it reaches."""
+    for call in module.calls if name else ():
+        target, items = _target(module, call)
+        if isinstance(target, ast.Name):
+            for index, item in enumerate(items):
+                if item is not None and dotted(item) == name:
+                    yield call, f"{_function(module, target)}:{index}"
+
+
+def _target(module: Module, call: ast.Call) -> tuple[ast.expr | None, Sequence[ast.expr | None]]:
+    """The function that a call starts, and its arguments; the rank that a spawn gives first is None."""
+    if module.called(call) not in SPAWNS:
+        return call.func, call.args
+    function, given = argument(call, "fn", 0), argument(call, "args", 1)
+    listed = value_of(given) if given is not None else None
+    items = listed.elts if isinstance(listed, (ast.Tuple, ast.List)) else []
+    return value_of(function) if function is not None else None, [None, *items]
+
+
+def place_of(module: Module, variable: ast.expr) -> str:
+    """The place of a function's own positional argument; empty for any other variable."""
+    function = module.outline.function_of(variable)
+    if function is None or not isinstance(variable, ast.Name):
+        return ""
+    names = [each.arg for each in function.args.args]
+    if variable.id not in names or variable.id in module.outline.assignments(function):
+        return ""
+    return f"{PurePosixPath(module.file.path).stem}.{function.name}:{names.index(variable.id)}"
+
+
+def _function(module: Module, target: ast.Name) -> str:
+    """`stem.function`: of the file that it is imported from, or of this one."""
+    name = module.name(target)
+    if not module.outline.functions(target.id) and "." in name:
+        return ".".join(name.split(".")[-2:])
+    return f"{PurePosixPath(module.file.path).stem}.{target.id}"

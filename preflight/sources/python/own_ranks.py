@@ -1,4 +1,4 @@
-"""Programs that start ranks themselves: `mp.spawn`, Lightning's Trainer, a trainer of Ray, jobs of submitit.
+"""Programs that start ranks themselves, and whether a script does something when run.
 
 Such a program has no launch line, so the call is the launch. A program that a launcher starts as a rank is the
 launcher's; its own calls then state nothing here.
@@ -18,9 +18,10 @@ from typing import NamedTuple
 
 from preflight.model.job import Claim, Known, Launch, Scope, Strength, Unresolved, Value, alternatives, as_int
 from preflight.model.job.symbols import Symbol
-from preflight.sources.python import entry
 from preflight.sources.python.module import Module, argument, last, value_of
+from preflight.sources.python.outline import dotted
 from preflight.sources.python.process_group import spawned_processes
+from preflight.sources.python.rank_conditions import RankSet, ranks_where_true
 
 
 class OwnLaunch(NamedTuple):
@@ -71,7 +72,7 @@ _RELEVANT = re.compile(r"spawn|start_processes|detectron2|lightning|submitit|Sca
 
 def launches(module: Module) -> Iterator[OwnLaunch]:
     """The calls of a program that start its ranks; nothing for a module that only defines things."""
-    if _RELEVANT.search(module.file.text) is None or next(entry.claims(module), None) is None:
+    if _RELEVANT.search(module.file.text) is None or next(entry_claims(module), None) is None:
         return
     of_ray = list(_ray(module))
     for call in module.named(*_NAMES):
@@ -170,3 +171,49 @@ def _launch(module: Module, call: ast.Call, launcher: str, claims: list[Claim]) 
     launch = Launch(id=scope.launch, launcher=launcher, span=span, program=module.file.path, condition=condition)
     stated = (replace(claim, scope=scope, condition=condition) for claim in claims)
     return OwnLaunch(launch, tuple(stated))
+
+
+#: Calls with which modules set themselves up; they start nothing.
+_SETUP_CALLS = (
+    "log",
+    "warn",
+    "sys.path",
+    "torch.backends",
+    "torch.set_",
+    "os.environ",
+    "register",
+    "load_dotenv",
+    "add_argument",
+)
+_EFFECTFUL_NODES = (ast.For, ast.While, ast.With, ast.AsyncFor)
+
+
+def entry_claims(module: Module) -> Iterator[Claim]:
+    """The claim that the script is an entry point, at the statement that makes it one."""
+    for statement in module.tree.body:
+        if _has_effect(module, statement):
+            claim = module.claim("entry_point", True, statement, condition="", spelling="runs by itself")
+            # The line itself is not informative, and may contain a secret.
+            yield replace(claim, span=replace(claim.span, snippet=""))
+            return
+
+
+def _has_effect(module: Module, statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.If):
+        if "__name__" in module.text(statement.test):
+            return True
+        if any(_has_effect(module, each) for each in (*statement.body, *statement.orelse)):
+            return True
+        # `if rank == 0: saver = Saver(path)`: only a script queries its rank at import.
+        made = any(isinstance(each, ast.Assign) and isinstance(each.value, ast.Call) for each in statement.body)
+        return made and ranks_where_true(module, statement.test) not in (RankSet.ALL, RankSet.UNDECIDED)
+    if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.IfExp):
+        return ranks_where_true(module, statement.value.test) not in (RankSet.ALL, RankSet.UNDECIDED)
+    if isinstance(statement, _EFFECTFUL_NODES):
+        return True
+    if isinstance(statement, ast.Try):
+        return any(_has_effect(module, each) for each in statement.body)
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        name = dotted(statement.value.func) or getattr(statement.value.func, "attr", "")
+        return not any(each in name.lower() for each in _SETUP_CALLS)
+    return False

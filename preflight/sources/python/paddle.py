@@ -8,21 +8,14 @@ from collections.abc import Iterator
 
 from preflight.model.job import Claim, Known, Relation, Strength, Unresolved, Value, alternatives, lift
 from preflight.model.job.value import Plain
-from preflight.sources.python import (
-    imports,
-    paddle_feeds,
-    paddle_fluid,
-    paddle_layers,
-    paddle_static,
-    paddle_strategy,
-)
+from preflight.sources.python import imports, paddle_legacy, paddle_static, paddle_strategy
 from preflight.sources.python.module import Module, argument, is_none, last, value_of
 
 _SUBJECTS = (
-    paddle_fluid.claims,
-    paddle_layers.claims,
+    paddle_legacy.fluid_claims,
+    paddle_static.layer_claims,
     paddle_static.claims,
-    paddle_feeds.claims,
+    paddle_static.feed_claims,
     paddle_strategy.claims,
 )
 #: Libraries that never start Fleet. PaddleNLP's trainer and its like do.
@@ -72,7 +65,7 @@ def _roles(module: Module) -> Iterator[Claim]:
             yield module.claim("ps_mode", False, call, relation=Relation.REQUIRES, source="paddle")
         elif short == "UserDefinedRoleMaker":
             yield from _role_maker(module, call)
-        elif short == "transpile" and paddle_fluid.is_transpile(call):
+        elif short == "transpile" and paddle_legacy.is_transpile(call):
             yield module.claim("waits_for_servers", True, call.func, strength=Strength.DEFAULT, source="paddle")
             if argument(call, "pservers") is not None or len(call.args) >= 4:
                 yield from _transpile(module, call)
@@ -140,14 +133,14 @@ def _role_maker(module: Module, call: ast.Call) -> Iterator[Claim]:
 
 def _transpile(module: Module, call: ast.Call) -> Iterator[Claim]:
     yield module.claim("ps_mode", True, call.func, spelling=module.text(call), source="paddle")
-    pservers = argument(call, "pservers", paddle_fluid.POSITIONS["pservers"])
+    pservers = argument(call, "pservers", paddle_legacy.POSITIONS["pservers"])
     if pservers is not None:
         value = _endpoints(module, value_of(pservers))
         yield from _literal_claims(module, "ps_server_endpoints", value, pservers)
-    trainers = argument(call, "trainers", paddle_fluid.POSITIONS["trainers"])
+    trainers = argument(call, "trainers", paddle_legacy.POSITIONS["trainers"])
     if trainers is not None:
         yield from _literal_claims(module, "ps_workers", module.fold(value_of(trainers)), trainers)
-    trainer_id = argument(call, "trainer_id", paddle_fluid.POSITIONS["trainer_id"])
+    trainer_id = argument(call, "trainer_id", paddle_legacy.POSITIONS["trainer_id"])
     if trainer_id is not None:
         yield from _literal_claims(module, "ps_index", module.fold(value_of(trainer_id)), trainer_id)
 

@@ -1,4 +1,10 @@
-"""Claims about static programs of Paddle and the order of operations on them, and about data sets of trainers."""
+"""Claims about static programs of Paddle: the order of operations on them, their inputs, parameters and data sets.
+
+The loss is followed back through the assignments of its function, and through functions of the script that return it
+together with inputs.
+
+Only literal sizes are claimed; the names of layers are those of fluid.layers, paddle.static.nn and paddle.nn.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +12,11 @@ import ast
 import re
 from collections.abc import Iterator
 
-from preflight.model.job import Claim, Known
-from preflight.sources.python.attributes import enclosing
-from preflight.sources.python.module import Module, argument, last, value_of
-from preflight.sources.python.outline import dotted
+from preflight._util.budget import note_skipped, spend
+from preflight.model.job import Claim, Known, Unresolved, Value, alternatives, lift
+from preflight.model.job.value import Plain
+from preflight.sources.python.module import Module, argument, enclosing, is_none, last, value_of
+from preflight.sources.python.outline import Function, dotted
 
 #: Variables that differ from trainer to trainer, by their last name.
 _RANK = re.compile(
@@ -202,3 +209,329 @@ def _is_listing(module: Module, given: ast.expr) -> bool:
     if isinstance(made, ast.ListComp):
         return any(last(module.called(c)) in ("listdir", "glob") for c in ast.walk(made) if isinstance(c, ast.Call))
     return isinstance(made, ast.List) and len(made.elts) > 1
+
+
+#: A program that reads its inputs through one of these is not fed.
+_READERS = ("py_reader", "from_generator", "create_py_reader_by_data", "open_files", "train_from_dataset")
+#: Variables that a loss is followed back through; a model written by hand has fewer.
+_MAX_VARIABLES = 2000
+
+
+def feed_claims(module: Module) -> Iterator[Claim]:
+    """State the inputs that a run of the trained program does not get, and the lists of data sets that lack one."""
+    losses = [call for call in module.named("minimize") if call.args]
+    inputs = _inputs(module)
+    if len({module.text(call.args[0]) for call in losses}) != 1 or not inputs:
+        return
+    loss = losses[0].args[0]
+    needed = _inputs_of(module, loss, inputs)
+    if not needed:
+        return
+    for given, fed in _fed(module, loss, inputs):
+        missing = sorted(needed - fed)
+        if missing:
+            yield module.claim("inputs_not_fed", tuple(missing), given, source="paddle")
+
+
+def _inputs(module: Module) -> dict[int, str]:
+    """The names of the data layers, by the call; empty if one has no literal name."""
+    found: dict[int, str] = {}
+    for call in module.named("data"):
+        name = module.called(call)
+        if not name.startswith(("paddle.static", "paddle.fluid", "fluid", "static")):
+            continue
+        given = argument(call, "name", 0)
+        text = module.fold(value_of(given)) if given is not None else None
+        if not isinstance(text, Known) or not isinstance(text.value, str):
+            return {}
+        found[id(call)] = text.value
+    return found
+
+
+def _inputs_of(module: Module, loss: ast.expr, inputs: dict[int, str]) -> set[str]:
+    """The names of the inputs that an expression is computed from."""
+    found: set[str] = set()
+    seen: set[tuple[int, str]] = set()
+    stack: list[tuple[ast.expr, Function | None]] = [(loss, module.outline.function_of(loss))]
+    while stack and len(seen) < _MAX_VARIABLES:
+        spend()
+        expression, function = stack.pop()
+        for node in ast.walk(expression):
+            if isinstance(node, ast.Call) and id(node) in inputs:
+                found.add(inputs[id(node)])
+            key = (id(function), dotted(node) if isinstance(node, (ast.Name, ast.Attribute)) else "")
+            if not key[1] or key in seen:
+                continue
+            seen.add(key)
+            stack.extend(_assigned(module, key[1], function))
+    return found
+
+
+def _assigned(module: Module, name: str, function: Function | None) -> Iterator[tuple[ast.expr, Function | None]]:
+    """The expressions that a variable gets its value from, each with the function that it is in."""
+    for node in module.nodes(ast.Assign):
+        if module.outline.function_of(node) is not function:
+            continue
+        for target in node.targets:
+            if dotted(target) == name:
+                yield from _values(module, node.value, None, function)
+            elif isinstance(target, ast.Tuple):
+                for index, each in enumerate(target.elts):
+                    if dotted(each) == name:
+                        yield from _values(module, node.value, index, function)
+
+
+def _values(
+    module: Module, value: ast.expr, index: int | None, function: Function | None
+) -> Iterator[tuple[ast.expr, Function | None]]:
+    """What a value, or its element, is: for a call of a function of the script what that returns."""
+    if index is not None and isinstance(value, ast.Tuple) and index < len(value.elts):
+        yield value.elts[index], function
+        return
+    name = value.func.id if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) else ""
+    called = module.outline.functions(name) if name else ()
+    for node in ast.walk(called[0]) if len(called) == 1 else ():
+        returned = node.value if isinstance(node, ast.Return) else None
+        if index is not None and isinstance(returned, ast.Tuple) and index < len(returned.elts):
+            returned = returned.elts[index]
+        if returned is not None:
+            yield returned, called[0]
+    yield value, function
+
+
+def _fed(module: Module, loss: ast.expr, inputs: dict[int, str]) -> Iterator[tuple[ast.AST, set[str]]]:
+    """Each run that fetches the loss, and each data set that trains, with the names of the inputs that it gets."""
+    if any(True for _ in module.named(*_READERS[:-1])):
+        return
+    trains = any(True for _ in module.named("train_from_dataset"))
+    for call in module.named("init", "set_use_var") if trains else ():
+        listed = argument(call, "use_var", 0 if last(module.called(call)) == "set_use_var" else None)
+        names = _listed_names(module, listed, inputs)
+        if listed is not None and names is not None:
+            yield listed, names
+    written = {module.text(loss), f"{module.text(loss)}.name"}
+    for call in module.named("run"):
+        feed, fetched = argument(call, "feed", 1), argument(call, "fetch_list", 2)
+        asked = module.definition(value_of(fetched)) if fetched is not None else None
+        if feed is None or not isinstance(asked, (ast.List, ast.Tuple)):
+            continue
+        if not any(module.text(item) in written for item in asked.elts):
+            continue
+        names = _names_in_feed(module, value_of(feed), inputs)
+        if names is not None:
+            yield feed, names
+
+
+def _names_in_feed(module: Module, feed: ast.expr, inputs: dict[int, str]) -> set[str] | None:
+    """The names in a literal dictionary, or in the list of the feeder; None if unknown."""
+    made = module.definition(feed)
+    if isinstance(made, ast.Dict):
+        names = [_input_name(module, key, inputs) for key in made.keys]
+        # A dictionary that the script adds to is not known.
+        grows = isinstance(feed, ast.Name) and _grows(module, feed.id)
+        return {name for name in names if name} if all(names) and not grows else None
+    if isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute) and made.func.attr == "feed":
+        feeder = module.definition(made.func.value)
+        if isinstance(feeder, ast.Call) and last(module.called(feeder)) == "DataFeeder":
+            return _listed_names(module, argument(feeder, "feed_list", 0), inputs)
+    return None
+
+
+def _grows(module: Module, name: str) -> bool:
+    """Whether `feed[...] = ...` or `feed.update(...)` adds to a dictionary."""
+    for node in module.nodes(ast.Subscript):
+        if isinstance(node.ctx, ast.Store) and dotted(node.value) == name:
+            return True
+    return any(
+        isinstance(call.func, ast.Attribute) and dotted(call.func.value) == name for call in module.named("update")
+    )
+
+
+def _listed_names(module: Module, listed: ast.keyword | ast.expr | None, inputs: dict[int, str]) -> set[str] | None:
+    """The names of the inputs in a literal list of names or variables; None if one is unknown."""
+    made = module.definition(value_of(listed)) if listed is not None else None
+    if not isinstance(made, (ast.List, ast.Tuple)):
+        return None
+    names = [_input_name(module, item, inputs) for item in made.elts]
+    return {name for name in names if name} if all(names) else None
+
+
+def _input_name(module: Module, item: ast.expr | None, inputs: dict[int, str]) -> str:
+    """The name of an input that is written as text, as a variable, or as its `.name`; empty if unknown."""
+    if item is None:
+        return ""
+    folded = module.fold(item)
+    if isinstance(folded, Known):
+        return folded.value if isinstance(folded.value, str) else ""
+    if isinstance(item, ast.Attribute) and item.attr == "name":
+        item = item.value
+    found = {inputs[id(node)] for value, _ in _sources(module, item) for node in [value] if id(node) in inputs}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _sources(module: Module, item: ast.expr) -> Iterator[tuple[ast.expr, Function | None]]:
+    """The expressions that a variable stands for, through one function that returns it."""
+    name = dotted(item)
+    for value, function in _assigned(module, name, module.outline.function_of(item)) if name else ():
+        yield value, function
+        if isinstance(value, ast.Name):
+            yield from _assigned(module, value.id, function)
+
+
+_FLUID = ("fluid.", "paddle.")
+#: Layers with parameters whose shape is not followed; with one of them the list of parameters is incomplete.
+_UNFOLLOWED_LAYERS = frozenset(
+    (
+        "conv2d",
+        "conv3d",
+        "conv2d_transpose",
+        "batch_norm",
+        "layer_norm",
+        "lstm",
+        "dynamic_lstm",
+        "dynamic_gru",
+        "dynamic_lstmp",
+        "gru_unit",
+        "lstm_unit",
+        "sequence_conv",
+        "linear_chain_crf",
+        "nce",
+        "hsigmoid",
+        "row_conv",
+        "prelu",
+        "spectral_norm",
+        "bilinear_tensor_product",
+    )
+)
+_SIZED = frozenset(("embedding", "sparse_embedding", "fc", "create_parameter", *_UNFOLLOWED_LAYERS))
+#: Layers of one script that are read; code written by hand has fewer.
+_MAX_LAYERS = 1000
+#: Layers that keep the last dimension of their first argument.
+_KEEPING = frozenset(("relu", "tanh", "sigmoid", "dropout", "softmax", "sequence_pool", "mean_pool", "reshape_like"))
+
+
+def layer_claims(module: Module) -> Iterator[Claim]:
+    """All claims about tables, layers and optimizers."""
+    optimizers = {
+        id(owner)
+        for call in module.calls
+        if last(module.called(call)) in ("minimize", ".minimize") and isinstance(call.func, ast.Attribute)
+        for owner in (module.definition(call.func.value),)
+    }
+    layers = 0
+    for call in module.calls:
+        name = module.called(call)
+        short = last(name)
+        layers += name.startswith(_FLUID) and short in _SIZED
+        if layers > _MAX_LAYERS:
+            note_skipped(f"only the first {_MAX_LAYERS} layers were read")
+            return
+        if short in ("embedding", "sparse_embedding") and name.startswith(_FLUID):
+            yield from _embedding(module, call, short)
+        elif short == "fc" and name.startswith(_FLUID):
+            yield from _fully_connected(module, call)
+        elif (
+            short == "create_parameter" and name.startswith(_FLUID) and (size := argument(call, "shape", 0)) is not None
+        ):
+            value = lift(_shape, module.fold(value_of(size)))
+            yield module.claim("parameter_shape", value, call.func, spelling=module.text(call.func), source="paddle")
+        elif short in _UNFOLLOWED_LAYERS and name.startswith(_FLUID):
+            unknown = Unresolved(f"{module.text(call.func)}: its sizes are not followed")
+            yield module.claim("parameter_shape", unknown, call.func, source="paddle")
+        elif id(call) in optimizers and ".optimizer." in f".{name}":
+            class_name = short.removesuffix("Optimizer")
+            yield module.claim("optimizer", class_name, call.func, spelling=module.text(call.func), source="paddle")
+
+
+def _embedding(module: Module, call: ast.Call, short: str) -> Iterator[Claim]:
+    size = argument(call, "size", 1)
+    if size is None:
+        return
+    table = module.claim("embedding_shape", lift(_shape, module.fold(value_of(size))), size, source="paddle")
+    yield table
+    sparse = argument(call, "is_sparse", 2)
+    if short == "sparse_embedding":
+        yield module.claim("embedding_sparse", True, call.func, source="paddle", because=(table,))
+        yield module.claim("served_table", module.text(call.func), call.func, source="paddle", because=(table,))
+    elif sparse is not None:
+        yield module.claim("embedding_sparse", module.fold(value_of(sparse)), sparse, source="paddle", because=(table,))
+    distributed = argument(call, "is_distributed", 3)
+    if distributed is not None:
+        value = module.fold(value_of(distributed))
+        yield module.claim("embedding_distributed", value, distributed, source="paddle", because=(table,))
+        if value == Known(True):
+            written = module.text(distributed)
+            yield module.claim("served_table", written, distributed, source="paddle", because=(table,))
+    given = argument(call, "param_attr", 5)
+    if given is not None:
+        yield module.claim("embedding_parameter", _parameter(module, given), given, source="paddle", because=(table,))
+
+
+def _parameter(module: Module, given: ast.keyword | ast.expr) -> Value:
+    """The name in `fluid.ParamAttr(name="emb")`, `{"name": "emb"}` or `"emb"`."""
+    expression = module.definition(value_of(given))
+    if isinstance(expression, ast.Call) and last(module.called(expression)) == "ParamAttr":
+        name = argument(expression, "name", 0)
+        if name is None or is_none(value_of(name)):
+            return Known("")
+        return module.fold(value_of(name))
+    return module.fold(expression)
+
+
+def _shape(item: Plain) -> Plain:
+    if not isinstance(item, tuple) or not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in item):
+        raise TypeError("sizes must be whole numbers")
+    return item
+
+
+def _fully_connected(module: Module, call: ast.Call) -> Iterator[Claim]:
+    size, source = argument(call, "size", 1), argument(call, "input", 0) or argument(call, "x", 0)
+    if size is None or source is None:
+        return
+    width = module.fold(value_of(size))
+    shape = lift(_weight, _last_dimension(module, value_of(source)), width)
+    yield module.claim("parameter_shape", shape, call.func, spelling=module.text(call.func), source="paddle")
+    bias = argument(call, "bias_attr")
+    if bias is None or module.fold(value_of(bias)) != Known(False):
+        yield module.claim("parameter_shape", lift(_vector, width), size, source="paddle")
+
+
+def _weight(rows: Plain, columns: Plain) -> Plain:
+    return _shape((_number(rows), _number(columns)))
+
+
+def _vector(size: Plain) -> Plain:
+    return _shape((_number(size),))
+
+
+def _number(item: Plain) -> int:
+    if not isinstance(item, int):
+        raise TypeError("sizes must be whole numbers")
+    return item
+
+
+def _last_dimension(module: Module, expression: ast.expr, depth: int = 0) -> Value:
+    """The last dimension of a layer's output, if it, or a layer before it, has it as a literal."""
+    made = module.definition(expression)
+    unknown = Unresolved(f"{module.text(expression)}: its sizes are not followed")
+    if not isinstance(made, ast.Call) or depth > 40:
+        return unknown
+    short = last(module.called(made))
+    if short in ("fc", "embedding", "sparse_embedding"):
+        size = argument(made, "size", 1)
+        return lift(_final, module.fold(value_of(size))) if size is not None else unknown
+    if short == "data":
+        shape = argument(made, "shape", 1)
+        return lift(_final, module.fold(value_of(shape))) if shape is not None else unknown
+    if short in _KEEPING and made.args:
+        return _last_dimension(module, made.args[0], depth + 1)
+    if short in _KEEPING and (given := argument(made, "input") or argument(made, "x")) is not None:
+        return _last_dimension(module, value_of(given), depth + 1)
+    return unknown
+
+
+def _final(item: Plain) -> Plain:
+    found = item[-1] if isinstance(item, tuple) and item else item
+    if not alternatives(Known(found)) or not isinstance(found, int) or isinstance(found, bool) or found < 1:
+        raise TypeError("the last size is unknown")
+    return found

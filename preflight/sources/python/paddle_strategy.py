@@ -13,8 +13,7 @@ from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Unresolved, Value, alternatives, lift
 from preflight.model.job.quantities import SECTION, SETTING_PREFIX
 from preflight.model.job.value import Plain
-from preflight.sources.python.attributes import Assigned, attributes, enclosing
-from preflight.sources.python.module import Module
+from preflight.sources.python.module import Assigned, Module, attributes, enclosing
 
 _HYBRID = {
     "dp_degree": "data_parallel_size",

@@ -1,11 +1,18 @@
-"""Reads training scripts in Python from their syntax trees; they are never executed or imported."""
+"""Reads training scripts in Python from their syntax trees; they are never executed or imported.
+
+They are plain strings, searched one by one, which is several times faster than one regular expression.
+"""
 
 from __future__ import annotations
 
 import ast
+import json
+import re
+import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from preflight._util.redaction import scrub
 from preflight._util.spans import MAX_SNIPPET_LENGTH
@@ -15,94 +22,74 @@ from preflight.sources.formats.comments import suppressions
 from preflight.sources.python import (
     argparse_options,
     called_settings,
-    checkpoint_writes,
-    cluster_train,
     collectives,
+    configurations,
     data_loaders,
     devices,
-    divergence,
-    early_optimizers,
-    entry,
     environment,
-    framework_usage,
-    gradient_exchange,
-    group_needs,
-    horovod,
-    hugectr,
-    imported_frameworks,
+    frameworks,
     imports,
     model_wrappers,
-    nemo_run,
-    notebook,
     own_ranks,
     paddle,
+    paddle_legacy,
     process_group,
-    rank_batches,
-    ray,
-    recipes,
-    required,
-    scheduler_variables,
     script_features,
-    serial,
     shards,
-    shared_paths,
     started_commands,
     submitted_jobs,
-    tensorflow,
     trainers,
-    training_habits,
-    unsplit_data,
+    training_loop,
     wrapped_models,
+    written_files,
 )
-from preflight.sources.python.claim_words import may_state_claims
-from preflight.sources.python.module import Module
-from preflight.sources.python.positions import Positions
+from preflight.sources.python.module import Module, Positions
 from preflight.sources.shell.shell_document import cover
 
 _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     process_group.claims,
     data_loaders.claims,
-    rank_batches.claims,
+    data_loaders.batch_claims,
     argparse_options.claims,
     environment.claims,
-    required.claims,
-    imported_frameworks.claims,
-    serial.claims,
+    environment.required_claims,
+    imports.claims,
+    training_loop.serial_claims,
     paddle.claims,
-    cluster_train.claims,
-    framework_usage.claims,
-    gradient_exchange.claims,
-    entry.claims,
-    checkpoint_writes.claims,
+    paddle_legacy.cluster_train_claims,
+    trainers.usage_claims,
+    model_wrappers.exchange_claims,
+    own_ranks.entry_claims,
+    written_files.checkpoint_claims,
     devices.claims,
     collectives.claims,
-    divergence.claims,
-    early_optimizers.claims,
+    collectives.divergence_claims,
+    model_wrappers.early_optimizer_claims,
     shards.claims,
-    scheduler_variables.claims,
-    ray.claims,
-    checkpoint_writes.folders,
-    checkpoint_writes.shared_files,
-    shared_paths.claims,
+    environment.scheduler_claims,
+    frameworks.ray_claims,
+    written_files.folders,
+    written_files.shared_files,
+    written_files.shared_path_claims,
     model_wrappers.claims,
-    unsplit_data.claims,
-    horovod.claims,
-    tensorflow.claims,
+    data_loaders.unsplit_claims,
+    frameworks.horovod_claims,
+    frameworks.tensorflow_claims,
     trainers.claims,
     called_settings.claims,
-    training_habits.claims,
-    hugectr.claims,
+    training_loop.claims,
+    frameworks.hugectr_claims,
     script_features.claims,
     called_settings.torch_claims,
     wrapped_models.claims,
-    group_needs.claims,
-    recipes.claims,
+    process_group.need_claims,
+    configurations.claims,
 )
 #: What the cells of a notebook that starts its ranks itself are read for: they are then the training script.
 _NOTEBOOK_READERS: tuple[Callable[[Module], Iterable[Claim]], ...] = (
     data_loaders.claims,
     collectives.claims,
-    divergence.claims,
+    collectives.divergence_claims,
 )
 #: Characters. Scripts written by people stay below 300,000; parsing costs some ten times the size in time and memory.
 MAX_SCRIPT_BYTES = 512 * 1024
@@ -217,8 +204,8 @@ class PythonSource:
             self._tree, self._readings = tree, {}
 
     def _read(self, file: SourceFile, tree: Tree, role: str) -> Reading:
-        if role.startswith(recipes.ROLE):
-            return self._recipe(file, tree, role[len(recipes.ROLE) :])
+        if role.startswith(configurations.ROLE):
+            return self._recipe(file, tree, role[len(configurations.ROLE) :])
         if not may_state_claims(file.text, role):
             if role == "submodule":
                 return Reading(suppressions=suppressions(file))
@@ -249,11 +236,11 @@ class PythonSource:
                     # One place may show several features.
                     value = item.value if item.quantity == "script_feature" else None
                     found.setdefault((item.quantity, value, item.span, item.strength, item.relation, item.scope), item)
-        executors = list(nemo_run.launches(module))
+        executors = list(frameworks.launches(module))
         if len(executors) > 1:
-            found = {key: claim for key, claim in found.items() if not nemo_run.is_required(claim)}
+            found = {key: claim for key, claim in found.items() if not frameworks.is_required(claim)}
         ordered = sorted(found.values(), key=lambda claim: (claim.span.line, claim.span.column, claim.quantity))
-        made: list[nemo_run.ExecutorLaunch | own_ranks.OwnLaunch] = [*executors, *own_ranks.launches(module)]
+        made: list[frameworks.ExecutorLaunch | own_ranks.OwnLaunch] = [*executors, *own_ranks.launches(module)]
         started = _read_started_commands(module, file, tree)
         return Reading(
             suppressions=suppressions(file),
@@ -273,7 +260,7 @@ class PythonSource:
         parsed = parse(file)
         if isinstance(parsed, Note):
             return Reading(notes=(parsed,))
-        return Reading(claims=recipes.claims_of(Module(file, parsed, tree, WHOLE_JOB), name))
+        return Reading(claims=configurations.claims_of(Module(file, parsed, tree, WHOLE_JOB), name))
 
 
 def _read_started_commands(module: Module, file: SourceFile, tree: Tree) -> Reading:
@@ -314,7 +301,7 @@ def _read_evaluated(commands: Sequence[Command], tree: Tree) -> Reading:
 
 def read_notebook(file: SourceFile, tree: Tree) -> Reading:
     """The launches that the Python cells of a notebook make, at the lines of the cells."""
-    code = notebook.python_of(file)
+    code = python_of(file)
     if code is None:
         return Reading()
     parsed = parse(code)
@@ -410,3 +397,176 @@ def parse(file: SourceFile) -> ast.Module | Note:
     except ValueError as error:
         message = f"{file.path} cannot be parsed as Python: {error}; this script was not judged"
     return Note(NoteKind.MALFORMED, message, Positions(file.path, file.text).between(0, 0))
+
+
+#: Lines that IPython reads itself: `!pip install`, `%cd src`, `%%bash`.
+_MAGIC = re.compile(r"\s*[!%?]")
+_MAX_LINES = 50_000
+
+
+def python_of(file: SourceFile) -> SourceFile | None:
+    """The code of all cells that are Python; None for a file that is not a notebook, or has its lines in one."""
+    try:
+        cells: Any = json.loads(file.text).get("cells", ())
+    except (ValueError, AttributeError, RecursionError):
+        return None
+    lines = [""] * min(file.text.count("\n") + 1, _MAX_LINES)
+    at = 0
+    for cell in cells if isinstance(cells, list) else ():
+        if not isinstance(cell, dict) or cell.get("cell_type") != "code":
+            continue
+        source = cell.get("source", "")
+        written = [str(line) for line in source] if isinstance(source, list) else []
+        placed: dict[int, str] = {}
+        for line in written:
+            found = _find(file.text, line, at)
+            if found < 0:
+                break
+            number = file.text.count("\n", 0, found)
+            if number in placed or number >= len(lines):
+                break
+            placed[number], at = line, found + 1
+        else:
+            if _is_python(written):
+                for number, line in placed.items():
+                    lines[number] = "" if _MAGIC.match(line) else line.rstrip("\n")
+    return SourceFile(file.path, "\n".join(lines), file.sha256, file.size_bytes) if any(lines) else None
+
+
+def _find(text: str, line: str, start: int) -> int:
+    """Where a line of code, with its line end, begins in the JSON, in which characters may be escaped."""
+    for ascii_only in (False, True):
+        escaped = json.dumps(line, ensure_ascii=ascii_only)
+        found = text.find(escaped, start)
+        if found >= 0:
+            return found
+    return -1
+
+
+def _is_python(lines: list[str]) -> bool:
+    """Whether a cell is valid Python without its magic lines, and not code of another language."""
+    if not lines or lines[0].lstrip().startswith("%%"):
+        return False
+    code = "".join("\n" if _MAGIC.match(line) else line for line in lines)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return textwrap.dedent(code) == code
+
+
+#: A module without any of these states nothing that matters to the scripts that import it.
+_MODULE_WORDS = (
+    "rank",
+    "process_group",
+    "InitProcessGroup",
+    "init_distributed",
+    "DataParallel",
+    "distributed_model",
+    "fully_shard",
+    "set_epoch",
+    "barrier",
+    "wait_for_everyone",
+    "broadcast",
+    "process_first",
+    "zero_first",
+    "Trainer",
+    "Accelerator",
+    "Fabric",
+    "Runner",
+    "TrainingArguments",
+    "MASTER_",
+    "master_addr",
+    "master-addr",
+    "master_port",
+    "master-port",
+    "dist_backend",
+    "dist-backend",
+    "ddp_backend",
+    "ddp-backend",
+    "distributed_backend",
+    "distributed-backend",
+    "ddp_timeout",
+    "fleet",
+    "transpile",
+    "parallel_env",
+    "prepare_context",
+    "CUDA_VISIBLE_DEVICES",
+    "set_device",
+    "torch.save",
+    "paddle.save",
+    "heckpoint",
+    "save_pretrained",
+    "SLURM_",
+    "OMPI_",
+    "all_reduce",
+    "allreduce",
+    "DistributedOptimizer",
+    "eepspeed",
+    "init_parallel_env",
+    "backward(",
+    "get_peft_model",
+    "requires_grad_(",
+    "def forward(",
+    "model.",
+    "RANK",
+    "DataLoader(",
+    "lambda",
+)
+#: A script in a folder that nothing starts states nothing without one of these, or one of those above.
+_SCRIPT_WORDS = (
+    "DataLoader",
+    "Sampler",
+    "load_dataset",
+    "load(",
+    "memmap",
+    "glob(",
+    "read_csv",
+    "read_parquet",
+    "h5py",
+    "load_from_disk",
+    "ImageFolder",
+    "WebDataset",
+    "TFRecordDataset",
+    "lmdb",
+    "environ",
+    "putenv",
+    "add_argument",
+    "click",
+    "epoch",
+    "eepspeed",
+    "eepSpeed",
+    "RoleMaker",
+    "minimize",
+    "ParallelExecutor",
+    "placement_group",
+    "PADDLE_PORT",
+    "py_data_sources2",
+    "gradient_servers",
+    "sparse_update",
+    "TF_CONFIG",
+    "Strategy",
+    "horovod",
+    "hugectr",
+    "nemo_run",
+    "nemo.lightning",
+    "megatron.bridge",
+    "torchtitan",
+    "torchrun",
+    "multiprocessing",
+    "profiler",
+    "torch.distributed",
+    "accelerate",
+    "mpirun",
+    "srun",
+    "fleetrun",
+)
+_BY_ROLE = {"": (*_MODULE_WORDS, *_SCRIPT_WORDS), "module": _MODULE_WORDS, "submodule": _MODULE_WORDS}
+
+
+def may_state_claims(text: str, role: str) -> bool:
+    """Whether a script that is read in this role may state anything. A script that is started always may."""
+    words = _BY_ROLE.get(role)
+    return words is None or any(word in text for word in words)

@@ -20,12 +20,10 @@ from pathlib import PurePosixPath
 from preflight._util.budget import spend
 from preflight.model.job import Claim, Known, alternatives
 from preflight.sources.python.collectives import is_collective
-from preflight.sources.python.executing_ranks import ranks_of
-from preflight.sources.python.module import Module, argument, is_none, last, value_of
+from preflight.sources.python.environment import always_reached
+from preflight.sources.python.module import SPAWNS, Module, argument, is_none, last, place_of, places_given, value_of
 from preflight.sources.python.outline import Function, dotted
-from preflight.sources.python.passed_arguments import SPAWNS, place_of, places_given
-from preflight.sources.python.rank_conditions import RankSet, ranks_where_true
-from preflight.sources.python.required import always_reached
+from preflight.sources.python.rank_conditions import RankSet, ranks_of, ranks_where_true
 
 _LOADERS = ("DataLoader", "StatefulDataLoader", "WebLoader")
 #: Base classes of data that can only be iterated; torch's pipes accept `shuffle`.

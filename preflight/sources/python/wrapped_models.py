@@ -17,9 +17,8 @@ from typing import NamedTuple
 
 from preflight._util.budget import spend
 from preflight.model.job import Claim, Known
-from preflight.sources.python.module import Module, argument, value_of
+from preflight.sources.python.module import Module, argument, places_given, value_of
 from preflight.sources.python.outline import Function, dotted
-from preflight.sources.python.passed_arguments import places_given
 
 #: What every module of torch has, and what its two wrappers add.
 _OF_WRAPPERS = frozenset(

@@ -2,25 +2,31 @@
 
 Nothing is executed. None of these functions raises: what cannot be followed becomes an unresolved value or a note with
 its location.
+
+A shell stops there with a syntax error. The user will fix that before the job starts, so the launch is still read,
+separately, with the final variables of the rest of the script.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from preflight.model.job import Known, NoteKind, OneOf, Unresolved
 from preflight.sources.base import Command, Script, SourceFile, Tree, Variable, Word
 from preflight.sources.given_variables import given_variables
 from preflight.sources.shell import sbatch_directives, statements
-from preflight.sources.shell.abstract_machine import OUT_OF_STEPS, Machine, OutOfSteps
-from preflight.sources.shell.lost_lines import MAX_LOST_LINES, lost_lines, unclosed
-from preflight.sources.shell.placeholders import document_of
+from preflight.sources.shell.abstract_machine import OUT_OF_STEPS, Machine, OutOfSteps, Trace
+from preflight.sources.shell.parameter_syntax import document_of
 from preflight.sources.shell.shell_document import Alt, Document, Hole, Lit, Place, Text, cover
 from preflight.sources.shell.state import Positional, Slot, State, slots_from_environment
-from preflight.sources.shell.trace import Trace
 from preflight.sources.shell.words import Field, hole, literal
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
 
 #: Longer files are not launch scripts; characters after this are not read.
 MAX_SCRIPT_LENGTH = 400_000
@@ -198,3 +204,81 @@ def _argument(word: Word, place: Place) -> Field:
     elif isinstance(word.value, Unresolved):
         text = hole(word.value.why, place, word.spelling, many=word.many, origin=word.origin)
     return Field(text, place, word.many)
+
+
+#: A launcher where a command may begin, after assignments and programs that start others.
+_LAUNCH = re.compile(
+    r"(?:^|[;&|(]|\b(?:srun|mpirun|mpiexec|exec|nohup|time|env|timeout|singularity|apptainer|docker|ssh)\b[^#]*)\s*"
+    r"(?:[A-Za-z_]\w*=\S*\s+)*(?:\S*/)?"
+    r"(?:torchrun|deepspeed|accelerate\s+launch|fleetrun|horovodrun|srun\s|mpirun\s|mpiexec\s"
+    r"|python[\d.]*\s+(?:-\w\s+)*-m\s+(?:torch|paddle)\.distributed)"
+)
+#: Lines and open constructs of one script that are listed.
+MAX_LOST_LINES = 50
+_MAX_LINE = 8_000
+#: The words that close constructs of the shell. The grammar also misses braces in expansions that the shell accepts.
+_CLOSING = frozenset(("fi", "done", "esac"))
+
+
+def lost_lines(document: Document, seen: Collection[int]) -> Iterator[tuple[int, int]]:
+    """Yield the start and end of each launch line in a damaged part of the script.
+
+    Args:
+        document: the script.
+        seen: the lines, from 1, on which a command was read.
+    """
+    text = document.text
+    count = 0
+    for first, end in _damaged_ranges(document):
+        start = text.rfind("\n", 0, first) + 1
+        while start < end and count < MAX_LOST_LINES:
+            stop = _logical_end(text, start)
+            line = text[start:stop]
+            number = document.place(start, min(start + 1, len(text))).span.line
+            if (
+                len(line) < _MAX_LINE
+                and number not in seen
+                and not line.lstrip().startswith("#")
+                and _LAUNCH.search(line)
+            ):
+                count += 1
+                yield start + len(line) - len(line.lstrip()), stop
+            start = stop + 1
+
+
+def unclosed(document: Document) -> Iterator[tuple[str, Node]]:
+    """Yield each missing `fi`, `done` or `esac`, with the construct that lacks it, outermost first."""
+    waiting: list[Node] = [document.root]
+    while waiting:
+        node = waiting.pop()
+        if not node.has_error or node.type == "ERROR":
+            continue
+        for child in node.children:
+            if child.is_missing and child.type in _CLOSING:
+                yield child.type, node
+        waiting.extend(reversed(node.children))
+
+
+def _logical_end(text: str, start: int) -> int:
+    """The end of a line, including the lines on which it continues."""
+    while True:
+        stop = text.find("\n", start)
+        if stop < 0:
+            return len(text)
+        if not text[:stop].rstrip("\r").endswith("\\"):
+            return stop
+        start = stop + 1
+
+
+def _damaged_ranges(document: Document) -> Iterator[tuple[int, int]]:
+    """Yield the parts of a script that the parser did not understand, outermost first."""
+    waiting: list[Node] = [document.root]
+    while waiting:
+        node = waiting.pop()
+        if not node.has_error or node.type == "heredoc_body":
+            continue
+        broken = node.type in ("ERROR", "string", "array", "subscript", "command_substitution")
+        if broken or any(child.is_missing for child in node.children):
+            yield node.start_byte, node.end_byte
+        else:
+            waiting.extend(reversed(node.children))

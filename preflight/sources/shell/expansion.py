@@ -15,14 +15,7 @@ from typing import TYPE_CHECKING
 from preflight.model.job.symbols import ALLOCATED_HOSTS, Symbol
 from preflight.sources.base import FROM_CALLER, UnknownKind, UnknownOrigin
 from preflight.sources.given_variables import assume_not_set
-from preflight.sources.shell import (
-    arithmetic,
-    filters,
-    glob_patterns,
-    host_queries,
-    print_builtins,
-    script_paths,
-)
+from preflight.sources.shell import arithmetic, lookup, parameter_syntax, program_output
 from preflight.sources.shell.abstract_machine import MAX_DEPTH, MAX_EXPANSION_DEPTH, Machine
 from preflight.sources.shell.lookup import allocated_nodes, look_up
 from preflight.sources.shell.parameter_syntax import Use, parse_parameter
@@ -258,7 +251,7 @@ def redirected_text(machine: Machine, state: State, document: Document, redirect
         inner = [child for child in destination.named_children if child.type != "comment"]
         return output_text(machine, state, document, inner) if len(inner) == 1 else None
     path = expand_known(machine, state, document, destination)
-    return None if path is None else script_paths.file_text(machine, state, path, document.place_of(destination))
+    return None if path is None else lookup.file_text(machine, state, path, document.place_of(destination))
 
 
 def _expansion_parts(machine: Machine, state: State, document: Document, node: Node, *, quoted: bool) -> list[Part]:
@@ -496,7 +489,7 @@ def _apply_operator(machine: Machine, state: State, use: Use, slot: Slot, curren
         return hole(f"{use.spelling} depends on its pattern", use.place, use.spelling)
     machine.step(20)
     try:
-        return map_text(current, lambda item: glob_patterns.apply(operator, item, operand), use.place, use.spelling)
+        return map_text(current, lambda item: parameter_syntax.apply(operator, item, operand), use.place, use.spelling)
     except ValueError as error:
         return hole(f"{use.spelling} is {error}", use.place, use.spelling)
 
@@ -579,7 +572,7 @@ def _substring(machine: Machine, state: State, use: Use, current: Text) -> Text:
     cut = _slice_bounds(machine, state, use)
     if cut is None:
         return hole(f"a part of ${use.name}", use.place, use.spelling)
-    return map_text(current, lambda item: glob_patterns.substring(item, *cut), use.place, use.spelling)
+    return map_text(current, lambda item: parameter_syntax.substring(item, *cut), use.place, use.spelling)
 
 
 def _operand_parts(machine: Machine, state: State, use: Use, *, escapes: str | None = None) -> list[Part]:
@@ -660,7 +653,9 @@ def _array_parts(machine: Machine, state: State, use: Use) -> list[Part]:
         try:
             items = tuple(
                 Field(
-                    map_text(i.text, lambda t: glob_patterns.apply(operator, t, operand), i.place, spelling_of(i.text)),
+                    map_text(
+                        i.text, lambda t: parameter_syntax.apply(operator, t, operand), i.place, spelling_of(i.text)
+                    ),
                     i.place,
                     i.many,
                 )
@@ -884,10 +879,10 @@ class _OutputReader:
 
     def file_content(self, state: State, path: str) -> Text | None:
         """The content of a file of the tree."""
-        found = script_paths.read_file(self.machine, state, path)
+        found = lookup.read_file(self.machine, state, path)
         if found is None:
             return None
-        target = script_paths.locate(self.machine, state, path)
+        target = lookup.locate(self.machine, state, path)
         if target is not None:
             self.machine.add_reference(target, "data", self.place)
         return self.computed(found.text) if len(found.text) < 100_000 else None
@@ -923,7 +918,7 @@ class _OutputReader:
         if plain is not None:
             if words[0] == "bc":
                 return arithmetic.evaluate_text(self.machine, state, _strip_newlines(source), self.place, self.spelling)
-            function = filters.filter_function(words)
+            function = program_output.filter_function(words)
             return None if function is None else map_text(source, function, self.place, self.spelling)
         return self.filter_symbol(state, reasons(source), words)
 
@@ -933,7 +928,7 @@ class _OutputReader:
             return allocated_nodes(self.machine, state, self.place, self.spelling)
         if words[0] in ("wc", "grep") and ("nvidia-smi" in why or "/dev/nvidia" in why or "CUDA" in why):
             return self.run_time_value(Symbol.GPU_COUNT)
-        result = filters.symbol_after_filter(why, words)
+        result = program_output.symbol_after_filter(why, words)
         if result is None:
             return None
         return hole(result, self.place, self.spelling, many=result == Symbol.ALLOCATED_HOSTS.value)
@@ -960,13 +955,13 @@ class _OutputReader:
             if state.directory is None:
                 return hole(Symbol.START_DIRECTORY.value, self.place, self.spelling)
             return self.computed(state.directory or ".")
-        if name in host_queries.HOST_PROGRAMS:
-            printed = host_queries.printed_symbol(name, arguments, batch=state.batch)
+        if name in program_output.HOST_PROGRAMS:
+            printed = program_output.printed_symbol(name, arguments, batch=state.batch)
             return None if printed is None else self.run_time_value(printed)
         simple = _SIMPLE.get(name)
         if simple is not None:
             return self.run_time_value(simple)
-        if name in print_builtins.PATH_PROGRAMS:
+        if name in program_output.PATH_PROGRAMS:
             return self.path_output(name, arguments)
         if name == "nvidia-smi":
             if any("count" in (item.known or "") for item in arguments):
@@ -980,13 +975,13 @@ class _OutputReader:
         words = known_strings(arguments)
         if words is None:
             return None
-        program = script_paths.looked_up(name, words)
+        program = lookup.looked_up(name, words)
         if program is not None:
-            return script_paths.path_text(program, self.place, self.spelling)
+            return lookup.path_text(program, self.place, self.spelling)
         if name == "printf":
-            return self.computed_or_none(print_builtins.printf(words))
+            return self.computed_or_none(program_output.printf(words))
         if name == "seq":
-            return self.computed_or_none(print_builtins.seq(words))
+            return self.computed_or_none(program_output.seq(words))
         if name == "cat" and len(words) == 1 and not words[0].startswith("-"):
             return self.file_content(state, words[0])
         if name in ("wc", "head", "tail") and words and not words[-1].startswith("-"):
@@ -1039,7 +1034,7 @@ class _OutputReader:
         if name == "dirname" and is_start_directory(rest[0].text):
             return (*rest[0].text, *literal("/..", self.place, self.spelling))
         suffix = rest[1].known if name == "basename" and len(rest) > 1 else None
-        return map_text(rest[0].text, print_builtins.path_function(name, suffix or ""), self.place, self.spelling)
+        return map_text(rest[0].text, program_output.path_function(name, suffix or ""), self.place, self.spelling)
 
     def expr_output(self, state: State, arguments: Sequence[Field]) -> Text | None:
         pieces: list[Text] = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from preflight._util.budget import note_skipped
 from preflight.sources.base import WrittenFile
-from preflight.sources.shell import print_builtins, script_paths
+from preflight.sources.shell import lookup, program_output
 from preflight.sources.shell.abstract_machine import Machine
 from preflight.sources.shell.expansion import expand_text, heredoc_text_of, output_text, redirected_text
 from preflight.sources.shell.shell_document import Document, Lit, Piece, Place, Text
@@ -112,13 +112,13 @@ def _keep(machine: Machine, state: State, path: Text, content: Text, place: Plac
     if len(machine.written_texts) >= _MAX_FILES:
         note_skipped(f"only the first {_MAX_FILES} files that the script writes were read")
         return
-    key = script_paths.written_key(machine, state, path)
+    key = lookup.written_key(machine, state, path)
     if sum(len(piece.text) for piece in content if isinstance(piece, Lit)) > _MAX_CHARACTERS:
         note_skipped(f"{key}, which the script writes, has more than {_MAX_CHARACTERS} characters and was not read")
         return
     whole = machine.written_texts[key] = (*(machine.written_texts.get(key, ()) if appends else ()), *content)
     plain_path, plain = known(path), known(whole)
-    target = script_paths.locate(machine, state, plain_path) if plain_path is not None else None
+    target = lookup.locate(machine, state, plain_path) if plain_path is not None else None
     if plain is None or target is None:
         return
     before = next((item for item in reversed(machine.written_files) if item.path == target), None)
@@ -148,7 +148,7 @@ def _without_tabs(content: Text) -> Text:
 def _printed_text(words: Sequence[str], fields: Sequence[Field]) -> Text | None:
     """The text that `echo` or `printf` writes; None when the format is not understood."""
     if words[0] == "printf":
-        plain = print_builtins.printf(words[1:]) if all(item.known is not None for item in fields) else None
+        plain = program_output.printf(words[1:]) if all(item.known is not None for item in fields) else None
         return None if plain is None else literal(plain, fields[0].place)
     rest = list(fields[1:])
     end, escapes = "\n", False

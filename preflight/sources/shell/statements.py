@@ -17,18 +17,25 @@ from preflight.model.job import NoteKind
 from preflight.model.job.value import MAX_ALTERNATIVES
 from preflight.sources.base import SUBMITTERS, Command, SourceFile, Variable
 from preflight.sources.shell import (
-    argument_lists,
     arithmetic,
     branch_conditions,
     declarations,
     heredocs,
     inner_shells,
-    print_builtins,
-    read_builtins,
+    input_words,
+    lookup,
+    program_output,
     sbatch_directives,
-    script_paths,
 )
-from preflight.sources.shell.abstract_machine import MAX_DEPTH, MAX_ITERATIONS, MAX_NESTED_ITERATIONS, Machine, Result
+from preflight.sources.shell.abstract_machine import (
+    MAX_DEPTH,
+    MAX_ITERATIONS,
+    MAX_NESTED_ITERATIONS,
+    Machine,
+    Result,
+    Written,
+)
+from preflight.sources.shell.branch_conditions import Choice, program_choices
 from preflight.sources.shell.expansion import (
     expand_text,
     expand_words,
@@ -37,9 +44,8 @@ from preflight.sources.shell.expansion import (
     word_parts,
 )
 from preflight.sources.shell.inner_shells import CLEARS_ENVIRONMENT, RUNS_ELSEWHERE, InnerShell, find_inner_shell
-from preflight.sources.shell.placeholders import without_placeholders
-from preflight.sources.shell.program_choice import Choice, program_choices
-from preflight.sources.shell.script_paths import found_programs
+from preflight.sources.shell.lookup import found_programs
+from preflight.sources.shell.parameter_syntax import without_placeholders
 from preflight.sources.shell.shell_document import Document, FileText, Hole, Lit, Place, Text
 from preflight.sources.shell.state import (
     Flow,
@@ -51,7 +57,6 @@ from preflight.sources.shell.state import (
     place_of,
     slots_from_environment,
 )
-from preflight.sources.shell.trace import Written
 from preflight.sources.shell.words import (
     Field,
     hole,
@@ -444,7 +449,7 @@ def _lines_read(machine: Machine, document: Document, conditions: Sequence[Node]
     name = named[0].child_by_field_name("name")
     if name is None or document.text_of(name).strip() != "read":
         return None
-    lines = list(itertools.islice(read_builtins.lines_of(machine.input), MAX_ITERATIONS + 1))
+    lines = list(itertools.islice(input_words.lines_of(machine.input), MAX_ITERATIONS + 1))
     few = len(lines) <= MAX_ITERATIONS and len(lines) * math.prod(machine.loop_sizes) <= MAX_NESTED_ITERATIONS
     whole = all(isinstance(piece, Lit) or not (isinstance(piece, Hole) and piece.many) for piece in machine.input)
     return (named[0], lines) if few and whole else None
@@ -455,7 +460,7 @@ def _run_lines(
 ) -> Result:
     """Run the body of `while read ...` once for each line of its input."""
     words, separators = _read_words(machine, state, document, reads)
-    reader = read_builtins.parse(words)
+    reader = input_words.parse(words)
     if not reader.plain:
         return _run_body_once(machine, state, document, body, body)
     place = document.place_of(reads)
@@ -464,7 +469,7 @@ def _run_lines(
         with machine.run_with_input(None):
             for line in lines:
                 machine.step()
-                read_builtins.assign_line(state, reader, line, separators, place)
+                input_words.assign_line(state, reader, line, separators, place)
                 flow, _ = run_block(machine, state, document, body.children)
                 if flow in (Flow.RETURN, Flow.EXIT):
                     return flow, None
@@ -834,7 +839,7 @@ def _record(invocation: Invocation) -> Result:
     command = machine.emit(state, invocation.fields, invocation.place)
     if command is not None:
         invocation.traced(command)
-        if words[0].rpartition("/")[2] in argument_lists.PROGRAMS:
+        if words[0].rpartition("/")[2] in input_words.PROGRAMS:
             _run_starts(invocation, state, command)
         else:
             follow_inner_shell(
@@ -851,7 +856,7 @@ def _run_starts(invocation: Invocation, state: State, command: Command) -> None:
     machine, place = invocation.machine, invocation.place
     given = heredocs.standard_input(machine, state, invocation.document, invocation.redirects)
     name = invocation.plain[0].rpartition("/")[2]
-    found = argument_lists.starts_of(name, invocation.fields[1:], given, place)
+    found = input_words.starts_of(name, invocation.fields[1:], given, place)
     if found is None or len(machine.outer_commands) >= MAX_NESTED_SHELLS or machine.depth >= MAX_DEPTH - 4:
         return
     machine.repeat_depth += not found.certain
@@ -984,7 +989,7 @@ def run_uncalled(machine: Machine, state: State, document: Document) -> None:
 def _cd(invocation: Invocation) -> Result:
     rest = [item for item in invocation.fields[1:] if item.known not in ("-P", "-L", "--")]
     invocation.machine.emit(invocation.target, invocation.fields, invocation.place)
-    invocation.state.directory = script_paths.change_directory(
+    invocation.state.directory = lookup.change_directory(
         invocation.machine, invocation.state, rest[0].known if rest else None
     )
     return Flow.NEXT, True
@@ -1005,12 +1010,12 @@ def _source(invocation: Invocation) -> Result:
             machine.calls_unknown = True
             machine.add_note(NoteKind.MISSING, "the file sourced here is known only at run time", place)
         return Flow.NEXT, None
-    target = script_paths.locate(machine, state, path)
+    target = lookup.locate(machine, state, path)
     if target is None:
         machine.add_note(NoteKind.OUTSIDE, f"{path} is outside the root; the variables that it sets are unknown", place)
         return Flow.NEXT, None
     machine.add_reference(target, "source", place)
-    found = script_paths.read_file(machine, state, path)
+    found = lookup.read_file(machine, state, path)
     if found is None:
         machine.calls_unknown |= not _ENVIRONMENT_SETUP.match(f"source {path}")
         machine.add_note(NoteKind.MISSING, f"{path} is not in the tree; the variables that it sets are unknown", place)
@@ -1025,7 +1030,7 @@ def _source(invocation: Invocation) -> Result:
         state.positional = Positional(tuple(invocation.fields[2:]), path)
     machine.open_files.append(target)
     try:
-        inside = script_paths.parsed_document(machine, found)
+        inside = lookup.parsed_document(machine, found)
         flow, _ = run_statement(machine, state, inside, inside.root)
     finally:
         machine.open_files.pop()
@@ -1129,17 +1134,17 @@ def _read(invocation: Invocation) -> Result:
         found = heredocs.standard_input(invocation.machine, invocation.state, invocation.document, invocation.redirects)
         text = found if invocation.redirects else None
     if name in ("mapfile", "readarray"):
-        read_builtins.assign_array(invocation.state, invocation.fields, text, invocation.place)
+        input_words.assign_array(invocation.state, invocation.fields, text, invocation.place)
         return Flow.NEXT, None
-    reader = read_builtins.parse(invocation.fields)
+    reader = input_words.parse(invocation.fields)
     if text and reader.whole:
-        read_builtins.assign_whole(invocation.state, reader, text, invocation.place)
+        input_words.assign_whole(invocation.state, reader, text, invocation.place)
         # It ends at the end of the input, which is no success.
         return Flow.NEXT, False
     if text and reader.plain:
-        line = next(read_builtins.lines_of(text))
+        line = next(input_words.lines_of(text))
         separators = invocation.target.separators()
-        read_builtins.assign_line(invocation.state, reader, line, separators, invocation.place)
+        input_words.assign_line(invocation.state, reader, line, separators, invocation.place)
         return Flow.NEXT, True
     for item in invocation.fields[1:]:
         word = item.known
@@ -1168,7 +1173,7 @@ def _printf(invocation: Invocation) -> Result:
         return _record(invocation)
     place, spelling = invocation.place, f"${words[2]}"
     plain = all(item.known is not None for item in invocation.fields[3:])
-    printed = print_builtins.printf(words[3:]) if plain else None
+    printed = program_output.printf(words[3:]) if plain else None
     text = hole("the output of printf", place, spelling) if printed is None else literal(printed, place)
     invocation.state.put(words[2], Slot(Kind.TEXT, place, text))
     return Flow.NEXT, True
@@ -1340,9 +1345,9 @@ def _run_inner_text(machine: Machine, shell: State, text: Text, inner_shell: Inn
 
 def _run_inner_file(machine: Machine, shell: State, state: State, path: Field, inner_shell: InnerShell) -> None:
     word = written_path(path)
-    text = machine.written_texts.get(script_paths.written_key(machine, state, path.text))
+    text = machine.written_texts.get(lookup.written_key(machine, state, path.text))
     if text is not None and (machine.trace is None or word is None or "sbatch" in inner_shell.wrappers):
-        target = script_paths.locate(machine, state, word) if word is not None else None
+        target = lookup.locate(machine, state, word) if word is not None else None
         if target is not None:
             machine.add_reference(target, "script", path.place)
         # Its header is that of a different job from the script's own; only the commands are read here.
@@ -1351,12 +1356,12 @@ def _run_inner_file(machine: Machine, shell: State, state: State, path: Field, i
         return
     if word is None:
         return
-    target = script_paths.locate(machine, state, word)
+    target = lookup.locate(machine, state, word)
     if target is None:
         if inner_shell.is_shell:
             machine.add_note(NoteKind.OUTSIDE, f"{word} is outside the root; it was not read", path.place)
         return
-    content = script_paths.read_file(machine, state, word)
+    content = lookup.read_file(machine, state, word)
     if content is None:
         if inner_shell.is_shell or word.endswith((".sh", ".bash")):
             machine.add_reference(target, "script", path.place)
@@ -1374,7 +1379,7 @@ def _run_inner_file(machine: Machine, shell: State, state: State, path: Field, i
         machine.trace.record_entry(machine.outer_commands[-1] if machine.outer_commands else None, path, target)
     machine.open_files.append(target)
     try:
-        inside = script_paths.parsed_document(machine, content)
+        inside = lookup.parsed_document(machine, content)
         run_statement(machine, shell, inside, inside.root)
     finally:
         machine.open_files.pop()

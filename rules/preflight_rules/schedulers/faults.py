@@ -12,7 +12,7 @@ from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
 from preflight_rules.helpers import counted, quoted, undecided, where
-from preflight_rules.schedulers.steps import steps
+from preflight_rules.schedulers.slurm_steps import steps
 
 #: Modules whose handler saves and requeues on the first task alone (submitit/core/job_environment.py).
 _FIRST_TASK_ONLY = ("submitit.core._submit",)

@@ -11,7 +11,7 @@ from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight_rules.helpers import counted, placed, quoted, undecided
-from preflight_rules.schedulers.steps import steps
+from preflight_rules.schedulers.slurm_steps import steps
 
 #: Forms of --time (sbatch manual): minutes[:seconds], hours:minutes:seconds, days-hours[:minutes[:seconds]].
 _TIME = re.compile(r"-?\d+(?::\d+){0,2}|\d+-\d+(?::\d+){0,2}|(?i:infinite|unlimited)|0")

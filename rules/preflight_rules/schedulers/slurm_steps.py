@@ -1,17 +1,17 @@
-"""Cores and GPUs of each task of a step."""
+"""The steps of a batch script: cores and GPUs of each task."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from preflight.model.findings import Confidence, Severity
-from preflight.model.job import Claim, Job, Known, Scope, Unresolved
+from preflight.model.job import Claim, Job, Known, Launch, Scope, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, unknown
 from preflight_rules.helpers import certainly_one, certainly_several, placed, quoted, undecided, where
-from preflight_rules.schedulers.steps import Step, steps
 
 #: Values of --gpu-bind that give each task one GPU.
 _ONE_EACH = re.compile(r"(?:verbose,)?(?:single:1|per_task:1|closest)$")
@@ -218,3 +218,57 @@ def _by_local_rank(job: Job, arguments: tuple[str | None, ...], scope: Scope) ->
         return f"a program that is given {quoted(given[0])}"
     chosen = [claim for claim in job.about("device_of_local_rank", scope) if not claim.condition]
     return f"{quoted(chosen[0])} ({where(chosen[0])})" if chosen else ""
+
+
+#: Commands of a step that do no work: inspection of nodes and small chores.
+CHORES = frozenset(
+    (
+        *("cat", "chmod", "cp", "curl", "date", "df", "dmesg", "docker", "du", "echo", "enroot", "env", "find"),
+        *("free", "git", "head", "hostname", "ibstat", "ibv_devinfo", "id", "ifconfig", "ip", "kill", "killall"),
+        *("ln", "ls", "lscpu", "mkdir", "module", "mv", "nvidia-smi", "ping", "pip", "pkill", "podman", "printenv"),
+        *("printf", "rm", "rocm-smi", "rsync", "sbcast", "scontrol", "sleep", "stat", "sync", "tail", "tar"),
+        *("tee", "test", "touch", "true", "ulimit", "uname", "unzip", "wget", "which", "whoami"),
+    )
+)
+
+
+class Step(NamedTuple):
+    """One srun of a batch script. `claim` is what it starts; `launch` the launch that it carries, if any."""
+
+    job: Job
+    claim: Claim
+    launch: Launch | None
+
+    @property
+    def subject(self) -> str:
+        """The name of the step in a report."""
+        return self.claim.scope.launch
+
+    @property
+    def scope(self) -> Scope:
+        """The scope of its other claims."""
+        return self.claim.scope
+
+    def about(self, quantity: str) -> Claim | None:
+        """The claims about this step."""
+        return next((c for c in self.job.about(quantity, self.scope) if c.scope == self.scope), None)
+
+    def definitely(self, quantity: str) -> bool:
+        """Whether a quantity is certainly true for this step."""
+        claim = self.about(quantity)
+        return claim is not None and claim.value == Known(True)
+
+    def several(self, quantity: str) -> bool:
+        """Whether a count is certainly more than one."""
+        claim = self.about(quantity)
+        found = numbers(job_value((claim,))) if claim is not None else ()
+        return bool(found) and min(found) > 1
+
+
+def steps(job: Job) -> Iterator[Step]:
+    """The steps other than short utility commands (`CHORES`), in file order."""
+    for claim in job.about("step"):
+        if claim.alternatives and all(str(item) in CHORES for item in claim.alternatives):
+            continue
+        launch = next((launch for launch in job.launches if launch.id == claim.scope.launch), None)
+        yield Step(job, claim, launch)

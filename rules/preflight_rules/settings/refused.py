@@ -24,7 +24,7 @@ from preflight_rules.settings.tables import (
     row_of,
     settings,
 )
-from preflight_rules.settings.unknown_names import NearestNames, unknown_name
+from preflight_rules.settings.unknown_settings import NearestNames, unknown_name
 
 
 @rule(

@@ -1,4 +1,4 @@
-"""DeepSpeed's batch sizes."""
+"""Batch sizes in DeepSpeed's configuration and in the trainer's arguments."""
 
 from __future__ import annotations
 
@@ -6,12 +6,25 @@ import itertools
 from collections.abc import Iterator
 
 from preflight.model.findings import Fix, Severity
-from preflight.model.job import AUTO, Claim, Job, Launch, Plain, Scope, Unresolved, Value, as_int, lift
+from preflight.model.job import (
+    AUTO,
+    Claim,
+    Job,
+    Launch,
+    Plain,
+    Relation,
+    Scope,
+    Unresolved,
+    Value,
+    as_int,
+    lift,
+    strongest,
+)
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers
 from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
-from preflight_rules.helpers import distinct, quoted, ranks_started, subjects, undecided, why_unresolved
-from preflight_rules.sizes.batch_sizes import BATCH, KEYS, configured, given_to_trainer, uses_hugging_face
+from preflight_rules.helpers import distinct, joined, placed, quoted, ranks_started, subjects, undecided, why_unresolved
+from preflight_rules.settings.given import is_compared
 
 #: Added where the number of nodes is unknown: deepspeed without a hostfile starts on the node it is called on.
 _ONE_NODE = " No hostfile is given, so one node is assumed."
@@ -266,3 +279,142 @@ def _number_remedy(key: str, claim: Claim) -> str:
     if read and read[0] > 0:
         return f'Write `"{key}": {read[0]}`.'
     return f'Set "{key}" to a whole number above 0, or remove the key.'
+
+
+#: The quantities whose product is checked, with their keys in the configuration.
+BATCH = ("train_batch_size", "micro_batch_size_per_gpu", "gradient_accumulation_steps")
+KEYS = {
+    "train_batch_size": "train_batch_size",
+    "micro_batch_size_per_gpu": "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+}
+
+
+def configured(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
+    """The claims of DeepSpeed's configuration about a quantity in `scope`."""
+    return strongest(c for c in job.about(quantity, scope) if c.source == "deepspeed")
+
+
+def given_to_trainer(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
+    """The claims of the program's arguments, or of its script's `TrainingArguments`, about a quantity."""
+    return strongest(
+        c
+        for c in job.about(quantity, scope)
+        if c.source in ("arguments", "trainer", "python") and c.relation is Relation.SETS and not _is_option_default(c)
+    )
+
+
+def _is_option_default(claim: Claim) -> bool:
+    return claim.source == "python" and claim.spelling.startswith("--")
+
+
+def uses_hugging_face(job: Job, launch: Launch | None, scope: Scope) -> bool:
+    """Whether the configuration goes through Hugging Face's trainer (`--deepspeed FILE`, `TrainingArguments`).
+
+    A program that declares `--deepspeed` itself does not leave the option to the trainer's parser.
+    """
+    lists = [value for claim in job.about("declared_options", scope) for value in claim.alternatives]
+    is_declared = any(isinstance(names, tuple) and "--deepspeed" in names for names in lists)
+    if launch is not None and not is_declared:
+        words = launch.arguments
+        for word, following in itertools.zip_longest(words, words[1:]):
+            if word is not None and word.startswith("--deepspeed="):
+                return True
+            if word == "--deepspeed" and following is not None and following.endswith("json"):
+                return True
+    return any("transformers" in c.alternatives for c in job.about("training_framework", scope))
+
+
+@rule(
+    "BAT003",
+    "trainer-and-deepspeed-batch-differ",
+    severity=Severity.ERROR,
+    profile="gate",
+    fix="unsafe",
+    otherwise="no batch size is given both to the program and to DeepSpeed",
+    evidence=("hiyouga/LlamaFactory#201", "hendrycks/apps#9", "huggingface/transformers#27830"),
+)
+def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
+    """The trainer's arguments and DeepSpeed's configuration give different batch sizes.
+
+    What it checks: The micro batch size and gradient accumulation steps given to the training program equal those of
+    the DeepSpeed configuration it is started with, unless that has "auto".
+
+    Why it matters: Hugging Face's trainer compares the two and stops. Other programs train with one and log the other.
+
+    Example: `--gradient_accumulation_steps 2 --deepspeed ds.json` with `"gradient_accumulation_steps": 4` in ds.json.
+
+    Fix: Write "auto" in the configuration, so that the argument is the only place.
+
+    Known limits: For a program that is not known to be Hugging Face's trainer it is a warning; so it is where the
+    trainer's own default differs, because the script may set another. Options of a script that declares them itself may
+    be for something else than DeepSpeed's batch, and are not judged.
+    """
+    for subject, scope, launch in subjects(job):
+        if is_compared(job, launch):
+            yield passed(subject)
+            continue
+        for quantity in ("micro_batch_size_per_gpu", "gradient_accumulation_steps"):
+            ours, theirs = given_to_trainer(job, quantity, scope), configured(job, quantity, scope)
+            if not ours and theirs and launch is not None:
+                verdict = _against_default(job, launch, quantity, theirs)
+                if verdict is not None:
+                    yield verdict
+            if not ours or not theirs or _may_mean_something_else(job, ours[0], launch, scope):
+                continue
+            undecided_verdict = undecided(subject, (*ours, *theirs), launch)
+            one, other = numbers(job_value(ours)), numbers(job_value(theirs))
+            if undecided_verdict is not None:
+                yield undecided_verdict
+            elif one and other and not set(one) & set(other):
+                yield failed(
+                    subject,
+                    f"{quoted(ours[0])} gives {joined(one)}, but {placed(theirs[0])} gives {joined(other)}.",
+                    at=ours[0],
+                    also=((theirs[0], "DeepSpeed's value"),),
+                    remedy=f'Write `"{KEYS[quantity]}": "auto"` in {theirs[0].span.path}, or make the two equal.',
+                    severity=None if uses_hugging_face(job, launch, scope) else Severity.WARNING,
+                    fix=_as_auto(theirs[0], quantity) if uses_hugging_face(job, launch, scope) else None,
+                )
+            else:
+                yield passed(subject)
+
+
+def _may_mean_something_else(job: Job, claim: Claim, launch: Launch | None, scope: Scope) -> bool:
+    """Whether it is an option of a script that declares its options itself, without those of Hugging Face's trainer."""
+    is_option = claim.spelling.startswith("-")
+    return is_option and bool(job.about("declared_options", scope)) and not uses_hugging_face(job, launch, scope)
+
+
+def _as_auto(claim: Claim, quantity: str) -> Fix | None:
+    """A fix that writes "auto". Unsafe, because the intended value is a guess."""
+    number = str(claim.alternatives[0]) if len(claim.alternatives) == 1 else ""
+    return make_fix(f'write "{KEYS[quantity]}": "auto"', replace_text(claim, number, '"auto"'), safe=False)
+
+
+#: Defaults of Hugging Face's `TrainingArguments` (transformers 4.50, training_args.py).
+_TRAINER_DEFAULTS = {"micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 1}
+_OPTIONS = {
+    "micro_batch_size_per_gpu": "--per_device_train_batch_size",
+    "gradient_accumulation_steps": "--gradient_accumulation_steps",
+}
+
+
+def _against_default(job: Job, launch: Launch, quantity: str, theirs: tuple[Claim, ...]) -> Verdict | None:
+    """Compare a number in the configuration with the trainer's default, if the whole command line is known."""
+    if None in launch.arguments or not uses_hugging_face(job, launch, launch.scope):
+        return None
+    if job.about(quantity, launch.scope) != theirs:
+        return None
+    found, default = numbers(job_value(theirs)), _TRAINER_DEFAULTS[quantity]
+    if not found or default in found:
+        return None
+    return failed(
+        launch.id,
+        f"{quoted(theirs[0])}, but the launch gives no {_OPTIONS[quantity]} and Hugging Face's trainer takes {default}:"
+        " it stops when the two differ.",
+        at=theirs[0],
+        also=((launch, f"takes {default}"),),
+        remedy=f'Give {_OPTIONS[quantity]} {found[0]}, or write `"{KEYS[quantity]}": "auto"`.',
+        severity=Severity.WARNING,
+    )

@@ -13,7 +13,7 @@ from preflight.sources.tables import load_table
 from preflight_rules.helpers import certainly_several, distinct, quoted, subjects, undecided
 from preflight_rules.rendezvous.variables import distance
 from preflight_rules.settings.given import given
-from preflight_rules.sizes.batch_sizes import uses_hugging_face
+from preflight_rules.sizes.batch import uses_hugging_face
 from preflight_rules.sizes.trainer_settings import numbers_of, trainer_claims
 
 

@@ -14,8 +14,7 @@ from preflight.model.recording import EventRecord, FactRecord, Facts, Unavailabl
 from preflight.model.requests import Request, probe_name
 from preflight_checks.charts.rank_timelines import MAX_LANES, step_times, steps, stragglers
 from preflight_checks.smoke.stragglers import straggler
-from reference_trainer.collective.rank import rank
-from reference_trainer.collective.report import RankReport
+from reference_trainer.collective.rank import RankReport, rank
 from reference_trainer.ps.run_report import WorkerReport
 from reference_trainer.ps.server import server
 from reference_trainer.ps.worker import worker

@@ -9,7 +9,7 @@ from preflight.model.findings import Status
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Unavailable
 from preflight_checks.charts.server_bars import NOWHERE, holdings, placement, traffic
-from preflight_checks.smoke.server_load import server_load_uneven
+from preflight_checks.smoke.server_traffic import server_load_uneven
 from reference_trainer.ps.partition import bytes_held, overloaded
 from reference_trainer.ps.run_report import WorkerStats
 from tests.checks.check_builders import claim, facts, fleet, local_fleet

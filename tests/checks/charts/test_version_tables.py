@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from preflight.model.charts import Cell, Table
 from preflight.model.recording import FactRecord
-from preflight_checks.charts.version_tables import versions
+from preflight_checks.charts.node_tables import versions
 from preflight_checks.probes.gpus import Gpu, Gpus, gpus
 from preflight_checks.probes.installed import installed
 from preflight_checks.probes.packages import Framework, Packages, packages

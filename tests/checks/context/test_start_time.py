@@ -6,7 +6,7 @@ from typing import Any
 
 from preflight.model.findings import Status
 from preflight.model.recording import FactRecord
-from preflight_checks.context.start_time import framework_comes_slowly, framework_imports_slowly
+from preflight_checks.context.entry import framework_comes_slowly, framework_imports_slowly
 from preflight_checks.probes.start_cost import ImportCost, ReadCost, import_cost, read_cost
 from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job, judge, one, plan, statuses
 

@@ -12,7 +12,7 @@ from preflight_checks.probes.gpus import Gpu, Gpus, gpus
 from preflight_checks.probes.libraries import DriverLibrary
 from preflight_checks.probes.packages import Packages, packages
 from preflight_checks.probes.stack import Build, Stack, stack
-from preflight_checks.software.versions import driver_skew, driver_too_old, framework_skew, minimum_driver
+from preflight_checks.software.frameworks import driver_skew, driver_too_old, framework_skew, minimum_driver
 from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job, judge, one, plan, statuses
 
 JOB = {"backend": "nccl", "gpus_per_node": 8}

@@ -9,7 +9,7 @@ import pytest
 from preflight.agent.wire import ProbeUnavailable
 from preflight.model.findings import Severity, Status
 from preflight.model.recording import FactRecord
-from preflight_checks.host.kernel_settings import kernel_settings_differ
+from preflight_checks.host.machines import kernel_settings_differ
 from preflight_checks.probes import kernel_settings as probe
 from preflight_checks.probes.kernel_settings import KernelSettings, kernel_settings
 from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job, judge, local_fleet, one, statuses

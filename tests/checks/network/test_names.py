@@ -7,8 +7,7 @@ from dataclasses import replace
 from preflight.model.findings import Severity, Status
 from preflight.model.job import Unresolved
 from preflight.model.recording import FactRecord
-from preflight_checks.network.name_families import master_of_another_family
-from preflight_checks.network.names import hostname_loopback, master_name
+from preflight_checks.network.names import hostname_loopback, master_name, master_of_another_family
 from preflight_checks.probes.interfaces import Address, Interface, Interfaces, interfaces
 from preflight_checks.probes.names import Lookup, resolve
 from tests.checks.check_builders import (

@@ -18,8 +18,7 @@ from preflight_checks.probes.limits import Limits, limits
 from preflight_checks.probes.pci import Pci, pci
 from preflight_checks.probes.rdma import Gid, RdmaDevice, RdmaDevices, RdmaPort, rdma
 from preflight_checks.probes.rdma_access import RdmaAccess, rdma_access
-from preflight_checks.rdma.device_access import rdma_closed_to_ranks
-from preflight_checks.rdma.device_state import rdma_device_absent, rdma_port_down
+from preflight_checks.rdma.devices import rdma_closed_to_ranks, rdma_device_absent, rdma_port_down
 from preflight_checks.rdma.gids import automatic, gid_unusable
 from preflight_checks.rdma.gpudirect import acs_redirects, gpudirect_missing, iommu_translates
 from preflight_checks.rdma.port_choice import HcaFilter, demand

@@ -15,11 +15,11 @@ from preflight.plugins.authoring import Verdict
 from preflight_checks.probes.gpus import Gpu, Gpus, gpus
 from preflight_checks.probes.interfaces import Address, Interface, Interfaces, interfaces
 from preflight_checks.probes.packages import Framework, Packages, packages
-from preflight_checks.smoke.backend_use import backend_unusable
 from preflight_checks.smoke.completion import master_endpoint_unusable, rank_did_not_finish
 from preflight_checks.smoke.plan import plan_of
 from preflight_checks.smoke.results import wrong_collective_result
-from reference_trainer.collective.report import RankReport
+from preflight_checks.smoke.transport import backend_unusable
+from reference_trainer.collective.rank import RankReport
 from tests.checks.check_builders import claim, fact, facts, fleet, job, local_fleet, one, plan
 
 EITHER = OneOf(("nccl", "gloo"))

@@ -18,7 +18,7 @@ from preflight_checks.probes.gpus import Gpu, Gpus, gpus
 from preflight_checks.probes.packages import Framework, Packages, packages
 from preflight_checks.smoke.completion import master_endpoint_unusable, rank_did_not_finish
 from preflight_checks.smoke.results import ranks_disagree, wrong_collective_result
-from reference_trainer.collective.report import RankReport
+from reference_trainer.collective.rank import RankReport
 from reference_trainer.common.oracle import Mismatch
 from tests.checks.check_builders import claim, fact, fleet, job, local_fleet, one, plan, statuses
 

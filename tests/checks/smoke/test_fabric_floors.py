@@ -17,10 +17,8 @@ from preflight_checks.probes.rdma import RdmaDevice, RdmaDevices, RdmaPort, rdma
 from preflight_checks.smoke.fabric_floors import collectives_below_fabric
 from reference_trainer.collective.bandwidth import CollectiveTiming, Sweep
 from reference_trainer.collective.gpu_speed import GpuReport
-from reference_trainer.collective.rank import rank
-from reference_trainer.collective.report import RankReport
-from reference_trainer.common.nccl_log import NcclConnections
-from reference_trainer.common.transport import Transport
+from reference_trainer.collective.rank import RankReport, rank
+from reference_trainer.common.used_transport import NcclConnections, Transport
 from tests.checks.check_builders import fact, facts, fleet, job, judge, one, statuses
 
 JOB = job(backend="nccl", master_addr="node0", master_port=29500)

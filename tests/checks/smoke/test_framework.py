@@ -9,11 +9,11 @@ from preflight.model.findings import Status
 from preflight.model.job import Job
 from preflight.model.recording import FactRecord, Facts, Fleet, SmokeOptions
 from preflight_checks.probes.packages import Framework, Packages, packages
-from preflight_checks.smoke.backend_use import backend_unusable
 from preflight_checks.smoke.completion import rank_did_not_finish
-from preflight_checks.smoke.framework import framework_of, trains_with_paddle
+from preflight_checks.smoke.ranks import framework_of, trains_with_paddle
 from preflight_checks.smoke.server_end import server_or_worker_did_not_finish
-from reference_trainer.collective.report import RankReport
+from preflight_checks.smoke.transport import backend_unusable
+from reference_trainer.collective.rank import RankReport
 from tests.checks.check_builders import LAUNCH, claim, fact, facts, fleet, job, one, plan
 
 TORCH, PADDLE = Framework("2.13.0"), Framework("3.3.1")

@@ -15,9 +15,8 @@ from preflight.model.requests import Request
 from preflight.model.smoke_options import SmokeOptions
 from preflight_checks.probes.link_quality import Direction, Quality, measure
 from preflight_checks.probes.server_place import ServerPlace, server_place
-from preflight_checks.smoke.job_shape import MAX_BYTES, job_shape
-from preflight_checks.smoke.server_plan import PROFILE_STEPS, STEPS
-from preflight_checks.smoke.server_speed import servers_slower_than_links
+from preflight_checks.smoke.server_run import MAX_BYTES, PROFILE_STEPS, STEPS, job_shape
+from preflight_checks.smoke.server_traffic import servers_slower_than_links
 from reference_trainer.ps import tasks
 from reference_trainer.ps.run_report import ServerReport, WorkerReport
 from tests.checks.check_builders import claim, fact, facts, fleet, job, judge, one, plan

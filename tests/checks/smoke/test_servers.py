@@ -24,13 +24,13 @@ from preflight_checks.smoke.server_end import (
     server_endpoint_unusable,
     server_or_worker_did_not_finish,
 )
-from preflight_checks.smoke.server_load import server_load_uneven
-from preflight_checks.smoke.server_plan import mode_of
 from preflight_checks.smoke.server_results import (
     servers_trained_nothing,
     updates_lost_doubled_or_stale,
     wrong_server_result,
 )
+from preflight_checks.smoke.server_run import mode_of
+from preflight_checks.smoke.server_traffic import server_load_uneven
 from reference_trainer.common.oracle import Mismatch
 from reference_trainer.ps.run_report import ServerReport, WorkerReport, WorkerStats
 from tests.checks.check_builders import fact, fleet, job, local_fleet, one, plan, statuses

@@ -15,8 +15,7 @@ from preflight_checks.probes.copies import Copies, Copy, copies
 from preflight_checks.probes.paths import Entry, PathState, path_state
 from preflight_checks.smoke.stragglers import straggler, unequal_work
 from reference_trainer.collective.pace import Window, partner_of
-from reference_trainer.collective.rank import rank
-from reference_trainer.collective.report import RankReport
+from reference_trainer.collective.rank import RankReport, rank
 from tests.checks.check_builders import LAUNCH, claim, fact, facts, fleet, job, judge, one, statuses
 
 JOB = {"backend": "gloo", "master_addr": "node0", "master_port": 29500}

@@ -12,11 +12,8 @@ from preflight.plugins.authoring import Verdict
 from preflight_checks.probes.interfaces import Address, Interface, Interfaces, interfaces
 from preflight_checks.probes.rdma import RdmaDevice, RdmaDevices, RdmaPort, rdma
 from preflight_checks.smoke.transport import carriers, sockets_instead_of_rdma, traffic_on_another_network
-from reference_trainer.collective.rank import rank
-from reference_trainer.collective.report import RankReport
-from reference_trainer.common.counters import CardCounters
-from reference_trainer.common.nccl_log import NcclConnections
-from reference_trainer.common.transport import Transport
+from reference_trainer.collective.rank import RankReport, rank
+from reference_trainer.common.used_transport import CardCounters, NcclConnections, Transport
 from tests.checks.check_builders import claim, fact, facts, fleet, job, judge, local_fleet, one, statuses
 
 NCCL = job(backend="nccl", master_addr="node0", master_port=29500)

@@ -12,7 +12,7 @@ from preflight.model.recording import EventRecord, FactRecord, Facts, Unavailabl
 from preflight.model.requests import Request
 from preflight_checks.smoke.completion import rank_did_not_finish
 from preflight_checks.smoke.trials import plan_trials
-from reference_trainer.collective.report import RankReport
+from reference_trainer.collective.rank import RankReport
 from tests.checks.check_builders import facts, fleet, job, judge, local_fleet, one, plan
 
 JOB = job(backend="gloo", master_addr="node0", master_port=29500)

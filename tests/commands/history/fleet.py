@@ -17,9 +17,9 @@ from preflight.engine.report import Report
 from preflight.model.findings import Confidence, Evidence, Finding, Severity
 from preflight.model.measurements import Measurements, NodeProperties, Quantity
 from preflight.model.recording import Node, NodeRecord, StageRecord
-from preflight_checks.measurements import link_measurements as links
-from preflight_checks.measurements import node_measurements as nodes
-from preflight_checks.measurements import rank_measurements as ranks
+from preflight_checks.charts import link_matrices as links
+from preflight_checks.charts import node_tables as nodes
+from preflight_checks.charts import rank_timelines as ranks
 from tests.builders import judged, make_recording
 
 FIRST = datetime(2026, 6, 1, 3, 0, tzinfo=timezone.utc)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from preflight.commands.history.account import Account, NodeStory
-from preflight_checks.measurements import link_measurements as links
-from preflight_checks.measurements import node_measurements as node_values
-from preflight_checks.measurements import rank_measurements as ranks
+from preflight_checks.charts import link_matrices as links
+from preflight_checks.charts import node_tables as node_values
+from preflight_checks.charts import rank_timelines as ranks
 from tests.commands.history.fleet import CARRIER, Fleet, Sample, Story
 
 

@@ -13,8 +13,8 @@ from preflight.commands.history.account import account_of, concerning, to_json
 from preflight.commands.history.database import open_database
 from preflight.commands.history.past import Past, load_past
 from preflight.commands.history.writer import add_run
-from preflight_checks.measurements import node_measurements as node_values
-from preflight_checks.measurements import rank_measurements as ranks
+from preflight_checks.charts import node_tables as node_values
+from preflight_checks.charts import rank_timelines as ranks
 from tests.builders import assert_follows_schema
 from tests.commands.history.fleet import Fleet, Sample
 from tests.commands.history.planted import missed_and_false, twelve

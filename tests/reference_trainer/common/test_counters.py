@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reference_trainer.common import counters
-from reference_trainer.common.counters import CardCounters, between, count, parse_interfaces
+from reference_trainer.common import used_transport
+from reference_trainer.common.used_transport import CardCounters, between, count, parse_interfaces
 
 #: The format of Linux 6 (net/core/net-procfs.c), with a long name and an alias as old tools create.
 DEV = """\
@@ -61,4 +61,4 @@ def test_only_increased_counters_are_reported() -> None:
 
 
 def test_counters_of_this_machine_can_be_read() -> None:
-    assert "lo" in counters.count().interfaces
+    assert "lo" in used_transport.count().interfaces

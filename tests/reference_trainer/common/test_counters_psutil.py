@@ -9,14 +9,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from reference_trainer.common import counters
+from reference_trainer.common import used_transport
 
 Card = namedtuple("Card", ("bytes_sent", "bytes_recv"))
 
 
 def test_psutil_counts_where_it_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "net_io_counters", lambda pernic, nowrap: {"eth0": Card(3, 5)})
-    assert counters.count(infiniband="/nonexistent").interfaces == {"eth0": [3, 5]}
+    assert used_transport.count(infiniband="/nonexistent").interfaces == {"eth0": [3, 5]}
 
 
 @pytest.mark.parametrize("broken", ["missing", "raises"])
@@ -25,10 +25,10 @@ def test_without_psutil_the_kernel_is_read(monkeypatch: pytest.MonkeyPatch, brok
         monkeypatch.setitem(sys.modules, "psutil", None)
     else:
         monkeypatch.setattr(psutil, "net_io_counters", lambda **_: 1 / 0)
-    found = counters.count(infiniband="/nonexistent")
+    found = used_transport.count(infiniband="/nonexistent")
     assert "lo" in found.interfaces and not found.problem
 
 
 def test_both_name_the_same_interfaces() -> None:
-    text = Path(counters.INTERFACES).read_text()
-    assert set(counters._by_psutil() or {}) == set(counters.parse_interfaces(text))
+    text = Path(used_transport.INTERFACES).read_text()
+    assert set(used_transport._by_psutil() or {}) == set(used_transport.parse_interfaces(text))

@@ -12,7 +12,7 @@ import pytest
 
 from preflight.agent.wire import ProbeUnavailable
 from reference_trainer.collective import bandwidth, group, pace
-from reference_trainer.common import cuda_driver, framework, machine
+from reference_trainer.common import framework
 
 #: torch 2.11.0 with NCCL 2.28.9 on an H100, recorded on 2026-11-27: two ranks on one GPU.
 DUPLICATE_GPU = """NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:93, invalid usage (run with \
@@ -55,7 +55,7 @@ def torch_with(gpus: int, *, error: str = "", nccl: tuple[int, ...] = (2, 28, 9)
 def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Changes of the environment end with the test; there is no driver."""
     monkeypatch.setattr(os, "environ", dict(os.environ))
-    monkeypatch.setattr(cuda_driver, "_LIBRARY", "libcuda-of-no-machine.so.1")
+    monkeypatch.setattr(framework, "_LIBRARY", "libcuda-of-no-machine.so.1")
 
 
 @pytest.mark.parametrize(("gpus", "indices"), [(1, [0, 0, 0]), (2, [0, 1, 0]), (8, [0, 1, 2])])
@@ -121,12 +121,12 @@ def test_driver_is_opened_through_functions_that_release_the_lock(monkeypatch: p
         names = ("cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain")
         return SimpleNamespace(**{name: lambda *given, name=name: calls.append(name) or code for name in names})
 
-    assert cuda_driver.initialise() is None and not cuda_driver.open_context(0)
-    monkeypatch.setattr(cuda_driver.ctypes, "CDLL", lambda name: library(0))
-    assert cuda_driver.open_context(1)
+    assert framework.initialise() is None and not framework.open_context(0)
+    monkeypatch.setattr(framework.ctypes, "CDLL", lambda name: library(0))
+    assert framework.open_context(1)
     assert calls == ["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain"]
-    monkeypatch.setattr(cuda_driver.ctypes, "CDLL", lambda name: library(2))
-    assert not cuda_driver.open_context(1)
+    monkeypatch.setattr(framework.ctypes, "CDLL", lambda name: library(2))
+    assert not framework.open_context(1)
 
 
 class Dist:
@@ -202,9 +202,9 @@ def test_gpus_are_told_apart_by_their_identifier() -> None:
         return SimpleNamespace(cuda=SimpleNamespace(get_device_properties=lambda device: SimpleNamespace(uuid=uuid)))
 
     gpu = SimpleNamespace(type="cuda", index=0)
-    assert machine.device_identity(torch("a"), gpu) == machine.device_identity(torch("a"), gpu)
-    assert machine.device_identity(torch("a"), gpu) != machine.device_identity(torch("b"), gpu)
-    assert machine.device_identity(torch("a"), SimpleNamespace(type="cpu")) == 0
+    assert group.device_identity(torch("a"), gpu) == group.device_identity(torch("a"), gpu)
+    assert group.device_identity(torch("a"), gpu) != group.device_identity(torch("b"), gpu)
+    assert group.device_identity(torch("a"), SimpleNamespace(type="cpu")) == 0
 
 
 def test_digest_keeps_the_copy_that_a_gpu_makes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,28 +7,28 @@ import socket
 
 import pytest
 
-from reference_trainer.common import endpoint
+from reference_trainer.common import rendezvous
 
 
 def test_open_port_is_dialled_with_its_source_address() -> None:
-    with endpoint.listen(0) as listener:
-        outcome = endpoint.dial("127.0.0.1", listener.getsockname()[1])
+    with rendezvous.listen(0) as listener:
+        outcome = rendezvous.dial("127.0.0.1", listener.getsockname()[1])
     assert (outcome.result, outcome.address, outcome.source) == ("open", "127.0.0.1", "127.0.0.1")
 
 
 def test_port_in_use_is_reported_with_its_number() -> None:
-    with endpoint.listen(0) as listener:
+    with rendezvous.listen(0) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(OSError, match=f"cannot listen on port {port}: Address already in use") as raised:
-            endpoint.listen(port)
+            rendezvous.listen(port)
     assert raised.value.errno == errno.EADDRINUSE
 
 
 def test_refused_and_unresolved_are_distinguished(free_port: int) -> None:
-    refused = endpoint.dial("127.0.0.1", free_port)
+    refused = rendezvous.dial("127.0.0.1", free_port)
     assert (refused.result, str(free_port) in refused.error) == ("refused", True)
-    assert endpoint.dial("no-such-node.invalid", 1).result == "unresolved"
-    assert endpoint.dial("a" * 300, 1).result == "unresolved"
+    assert rendezvous.dial("no-such-node.invalid", 1).result == "unresolved"
+    assert rendezvous.dial("a" * 300, 1).result == "unresolved"
 
 
 def test_a_silent_address_times_out() -> None:
@@ -41,7 +41,7 @@ def test_a_silent_address_times_out() -> None:
         for one in waiting:
             one.setblocking(False)
             one.connect_ex(address)
-        outcome = endpoint.dial("127.0.0.1", address[1], timeout_s=0.2)
+        outcome = rendezvous.dial("127.0.0.1", address[1], timeout_s=0.2)
         for one in waiting:
             one.close()
     assert outcome.result == "timed-out"
@@ -56,9 +56,9 @@ def test_dialling_continues_and_reports_each_change_once(free_port: int) -> None
         nonlocal pauses
         pauses += 1
         if pauses == 3:
-            listeners.append(endpoint.listen(free_port))
+            listeners.append(rendezvous.listen(free_port))
 
-    outcome = endpoint.dial_until(
+    outcome = rendezvous.dial_until(
         "127.0.0.1", free_port, timeout_s=30, on_dialled=lambda dialled: told.append(dialled.result), pause=pause
     )
     listeners[0].close()

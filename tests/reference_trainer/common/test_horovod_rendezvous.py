@@ -8,8 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from reference_trainer.common.horovod_rendezvous import NoMaster, is_served, master
-from reference_trainer.common.launcher_environment import NotLaunched, place
+from reference_trainer.common.launcher_environment import NoMaster, NotLaunched, is_served, master, place
 
 
 class _Store(BaseHTTPRequestHandler):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reference_trainer.common.nccl_log import Capture, NcclConnections, parse
+from reference_trainer.common.used_transport import Capture, NcclConnections, parse
 
 LOGS = Path(__file__).parents[1] / "nccl_logs"
 

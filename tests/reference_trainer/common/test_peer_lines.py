@@ -6,7 +6,7 @@ import socket
 import threading
 
 from reference_trainer.common.assembly import JsonLines
-from reference_trainer.common.peer_lines import PeerLines
+from reference_trainer.common.watchdog import PeerLines
 from tests.waiting import until
 
 

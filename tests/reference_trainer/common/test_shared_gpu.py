@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reference_trainer.collective import sharded
-from reference_trainer.common.shared_gpu import environment
+from reference_trainer.common.framework import environment
 
 Ranks = Callable[..., list[dict[str, Any]]]
 

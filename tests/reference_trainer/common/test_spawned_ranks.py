@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reference_trainer.common import spawned_ranks
+from reference_trainer.common import launcher_environment
 
 PROGRAM = """
 import os, sys, time
@@ -36,15 +36,15 @@ def program(tmp_path: Path) -> str:
 
 
 def test_every_rank_gets_its_variables(program: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert spawned_ranks.run(3, [program], 60.0) == 0
+    assert launcher_environment.run(3, [program], 60.0) == 0
     assert sorted(capfd.readouterr().out.split("\n")) == ["", "0 0 3 1", "1 1 3 1", "2 2 3 1"]
 
 
 def test_the_failure_of_one_rank_is_that_of_all(program: str) -> None:
-    assert spawned_ranks.run(3, [program, "fail"], 60.0) == 1
+    assert launcher_environment.run(3, [program, "fail"], 60.0) == 1
 
 
 def test_a_rank_that_does_not_end_is_named(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spawned_ranks, "_GRACE_S", 0.5)
-    with pytest.raises(spawned_ranks.NoRanks, match=r"rank 1 did not end by itself at its deadline of 2 s"):
-        spawned_ranks.run(2, [program, "hang"], 2.0)
+    monkeypatch.setattr(launcher_environment, "_GRACE_S", 0.5)
+    with pytest.raises(launcher_environment.NoRanks, match=r"rank 1 did not end by itself at its deadline of 2 s"):
+        launcher_environment.run(2, [program, "hang"], 2.0)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reference_trainer.common.nccl_log import NcclConnections
-from reference_trainer.common.transport import Transport, TransportWatcher
+from reference_trainer.common.used_transport import NcclConnections, Transport, TransportWatcher
 
 SENT = 1 << 20
 

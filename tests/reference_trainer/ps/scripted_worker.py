@@ -9,9 +9,8 @@ from typing import Any
 
 from reference_trainer.ps import frames
 from reference_trainer.ps import settings as told_settings
-from reference_trainer.ps.channel import Channel, PeerError
 from reference_trainer.ps.connection import ConnectionHandler
-from reference_trainer.ps.frames import Header
+from reference_trainer.ps.frames import Channel, Header, PeerError
 from reference_trainer.ps.injected_server_faults import ProcessFault
 from reference_trainer.ps.server_state import ConnectedWorker, ServerState
 

@@ -13,8 +13,7 @@ import pytest
 
 from preflight.agent import rank_events
 from reference_trainer.ps import frames, handshake
-from reference_trainer.ps.channel import Channel, PeerError
-from reference_trainer.ps.frames import Header
+from reference_trainer.ps.frames import Channel, Header, PeerError
 from tests.ports import free_ports
 from tests.reference_trainer.ps.conftest import Answers
 

@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reference_trainer.ps import frames
-from reference_trainer.ps.channel import PeerError
-from reference_trainer.ps.frames import Header
+from reference_trainer.ps.frames import Header, PeerError
 from reference_trainer.ps.store import PIECE
 from tests.reference_trainer.ps.scripted_worker import ScriptedWorker
 from tests.suite.effort import examples

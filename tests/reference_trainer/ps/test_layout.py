@@ -6,7 +6,7 @@ import pytest
 
 from reference_trainer.ps.client import Server
 from reference_trainer.ps.layout import ParameterLayout
-from reference_trainer.ps.plan import Parameter, Table, make
+from reference_trainer.ps.partition import Parameter, Table, make
 
 pytestmark = pytest.mark.thorough
 

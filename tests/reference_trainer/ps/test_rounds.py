@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reference_trainer.ps.plan import Parameter, Plan, make
+from reference_trainer.ps.partition import Parameter, Plan, make
 from reference_trainer.ps.store import (
     LARGE_BYTES,
     PIECE,

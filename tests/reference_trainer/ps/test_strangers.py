@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from reference_trainer.common import endpoint
+from reference_trainer.common import rendezvous
 from reference_trainer.ps import admission, frames, handshake
 from reference_trainer.ps import settings as told_settings
 from reference_trainer.ps.admission import ConnectionAcceptor
-from reference_trainer.ps.channel import Channel, PeerError
-from reference_trainer.ps.frames import Header
+from reference_trainer.ps.frames import Channel, Header, PeerError
 from reference_trainer.ps.injected_server_faults import ProcessFault
 from reference_trainer.ps.server_state import ServerState
 from tests.ports import free_ports
@@ -46,7 +45,7 @@ class Server:
         }
         self.told = told_settings.read(self.params, "server")
         self.host = ServerState(self.told, ProcessFault({}, role="server", index=0))
-        self.reception = ConnectionAcceptor(self.host, endpoint.listen(self.port, "127.0.0.1"), lambda *_: None)
+        self.reception = ConnectionAcceptor(self.host, rendezvous.listen(self.port, "127.0.0.1"), lambda *_: None)
 
     def greet(self) -> None:
         """Connect as a worker of the run does, with retries. Raises PeerError or OSError if that does not succeed."""
@@ -182,7 +181,7 @@ def test_handshake_has_one_deadline(server: Server, monkeypatch: pytest.MonkeyPa
 @pytest.mark.thorough
 def test_slow_server_handshake_times_out() -> None:
     (port,) = free_ports(1)
-    with endpoint.listen(port, "127.0.0.1") as listener:
+    with rendezvous.listen(port, "127.0.0.1") as listener:
 
         def answer() -> None:
             connection, _ = listener.accept()

@@ -6,8 +6,7 @@ import socket
 import threading
 
 from reference_trainer.ps import frames
-from reference_trainer.ps.channel import Channel
-from reference_trainer.ps.frames import Header
+from reference_trainer.ps.frames import Channel, Header
 
 LIMIT_S = 30.0
 

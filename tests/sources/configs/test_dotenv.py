@@ -7,7 +7,7 @@ from pathlib import Path
 from preflight.model.job import Known, Scope, Strength, Unresolved
 from preflight.sources.base import SourceFile
 from preflight.sources.configs.dotenv import DotenvSource
-from preflight.sources.configs.makefile import MakefileSource
+from preflight.sources.configs.recipes import MakefileSource
 from preflight.sources.discovery.assemble import assemble
 from preflight.sources.formats.tree import MemoryTree
 from preflight.sources.shell.shell_source import ShellSource

@@ -5,7 +5,7 @@ import pytest
 from preflight.model.job import Known, Plain
 from preflight.sources.base import SourceFile
 from preflight.sources.configs.dotenv import DotenvSource
-from preflight.sources.configs.lock_files import LockFileSource
+from preflight.sources.configs.packages import LockFileSource
 from preflight.sources.formats.tree import MemoryTree
 
 UV = """version = 1

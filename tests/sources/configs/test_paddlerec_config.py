@@ -7,7 +7,7 @@ import pytest
 from preflight.model.job import Claim, Known, Unresolved, Value
 from preflight.model.job.quantities import is_known
 from preflight.sources.base import Reading, SourceFile
-from preflight.sources.configs.paddlerec_config import PaddleRecSource
+from preflight.sources.configs.paddle_files import PaddleRecSource
 from preflight.sources.formats.tree import MemoryTree
 
 NEW = """\

@@ -8,8 +8,7 @@ import pytest
 
 from preflight.model.job import Known, Unresolved
 from preflight.sources.base import Reading, SourceFile
-from preflight.sources.configs.makefile import MakefileSource
-from preflight.sources.configs.recipes import RecipesSource
+from preflight.sources.configs.recipes import MakefileSource, RecipesSource
 from preflight.sources.formats.tree import MemoryTree
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from preflight.sources.base import SourceFile
-from preflight.sources.configs.packages import Package, conda_package_of, package_of
-from preflight.sources.configs.requirements import RequirementsSource
+from preflight.sources.configs.packages import Package, RequirementsSource, conda_package_of, package_of
 from preflight.sources.formats.tree import MemoryTree, decode
 from tests.pip_options import EXTRA_INDEX_URL, FIND_LINKS
 

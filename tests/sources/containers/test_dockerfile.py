@@ -6,7 +6,7 @@ import pytest
 
 from preflight.model.job import Known, Unresolved, Value
 from preflight.sources.base import Reading, SourceFile
-from preflight.sources.containers.dockerfile import DockerfileSource
+from preflight.sources.containers.sources import DockerfileSource
 from preflight.sources.formats.tree import MemoryTree
 
 TRAIN = """\

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from preflight.sources.discovery import git_revision
-from preflight.sources.discovery.git_index import tracked_in
+from preflight.sources.discovery.git_files import tracked_in
 from preflight.sources.discovery.git_revision import UnreadableRevision, open_revision
 
 Git = Callable[..., str]

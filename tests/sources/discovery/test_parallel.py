@@ -21,7 +21,7 @@ from preflight._util.cache import Cache
 from preflight.engine.report import to_json
 from preflight.model.job import WHOLE_JOB, Scope
 from preflight.sources.base import Reading, SourceFile, Tree
-from preflight.sources.discovery import parallel
+from preflight.sources.discovery import readings
 from preflight.sources.formats.tree import DirectoryTree
 
 pytestmark = pytest.mark.thorough
@@ -91,7 +91,7 @@ def test_kept_readings_serve_later_reads(tree: Path, tmp_path: Path, started: li
 
 def in_workers(monkeypatch: pytest.MonkeyPatch, action: Any) -> None:
     """Have every worker process call `action` before its second reading."""
-    read, parent, calls = parallel._read, os.getpid(), [0]
+    read, parent, calls = readings._read, os.getpid(), [0]
 
     def reading(*arguments: Any) -> Any:
         calls[0] += 1
@@ -99,7 +99,7 @@ def in_workers(monkeypatch: pytest.MonkeyPatch, action: Any) -> None:
             action()
         return read(*arguments)
 
-    monkeypatch.setattr(parallel, "_read", reading)
+    monkeypatch.setattr(readings, "_read", reading)
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_a_worker_that_hangs_is_killed(
     tree: Path, started: list[int], log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = report(tree)
-    monkeypatch.setattr(parallel, "BATCH_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(readings, "BATCH_TIMEOUT_S", 0.2)
     in_workers(monkeypatch, lambda: os.kill(os.getpid(), signal.SIGSTOP))
     assert report(tree, jobs=2) == alone
     assert len(started) == 2
@@ -144,12 +144,12 @@ def test_files_are_read_in_this_process_if_none_can_be_started(
 
 
 def test_unpicklable_readings_are_made_in_this_process(tmp_path: Path, started: list[int]) -> None:
-    files = [SourceFile(f"f{number}", "", f"{number}", 0) for number in range(parallel.MIN_FILES)]
-    assert parallel.read_ahead([(Unsendable(), file) for file in files], DirectoryTree(tmp_path), 2) == []
+    files = [SourceFile(f"f{number}", "", f"{number}", 0) for number in range(readings.MIN_FILES)]
+    assert readings.read_ahead([(Unsendable(), file) for file in files], DirectoryTree(tmp_path), 2) == []
 
 
 def test_small_folders_start_no_process(tree: Path, tmp_path: Path, started: list[int]) -> None:
-    for path in sorted(tree.iterdir())[: parallel.MIN_FILES - 1]:
+    for path in sorted(tree.iterdir())[: readings.MIN_FILES - 1]:
         (tmp_path / path.name).write_bytes(path.read_bytes())
     report(tmp_path, jobs=8)
     assert not started
@@ -196,8 +196,8 @@ class Looking:
 @pytest.mark.parametrize("changed", [False, True])
 def test_a_reading_of_a_changed_tree_is_discarded(tmp_path: Path, changed: bool, started: list[int]) -> None:
     tree = DirectoryTree(tmp_path)
-    files = [SourceFile(f"f{number}", "", f"{number}", 0) for number in range(parallel.MIN_FILES)]
-    brought = parallel.read_ahead([(Looking(), file) for file in files], _Changing(tree) if changed else tree, 2)
+    files = [SourceFile(f"f{number}", "", f"{number}", 0) for number in range(readings.MIN_FILES)]
+    brought = readings.read_ahead([(Looking(), file) for file in files], _Changing(tree) if changed else tree, 2)
     assert len(brought) == (0 if changed else len(files))
 
 
@@ -216,7 +216,7 @@ class _Changing:
 
 SLOW = """
 import os, sys, time
-from preflight.sources.discovery import parallel as asking
+from preflight.sources.discovery import readings as asking
 asking._Reader.read = lambda *_: (os.write(1, b"working\\n"), time.sleep(60))
 from preflight.cli.main import main
 sys.argv = ["preflight", "lint", "--no-cache", "--jobs", "2", "."]

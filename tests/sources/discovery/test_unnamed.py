@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from preflight.plugins import registry
-from preflight.sources.discovery.unnamed import name_by_content
+from preflight.sources.discovery.assemble import name_by_content
 
 _DEEPSPEED = '{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2}'
 _TORCHTITAN = '[model]\nname = "llama3"\n[training]\nlocal_batch_size = 2\n[parallelism]\ntensor_parallel_degree = 2\n'

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from preflight.sources.base import SourceFile
-from preflight.sources.formats import composed as module
-from preflight.sources.formats.composed import (
+from preflight.sources.formats import located_text as module
+from preflight.sources.formats.lenient_yaml import parse
+from preflight.sources.formats.located_text import (
     Origin,
     Piece,
     TooLong,
@@ -16,7 +17,6 @@ from preflight.sources.formats.composed import (
     places_of,
     shift_node,
 )
-from preflight.sources.formats.lenient_yaml import parse
 from preflight.sources.shell.shell_document import FileText
 
 FIRST = FileText("a.yaml", "one: 1\ntwo: {{ x }}\n")

@@ -6,8 +6,7 @@ from preflight.model.job import Known, OneOf, Span, Value
 from preflight.sources.base import Word
 from preflight.sources.formats.tree import MemoryTree
 from preflight.sources.hydra.composition import Composition, compose_config
-from preflight.sources.hydra.config_folders import ConfigFolders
-from preflight.sources.hydra.config_tree import Section, Sequence, Setting, is_missing
+from preflight.sources.hydra.configuration import ConfigFolders, ListSetting, Section, Setting, is_missing
 from preflight.sources.hydra.interpolation import Unreadable
 from preflight.sources.hydra.overrides import from_word
 
@@ -36,7 +35,7 @@ def plain(composition: Composition) -> object:
 def _plain(composition: Composition, setting: Setting, path: tuple[str, ...]) -> object:
     if isinstance(setting, Section):
         return {key: _plain(composition, item, (*path, key)) for key, item in setting.members.items()}
-    if isinstance(setting, Sequence):
+    if isinstance(setting, ListSetting):
         return [_plain(composition, item, (*path, str(index))) for index, item in enumerate(setting.items)]
     if is_missing(setting):
         return "???"
@@ -44,7 +43,7 @@ def _plain(composition: Composition, setting: Setting, path: tuple[str, ...]) ->
         value = composition.resolver.resolved(setting, path)
     except Unreadable as error:
         return f"<{error}>"
-    if isinstance(value, Section | Sequence):
+    if isinstance(value, Section | ListSetting):
         return _plain(composition, value, path)
     if isinstance(value, Known):
         return list(value.value) if isinstance(value.value, tuple) else value.value

@@ -9,8 +9,7 @@ from preflight.model.job import Known, OneOf, Strength
 from preflight.sources.formats.tree import DirectoryTree
 from preflight.sources.given_variables import defaults_assumed
 from preflight.sources.hydra.composition import compose_config
-from preflight.sources.hydra.config_folders import ConfigFolders
-from preflight.sources.hydra.config_tree import Leaf
+from preflight.sources.hydra.configuration import ConfigFolders, Leaf
 from tests.sources.hydra.composing import compose, kinds, plain
 
 FILES = {

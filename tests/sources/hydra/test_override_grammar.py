@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from preflight.model.job import Known, OneOf, Unresolved
-from preflight.sources.hydra.override_grammar import (
+from preflight.sources.hydra.overrides import (
     Action,
     Opaque,
     OverrideError,

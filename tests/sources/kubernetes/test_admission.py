@@ -9,8 +9,7 @@ import pytest
 
 from preflight.sources.formats import lenient_yaml
 from preflight.sources.formats.structured import Node
-from preflight.sources.kubernetes.admission import Outcome, admission
-from preflight.sources.kubernetes.conditions import holds
+from preflight.sources.kubernetes.admission import Outcome, admission, holds
 from preflight.sources.tables import FOLDER
 
 TABLE: dict[str, Any] = json.loads((FOLDER / "custom_resources.json").read_text(encoding="utf-8"))

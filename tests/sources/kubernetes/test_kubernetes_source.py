@@ -10,8 +10,8 @@ from preflight.model.job import Claim, Known, Launch, NoteKind, Unresolved, Valu
 from preflight.model.job.quantities import is_known
 from preflight.sources.base import Reading, SourceFile
 from preflight.sources.formats.tree import MemoryTree
-from preflight.sources.kubernetes.amounts import amount
 from preflight.sources.kubernetes.kubernetes_source import KubernetesSource
+from preflight.sources.kubernetes.pods import amount
 
 TORCH = """\
 apiVersion: kubeflow.org/v1

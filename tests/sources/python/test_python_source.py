@@ -14,7 +14,7 @@ from preflight.model.job.quantities import is_known
 from preflight.sources.base import Reading, SourceFile
 from preflight.sources.formats.tree import MemoryTree
 from preflight.sources.python import PythonSource
-from preflight.sources.python.positions import Positions
+from preflight.sources.python.module import Positions
 
 LAUNCH = Scope(launch="run.sh:7")
 

@@ -7,7 +7,7 @@ import ast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preflight.sources.python.quick import imports
+from preflight.sources.python.imports import import_statements
 
 TEXT = """import os
 import a.b as c, d  # why
@@ -28,7 +28,7 @@ from broken import (
 
 
 def import_locations(text: str) -> list[tuple[str, int, int]]:
-    return [(ast.unparse(node), span.line, span.column) for node, span in imports("m.py", text)]
+    return [(ast.unparse(node), span.line, span.column) for node, span in import_statements("m.py", text)]
 
 
 def test_statements_are_found_with_their_locations() -> None:

@@ -10,9 +10,8 @@ import pytest
 from preflight.model.job import WHOLE_JOB
 from preflight.sources.base import SourceFile
 from preflight.sources.formats.tree import MemoryTree
-from preflight.sources.python.executing_ranks import ranks_of
 from preflight.sources.python.module import Module
-from preflight.sources.python.rank_conditions import RankSet, ranks_where_true
+from preflight.sources.python.rank_conditions import RankSet, ranks_of, ranks_where_true
 
 
 def _module(text: str) -> Module:

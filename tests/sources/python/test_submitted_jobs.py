@@ -10,7 +10,7 @@ from preflight.model.job import Known, Plain
 from preflight.sources.base import Reading, SourceFile
 from preflight.sources.configs.recipes import RecipesSource
 from preflight.sources.formats.tree import MemoryTree
-from preflight.sources.python import notebook
+from preflight.sources.python import python_source
 from preflight.sources.python.python_source import PythonSource
 
 SAGEMAKER = """\
@@ -116,11 +116,11 @@ def test_a_notebook_submits_as_a_script_does() -> None:
 
 def test_cells_of_other_languages_and_broken_cells_are_left_out() -> None:
     file = _notebook("%%bash\necho hello\n", "def f(:\n", "value = 1\n")
-    code = notebook.python_of(file)
+    code = python_source.python_of(file)
     assert code is not None
     assert code.text.split() == ["value", "=", "1"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"cells": 3}', '{"cells": [{"cell_type": "code", "source": 3}]}'])
 def test_other_documents_hold_no_code(text: str) -> None:
-    assert notebook.python_of(SourceFile("a.ipynb", text, "", len(text))) is None
+    assert python_source.python_of(SourceFile("a.ipynb", text, "", len(text))) is None

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from preflight.sources.formats.composed import Origin, Piece
+from preflight.sources.formats.located_text import Origin, Piece
 from preflight.sources.formats.structured import Kind, Node
 from preflight.sources.shell.shell_document import FileText
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from preflight._util.budget import spend
-from preflight.sources.formats.composed import Origin, Piece
+from preflight.sources.formats.located_text import Origin, Piece
 from preflight.sources.kubernetes.helm.data import Data, Gap, Series, Table, Written, copy_data
 
 #: Characters of a result; no part of a manifest is longer.

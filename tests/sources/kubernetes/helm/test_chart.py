@@ -7,8 +7,7 @@ import pytest
 from preflight.model.job import Known, NoteKind, Unresolved
 from preflight.sources.base import Reading, SourceFile
 from preflight.sources.formats.tree import MemoryTree
-from preflight.sources.kubernetes.helm.chart import Chart, chart_folder
-from preflight.sources.kubernetes.helm.values import commands_in, convert_setting
+from preflight.sources.kubernetes.helm.chart import Chart, chart_folder, commands_in, convert_setting
 from preflight.sources.kubernetes.kubernetes_source import KubernetesSource
 
 VALUES = """\

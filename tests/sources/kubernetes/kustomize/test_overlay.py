@@ -15,7 +15,7 @@ from preflight.sources.base import Reading, SourceFile
 from preflight.sources.formats.structured import Kind, Node
 from preflight.sources.formats.tree import MemoryTree
 from preflight.sources.kubernetes.kubernetes_source import KubernetesSource
-from preflight.sources.kubernetes.kustomize.overlay import Overlay
+from preflight.sources.kubernetes.kustomization import Overlay
 
 JOB = """\
 apiVersion: kubeflow.org/v1

@@ -1,0 +1,325 @@
+"""Checks that the RDMA devices that the job uses exist, are up, and can be used by ranks in their own context."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from statistics import median
+
+from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.job import Job
+from preflight.model.recording import Facts, Fleet
+from preflight.model.requests import Request, probe_name
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight_checks.planning import missing_facts
+from preflight_checks.probes.interfaces import interfaces
+from preflight_checks.probes.rdma import RdmaDevice, rdma
+from preflight_checks.probes.rdma_access import RdmaAccess, rdma_access
+from preflight_checks.rdma.port_choice import Demand, Port, applies, hca_filter, ports_by_node
+from preflight_checks.requirements.hosts import fold
+
+COST = "reads /sys/class/infiniband; milliseconds, a wedged card 3.5 s"
+
+
+def plan_rdma(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+    wanted = applies(job, fleet)
+    if wanted is None:
+        return
+    for node in fleet.reached:
+        yield Request(probe_name(rdma), node.name, because=wanted.claims, required=bool(wanted.requested_by))
+
+
+def blind(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[Verdict]:
+    """The verdicts if nothing can be judged; empty if the check applies."""
+    if applies(job, fleet) is None:
+        yield not_applicable(subject, "the job uses no RDMA, or one machine")
+        return
+    yield from missing_facts(facts, rdma, subject)
+    for node, seen in facts.observed(rdma).items():
+        for device in seen.devices:
+            if device.problem:
+                yield unknown(f"{subject}: {device.name} on {node}", device.problem, nodes=(node,), required=True)
+    if facts.observed(rdma) and not _any_device(facts):
+        yield not_applicable(subject, "no node has RDMA devices")
+
+
+def _any_device(facts: Facts) -> bool:
+    return any(seen.devices for seen in facts.observed(rdma).values())
+
+
+def _plan_devices(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+    yield from plan_rdma(job, fleet, facts)
+    for node in fleet.reached if applies(job, fleet) is not None else ():
+        chosen = hca_filter(job, node.name)
+        if chosen is not None and chosen.variable == "UCX_NET_DEVICES":
+            yield Request(probe_name(interfaces), node.name, because=chosen.claims)
+
+
+@check(
+    "RDM001",
+    "rdma-device-absent",
+    plan=_plan_devices,
+    severity=Severity.ERROR,
+    evidence=("NVIDIA/nccl#719", "NVIDIA/nccl#1277", "NVIDIA/nccl#2428", "areal-project/AReaL#639"),
+    probes=(rdma, interfaces),
+    cost=COST,
+)
+def rdma_device_absent(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The RDMA devices that the job names exist on every node.
+
+    What it checks: NCCL_IB_HCA (UCX_NET_DEVICES for UCX) applied to each node's devices as the library does it; every
+    name must match a device. If NCCL_NET, UCX_TLS or FI_PROVIDER require RDMA, a device must exist.
+
+    Why it matters: a node with fewer devices than its peers hangs NCCL or ends it with a mismatch; if no node has one,
+    NCCL silently uses TCP, four to five times slower.
+
+    Example: NCCL_IB_HCA=mlx5_0,mlx5_1 while node3 calls its cards mlx5_2 and mlx5_3.
+
+    Fix: name devices that every node has, use a prefix (`mlx5`), or repair the node that lost one.
+
+    Known limits: only values in the job's files are judged; RDM006 covers devices that the container lacks.
+    """
+    wanted = applies(job, fleet)
+    if wanted is None:
+        yield not_applicable("RDMA devices", "the job uses no RDMA, or one machine")
+        return
+    yield from missing_facts(facts, rdma, "RDMA devices")
+    seen = facts.observed(rdma)
+    observed = {
+        node: tuple(device.name for device in found.devices if _is_required_kind(wanted, device))
+        for node, found in seen.items()
+    }
+    bare = [node for node, names in observed.items() if not names]
+    if bare and len(bare) == len(observed):
+        yield from _none_found(wanted, bare)
+        return
+    listed = {node: tuple(i.name for i in found.interfaces) for node, found in facts.observed(interfaces).items()}
+    any_port_usable = any(item.usable for found in ports_by_node(job, facts).values() for item in found)
+    missing: dict[tuple[str, ...], list[str]] = {}
+    for node, names in observed.items():
+        chosen = hca_filter(job, node)
+        absent = chosen.absent(names, listed.get(node, ())) if chosen is not None else ()
+        if absent or (not names and any_port_usable):
+            missing.setdefault(absent, []).append(node)
+    whole = len(observed) - sum(len(nodes) for nodes in missing.values())
+    for absent, nodes in missing.items():
+        chosen = hca_filter(job, nodes[0])
+        certain = bool(whole) or bool(chosen is not None and len(absent) == len(chosen.parts))
+        node = nodes[0]
+        choice = chosen.spelled if chosen is not None else "NCCL uses RDMA if available"
+        yield failed(
+            f"RDMA devices: {fold(absent) or 'none'}",
+            f"{choice}: {fold(nodes)} {'has' if len(nodes) == 1 else 'have'} no {fold(absent) or 'RDMA device'}; "
+            f"{node} has {fold(observed[node]) or 'none'}"
+            + (f", {whole} nodes have the requested devices" if whole else ""),
+            at=Evidence(
+                "RDMA devices", fold(observed[node]) or "none", fold(absent) or "as on the other nodes", _LIST, node
+            ),
+            also=chosen.claims if chosen is not None else wanted.claims,
+            nodes=nodes,
+            remedy=f"Select devices that every node has, or find out why {fold(nodes)} lacks them: "
+            "`lspci | grep -i mellanox; dmesg | grep -i mlx5`.",
+            severity=None if certain else Severity.WARNING,
+            confidence=None if certain else Confidence.MEDIUM,
+        )
+    if whole and not missing:
+        yield passed(f"RDMA devices of {whole} nodes")
+
+
+def _is_required_kind(wanted: Demand, device: RdmaDevice) -> bool:
+    """Whether a device is of the required kind; libfabric's efa provider supports only EFA."""
+    return wanted.requested_by != "FI_PROVIDER=efa" or device.driver in ("efa", "")
+
+
+_LIST = "ls /sys/class/infiniband"
+
+
+def _none_found(wanted: Demand, nodes: list[str]) -> Iterator[Verdict]:
+    if not wanted.requested_by:
+        yield not_applicable("RDMA devices", "no node has any")
+        return
+    yield failed(
+        "RDMA devices: none",
+        f"{wanted.requested_by} requests RDMA, and none of {len(nodes)} nodes has an RDMA device"
+        + ("" if wanted.strict else "; traffic goes over TCP sockets, several times slower"),
+        at=Evidence("RDMA devices", "none", wanted.requested_by, _LIST, nodes[0]),
+        also=wanted.claims,
+        nodes=nodes,
+        remedy="Load the driver of the cards (`modprobe mlx5_ib`), request nodes that have some, or remove the "
+        "setting.",
+        severity=None if wanted.strict else Severity.WARNING,
+        confidence=None,
+    )
+
+
+@check(
+    "RDM002",
+    "rdma-port-down",
+    plan=plan_rdma,
+    severity=Severity.ERROR,
+    evidence=(
+        "NVIDIA/nccl#719",
+        "NVIDIA/nccl#2428",
+        ("gcm, ibstat", "https://github.com/facebookresearch/gcm"),
+        "Primus node-smoke (7 of 8 cards)",
+    ),
+    probes=(rdma,),
+    cost=COST,
+)
+def rdma_port_down(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The ports that the job uses are active on every node where they exist.
+
+    What it checks: the state of every port that the job's filter leaves (all without a filter), compared between nodes.
+
+    Why it matters: NCCL silently skips a port that is not active; the node then has fewer devices than
+    its peers, which is slow, hangs, or ends with a mismatch.
+
+    Example: mlx5_3 of node2 is DOWN (Polling), one of eight; on the other nodes it is active.
+
+    Fix: check cable, transceiver and switch port of that card; InfiniBand also needs a subnet manager (INIT).
+
+    Known limits: a port that is down on most nodes is assumed to be unused, unless the job names it.
+    """
+    yield from blind(job, fleet, facts, "RDMA ports")
+    ports = ports_by_node(job, facts) if applies(job, fleet) is not None else {}
+    states: dict[str, dict[str, Port]] = {}
+    for node, found in ports.items():
+        for item in found:
+            states.setdefault(item.name, {})[node] = item
+    chosen = hca_filter(job)
+    others = median([sum(item.usable for item in found) for found in ports.values()]) if ports else 0
+    dead: dict[tuple[str, str, bool], list[str]] = {}
+    good = 0
+    for name, on in states.items():
+        up = _active_nodes(on)
+        named = chosen is not None and chosen.names(name.split(":")[0])
+        good += len(up)
+        for node in (node for node in on if node not in up):
+            remaining = sum(item.usable for item in ports[node])
+            if len(up) * 2 > len(on) or named or not remaining:
+                dead.setdefault((node, _state(on[node]), named or (remaining == 0 and others > 0)), []).append(name)
+    faults: dict[tuple[tuple[str, ...], str, bool], list[str]] = {}
+    for (node, state, certain), ports_down in dead.items():
+        faults.setdefault((tuple(ports_down), state, certain), []).append(node)
+    for (same, state, certain), nodes in faults.items():
+        names, node = list(same), nodes[0]
+        up = _active_nodes(states[names[0]])
+        remaining = sum(item.usable for item in ports[node])
+        yield failed(
+            f"RDMA ports {fold(names)}: {state}",
+            f"{fold(names)} {'is' if len(names) == 1 else 'are'} {state} on {fold(nodes)}"
+            + (f", and active on {fold(up)}" if up else "")
+            + f"; {remaining} of {len(ports[node])} chosen ports are left on {node}",
+            at=Evidence("port state", state, "ACTIVE", f"ibstat {names[0].replace(':', ' ')}", node),
+            also=chosen.claims if chosen is not None else (),
+            nodes=nodes,
+            remedy=_remedy(state, names[0], nodes),
+            severity=None if certain else Severity.WARNING,
+        )
+    if good and not faults:
+        yield passed(f"RDMA ports of {len(ports)} nodes")
+
+
+def _state(item: Port) -> str:
+    return f"{item.port.state} ({item.port.physical})" if item.port.physical else item.port.state or "in no known state"
+
+
+def _active_nodes(on: Mapping[str, Port]) -> list[str]:
+    return [node for node, item in on.items() if item.port.active]
+
+
+def _remedy(state: str, name: str, nodes: list[str]) -> str:
+    if state.startswith("INIT"):
+        return f"The link is up, and no subnet manager has configured it: does one run? (`sminfo` on {fold(nodes)})"
+    if "Disabled" in state:
+        return f"`ip link set` up the interface of {name} on {fold(nodes)} (`rdma link` shows which it is)."
+    return f"Check cable, transceiver and switch port of {name} on {fold(nodes)}: `mlxlink -d {name.split(':')[0]}`."
+
+
+def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+    yield from plan_rdma(job, fleet, facts)
+    wanted = applies(job, fleet)
+    for node in fleet.reached if wanted is not None else ():
+        assert wanted is not None
+        yield Request(probe_name(rdma_access), node.name, context=True, because=wanted.claims)
+
+
+@check(
+    "RDM007",
+    "rdma-closed-to-ranks",
+    plan=_plan,
+    severity=Severity.ERROR,
+    evidence=("NVIDIA/nccl#2428", "aws-samples/aws-do-eks#63", "areal-project/AReaL#639"),
+    probes=(rdma, rdma_access),
+    cost="opens each device node of /dev/infiniband in the job context; milliseconds",
+    without_root="nothing: the check uses the ranks' own user",
+)
+def rdma_closed_to_ranks(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """A rank can open the device nodes of the node's RDMA cards, and load libibverbs.
+
+    What it checks: inside the job context, on nodes whose cards are active: /dev/infiniband/uverbs* exist, one per
+    card, and can be opened; libibverbs.so.1 can be loaded.
+
+    Why it matters: a container without the device nodes sees the cards in /sys and cannot use them: NCCL takes TCP,
+    several times slower, or hangs where one node has them and another does not.
+
+    Example: a pod without the RDMA resource, or `docker run` without `--device=/dev/infiniband`.
+
+    Fix: pass the devices to the container, add the job's user to the group of the nodes, install libibverbs1.
+
+    Known limits: creating a queue pair is not tested.
+    """
+    wanted = applies(job, fleet)
+    if wanted is None:
+        yield not_applicable("RDMA of the ranks", "the job uses no RDMA, or one machine")
+        return
+    yield from missing_facts(facts, rdma, "RDMA devices")
+    yield from missing_facts(facts, rdma_access, "RDMA of the ranks")
+    seen = facts.observed(rdma_access)
+    usable = {
+        node: len({p.device.name for p in found if p.port.active}) for node, found in ports_by_node(job, facts).items()
+    }
+    on = {node: seen[node] for node, count in usable.items() if count and node in seen}
+    if not on:
+        if facts.observed(rdma) and not any(usable.values()):
+            yield not_applicable("RDMA of the ranks", "no node has an active RDMA device")
+        return
+    faults: dict[str, list[str]] = {}
+    for node, access in on.items():
+        fault = _fault(access, usable[node])
+        if fault:
+            faults.setdefault(fault, []).append(node)
+    fine = len(on) - sum(len(nodes) for nodes in faults.values())
+    for fault, nodes in faults.items():
+        certain = bool(fine) or wanted.strict
+        yield failed(
+            f"RDMA of the ranks: {fault}",
+            f"a rank on {fold(nodes)} {fault}"
+            + (f"; on {fine} nodes it can use RDMA" if fine else "; traffic goes over TCP, several times slower"),
+            at=Evidence("in the job context", fault, "RDMA can be used", _COMMAND, nodes[0]),
+            also=wanted.claims,
+            nodes=nodes,
+            remedy="Install libibverbs1 (and the provider, ibverbs-providers) in the environment of the ranks."
+            if "libibverbs" in fault
+            else "Pass the devices to the container (`--device=/dev/infiniband`, or the cluster's RDMA resource), or "
+            "give the job's user access to them.",
+            severity=None if certain else Severity.WARNING,
+            confidence=None if certain else Confidence.MEDIUM,
+        )
+    if fine and not faults:
+        yield passed(f"RDMA of the ranks on {fine} nodes")
+
+
+_COMMAND = "ls -l /dev/infiniband; ldconfig -p | grep ibverbs"
+
+
+def _fault(access: RdmaAccess, cards: int) -> str:
+    """What blocks a rank, as a predicate; empty if nothing does."""
+    if not access.nodes:
+        return "has no device node in /dev/infiniband, though the node has active cards"
+    if len(access.refused) == len(access.nodes):
+        return f"may not open any of {len(access.nodes)} device nodes ({next(iter(access.refused.values()))})"
+    if len(access.nodes) - len(access.refused) < cards:
+        return f"may open {len(access.nodes) - len(access.refused)} device nodes for {cards} cards in use"
+    if access.missing_library:
+        return "cannot load libibverbs.so.1"
+    return ""

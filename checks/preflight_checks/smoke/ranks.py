@@ -1,0 +1,236 @@
+"""The ranks of a smoke run: their number on each node, how they shard their model, their backend and their
+framework.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from preflight.model.job import Claim, Job, Known
+from preflight.model.recording import Facts, Fleet, Observed
+from preflight_checks.host.processors import usable_cores
+from preflight_checks.probes.gpus import gpus
+from preflight_checks.probes.limits import limits
+from preflight_checks.probes.packages import packages
+from preflight_checks.requirements.claims import asked_backend, backends, claims_in_force, known_int, scopes
+from preflight_checks.requirements.hosts import fold, nodes_share_machine
+
+#: From this ZeRO stage on, DeepSpeed shards the parameters over ranks, as FSDP does.
+_SHARDING_STAGE = 3
+
+
+def ranks_per_node(job: Job, fleet: Fleet, facts: Facts) -> tuple[int, str, tuple[Claim, ...]]:
+    """The number of ranks that the job starts, limited by the GPUs of every node (for Gloo jobs, by the cores).
+
+    Returns the number, the reason, and the claims that state it. Without GPUs, a GPU job trains with one rank per
+    node: more would only take turns.
+    """
+    wanted, claims = 1, ()  # type: int, tuple[Claim, ...]
+    for scope in scopes(job):
+        stated = known_int(job, "processes_per_node", scope)
+        if stated is not None and stated > wanted:
+            wanted, claims = stated, claims_in_force(job, "processes_per_node", scope)
+    least = min((gpus_on(facts, node.name) for node in fleet.nodes), default=0)
+    if least and least < wanted:
+        return least, f"{least} ranks per node, one per GPU, instead of the job's {wanted}", claims
+    if least or wanted == 1:
+        return wanted, f"{wanted} ranks per node, as the job starts them" if least else "one rank per node", claims
+    if backends(job)[0] != {"gloo"}:
+        return 1, "one rank per node, because at least one node has no usable GPU", claims
+    return _on_processors(fleet, facts, wanted, claims)
+
+
+def _on_processors(
+    fleet: Fleet, facts: Facts, wanted: int, claims: tuple[Claim, ...]
+) -> tuple[int, str, tuple[Claim, ...]]:
+    cores = _min_cores(fleet, facts)
+    if cores is None:
+        return 1, f"one rank per node instead of the job's {wanted}, because no node's usable cores are known", claims
+    number = max(1, min(wanted, cores))
+    if number == wanted:
+        return number, f"{number} ranks per node, as the job starts them", claims
+    ranks = "one rank" if number == 1 else f"{number} ranks"
+    return number, f"{ranks} per node, one per usable core, instead of the job's {wanted}", claims
+
+
+def _min_cores(fleet: Fleet, facts: Facts) -> int | None:
+    """The usable cores of the node with the fewest; nodes on one machine share its cores."""
+    seen = [facts.of(limits, node.name) for node in fleet.nodes]
+    known = [usable_cores(fact.value) for fact in seen if isinstance(fact, Observed)]
+    cores = [int(count) for count in known if count]
+    if not cores:
+        return None
+    return min(cores) // len(fleet.nodes) if nodes_share_machine(fleet) else min(cores)
+
+
+def gpus_on(facts: Facts, node: str) -> int:
+    """GPUs that the ranks' framework can use on `node`: working ones, if torch, or paddle without torch, was built for
+    them: with CUDA for NVIDIA's, with ROCm for AMD's.
+    """
+    seen, installed = facts.of(gpus, node), facts.of(packages, node)
+    if not isinstance(seen, Observed) or not isinstance(installed, Observed):
+        return 0
+    framework = installed.value.torch or installed.value.paddle
+    if framework is None or not (framework.hip if seen.value.vendor == "amd" else framework.cuda):
+        return 0
+    return sum(not item.problem for item in seen.value.gpus)
+
+
+def sharding_claims(job: Job) -> tuple[Claim, ...]:
+    """The claims that shard the parameters over ranks (FSDP, ZeRO-3); empty if there are none."""
+    found: list[Claim] = []
+    for scope in scopes(job):
+        stage = known_int(job, "zero_stage", scope)
+        if stage is not None and stage >= _SHARDING_STAGE:
+            found.extend(claims_in_force(job, "zero_stage", scope))
+        for quantity, sharding in (
+            ("uses_fsdp", True),
+            ("sharding_library", "fsdp"),
+            ("distributed_type", "FSDP"),
+            ("lightning_strategy", "fsdp"),
+        ):
+            if job.value(quantity, scope) == Known(sharding):
+                found.extend(claims_in_force(job, quantity, scope))
+    return tuple(dict.fromkeys(found))
+
+
+#: The backends that the reference trainer runs over.
+NCCL, GLOO, AUTO = "nccl", "gloo", "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """The backend that every rank is started with.
+
+    Args:
+        name: `nccl`, `gloo`, or `auto`: the ranks agree on one, because the facts about their GPUs are missing.
+        why: the reason, for display.
+        claims: the claims that ask for a backend or for GPUs; empty if nothing does.
+        untested: why this backend is not the one that the job asks for; empty if it is.
+        by_option: whether the user chose it, by `--smoke-backend`.
+    """
+
+    name: str = AUTO
+    why: str = ""
+    claims: tuple[Claim, ...] = ()
+    untested: str = ""
+    by_option: bool = False
+
+
+def backend_of(job: Job, fleet: Fleet, facts: Facts, ranks: int) -> Backend:
+    """The backend of all ranks: as set by the user, else as the job asks, else what every node has GPUs for.
+
+    Args:
+        ranks: the number of ranks on each node.
+    """
+    asked, claims = asked_backend(job)
+    chosen = fleet.smoke_options.backend
+    if chosen:
+        untested = f"the job asks for {title(asked)}, which was not tested" if asked and asked != chosen else ""
+        return Backend(chosen, f"{title(chosen)} as set by --smoke-backend", claims, untested, by_option=True)
+    unknown = [node.name for node in fleet.nodes if not _are_known(facts, node.name)]
+    usable = {node.name: gpus_on(facts, node.name) for node in fleet.nodes}
+    if nodes_share_machine(fleet):
+        ranks *= len(fleet.nodes)
+    if asked == NCCL and nodes_share_machine(fleet) and 0 < min(usable.values(), default=0) < ranks:
+        untested = (
+            "the job asks for NCCL, which was not tested: all nodes are this machine, which has "
+            f"{min(usable.values())} usable GPUs for {ranks} ranks"
+        )
+        return Backend(GLOO, "Gloo, because all nodes are this machine", claims, untested)
+    if asked:
+        return Backend(asked, f"{title(asked)} as the job asks", claims)
+    if unknown:
+        return Backend(AUTO, f"NCCL if every rank has a GPU, which is not known of {fold(unknown)}", claims)
+    short = [node for node, count in usable.items() if count < ranks]
+    if not short:
+        return Backend(NCCL, "NCCL, because every rank has a GPU", claims)
+    names = backends(job)[0] - {"ps"}
+    untested = ""
+    if len(short) < len(usable) and {NCCL, GLOO} <= names:
+        untested = (
+            f"the job uses NCCL or Gloo, and {fold(short)} {has(short)} too few GPUs for NCCL: if each rank decides by "
+            "the GPUs that it finds, they never meet"
+        )
+    elif names and not names & {NCCL, GLOO}:
+        untested = f"the job's backend {fold(sorted(names))} was not tested"
+    return Backend(GLOO, f"Gloo, because {fold(short)} {has(short)} too few GPUs for NCCL", claims, untested)
+
+
+def nodes_without_gpus(fleet: Fleet, facts: Facts) -> Iterator[str]:
+    """The nodes on which facts show that the ranks' framework can use no GPU."""
+    for node in fleet.nodes:
+        if _are_known(facts, node.name) and not gpus_on(facts, node.name):
+            yield node.name
+
+
+def _are_known(facts: Facts, node: str) -> bool:
+    return isinstance(facts.of(gpus, node), Observed) and isinstance(facts.of(packages, node), Observed)
+
+
+def has(nodes: Sequence[str]) -> str:
+    """`has` or `have`."""
+    return "has" if len(nodes) == 1 else "have"
+
+
+def title(name: str) -> str:
+    """`NCCL` or `Gloo`."""
+    return {NCCL: "NCCL", GLOO: "Gloo"}.get(name, name)
+
+
+#: Launchers that start ranks of Paddle.
+_LAUNCHERS = ("paddle.distributed.launch", "fleetrun")
+#: Quantities that only scripts of Paddle state.
+_OF_PADDLE = ("fleet_calls", "imports_fluid", "parallel_environment")
+#: Modes that the reference trainer has, and Paddle's servers have not.
+_OWN_MODES = ("ssp",)
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """The framework that every process is started with.
+
+    Args:
+        name: `paddle`, or empty: torch if the interpreter has it, else paddle.
+        untested: why it is not the one that the job trains with; empty if it is.
+    """
+
+    name: str = ""
+    untested: str = ""
+
+
+def framework_of(job: Job, fleet: Fleet, facts: Facts) -> Framework:
+    """The framework of all processes: paddle if the job trains with it and any node has it.
+
+    On a node without it the process then fails by name, as in the job.
+    """
+    options = fleet.smoke_options
+    if not trains_with_paddle(job):
+        return Framework()
+    if options.mode in _OWN_MODES or options.backup:
+        chosen = f"--mode {options.mode}" if options.mode in _OWN_MODES else "--backup"
+        return Framework(
+            "torch", f"the job trains with Paddle, which has no {chosen}: preflight's own servers ran in torch"
+        )
+    seen = {node.name: facts.of(packages, node.name) for node in fleet.nodes}
+    known = {node: fact.value for node, fact in seen.items() if isinstance(fact, Observed)}
+    if any(value.paddle is not None for value in known.values()):
+        return Framework("paddle")
+    if len(known) < len(seen) or not known:
+        return Framework()
+    return Framework(
+        "", f"the job trains with Paddle, which is not installed on {fold(known)}: the same was run in torch instead"
+    )
+
+
+def trains_with_paddle(job: Job) -> bool:
+    """Whether a launcher, or the script, is Paddle's."""
+    return any(launch.launcher in _LAUNCHERS for launch in job.launches) or any(True for _ in _paddle_claims(job))
+
+
+def _paddle_claims(job: Job) -> Iterator[Claim]:
+    for quantity in _OF_PADDLE:
+        yield from job.about(quantity)
+    yield from (claim for claim in job.about("imported_framework") if "paddle" in claim.alternatives)
+    yield from (claim for claim in job.about("ps_mode") if claim.source == "paddle")

@@ -1,0 +1,470 @@
+"""Which objects of a manifest are jobs, which roles they have, and which objects contain others.
+
+Read from the types of AppWrapper (workload.codeflare.dev/v1beta1 and v1beta2), Argo Workflows 3.7 (ResourceTemplate),
+OpenShift Template v1 and Open Cluster Management's ManifestWork v1.
+
+Read from the types of the operators' own code: kubeflow training-operator 1.9 and trainer 2.1, mpi-operator 0.6,
+paddle-operator 0.4 (batch.paddlepaddle.org/v1), kubedl 0.5, Volcano 1.12, KubeRay 1.4, JobSet 0.8, LWS 0.6.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from preflight.model.job import Known, Unresolved, Value, as_int, lift
+from preflight.sources.formats.located_text import shift_node
+from preflight.sources.formats.structured import Kind, Member, Node, value_of
+
+#: Kinds whose objects contain objects.
+WRAPPER_KINDS = frozenset(("AppWrapper", "List", "Template", "ManifestWork"))
+WORKFLOW_KINDS = frozenset(("Workflow", "WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow"))
+_MAX_DEPTH = 4
+_HEADER = re.compile(r"[|>](?:[0-9][+-]?|[+-][0-9]?)?[ \t]*(?:#[^\n]*)?\r?\n")
+
+
+def objects(root: Node, text: str, depth: int = 0) -> Iterator[Node]:
+    """The objects of a document: those that it contains, then itself. `text` is what it was parsed from."""
+    if root.kind is not Kind.OBJECT or depth > _MAX_DEPTH:
+        return
+    kind = root.text("kind")
+    held: tuple[Node, ...] = ()
+    if kind.endswith("List"):
+        held = _items(root.at("items"))
+    elif kind == "Template":
+        held = _items(root.at("objects"))
+    elif kind == "ManifestWork":
+        held = _items(root.at("spec", "workload", "manifests"))
+    elif kind == "AppWrapper":
+        components = _items(root.at("spec", "components"))
+        held = tuple(node for item in components if (node := item.at("template")) is not None)
+        generic = _items(root.at("spec", "resources", "GenericItems"))
+        held += tuple(node for item in generic if (node := item.at("generictemplate")) is not None)
+    elif kind in WORKFLOW_KINDS:
+        held = tuple(_manifests(root, text))
+    for node in held:
+        yield from objects(node, text, depth + 1)
+    if not held or kind in WORKFLOW_KINDS:
+        yield root
+
+
+def workflow_spec(root: Node) -> Node | None:
+    """The specification of a workflow, whichever kind of object contains it."""
+    return root.at("spec", "workflowSpec") if root.text("kind") == "CronWorkflow" else root.at("spec")
+
+
+def _manifests(root: Node, text: str) -> Iterator[Node]:
+    """The objects that the templates of a workflow create."""
+    spec = workflow_spec(root)
+    for template in _items(spec.at("templates") if spec is not None else None):
+        manifest = template.at("resource", "manifest")
+        if manifest is None:
+            continue
+        if manifest.kind is Kind.OBJECT:
+            yield manifest
+            continue
+        source = text[manifest.start : manifest.end]
+        header = _HEADER.match(source)
+        if header is not None:
+            yield from _parse_block(source[header.end() :], manifest.start + header.end())
+
+
+def _parse_block(code: str, start: int) -> Iterator[Node]:
+    """The objects of YAML in a block of text; its common indentation is irrelevant."""
+    from preflight.sources.formats import lenient_yaml
+
+    for document in lenient_yaml.parse_all(code):
+        if document.root is not None:
+            yield shift_node(document.root, start)
+
+
+def _items(node: Node | None) -> tuple[Node, ...]:
+    return node.items if node is not None and node.kind is Kind.ARRAY else ()
+
+
+#: Kinds that exist to train; any other kind is a job only if one of its containers has a launch line.
+TRAINING_KINDS = frozenset(
+    (
+        *("PyTorchJob", "MPIJob", "PaddleJob", "TFJob", "XGBoostJob", "JAXJob", "MXJob", "MXNetJob", "TrainJob"),
+        *("TrainingRuntime", "ClusterTrainingRuntime", "RayCluster", "RayJob", "RayService"),
+        # DLRover's and TorchElastic's, EDL's, and that of Amazon SageMaker HyperPod.
+        *("ElasticJob", "TrainingJob", "HyperPodPyTorchJob"),
+    )
+)
+GENERIC_KINDS = (
+    frozenset(("Job", "CronJob", "Pod", "Deployment", "StatefulSet", "JobSet", "LeaderWorkerSet")) | WORKFLOW_KINDS
+)
+#: Objects without pods that make claims about a job.
+ASIDE_KINDS = frozenset(
+    (
+        *("PodGroup", "ConfigMap", "PersistentVolumeClaim", "ResourceQuota", "NetworkPolicy", "Queue", "ClusterQueue"),
+        *("CiliumNetworkPolicy", "CiliumClusterwideNetworkPolicy"),
+        "ComputeDomain",
+    )
+)
+#: Those that bind the pods of a job from a file of their own, by its namespace or a volume's name.
+BINDING_KINDS = frozenset(("PersistentVolumeClaim", "ResourceQuota", "NetworkPolicy", "CiliumNetworkPolicy"))
+RAY_KINDS = frozenset(("RayCluster", "RayJob", "RayService"))
+_SERVER_ROLES = frozenset(("ps", "pserver", "server", "parameterserver", "scheduler", "tracker", "evaluator"))
+_RUNTIMES = ("TrainingRuntime", "ClusterTrainingRuntime")
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """One group of equal pods. `member` is where their number is set; `trains`: whether its pods contain training
+    ranks.
+    """
+
+    name: str
+    replicas: Value
+    member: Member | None
+    template: Node
+    trains: bool = True
+    #: KubeRay's `rayStartParams`.
+    start_params: Member | None = None
+
+    @property
+    def pod(self) -> Node | None:
+        """The pod's own specification."""
+        found = self.template.at("spec")
+        return found if found is not None and found.kind is Kind.OBJECT else None
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One object that starts pods. `group` is its API group (`kubeflow.org`)."""
+
+    kind: str
+    group: str
+    head: Member
+    root: Node
+    roles: tuple[Role, ...] = ()
+    #: Where the ranks of each pod are set (`nprocPerNode`, `slotsPerWorker`, `numProcPerNode`).
+    processes: Member | None = None
+    #: Where the number of nodes is set separately from the roles (`numNodes`).
+    nodes: Member | None = None
+    #: How many pods must exist before any of them starts, and the other settings that make them a gang.
+    gang_min: Member | None = None
+    gang: Member | None = None
+    #: Bounds of an elastic job.
+    min_nodes: Member | None = None
+    max_nodes: Member | None = None
+    #: Settings that make some pods wait for others, and how many pods are created first.
+    order: Member | None = None
+    first: Value | None = None
+    plugins: Member | None = None
+    entrypoint: Member | None = None
+
+    @property
+    def is_training(self) -> bool:
+        """Whether objects of this kind exist to train."""
+        return self.kind in TRAINING_KINDS
+
+    @property
+    def counts_gang(self) -> bool:
+        """Whether it is a Volcano job that sets how many of its pods must exist, whatever they run."""
+        return self.group == "batch.volcano.sh" and self.gang_min is not None
+
+    @property
+    def spec(self) -> Node:
+        """The object's specification; empty if it has none."""
+        return self.root.at("spec") or _NOTHING
+
+
+_NOTHING = Node(Kind.OBJECT, 0, 0)
+_ONE = Known(1)
+
+
+def workload_of(root: Node) -> Workload | None:
+    """The object as a workload; None for an object of another kind."""
+    head = root.member("kind")
+    kind, version = root.text("kind"), root.text("apiVersion")
+    if head is None or (kind not in TRAINING_KINDS and kind not in GENERIC_KINDS):
+        return None
+    found = Workload(kind, version.rpartition("/")[0], head, root)
+    spec = found.spec
+    reader = _READERS.get((kind, found.group)) or _READERS.get((kind, ""))
+    if reader is not None:
+        return reader(found, spec)
+    replica_specs = next((m for m in spec.in_force if re.fullmatch(r"\w+ReplicaSpecs|replicaSpecs", m.key)), None)
+    if replica_specs is not None:
+        return _with_roles(found, replica_specs.node)
+    return found
+
+
+def _with_roles(workload: Workload, specs: Node) -> Workload:
+    """Jobs of Kubeflow and kubedl, which have one entry for each role."""
+    roles = [
+        _role(name, node, trains=not (name == "Launcher" or name.lower() in _SERVER_ROLES))
+        for name, node in _entries(specs)
+        if node.kind is Kind.OBJECT
+    ]
+    spec = workload.spec
+    processes = spec.member("nprocPerNode") or spec.member("elasticPolicy", "nProcPerNode")
+    processes = processes or spec.member("slotsPerWorker")
+    order, first = _order(workload, roles)
+    return replace(
+        workload,
+        order=order,
+        first=first,
+        roles=tuple(roles),
+        processes=processes,
+        gang_min=spec.member("runPolicy", "schedulingPolicy", "minAvailable"),
+        min_nodes=spec.member("elasticPolicy", "minReplicas") or spec.member("minReplicas"),
+        max_nodes=spec.member("elasticPolicy", "maxReplicas") or spec.member("maxReplicas"),
+    )
+
+
+def _entries(specs: Node) -> Iterator[tuple[str, Node]]:
+    """Roles by name: the entries of a mapping, or a list whose items have names (HyperPodPyTorchJob)."""
+    for member in specs.in_force:
+        yield member.key, member.node
+    for number, item in enumerate(specs.items):
+        yield item.text("name") or f"role {number}", item
+
+
+def _mpi_alpha(workload: Workload, spec: Node) -> Workload:
+    """MPIJob v1alpha1: one template for launcher and workers; the number of workers follows from a number of GPUs."""
+    specs = spec.at("mpiReplicaSpecs")
+    if specs is not None:
+        return _with_roles(workload, specs)
+    template = spec.at("template") or _NOTHING
+    counted = spec.member("replicas")
+    count = _count(counted)
+    total = spec.member("gpus") or spec.member("processingUnits")
+    each = spec.member("gpusPerNode") or spec.member("processingUnitsPerNode")
+    if counted is None and total is not None:
+        # The operator's default is 8 GPUs per node; fewer than that stay on one node.
+        share = _count(each) if each is not None else Known(8)
+        count = lift(lambda a, b: max(1, -(-int(str(a)) // int(str(b)))), _count(total), share)
+    roles = (Role("Launcher", Known(1), None, template, False), Role("Worker", count, counted or total, template))
+    return replace(workload, roles=roles, processes=spec.member("slotsPerWorker"))
+
+
+def _edl(workload: Workload, spec: Node) -> Workload:
+    """EDL's TrainingJob (paddlepaddle.org/v1): trainers and parameter servers with a range of instances each."""
+    roles = []
+    for name, trains in (("pserver", False), ("trainer", True), ("master", False)):
+        part = spec.at(name)
+        if part is None or part.kind is not Kind.OBJECT:
+            continue
+        least, most = part.member("min-instance"), part.member("max-instance")
+        count = _count(least or most)
+        if least is not None and most is not None and _count(most) != count:
+            count = Unresolved(f"between {least.node.value} and {most.node.value} instances, as many as fit")
+        roles.append(
+            Role(name, count, least or most, _pod_of(_with_members(part, {"image": spec.member("image")})), trains)
+        )
+    return replace(workload, roles=tuple(roles), entrypoint=spec.member("trainer", "entrypoint"))
+
+
+def _pod_of(container: Node) -> Node:
+    """A pod template around one container."""
+    start, end = container.start, container.end
+    listed = Node(Kind.ARRAY, start, end, items=(container,))
+    pod = Node(Kind.OBJECT, start, end, members=(Member("containers", start, end, listed),))
+    return Node(Kind.OBJECT, start, end, members=(Member("spec", start, end, pod),))
+
+
+def _with_members(part: Node, added: dict[str, Member | None]) -> Node:
+    members = (*part.in_force, *(member for member in added.values() if member is not None))
+    return Node(Kind.OBJECT, part.start, part.end, members=members)
+
+
+def _workflow(workload: Workload, spec: Node) -> Workload:
+    """An Argo Workflow: each template with a container is a pod; the resources that it creates are separate objects."""
+    inner = workflow_spec(workload.root)
+    templates = inner.at("templates") if inner is not None else None
+    roles = []
+    for number, template in enumerate(templates.items if templates is not None else ()):
+        container = template.at("container") or template.at("script")
+        if container is not None and container.kind is Kind.OBJECT:
+            name = template.text("name") or f"template {number}"
+            roles.append(Role(name, Known(1), None, _pod_of(container)))
+    return replace(workload, roles=tuple(roles))
+
+
+#: The role on which the others depend in kubedl 0.5 (controllers' defaults with DAG scheduling).
+_FIRST = {"PyTorchJob": "Master", "TFJob": "PS", "MPIJob": "Worker"}
+
+
+def _order(workload: Workload, roles: list[Role]) -> tuple[Member | None, Value | None]:
+    """kubedl creates the role that the others depend on first; mpi-operator can be set to create the launcher last."""
+    if workload.group == "training.kubedl.io" and workload.kind in _FIRST:
+        return next(
+            ((role.member, role.replicas) for role in roles if role.name == _FIRST[workload.kind]), (None, None)
+        )
+    policy = workload.spec.member("launcherCreationPolicy")
+    if policy is not None and policy.node.value == "WaitForWorkersReady":
+        return policy, next((role.replicas for role in roles if role.name == "Worker"), None)
+    return None, None
+
+
+def _role(name: str, node: Node, *, trains: bool = True, count: str = "replicas") -> Role:
+    member = node.member(count)
+    return Role(name, _count(member), member, node.at("template") or _NOTHING, trains)
+
+
+def _count(member: Member | None, default: int = 1) -> Value:
+    if member is None or (member.node.kind is Kind.SCALAR and member.node.value is None):
+        return Known(default)
+    return as_int(value_of(member.node))
+
+
+def _sum(counts: Iterable[Value]) -> Value:
+    return lift(lambda *each: sum(int(str(item)) for item in each), *counts)
+
+
+def _paddleflow(workload: Workload, spec: Node) -> Workload:
+    roles = [
+        _role(name, node, trains=name != "ps")
+        for name in ("ps", "worker", "heter")
+        if (node := spec.at(name)) is not None
+    ]
+    return replace(workload, roles=tuple(roles), gang_min=spec.member("schedulingPolicy", "minAvailable"))
+
+
+def _volcano(workload: Workload, spec: Node) -> Workload:
+    tasks = spec.at("tasks")
+    pairs = [
+        (_role(task.text("name") or f"task {number}", task), task)
+        for number, task in enumerate(tasks.items if tasks is not None else ())
+        if task.kind is Kind.OBJECT
+    ]
+    roles = [role for role, _ in pairs]
+    waiting = {role.name: m for role, task in pairs if (m := task.member("dependsOn")) is not None}
+    first = _sum(role.replicas for role in roles if role.name not in waiting) if waiting else None
+    return replace(
+        workload,
+        roles=tuple(roles),
+        order=next(iter(waiting.values()), None),
+        first=first,
+        gang_min=spec.member("minAvailable"),
+        gang=workload.head,
+        plugins=spec.member("plugins"),
+    )
+
+
+def _batch(workload: Workload, spec: Node) -> Workload:
+    """A plain Job: `parallelism` is the number of pods at a time."""
+    inner = spec.at("jobTemplate", "spec") if workload.kind == "CronJob" else spec
+    if inner is None:
+        return workload
+    return replace(workload, roles=(_job_role("", inner),))
+
+
+def _job_role(name: str, spec: Node, times: Value = _ONE) -> Role:
+    member = spec.member("parallelism")
+    count = lift(lambda a, b: int(str(a)) * int(str(b)), _count(member), times)
+    return Role(name, count, member, spec.at("template") or _NOTHING)
+
+
+def _jobset(workload: Workload, spec: Node) -> Workload:
+    return replace(workload, roles=tuple(_replicated_jobs(spec)))
+
+
+def _replicated_jobs(spec: Node) -> Iterator[Role]:
+    jobs = spec.at("replicatedJobs")
+    for number, job in enumerate(jobs.items if jobs is not None else ()):
+        template = job.at("template", "spec")
+        if template is not None:
+            role = _job_role(job.text("name") or f"job {number}", template, _count(job.member("replicas")))
+            member = role.member or job.member("replicas")
+            yield Role(role.name, role.replicas, member, role.template, not _prepares(role.name))
+
+
+def _prepares(name: str) -> bool:
+    return re.search(r"initializer|launcher|^(?:dataset|model)-", name) is not None
+
+
+def _runtime(workload: Workload, spec: Node) -> Workload:
+    """A training runtime is a JobSet with a policy; the job that refers to it sets the number of nodes."""
+    policy = spec.at("mlPolicy") or _NOTHING
+    processes = policy.member("torch", "numProcPerNode") or policy.member("mpi", "numProcPerNode")
+    roles = tuple(_replicated_jobs(spec.at("template", "spec") or _NOTHING))
+    gang = spec.member("podGroupPolicy")
+    return replace(workload, roles=roles, processes=processes, nodes=policy.member("numNodes"), gang=gang)
+
+
+def _train_job(workload: Workload, spec: Node) -> Workload:
+    trainer = spec.at("trainer") or _NOTHING
+    template = _pod_of(_as_container(trainer))
+    nodes = trainer.member("numNodes")
+    count = _count(nodes) if nodes is not None else Unresolved("the training runtime sets the number of nodes")
+    role = Role("trainer", count, nodes, template)
+    return replace(workload, roles=(role,), processes=trainer.member("numProcPerNode"), nodes=nodes)
+
+
+def _as_container(trainer: Node) -> Node:
+    """A TrainJob's `trainer` is its container under other names."""
+    members = tuple(
+        Member("resources", m.key_start, m.key_end, m.node) if m.key == "resourcesPerNode" else m
+        for m in trainer.in_force
+    )
+    return Node(Kind.OBJECT, trainer.start, trainer.end, members=members)
+
+
+def _ray(workload: Workload, spec: Node) -> Workload:
+    cluster = spec
+    if workload.kind == "RayJob":
+        cluster = spec.at("rayClusterSpec") or _NOTHING
+    elif workload.kind == "RayService":
+        cluster = spec.at("rayClusterConfig") or spec.at("rayClusterSpec") or _NOTHING
+    roles = []
+    head = cluster.member("headGroupSpec")
+    if head is not None:
+        template = head.node.at("template") or _NOTHING
+        roles.append(Role("head", Known(1), None, template, False, head.node.member("rayStartParams")))
+    groups = cluster.at("workerGroupSpecs")
+    for number, group in enumerate(groups.items if groups is not None else ()):
+        name = group.text("groupName") or f"group {number}"
+        member = group.member("replicas") or group.member("minReplicas")
+        count = lift(lambda a, b: int(str(a)) * int(str(b)), _count(member, 0), _count(group.member("numOfHosts")))
+        template = group.at("template") or _NOTHING
+        roles.append(Role(name, count, member, template, True, group.member("rayStartParams")))
+    return replace(workload, roles=tuple(roles), entrypoint=spec.member("entrypoint"))
+
+
+def _leader_worker(workload: Workload, spec: Node) -> Workload:
+    template = spec.at("leaderWorkerTemplate") or _NOTHING
+    member = template.member("size")
+    size = _count(member)
+    worker, leader = template.at("workerTemplate"), template.at("leaderTemplate")
+    roles = []
+    if leader is not None:
+        roles.append(Role("leader", Known(1), None, leader))
+        size = lift(lambda number: int(str(number)) - 1, size)
+    if worker is not None:
+        roles.append(Role("worker", size, member, worker))
+    return replace(workload, roles=tuple(roles))
+
+
+def _replicas(workload: Workload, spec: Node) -> Workload:
+    return replace(workload, roles=(_role("", spec),))
+
+
+def _pod(workload: Workload, spec: Node) -> Workload:
+    return replace(workload, roles=(Role("", Known(1), None, workload.root),))
+
+
+_READERS: dict[tuple[str, str], Callable[[Workload, Node], Workload]] = {
+    ("PaddleJob", "batch.paddlepaddle.org"): _paddleflow,
+    ("Job", "batch.volcano.sh"): _volcano,
+    ("CronJob", "batch.volcano.sh"): lambda found, spec: _volcano(found, spec.at("jobTemplate", "spec") or _NOTHING),
+    ("MPIJob", "kubeflow.org"): _mpi_alpha,
+    ("TrainingJob", ""): _edl,
+    **{(kind, ""): _workflow for kind in WORKFLOW_KINDS},
+    ("Job", ""): _batch,
+    ("CronJob", ""): _batch,
+    ("JobSet", ""): _jobset,
+    ("TrainJob", ""): _train_job,
+    ("RayCluster", ""): _ray,
+    ("RayJob", ""): _ray,
+    ("RayService", ""): _ray,
+    ("LeaderWorkerSet", ""): _leader_worker,
+    ("StatefulSet", ""): _replicas,
+    ("Deployment", ""): _replicas,
+    ("Pod", ""): _pod,
+    **{(kind, ""): _runtime for kind in _RUNTIMES},
+}

@@ -1,0 +1,356 @@
+"""Launchers of PyTorch beside torchrun and accelerate: TorchX, Lightning's fabric, Composer, Colossal-AI, Determined.
+
+The options are generated (preflight/sources/tables), except those of TorchX and Determined. Sources of their meaning,
+their defaults and their precedence:
+
+- TorchX 0.7: torchx/components/dist.py and cli/cmd_run.py
+- Lightning: lightning/fabric/cli.py, `_torchrun_launch`
+- Composer: composer/cli/launcher.py. An option overrides the variable of its name (NODE_RANK, MASTER_ADDR, ...).
+- Colossal-AI: colossalai/cli/launcher/run.py
+- Determined 0.38: determined/launch/torch_distributed.py, horovod.py and deepspeed.py. The launcher gets nodes, slots
+  and addresses from the cluster, so the experiment's `slots_per_trial` is the number of ranks. `--trial` names a class
+  instead of a program.
+"""
+
+from __future__ import annotations
+
+from preflight.model.job import (
+    Known,
+    Plain,
+    Reference,
+    Relation,
+    Strength,
+    Unresolved,
+    Value,
+    as_int,
+    is_whole_number,
+    lift,
+)
+from preflight.model.job.quantities import SETTING_PREFIX
+from preflight.sources.base import LaunchLine, Reading, Tree
+from preflight.sources.launchers.claim_builder import (
+    ClaimBuilder,
+    Setting,
+    as_strings,
+    as_text,
+    count_of,
+    option_setting,
+    state_launcher,
+    state_unknown,
+    variable_setting,
+)
+from preflight.sources.launchers.option_parser import (
+    ScannedLine,
+    generated_table,
+    paths_of,
+    relative,
+    scan,
+    table,
+    text_of,
+    texts,
+)
+from preflight.sources.launchers.started_program import read_program
+from preflight.sources.tables import load_table
+
+_RUN = table(
+    {"scheduler": "-s --scheduler", "cfg": "-cfg --scheduler_args", "other": "--workspace --parent_run_id"},
+    {"flag": "--dryrun --wait --log --tee_logs --stdin", "help": "-h --help"},
+    abbreviations=False,
+    single_dash=True,
+)
+_DDP = table(
+    {
+        "script": "--script",
+        "module": "-m",
+        "image": "--image",
+        "name": "--name",
+        "gpu": "--gpu",
+        "nodes": "-j",
+        "env": "--env",
+        "max_restarts": "--max_retries",
+        "port": "--rdzv_port",
+        "resource": "-h",
+        "cpu": "--cpu",
+        "memMB": "--memMB",
+        "mounts": "--mounts",
+        "other": "--metadata --debug --tee --rdzv_backend --rdzv_conf --role",
+    },
+    {},
+    abbreviations=False,
+)
+_COMPONENTS = ("dist.ddp", "dist.spmd", "torchx.components.dist:ddp")
+
+
+class TorchxReader:
+    """Reads the command line of torchx when it starts one of its distributed components."""
+
+    name: str = "torchx"
+    names: tuple[str, ...] = ("torchx",)
+
+    def read(self, line: LaunchLine, tree: Tree) -> Reading:
+        """State nodes, processes and program."""
+        if len(line.words) < 3 or text_of(line.words[1]) != "run":
+            return Reading()
+        outer = scan(line.words[2:], _RUN)
+        if not outer.rest or text_of(outer.rest[0]) not in _COMPONENTS:
+            return Reading()
+        inner = scan(outer.rest[1:], _DDP)
+        program, module = inner.last("script"), inner.last("module")
+        builder = ClaimBuilder(self.name, line.scope, line.command.condition)
+        size = inner.last("nodes")
+        if size is not None:
+            builder.add_setting("nodes", size, lambda value: lift(_nodes, value))
+            builder.add_setting("nodes", size, lambda value: lift(_nodes, value), relation=Relation.REQUIRES)
+            builder.add_setting("processes_per_node", size, lambda value: lift(_processes, value))
+        builder.add_setting("max_restarts", inner.last("max_restarts"), as_int)
+        builder.add_setting("master_port", inner.last("port"), as_int)
+        given = ScannedLine((*outer.given, *inner.given), (), outer.incomplete or inner.incomplete)
+        state_launcher(builder, "torchx", line.words[0], given)
+        chosen = program or module
+        words = [word for word in outer.rest if chosen is not None and text_of(word) in texts(chosen.value)]
+        started = read_program(line, self.name, [*words[:1], *inner.rest], tree, module=program is None)
+        return Reading(
+            claims=(*builder.claims, *started.claims),
+            launches=(started.launch,),
+            references=started.references,
+        )
+
+
+def _nodes(item: Plain) -> Plain:
+    """The nodes in `2x8` and `1:2x8`; a number alone counts the processes of one node."""
+    nodes, times, _ = str(item).partition("x")
+    return int(nodes.rpartition(":")[2]) if times else 1
+
+
+def _processes(item: Plain) -> Plain:
+    _, times, processes = str(item).partition("x")
+    return int(processes if times else str(item))
+
+
+_FABRIC_OPTIONS = generated_table(load_table("fabric_run"), abbreviations=False)
+_PER_TASK = ("srun", "mpirun", "pdsh", "clush")
+_FABRIC_PORT = 29400
+
+
+class FabricReader:
+    """Reads the command line of Lightning Fabric's launcher."""
+
+    name: str = "fabric"
+    names: tuple[str, ...] = ("fabric", "lightning", "-m lightning", "-m lightning.fabric.cli", "-m lightning_fabric")
+
+    def read(self, line: LaunchLine, tree: Tree) -> Reading:
+        """State nodes, devices, node rank and the address of the store; other subcommands launch nothing."""
+        words = list(line.words[1:])
+        if not words or text_of(words[0]) != "run":
+            return Reading()
+        words = words[1:]
+        if words and text_of(words[0]) == "model":
+            words = words[1:]
+        scanned = scan(words, _FABRIC_OPTIONS)
+        if scanned.last("help") is not None or not scanned.rest:
+            return Reading()
+        # Fabric also accepts its options after the script; the script's own options are ignored here.
+        after_script = scan(scanned.rest[1:], _FABRIC_OPTIONS)
+        builder = ClaimBuilder(self.name, line.scope, line.command.condition)
+        program = read_program(line, self.name, scanned.rest, tree)
+
+        word, hidden = line.words[0], scanned.incomplete or after_script.incomplete
+        nodes = scanned.last("num_nodes") or after_script.last("num_nodes")
+        builder.add_setting("nodes", nodes, as_int, relation=Relation.REQUIRES)
+        if nodes is None and not hidden:
+            spelling = f"{word.spelling} (without --num-nodes)"
+            builder.add("nodes", Known(1), word.span, spelling, strength=Strength.DEFAULT, relation=Relation.REQUIRES)
+        builder.add_setting("processes_per_node", scanned.last("devices") or after_script.last("devices"), _devices)
+        builder.add_setting("node_rank", scanned.last("node_rank") or after_script.last("node_rank"), as_int)
+        several = nodes is not None and texts(nodes.value) not in (("1",), ())
+        for dest, quantity, default in (
+            ("main_address", "master_addr", Known("127.0.0.1")),
+            ("main_port", "master_port", Known(_FABRIC_PORT)),
+        ):
+            found = scanned.last(dest) or after_script.last(dest)
+            if found is not None:
+                builder.add_setting(quantity, found, as_int if quantity == "master_port" else as_text)
+            elif several and not hidden:
+                spelling = f"{word.spelling} (without --{dest.replace('_', '-')})"
+                builder.add(quantity, default, word.span, spelling, strength=Strength.DEFAULT)
+        if any(wrapper in _PER_TASK for wrapper in line.wrappers):
+            spelling = f"{word.spelling} (is started once on each node and starts the ranks itself)"
+            builder.add("tasks_per_node", Known(1), word.span, spelling, relation=Relation.REQUIRES)
+        return Reading(
+            claims=(*builder.claims, *program.claims), launches=(program.launch,), references=program.references
+        )
+
+
+def _devices(value: Value) -> Value:
+    def count(item: Plain) -> Plain:
+        text = str(item)
+        if "," in text:
+            return len([part for part in text.split(",") if part.strip()])
+        if not is_whole_number(text):
+            raise ValueError(f"{text}: as many processes as the node has devices")
+        return int(text)
+
+    return value if isinstance(value, Unresolved) else lift(count, value)
+
+
+_COMPOSER_OPTIONS = generated_table(load_table("composer"))
+_COMPOSER_VARIABLES = {
+    "nproc": "LOCAL_WORLD_SIZE",
+    "world_size": "WORLD_SIZE",
+    "base_rank": "BASE_RANK",
+    "node_rank": "NODE_RANK",
+    "master_addr": "MASTER_ADDR",
+    "master_port": "MASTER_PORT",
+}
+
+
+class ComposerReader:
+    """Reads the command line of composer."""
+
+    name: str = "composer"
+    names: tuple[str, ...] = ("composer", "-m composer.cli.launcher", "-m composer")
+
+    def read(self, line: LaunchLine, tree: Tree) -> Reading:
+        """State processes, world size, node rank and the address of the store."""
+        scanned = scan(line.words[1:], _COMPOSER_OPTIONS)
+        if scanned.last("help", "version") is not None:
+            return Reading()
+        builder = ClaimBuilder(self.name, line.scope, line.command.condition)
+        program = read_program(
+            line,
+            self.name,
+            scanned.rest,
+            tree,
+            module=scanned.last("module_mode") is not None,
+            python=scanned.last("command_mode") is None,
+        )
+        found = {dest: _setting_in_force(dest, scanned, line) for dest in _COMPOSER_VARIABLES}
+        builder.add_setting("processes_per_node", found["nproc"], as_int)
+        builder.add_setting("node_rank", found["node_rank"], as_int)
+        builder.add_setting("base_rank", found["base_rank"], as_int)
+        builder.add_setting("master_addr", found["master_addr"], as_text)
+        builder.add_setting("master_port", found["master_port"], as_int)
+        _state_world(builder, found["world_size"], found["nproc"], line, hidden=scanned.incomplete)
+        state_unknown(builder, scanned)
+        for dest, setting in {**_switches(scanned), **found}.items():
+            builder.add_setting(f"{SETTING_PREFIX}composer_launch.{dest}", setting, _as_written)
+        if scanned.incomplete:
+            first = line.words[0]
+            hidden = Unresolved("further options")
+            builder.add(f"{SETTING_PREFIX}composer_launch.(call)", hidden, first.span, first.spelling)
+        return Reading(
+            claims=(*builder.claims, *program.claims), launches=(program.launch,), references=program.references
+        )
+
+
+def _switches(scanned: ScannedLine) -> dict[str, Setting | None]:
+    return {dest: option_setting(scanned.last(dest)) for dest in ("module_mode", "command_mode")}
+
+
+def _as_written(value: Value) -> Value:
+    """A number where the text is one; a switch stays true."""
+    return lift(lambda item: int(item) if isinstance(item, str) and item.isdigit() else item, value)
+
+
+def _setting_in_force(dest: str, scanned: ScannedLine, line: LaunchLine) -> Setting | None:
+    return option_setting(scanned.last(dest)) or variable_setting(
+        line.command.environment.get(_COMPOSER_VARIABLES[dest])
+    )
+
+
+def _state_world(
+    builder: ClaimBuilder, world: Setting | None, processes: Setting | None, line: LaunchLine, *, hidden: bool
+) -> None:
+    """State the world size and the number of nodes it needs; one node when it is not set."""
+    if world is None:
+        if not hidden:
+            word = line.words[0]
+            spelling = f"{word.spelling} (without --world_size)"
+            builder.add("nodes", Known(1), word.span, spelling, strength=Strength.DEFAULT, relation=Relation.REQUIRES)
+        return
+    total = as_int(world.value)
+    builder.add_setting("world_size", world, lambda _: total, relation=Relation.REQUIRES)
+    if processes is not None:
+        group_size: Value = as_int(processes.value)
+        builder.add_setting("nodes", world, lambda _: lift(_quotient, total, group_size), relation=Relation.REQUIRES)
+
+
+def _quotient(total: Plain, group_size: Plain) -> Plain:
+    groups, rest = divmod(int(str(total)), int(str(group_size)))
+    if rest or not groups:
+        raise ValueError(f"{total} ranks cannot be divided into groups of {group_size}")
+    return groups
+
+
+_COLOSSALAI_OPTIONS = generated_table(load_table("colossalai_run"), abbreviations=False, single_dash=True)
+_COLOSSALAI_PORT = 29500
+
+
+class ColossalReader:
+    """Reads the command line of Colossal-AI's launcher."""
+
+    name: str = "colossalai"
+    names: tuple[str, ...] = ("colossalai",)
+
+    def read(self, line: LaunchLine, tree: Tree) -> Reading:
+        """State hosts, counts and the address of the store; refer to the hostfile."""
+        if len(line.words) < 2 or text_of(line.words[1]) != "run":
+            return Reading()
+        scanned = scan(line.words[2:], _COLOSSALAI_OPTIONS)
+        if scanned.last("help") is not None:
+            return Reading()
+        builder = ClaimBuilder(self.name, line.scope, line.command.condition)
+        program = read_program(line, self.name, scanned.rest, tree, module=scanned.last("m") is not None)
+        hosts, nodes = scanned.last("host"), scanned.last("num_nodes")
+        if hosts is not None and texts(hosts.value) != ("",):
+            builder.add_setting("hosts", hosts, as_strings, strength=Strength.SCHEDULER)
+            builder.add_setting("nodes", hosts, lambda value: count_of(as_strings(value)), strength=Strength.SCHEDULER)
+        if nodes is not None and texts(nodes.value) != ("-1",):
+            builder.add_setting("nodes", nodes, as_int, relation=Relation.AT_LEAST)
+        builder.add_setting("processes_per_node", scanned.last("nproc_per_node"), as_int)
+        builder.add_setting("master_addr", scanned.last("master_addr"), as_text)
+        _state_port(builder, scanned, line)
+        state_unknown(builder, scanned)
+        state_launcher(builder, "colossalai_run", line.words[0], scanned)
+        return Reading(
+            claims=(*builder.claims, *program.claims),
+            launches=(program.launch,),
+            references=(*_hostfile(scanned, line, tree), *program.references),
+        )
+
+
+def _state_port(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLine) -> None:
+    port, word = scanned.last("master_port"), line.words[0]
+    if port is not None:
+        builder.add_setting("master_port", port, as_int)
+    elif not scanned.incomplete:
+        spelling = f"{word.spelling} (without --master_port)"
+        builder.add("master_port", Known(_COLOSSALAI_PORT), word.span, spelling, strength=Strength.DEFAULT)
+
+
+def _hostfile(scanned: ScannedLine, line: LaunchLine, tree: Tree) -> list[Reference]:
+    given = scanned.last("hostfile")
+    if given is None:
+        return []
+    targets = [relative(path, line, tree) for path in paths_of(given.value, given.parts)]
+    return [Reference(target, "hostfile", given.span, line.scope) for target in targets if target]
+
+
+_DETERMINED_OPTIONS = table({"trial": "--trial", "other": "--hvd-args"}, {"flag": "--autohorovod"}, abbreviations=False)
+
+
+class DeterminedReader:
+    """Reads the command line of Determined's launch layers."""
+
+    name: str = "determined"
+    names: tuple[str, ...] = (
+        "-m determined.launch.torch_distributed",
+        "-m determined.launch.horovod",
+        "-m determined.launch.deepspeed",
+    )
+
+    def read(self, line: LaunchLine, tree: Tree) -> Reading:
+        """State the program that runs on every slot."""
+        scanned = scan(line.words[1:], _DETERMINED_OPTIONS)
+        started = read_program(line, self.name, scanned.rest, tree, python=False)
+        return Reading(claims=started.claims, launches=(started.launch,), references=started.references)

@@ -1,0 +1,345 @@
+"""Claims of scripts of single frameworks: Ray, TensorFlow, Horovod, HugeCTR, NeMo-Run.
+
+Source: HugeCTR 25.03, HugeCTR/src/resource_manager.cpp (which requires one process for each list of `vvgpu`) and
+HugeCTR/src/pybind/model.cpp (which divides the batch equally among all GPUs).
+
+Source: nemo_run/core/execution (slurm, local, docker, skypilot, dgxcloud, lepton, kubeflow) of NeMo-Run 0.11. The
+script is started by plain Python; its executors start the ranks, so each executor is a launch.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from preflight._util.budget import truncate
+from preflight.model.job import (
+    Claim,
+    Known,
+    Launch,
+    Relation,
+    Scope,
+    Strength,
+    Unresolved,
+    Value,
+    alternatives,
+    as_int,
+    lift,
+)
+from preflight.model.job.quantities import SECTION
+from preflight.sources.python.module import Module, argument, last, value_of
+
+
+def ray_claims(module: Module) -> Iterator[Claim]:
+    """All claims about placement groups and waiting for them."""
+    if "ray" not in module.file.text:
+        return
+    for call in module.named("placement_group", "get", "wait", "ScalingConfig"):
+        name = module.called(call)
+        if last(name) == "placement_group" and (name.startswith("ray") or name == "placement_group"):
+            yield from _group(module, call)
+        elif last(name) == "ScalingConfig":
+            yield from _workers(module, call)
+            yield from _arguments(module, call)
+        elif name in ("ray.get", "ray.wait") and call.args and argument(call, "timeout") is None:
+            yield from _waits(module, call)
+
+
+def _group(module: Module, call: ast.Call) -> Iterator[Claim]:
+    given = argument(call, "bundles", 0)
+    bundles = module.definition(value_of(given)) if given is not None else None
+    if given is not None and bundles is not None:
+        yield module.claim("ray_workers", _count(module, bundles), given, source="ray")
+    if isinstance(bundles, ast.BinOp) and isinstance(bundles.op, ast.Mult):
+        bundles = bundles.left if isinstance(bundles.left, ast.List) else bundles.right
+    listed = bundles.elts if isinstance(bundles, ast.List) else []
+    if isinstance(bundles, ast.ListComp):
+        listed = [bundles.elt]
+    shown: list[str] = []
+    for bundle in listed:
+        parts = _resources(module, bundle)
+        if parts:
+            shown.append(parts)
+    if shown and given is not None:
+        largest = max(shown, key=len) if len(set(shown)) > 1 else shown[0]
+        yield module.claim("ray_bundle", largest, given, source="ray")
+
+
+def _count(module: Module, bundles: ast.expr) -> Value:
+    """The number of bundles in a literal list, `[{"GPU": 1}] * workers`, or a comprehension over `range(workers)`."""
+    if isinstance(bundles, ast.List):
+        return Known(len(bundles.elts))
+    if isinstance(bundles, ast.BinOp) and isinstance(bundles.op, ast.Mult):
+        listed, times = bundles.left, bundles.right
+        if not isinstance(listed, ast.List):
+            listed, times = times, listed
+        if isinstance(listed, ast.List) and len(listed.elts) == 1:
+            return module.fold(times)
+    if isinstance(bundles, ast.ListComp) and len(bundles.generators) == 1 and not bundles.generators[0].ifs:
+        counted = bundles.generators[0].iter
+        if isinstance(counted, ast.Call) and module.called(counted) == "range" and len(counted.args) == 1:
+            return module.fold(counted.args[0])
+    return Unresolved(f"{module.text(bundles)}: known only at run time")
+
+
+def _resources(module: Module, bundle: ast.expr) -> str:
+    """`CPU 2, GPU 1` from a literal bundle."""
+    table = module.definition(bundle)
+    parts = []
+    for key, value in zip(table.keys, table.values, strict=True) if isinstance(table, ast.Dict) else ():
+        amount = alternatives(module.fold(value))
+        if isinstance(key, ast.Constant) and isinstance(key.value, str) and len(amount) == 1:
+            parts.append(f"{key.value} {amount[0]}")
+    return ", ".join(parts)
+
+
+def _workers(module: Module, call: ast.Call) -> Iterator[Claim]:
+    """`ScalingConfig(use_gpu=False, resources_per_worker={"GPU": 1})`; without `use_gpu` it is False."""
+    workers = argument(call, "num_workers")
+    if workers is not None:
+        yield module.claim("ray_workers", module.fold(value_of(workers)), workers, source="ray")
+    given = argument(call, "resources_per_worker")
+    if given is None or call.args or any(keyword.arg is None for keyword in call.keywords):
+        return
+    table = module.definition(value_of(given))
+    if not isinstance(table, ast.Dict):
+        return
+    uses = argument(call, "use_gpu")
+    because: tuple[Claim, ...] = ()
+    if uses is not None:
+        because = (module.claim("ray_train_uses_gpu", module.fold(value_of(uses)), uses, source="ray"),)
+    for key, value in zip(table.keys, table.values, strict=True):
+        if isinstance(key, ast.Constant) and key.value == "GPU":
+            yield module.claim("ray_train_worker_gpus", module.fold(value), given, because=because, source="ray")
+
+
+def _arguments(module: Module, call: ast.Call) -> Iterator[Claim]:
+    """The call with its arguments; nothing if not all arguments are literal."""
+    if call.args or any(keyword.arg is None for keyword in call.keywords):
+        return
+    found: list[Claim] = []
+    for keyword in call.keywords:
+        value, name = module.definition(keyword.value), f"setting.ray.{keyword.arg}"
+        if isinstance(value, ast.Dict):
+            found.append(module.claim(name, Known(SECTION), keyword, source="ray"))
+            for key, inner in zip(value.keys, value.values, strict=True):
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    found.append(module.claim(f"{name}.{key.value}", module.fold(inner), keyword, source="ray"))
+        elif isinstance(value, ast.List):
+            # Lists are not taken for tuples; all that counts of one is its length.
+            found.append(module.claim(name, Known("a list"), keyword, source="ray"))
+            found.append(module.claim(f"{name}.count", Known(len(value.elts)), keyword, source="ray"))
+        else:
+            found.append(module.claim(name, module.fold(keyword.value), keyword, source="ray"))
+    yield module.claim("ray_scaling", Known("ScalingConfig"), call, because=tuple(found), source="ray")
+
+
+def _waits(module: Module, call: ast.Call) -> Iterator[Claim]:
+    """`ray.get(pg.ready())` without a timeout, where `pg` is a placement group."""
+    awaited = module.definition(call.args[0])
+    if isinstance(awaited, ast.List) and len(awaited.elts) == 1:
+        awaited = awaited.elts[0]
+    if not (isinstance(awaited, ast.Call) and last(module.called(awaited)) == "ready"):
+        return
+    receiver = awaited.func.value if isinstance(awaited.func, ast.Attribute) else None
+    made = module.definition(receiver) if receiver is not None else None
+    if not (isinstance(made, ast.Call) and last(module.called(made)) == "placement_group"):
+        return
+    because = tuple(_group(module, made))
+    yield module.claim(
+        "ray_wait_unbounded", module.text(receiver) if receiver else "", call, because=because, source="ray"
+    )
+
+
+_STRATEGIES = (
+    "ParameterServerStrategy",
+    "ParameterServerStrategyV1",
+    "ParameterServerStrategyV2",
+    "MultiWorkerMirroredStrategy",
+    "CollectiveAllReduceStrategy",
+)
+#: Parts of a cluster that are known only at run time become null.
+_MAX_DEPTH = 6
+_MAX_ENTRIES = 2000
+
+
+def tensorflow_claims(module: Module) -> Iterator[Claim]:
+    """All claims about clusters and strategies."""
+    if "TF_CONFIG" not in module.file.text and "Strategy" not in module.file.text:
+        return
+    for node in module.nodes(ast.Assign):
+        for target in node.targets:
+            if not isinstance(target, ast.Subscript) or module.name(target.value) != "os.environ":
+                continue
+            if getattr(module.fold(target.slice), "value", None) != "TF_CONFIG":
+                continue
+            dumped = module.definition(node.value)
+            if isinstance(dumped, ast.Call) and module.called(dumped) == "json.dumps" and dumped.args:
+                table = module.definition(dumped.args[0])
+                if isinstance(table, ast.Dict):
+                    yield module.claim("tf_config", json.dumps(_plain(module, table, 0)), table)
+    for call in module.named(*_STRATEGIES):
+        yield module.claim("tf_strategy", last(module.called(call)), call)
+
+
+def _plain(module: Module, expression: ast.expr, depth: int) -> Any:
+    """A literal as JSON; null for values known only at run time."""
+    meant = module.definition(expression)
+    if depth > _MAX_DEPTH:
+        return None
+    if isinstance(meant, ast.Dict):
+        keys = truncate(meant.keys, _MAX_ENTRIES, "entries of TF_CONFIG")
+        pairs = zip(keys, meant.values[:_MAX_ENTRIES], strict=True)
+        return {
+            str(key.value): _plain(module, value, depth + 1) for key, value in pairs if isinstance(key, ast.Constant)
+        }
+    if isinstance(meant, (ast.List, ast.Tuple)):
+        return [_plain(module, item, depth + 1) for item in truncate(meant.elts, _MAX_ENTRIES, "entries of TF_CONFIG")]
+    found = alternatives(module.fold(meant))
+    return found[0] if len(found) == 1 and isinstance(found[0], (str, int, float, bool)) else None
+
+
+_OPTIMIZERS = ("DistributedOptimizer", "DistributedGradientTape", "DistributedAdasumOptimizer", "DistributedTrainer")
+#: Calls that give all ranks the same initial weights; elastic states do it on synchronisation.
+_BROADCAST = re.compile(
+    r"broadcast_(?:parameters|variables|global_variables|object|optimizer_state)|[Bb]roadcastGlobalVariables\w*"
+    r"|BroadcastParameters|(?:Torch|TensorFlow|TensorFlowKeras|Object)?(?:Keras)?State\(|elastic\.run|hvd\.broadcast\("
+)
+#: What keeps and restores the state of an elastic training.
+_ELASTIC = re.compile(r"elastic\.run|(?:Torch|TensorFlow|TensorFlowKeras|Object|Keras)State\(|elastic\.\w*State")
+
+
+def horovod_claims(module: Module) -> Iterator[Claim]:
+    """All claims about Horovod."""
+    if "horovod" not in module.file.text:
+        return
+    broadcast = _BROADCAST.search(module.file.text)
+    if broadcast is not None:
+        yield module.claim("horovod_broadcasts", broadcast.group(0).rstrip("("), module.tree, condition="")
+    elastic = _ELASTIC.search(module.file.text)
+    if elastic is not None:
+        yield module.claim("elastic_state", elastic.group(0).rstrip("("), module.tree, condition="")
+    for call in module.named("init", *_OPTIMIZERS):
+        name = module.called(call)
+        if not name.startswith("horovod."):
+            continue
+        if last(name) == "init":
+            yield module.claim("horovod_started", True, call)
+        elif last(name) in _OPTIMIZERS:
+            yield module.claim("horovod_optimizer", last(name), call)
+
+
+def hugectr_claims(module: Module) -> Iterator[Claim]:
+    """The processes, GPUs and batch of every solver."""
+    for call in module.named("CreateSolver"):
+        if not module.called(call).startswith("hugectr"):
+            continue
+        devices = argument(call, "vvgpu")
+        lists = module.definition(value_of(devices)) if devices is not None else None
+        if devices is not None and isinstance(lists, ast.List):
+            inner = [module.definition(item) for item in lists.elts]
+            if inner and all(isinstance(item, ast.List) and item.elts for item in inner):
+                yield module.claim(
+                    "world_size", Known(len(inner)), devices, relation=Relation.REQUIRES, source="hugectr"
+                )
+                most = max(len(item.elts) for item in inner if isinstance(item, ast.List))
+                yield module.claim("gpus_per_node", Known(most), devices, relation=Relation.AT_LEAST, source="hugectr")
+        batch = argument(call, "batchsize")
+        if batch is not None:
+            yield module.claim("train_batch_size", as_int(module.fold(value_of(batch))), batch, source="hugectr")
+
+
+class Size(NamedTuple):
+    """The arguments of one executor that determine how many ranks it starts; the first one given counts."""
+
+    nodes: str
+    processes: tuple[str, ...]
+    gpus: str = "gpus_per_node"
+
+
+_EXECUTORS = {
+    "SlurmExecutor": Size("nodes", ("ntasks_per_node",)),
+    "LocalExecutor": Size("nodes", ("ntasks_per_node",), ""),
+    "DockerExecutor": Size("", ("ntasks_per_node",), "num_gpus"),
+    "SkypilotExecutor": Size("num_nodes", ("gpus_per_node",)),
+    "SkypilotJobsExecutor": Size("num_nodes", ("gpus_per_node",)),
+    "DGXCloudExecutor": Size("nodes", ("nprocs_per_node", "gpus_per_node")),
+    "LeptonExecutor": Size("nodes", ("nprocs_per_node", "gpus_per_node")),
+    "KubeflowExecutor": Size("num_nodes", ("nprocs_per_node", "gpus_per_node")),
+}
+_SOURCE = "nemo-run"
+
+
+class ExecutorLaunch(NamedTuple):
+    """The launch of one executor, with its claims."""
+
+    launch: Launch
+    claims: tuple[Claim, ...]
+
+
+def launches(module: Module) -> Iterator[ExecutorLaunch]:
+    """Every executor that a script makes with a number of processes."""
+    if "nemo_run" not in module.file.text:
+        return
+    for call in module.named(*_EXECUTORS):
+        name = last(module.called(call))
+        size = _EXECUTORS[name]
+        processes = next((given for key in size.processes if (given := argument(call, key)) is not None), None)
+        if processes is not None:
+            yield _launch_of(module, call, name, size, processes)
+
+
+def _launch_of(
+    module: Module, call: ast.Call, name: str, size: Size, processes: ast.keyword | ast.expr
+) -> ExecutorLaunch:
+    span = module.span(call.func)
+    scope = Scope(launch=f"{span.path}:{span.line}")
+    condition = module.condition(call)
+    launch = Launch(id=scope.launch, launcher=_SOURCE, span=span, condition=condition)
+    own = Module.claim
+    claims: list[Claim] = []
+
+    def state(quantity: str, value: Value, at: ast.AST, **more: object) -> None:
+        claim = own(module, quantity, value, at, source=_SOURCE, condition=condition, **more)  # type: ignore[arg-type]
+        claims.append(_in(claim, scope))
+
+    nodes = argument(call, size.nodes) if size.nodes else None
+    if nodes is not None:
+        state("nodes", as_int(module.fold(value_of(nodes))), nodes)
+    else:
+        spelling = f"{name} (without {size.nodes or 'several nodes'}: one node)"
+        state("nodes", Known(1), call.func, spelling=spelling, strength=Strength.DEFAULT)
+    state("processes_per_node", as_int(module.fold(value_of(processes))), processes)
+    gpus = argument(call, size.gpus) if size.gpus else None
+    if gpus is not None:
+        state("gpus_per_node", as_int(module.fold(value_of(gpus))), gpus)
+    partition = argument(call, "partition")
+    if partition is not None:
+        state("partition", lift(str, module.fold(value_of(partition))), partition)
+    return ExecutorLaunch(launch, tuple(claims))
+
+
+def _in(claim: Claim, scope: Scope) -> Claim:
+    return Claim(
+        claim.quantity,
+        claim.value,
+        claim.span,
+        claim.spelling,
+        claim.source,
+        scope=scope,
+        strength=claim.strength,
+        relation=claim.relation,
+        condition=claim.condition,
+    )
+
+
+#: Quantities that a recipe requires of its executor; with several executors it is unknown which one runs it.
+REQUIRED = frozenset(("nodes", "processes_per_node"))
+
+
+def is_required(claim: Claim) -> bool:
+    """Whether a claim of a recipe is about the launch of its executor."""
+    return claim.quantity in REQUIRED and claim.relation is Relation.REQUIRES

@@ -1,0 +1,268 @@
+"""Claims about what a training loop does beside its steps, and about long work of one rank for which all others wait.
+
+The others wait inside a collective, whose timeout must be longer than that work: an hour of downloading or
+preprocessing under a timeout of ten minutes kills the job.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from preflight.model.job import Claim
+from preflight.sources.python.module import Module, argument, last
+from preflight.sources.python.outline import dotted, end_of
+
+_SAVING = re.compile(
+    r"save\w*|\w*_save|\w*checkpoint\w*|dump|\w*ckpt\w*|export\w*|upload\w*|commit|write_model", re.IGNORECASE
+)
+#: Words of libraries and callbacks that save by themselves.
+_SAVES_ITSELF = re.compile(
+    r"Trainer\b|callbacks?|[cC]heckpoint(?:er|Manager|Callback)|[lL]ightning|Snapshot|elastic|orbax"
+)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_PROFILERS = ("profile", "Profiler", "start_profiler")
+#: What bounds a profile to some steps.
+_SCHEDULES = ("schedule", "scheduler")
+
+
+def claims(module: Module) -> Iterator[Claim]:
+    """All claims about saving, profiling and shared models."""
+    steps = [call for call in module.named("backward") if not call.args]
+    if steps:
+        yield from _savings(module, steps[0])
+    yield from _profilers(module)
+    if "Process" in module.file.text and "torch" in module.file.text:
+        yield from _unshared_models(module)
+
+
+def _savings(module: Module, step: ast.Call) -> Iterator[Claim]:
+    """Whether a script that trains saves anything inside a loop, or through a library."""
+    saving = [call for call in module.calls if _SAVING.fullmatch(last(module.called(call)))]
+    inside = any(_is_in_loop(module, call) for call in saving) or _SAVES_ITSELF.search(module.file.text) is not None
+    yield module.claim("saves_while_training", inside, step, condition="")
+
+
+def _is_in_loop(module: Module, node: ast.AST, depth: int = 0) -> bool:
+    """Whether a call is inside a loop, or in a function that may be called in one."""
+    for outer in module.outline.above(node):
+        if isinstance(outer, _LOOPS):
+            return True
+        if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            calls = [call for call in module.outline.calls_named(outer.name) if call is not node]
+            # The callers of a method, or of a function that is passed on, are not known.
+            return not calls or depth > 3 or any(_is_in_loop(module, call, depth + 1) for call in calls)
+    return False
+
+
+def _profilers(module: Module) -> Iterator[Claim]:
+    """A profiler that records all steps of a loop: without a schedule, and without an end inside the loop."""
+    for call in module.named(*_PROFILERS):
+        name = module.called(call)
+        if "profiler" not in name or any(argument(call, each) is not None for each in _SCHEDULES):
+            continue
+        loop = _profiled_loop(module, call)
+        if loop is None or any(isinstance(node, ast.Break) for node in ast.walk(loop)):
+            continue
+        ends = {"stop", "stop_profiler", "export_chrome_trace"}
+        if any(isinstance(node, ast.Call) and end_of(node.func) in ends for node in ast.walk(loop)):
+            continue
+        yield module.claim("profiles_every_step", name, call)
+
+
+def _profiled_loop(module: Module, call: ast.Call) -> ast.AST | None:
+    """The training loop that runs while a profiler is on."""
+    within = next((outer for outer in module.outline.above(call) if isinstance(outer, ast.With)), None)
+    name = module.bound_to(call)
+    if within is not None and any(item.context_expr is call for item in within.items):
+        return next((node for node in ast.walk(within) if _trains(node)), None)
+    started = last(module.called(call)) == "start_profiler" or any(
+        dotted(start.func) == f"{name}.start" for start in module.named("start")
+    )
+    if not started:
+        return None
+    function = module.outline.function_of(call)
+    loops = [loop for loop in module.nodes(ast.For) if module.outline.function_of(loop) is function and _trains(loop)]
+    return next((loop for loop in loops if loop.lineno > call.lineno), None)
+
+
+def _trains(node: ast.AST) -> bool:
+    if not isinstance(node, _LOOPS):
+        return False
+    return any(isinstance(inner, ast.Call) and end_of(inner.func) in ("backward", "run") for inner in ast.walk(node))
+
+
+def _unshared_models(module: Module) -> Iterator[Claim]:
+    """A model that several forked processes train, and that is not in shared memory."""
+    if "share_memory" in module.file.text or "spawn" in module.file.text or "forkserver" in module.file.text:
+        return
+    for call in module.named("Process"):
+        target, given = argument(call, "target", 1), argument(call, "args", 2)
+        functions = module.outline.functions(end_of(getattr(target, "value", target))) if target is not None else ()
+        passed = getattr(given, "value", given)
+        if len(functions) != 1 or not isinstance(passed, (ast.Tuple, ast.List)) or not _is_repeated(module, call):
+            continue
+        trained = _trained_parameters(functions[0])
+        for parameter, item in zip(functions[0].args.args, passed.elts, strict=False):
+            if parameter.arg in trained and isinstance(item, ast.Name):
+                yield module.claim("model_not_shared", item.id, call)
+                return
+
+
+def _is_repeated(module: Module, call: ast.Call) -> bool:
+    return any(isinstance(outer, (*_LOOPS, ast.ListComp)) for outer in module.outline.above(call))
+
+
+def _trained_parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """The arguments whose parameters the function gives to an optimizer that it steps."""
+    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+    if not {"backward", "step"} <= {end_of(call.func) for call in calls}:
+        return set()
+    owners = [
+        call.func.value for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "parameters"
+    ]
+    return {dotted(owner) for owner in owners}
+
+
+_RANK = re.compile(r"(?:^|_)rank(?:$|_)|^(?:rank|RANK)$|rank$", re.IGNORECASE)
+_FIRST = re.compile(r"is_(?:main|master|rank_?0|rank_?zero|local_main|world_process_zero|first)\w*", re.IGNORECASE)
+#: Statements that are examined between the two barriers of one rank's work.
+_MAX_STATEMENTS = 200
+_CONTEXTS = {
+    "main_process_first",
+    "local_main_process_first",
+    "rank_zero_first",
+    "torch_distributed_zero_first",
+}
+_BARRIERS = {"barrier", "wait_for_everyone", "broadcast", "broadcast_object_list", "monitored_barrier"}
+#: Calls that take minutes to hours: downloads, unpacking, tokenizing, building indices.
+_LONG = re.compile(
+    r"(?:snapshot_|hf_hub_|url|_)?download\w*|urlretrieve|load_dataset|map|extractall|pre_?process(?:_data\w*|ing\w*)?"
+    r"|tokeni[sz]e(?:_\w+)?|prepare_data\w*|process_data\w*|build_(?:index|vocab|dataset)\w*|convert_\w+",
+)
+#: Names that are quick functions when they are not methods.
+_QUICK = {"map"}
+
+
+def serial_claims(module: Module) -> Iterator[Claim]:
+    """All claims about serial work."""
+    blocks_with: list[ast.With | ast.AsyncWith] = [*module.nodes(ast.With), *module.nodes(ast.AsyncWith)]
+    for block in blocks_with:
+        contexts = [item.context_expr for item in block.items if isinstance(item.context_expr, ast.Call)]
+        if any(last(module.called(context)) in _CONTEXTS for context in contexts):
+            yield from _long_calls(module, block.body)
+    barriers = module.named(*sorted(_BARRIERS))
+    if not barriers:
+        return
+    blocks = _Blocks(module, barriers)
+    for node in module.nodes(ast.If):
+        if _is_first_rank(module, node.test) and blocks.wait_later(node):
+            yield from _long_calls(module, node.body)
+        elif _is_other_ranks(module, node.test) and blocks.contain_barrier(node.body):
+            yield from _long_calls(module, blocks.work_before_release(node))
+
+
+def _long_calls(module: Module, statements: list[ast.stmt]) -> Iterator[Claim]:
+    for statement in statements:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call):
+                name = module.called(node)
+                if name not in _QUICK and _LONG.fullmatch(last(name)):
+                    yield module.claim("serial_work", module.text(node.func), node)
+
+
+def _is_first_rank(module: Module, test: ast.expr) -> bool:
+    """`rank == 0`, `not rank`, `args.local_rank in (-1, 0)`, `is_main_process()`."""
+    if isinstance(test, ast.BoolOp):
+        return any(_is_first_rank(module, value) for value in test.values)
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        if not _is_rank(module, test.left):
+            return False
+        right = module.fold(test.comparators[0])
+        values = getattr(right, "value", None)
+        if isinstance(test.ops[0], ast.Eq):
+            return values == 0
+        return isinstance(test.ops[0], ast.In) and isinstance(values, tuple) and set(values) == {-1, 0}
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _is_rank(module, test.operand)
+    called = test.func if isinstance(test, ast.Call) else test
+    return bool(_FIRST.fullmatch(_end(called)))
+
+
+def _is_other_ranks(module: Module, test: ast.expr) -> bool:
+    """`rank != 0`, `rank > 0`, `local_rank not in (-1, 0)`, `not is_main_process()`."""
+    if isinstance(test, ast.BoolOp):
+        return any(_is_other_ranks(module, value) for value in test.values)
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        return _is_rank(module, test.left) and isinstance(test.ops[0], (ast.NotEq, ast.Gt, ast.NotIn))
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        called = test.operand.func if isinstance(test.operand, ast.Call) else test.operand
+        return bool(_FIRST.fullmatch(_end(called)))
+    return False
+
+
+def _is_rank(module: Module, expression: ast.expr) -> bool:
+    if isinstance(expression, ast.Call):
+        expression = expression.func
+    return bool(_RANK.search(_end(expression)))
+
+
+def _end(expression: ast.expr) -> str:
+    if isinstance(expression, ast.Attribute):
+        return expression.attr
+    return expression.id if isinstance(expression, ast.Name) else ""
+
+
+class _Blocks:
+    """The statements that contain a barrier, and the order of statements; computed once, so that the analysis stays
+    linear.
+    """
+
+    def __init__(self, module: Module, barriers: list[ast.Call]) -> None:
+        self._module = module
+        self._holding: set[int] = set()
+        self._places: dict[int, tuple[list[ast.stmt], int]] = {}
+        self._last_barrier: dict[int, int] = {}
+        for call in barriers:
+            self._mark_ancestors(call)
+        for branch in module.nodes(ast.If):
+            # Only blocks with an `if` are needed.
+            parent = module.parent(branch)
+            for block in ("body", "orelse", "finalbody"):
+                statements = getattr(parent, block, None)
+                if isinstance(statements, list) and statements and id(statements[0]) not in self._places:
+                    self._place(statements)
+
+    def _mark_ancestors(self, node: ast.AST) -> None:
+        at: ast.AST | None = node
+        while at is not None and id(at) not in self._holding:
+            self._holding.add(id(at))
+            at = self._module.parent(at)
+
+    def _place(self, statements: list[ast.stmt]) -> None:
+        for index, statement in enumerate(statements):
+            self._places[id(statement)] = (statements, index)
+            if id(statement) in self._holding:
+                self._last_barrier[id(statements)] = index
+
+    def contain_barrier(self, statements: list[ast.stmt]) -> bool:
+        """Whether one of these contains a barrier."""
+        return any(id(statement) in self._holding for statement in statements)
+
+    def wait_later(self, node: ast.If) -> bool:
+        """Whether the other ranks reach a barrier: in the other branch, later, or at the end of this one."""
+        statements, index = self._places.get(id(node), ([], 0))
+        is_after = self._last_barrier.get(id(statements), -1) > index
+        return is_after or self.contain_barrier(node.orelse) or self.contain_barrier(node.body[-1:])
+
+    def work_before_release(self, node: ast.If) -> list[ast.stmt]:
+        """The work of the first rank between `if rank != 0: barrier()` and the `if rank == 0: barrier()` after it."""
+        statements, index = self._places.get(id(node), ([], 0))
+        for end in range(index + 1, min(len(statements), index + 1 + _MAX_STATEMENTS)):
+            statement = statements[end]
+            if isinstance(statement, ast.If) and self.contain_barrier(statement.body):
+                if _is_first_rank(self._module, statement.test):
+                    return statements[index + 1 : end]
+                return []
+        return []

@@ -1,0 +1,312 @@
+"""Claims about the files that ranks write, make and remove: checkpoints, and paths that they share."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from preflight.model.job import Claim, Known, alternatives
+from preflight.sources.python.module import Module, argument, last, value_of
+from preflight.sources.python.outline import dotted, end_of
+from preflight.sources.python.rank_conditions import RankSet, ranks_of
+
+#: Calls that write a model's state, by the last part of the name.
+_SAVES = re.compile(
+    r"save_?(?:the_)?(?:model|checkpoint|ckpt|state_dict|weights|pretrained|training_state|snapshot|networks?)s?\w*"
+    r"|\w*Checkpoint(?:Saver|Manager|er|Writer)|ModelCheckpoint|save_file|save_(?:latest|last|best)\w*|write_checkpoint\w*|dump_checkpoint\w*"
+)
+_LIBRARY_SAVES = ("torch.save", "paddle.save", "torch.jit.save", "xm.save", "torch_xla.core.xla_model.save")
+#: Names of checkpoints and of their files.
+_STATE = re.compile(r"state|model|net|optim|ckpt|checkpoint|snapshot|weight|param", re.IGNORECASE)
+#: Words for objects that describe a model but are not one.
+_ABOUT_MODEL = re.compile(r"(?:card|config|cfg|info|args|table|log|summary|index)$", re.IGNORECASE)
+#: Words for work other than training that one process does.
+_SIDE_WORK = re.compile(r"export|convert|onnx|torchscript|infer|predict|demo|visuali[sz]e|merge_lora", re.IGNORECASE)
+_MODEL = re.compile(r"model|net$|ckpt|checkpoint|saver$|agent|policy", re.IGNORECASE)
+#: Saved objects that are not checkpoints of a run, and destinations that are not files.
+_NOT_CHECKPOINTS = re.compile(
+    r"dataset|cache|vocab|feature|history|buf|stream|bytesio|stat(?:s|istics)?$|vectors", re.IGNORECASE
+)
+_DISTRIBUTED = re.compile(
+    r"DistributedDataParallel|FullyShardedDataParallel|fully_shard|init_process_group|horovod|init_parallel_env"
+)
+#: Names in a path that make it different on every rank or node.
+_OWN_CHECKPOINT_PATH = re.compile(
+    r"rank|node|host|proc|worker|shard|pid|uuid|tmp|temp|scratch|local|getpid|device|gpu", re.IGNORECASE
+)
+
+#: Folders that every node has of its own.
+_OWN_DISKS = ("/tmp/", "/var/tmp/", "/dev/shm/")
+
+
+def checkpoint_claims(module: Module) -> Iterator[Claim]:
+    """All claims about which ranks write checkpoints."""
+    distributed = _DISTRIBUTED.search(module.file.text) is not None and not _is_of_one_rank(module)
+    for call in module.named("save", *(name for name in module.by_name if _SAVES.fullmatch(name))):
+        name = module.called(call)
+        library = name in _LIBRARY_SAVES
+        if not library and not _SAVES.fullmatch(last(name)) and not _saves_model(call):
+            continue
+        if library and not _STATE.search(" ".join(module.text(given) for given in call.args)):
+            continue
+        if _has_own_path(module, call) or any(_is_not_checkpoint(module, given) for given in call.args):
+            continue
+        guard_of = ranks_of(module).guard_of(call)
+        if guard_of.who is RankSet.LOCAL_FIRST and guard_of.test is not None:
+            guard = module.claim("checkpoint_guard", guard_of.who.value, guard_of.test, condition="")
+            yield module.claim("checkpoint_written", guard_of.who.value, call, because=(guard,))
+        elif guard_of.who is RankSet.ALL and name in _LIBRARY_SAVES[:2] and distributed:
+            yield module.claim("checkpoint_written", guard_of.who.value, call)
+
+
+def shared_files(module: Module) -> Iterator[Claim]:
+    """All claims about files on a node's own disk that rank 0 writes and every rank reads."""
+    if _DISTRIBUTED.search(module.file.text) is None:
+        return
+    written: dict[str, ast.Call] = {}
+    for call in module.named("save"):
+        path = _own_disk(module, argument(call, "f", 1))
+        if path and module.called(call) in _LIBRARY_SAVES[:2] and ranks_of(module).guard_of(call).who is RankSet.FIRST:
+            written.setdefault(path, call)
+    for call in module.named("load") if written else ():
+        path = _own_disk(module, argument(call, "f", 0))
+        if path in written and ranks_of(module).guard_of(call).who is RankSet.ALL:
+            wrote = module.claim("checkpoint_written", RankSet.FIRST.value, written[path])
+            yield module.claim("local_checkpoint_read", path, call, because=(wrote,))
+
+
+def _own_disk(module: Module, given: ast.keyword | ast.expr | None) -> str:
+    """A literal path on the disk or in the memory of one node; otherwise empty."""
+    found = alternatives(module.fold(value_of(given))) if given is not None else ()
+    path = found[0] if len(found) == 1 else None
+    return path if isinstance(path, str) and path.startswith(_OWN_DISKS) else ""
+
+
+def folders(module: Module) -> Iterator[Claim]:
+    """All claims about folders that every rank creates, and that must not exist yet."""
+    if _DISTRIBUTED.search(module.file.text) is None or _is_of_one_rank(module):
+        return
+    for call in module.named("mkdir", "makedirs"):
+        name = module.called(call)
+        if name not in ("os.mkdir", "os.makedirs") and not (last(name) == "mkdir" and not call.args):
+            continue
+        if argument(call, "exist_ok", 2) is not None or _is_caught(module, call) or _is_side_work(module, call):
+            continue
+        if ranks_of(module).guard_of(call).who is RankSet.ALL and not _has_own_path(module, call):
+            yield module.claim("folder_made", module.text(call), call)
+
+
+def _saves_model(call: ast.Call) -> bool:
+    """`model.save(path)`, `checkpoint.save(...)`."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "save" or not (call.args or call.keywords):
+        return False
+    name = end_of(call.func.value)
+    return _MODEL.search(name) is not None and _ABOUT_MODEL.search(name) is None
+
+
+def _is_not_checkpoint(module: Module, given: ast.expr) -> bool:
+    """Whether the saved object is not a checkpoint, or the destination is a buffer, judging by its name or creation."""
+    made = module.definition(given)
+    return any(
+        _NOT_CHECKPOINTS.search(end_of(each)) for each in (given, made.func if isinstance(made, ast.Call) else given)
+    )
+
+
+def _is_of_one_rank(module: Module) -> bool:
+    """Whether the script creates a process group of one rank: `init_process_group(..., world_size=1, rank=0)`."""
+    calls = module.named("init_process_group")
+    sizes = [argument(call, "world_size", 3) for call in calls]
+    return bool(calls) and all(size is not None and module.fold(value_of(size)) == Known(1) for size in sizes)
+
+
+def _is_side_work(module: Module, call: ast.Call) -> bool:
+    """Whether this is in a branch or function for work of a single process, such as an export or a prediction."""
+    for outer in module.outline.above(call):
+        if isinstance(outer, ast.If) and _SIDE_WORK.search(module.text(outer.test)):
+            return True
+        if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return _SIDE_WORK.search(outer.name) is not None
+    return False
+
+
+def _is_caught(module: Module, call: ast.Call) -> bool:
+    for outer in module.outline.above(call):
+        if isinstance(outer, ast.Try) and outer.handlers:
+            return True
+        if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            break
+    return False
+
+
+def _has_own_path(module: Module, call: ast.Call) -> bool:
+    """Whether the path names the rank or node, so that no two ranks write the same file."""
+    position = 1 if module.called(call) in _LIBRARY_SAVES else None
+    given = argument(call, "f", position) if position else None
+    paths = [value_of(given)] if given is not None else [*call.args, *(keyword.value for keyword in call.keywords)]
+    return any(
+        _OWN_CHECKPOINT_PATH.search(name) for path in paths for name in _names(module, path, position is not None)
+    )
+
+
+def _names(module: Module, expression: ast.expr, texts: bool) -> Iterator[str]:
+    """The names in an expression and in its definitions; with `texts` literal strings, too."""
+    pending: list[ast.AST] = [expression]
+    seen = 0
+    while pending and seen < 200:
+        node = pending.pop()
+        seen += 1
+        if isinstance(node, ast.Constant):
+            if isinstance(node.value, str) and texts:
+                yield node.value
+            continue
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            yield end_of(node)
+        if isinstance(node, ast.Name):
+            meant = module.definition(node)
+            if meant is not node:
+                pending.append(meant)
+        elif isinstance(node, ast.Attribute) and (held := module.outline.assigned_once(node)) is not None:
+            pending.append(held)
+        else:
+            pending.extend(ast.iter_child_nodes(node))
+
+
+_DISTRIBUTED_REMOVAL = re.compile(
+    r"DistributedDataParallel|FullyShardedDataParallel|fully_shard|init_process_group|horovod|init_parallel_env"
+)
+_RANK_WORDS = re.compile(r"\b(?:\w+_)?rank\b", re.IGNORECASE)
+#: Names in a path that make it different on every rank.
+_OWN_SHARED_PATH = re.compile(
+    r"rank|proc|worker|shard|pid|uuid|mkdtemp|mkstemp|TemporaryDirectory|local|device", re.IGNORECASE
+)
+#: Calls after which every rank is certainly past what it did before; also others that may wait inside.
+_WAITING = re.compile(
+    r"barrier|wait|sync|reduce|broadcast|gather|scatter|all_to_all|fit|train|save|load_checkpoint|destroy_process_group",
+    re.IGNORECASE,
+)
+_ONE_RANK = (RankSet.FIRST, RankSet.LOCAL_FIRST)
+_REMOVERS = ("rmtree", "remove", "unlink")
+
+
+def shared_path_claims(module: Module) -> Iterator[Claim]:
+    """Claims `shared_path`: `removed by every rank`, `removed too early` or `made by one rank`."""
+    text = module.file.text
+    if _DISTRIBUTED_REMOVAL.search(text) is not None:
+        for call in module.named("rmtree"):
+            if module.called(call) != "shutil.rmtree" or len(call.args) != 1 or call.keywords:
+                continue
+            if _is_of_all(module, call) and not _is_caught_removal(module, call) and not _is_own(module, call.args[0]):
+                yield module.claim("shared_path", "removed by every rank", call)
+        yield from _removed_early(module)
+    if _RANK_WORDS.search(text) is not None:
+        yield from _made_by_one(module)
+
+
+def _removed_early(module: Module) -> Iterator[Claim]:
+    """Rank 0 removes what every rank reads above, with nothing between at which it waits for the others."""
+    for call in module.named(*_REMOVERS):
+        path = _removed_path(module, call)
+        if path is None or not dotted(path) or ranks_of(module).guard_of(call).who not in _ONE_RANK:
+            continue
+        for read in module.named("load", "load_file", "load_state_dict", "from_pretrained"):
+            above = read.lineno < call.lineno and _is_of_all(module, read)
+            if above and _uses(read, dotted(path)) and _nothing_waits(module, read, call):
+                because = module.claim("shared_path", "read by every rank", read)
+                yield module.claim("shared_path", "removed too early", call, because=(because,))
+                break
+
+
+def _made_by_one(module: Module) -> Iterator[Claim]:
+    """Rank 0 makes a folder into which every rank writes below, with nothing between at which the others wait."""
+    for call in module.named("makedirs", "mkdir"):
+        path = _made_path(module, call)
+        if path is None or not dotted(path) or ranks_of(module).guard_of(call).who not in _ONE_RANK:
+            continue
+        for write in module.named("save", "open"):
+            below = write.lineno > call.lineno and _writes(module, write)
+            if (
+                below
+                and _is_of_several(module, write)
+                and _uses(write, dotted(path))
+                and _nothing_waits(module, call, write)
+            ):
+                because = module.claim("checkpoint_written", RankSet.ALL.value, write)
+                yield module.claim("shared_path", "made by one rank", call, because=(because,))
+                break
+
+
+def _writes(module: Module, call: ast.Call) -> bool:
+    if last(module.called(call)) != "open":
+        return module.called(call) in ("torch.save", "paddle.save", "numpy.save", "np.save")
+    mode = argument(call, "mode", 1)
+    given = value_of(mode) if mode is not None else None
+    return isinstance(given, ast.Constant) and isinstance(given.value, str) and given.value[:1] in ("w", "a", "x")
+
+
+def _removed_path(module: Module, call: ast.Call) -> ast.expr | None:
+    if module.called(call) in ("os.remove", "os.unlink", "shutil.rmtree"):
+        return call.args[0] if call.args else None
+    if last(module.called(call)) == "unlink" and isinstance(call.func, ast.Attribute) and not call.args:
+        return call.func.value
+    return None
+
+
+def _made_path(module: Module, call: ast.Call) -> ast.expr | None:
+    if module.called(call) in ("os.makedirs", "os.mkdir"):
+        return call.args[0] if call.args else None
+    return call.func.value if isinstance(call.func, ast.Attribute) and not call.args else None
+
+
+def _is_of_all(module: Module, call: ast.Call) -> bool:
+    return ranks_of(module).guard_of(call).who is RankSet.ALL
+
+
+def _is_of_several(module: Module, write: ast.Call) -> bool:
+    """Whether several ranks write: without a condition, or each a file of its own by the name."""
+    who = ranks_of(module).guard_of(write).who
+    return who is RankSet.ALL or (who is RankSet.UNDECIDED and _RANK_WORDS.search(module.text(write)) is not None)
+
+
+def _is_own(module: Module, path: ast.expr) -> bool:
+    """Whether the words of a path, or of what it is made of, show that each rank has its own."""
+    meant = module.definition(path) if isinstance(path, ast.Name) else path
+    return any(_OWN_SHARED_PATH.search(module.text(each)) is not None for each in (path, meant))
+
+
+def _is_caught_removal(module: Module, call: ast.Call) -> bool:
+    for outer in module.outline.above(call):
+        if isinstance(outer, ast.Try) and outer.handlers:
+            return True
+        if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            break
+    return False
+
+
+def _uses(call: ast.Call, name: str) -> bool:
+    """Whether an argument of a call holds the name."""
+    return any(
+        isinstance(node, (ast.Name, ast.Attribute)) and dotted(node) == name
+        for given in (*call.args, *(keyword.value for keyword in call.keywords))
+        for node in ast.walk(given)
+    )
+
+
+def _nothing_waits(module: Module, first: ast.Call, second: ast.Call) -> bool:
+    """Whether two calls stand in one function and no call between them, by its name, waits for other ranks.
+
+    Calls under the first one's condition on the rank are those of that rank alone, so they do not count.
+    """
+    if module.outline.function_of(first) is not module.outline.function_of(second):
+        return False
+    return not any(
+        first.lineno < call.lineno < second.lineno
+        and _WAITING.search(last(module.called(call))) is not None
+        and not _is_around(call, first)
+        and ranks_of(module).guard_of(call).who is RankSet.ALL
+        for call in module.nodes(ast.Call)
+    )
+
+
+def _is_around(outer: ast.Call, inner: ast.Call) -> bool:
+    return any(node is inner for node in ast.walk(outer))

@@ -1,0 +1,452 @@
+"""Rendezvous addresses and ports: no host names, not the nodes' own names, or different between nodes at run time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from preflight._util.hostnames import is_loopback
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Claim, Job, Launch, Strength
+from preflight.model.job.claim import job_value
+from preflight.model.job.symbols import Symbol, affixes_of, symbols_in
+from preflight.model.job.value import numbers, texts
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
+from preflight_rules.helpers import (
+    AGENT_LAUNCHERS,
+    SPREADING_WRAPPERS,
+    certainly_several,
+    host_of,
+    joined,
+    nodes_spanned,
+    on_first_node_only,
+    placed,
+    quoted,
+    undecided,
+)
+from preflight_rules.rendezvous.identities import address_in_force, evaluated_on_each_node, has_no_address
+
+#: What no host name or address contains, and what it shows.
+_FAULTS = (
+    (re.compile(r"[^@\s]+@[^@\s]+"), "carries a user name, as for ssh"),
+    (re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+"), "is a URL"),
+    (re.compile(r"(?:\S+[,;]\s*)+\S+"), "is a list of hosts"),
+    (re.compile(r"\S+(?:\s+\S+)+"), "holds several words"),
+)
+
+
+@rule(
+    "RDV029",
+    "rendezvous-address-is-no-host",
+    severity=Severity.ERROR,
+    profile="gate",
+    otherwise="no launch gives the address of its rendezvous",
+    evidence=(
+        "huggingface/accelerate#1317",
+        (
+            "torchrun documentation (master_addr is a host name or address)",
+            "https://docs.pytorch.org/docs/stable/elastic/run.html",
+        ),
+    ),
+)
+def rendezvous_address_is_no_host(job: Job) -> Iterator[Verdict]:
+    """The rendezvous address is written in a way that no host name has.
+
+    What it checks: The address at which the nodes meet (`--master_addr`, `main_process_ip`, MASTER_ADDR where it is in
+    force) carries no user name (`user@host`), scheme (`http://`), or second host.
+
+    Why it matters: No resolver knows such a name. Every node waits for the rendezvous, or stops because the name is not
+    known.
+
+    Example: `main_process_ip: ubuntu@10.0.0.4`.
+
+    Fix: Give the bare host name or address of the node of rank 0.
+
+    Known limits: Only addresses that are written out are judged.
+    """
+    for launch in job.launches:
+        addresses = address_in_force(job, launch)
+        if not addresses:
+            continue
+        undecided_verdict = undecided(launch.id, addresses, launch)
+        faults = [(claim, fault) for claim in addresses if (fault := _fault(claim))]
+        if undecided_verdict is not None:
+            yield undecided_verdict
+        elif len(faults) < len(addresses):
+            yield passed(launch.id)
+        else:
+            claim, fault = faults[0]
+            yield failed(
+                launch.id,
+                f"The address of the rendezvous, {quoted(claim)}, {fault}: no node can resolve it.",
+                at=claim,
+                also=((launch, "started here"),),
+                remedy="Give the bare host name or address of the node of rank 0.",
+                waits_at="rendezvous",
+            )
+
+
+def _fault(claim: Claim) -> str:
+    """What is wrong with every alternative of an address; empty if nothing is."""
+    found = [next((fault for form, fault in _FAULTS if form.fullmatch(text)), "") for text in texts(claim.value)]
+    return found[0] if found and all(found) else ""
+
+
+@rule(
+    "RDV008",
+    "rendezvous-host-is-no-nodes-own-name",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    otherwise="no torchrun launch names a host for c10d",
+    evidence=(
+        "pytorch/pytorch#73656",
+        (
+            "torch.distributed.elastic.rendezvous.utils, _matches_machine_hostname",
+            "https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/rendezvous/utils.py",
+        ),
+    ),
+)
+def rendezvous_host_is_no_nodes_own_name(job: Job) -> Iterator[Verdict]:
+    """The c10d endpoint uses a name that is not the node's own host name.
+
+    What it checks: With `--rdzv_backend=c10d` on several nodes, that the endpoint's host is the name of a node as the
+    scheduler gives it, not that name with a prefix or suffix (`${HEAD}i`, `ib-$HEAD`), and is in the job's own list of
+    hosts.
+
+    Why it matters: Every torchrun compares the endpoint with its own host name, and the one that finds itself opens the
+    store. With an alias (of the InfiniBand interface, for example) no node does: all dial, and the rendezvous never
+    forms.
+
+    Example: `HEAD=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)i` and `--rdzv_endpoint=$HEAD:6000`.
+
+    Fix: Give the name that `hostname` prints on that node, or its address; or choose the node that opens the store with
+    `--rdzv_conf=is_host=1` on that node and `is_host=0` on the others.
+
+    Known limits: An alias that resolves to the address of the node's own name is accepted by torch; `preflight check`
+    resolves the names. A domain after the name (`$HEAD.cluster.local`) is assumed to be correct.
+    """
+    for launch in job.launches:
+        if launch.launcher not in ("torchrun", "torch.distributed.launch"):
+            continue
+        backend = job.setting("rendezvous_backend", launch.scope)
+        nodes, because = nodes_spanned(job, launch)
+        hosts = [c for c in job.setting("master_addr", launch.scope) if c.source == "torchrun"]
+        if not hosts or not because or texts(job_value(backend)) != ("c10d",):
+            continue
+        undecided_verdict = undecided(launch.id, (*because, *backend), launch)
+        if undecided_verdict is not None:
+            yield undecided_verdict
+        elif not certainly_several(nodes) or _names_host(job, launch):
+            yield passed(launch.id)
+        else:
+            yield _host(job, launch, hosts[0])
+
+
+def _names_host(job: Job, launch: Launch) -> bool:
+    claims = job.setting("rendezvous_conf", launch.scope)
+    return any(not texts(claim.value) or "is_host" in texts(claim.value)[0] for claim in claims)
+
+
+def _host(job: Job, launch: Launch, claim: Claim) -> Verdict:
+    remedy = "Give the name that `hostname` prints there, or the node's address, or --rdzv_conf=is_host=1 on that node."
+    symbols = symbols_in(claim.value)
+    prefix, suffix = affixes_of(claim.value)
+    if Symbol.FIRST_ALLOCATED_HOST in symbols and (prefix or (suffix and not suffix.startswith("."))):
+        return failed(
+            launch.id,
+            f"{quoted(claim)} is the first host's name with `{prefix or suffix}` {'before' if prefix else 'after'}"
+            f" it: torchrun compares the endpoint with the node's own host name to decide which node opens the"
+            f" store, and no"
+            " node has this name.",
+            at=claim,
+            remedy=remedy,
+        )
+    if Symbol.FIRST_ALLOCATED_HOST in symbols or Symbol.FIRST_ALLOCATED_ADDRESS in symbols:
+        return passed(launch.id)
+    names = texts(claim.value)
+    if not names:
+        return unknown(launch.id, f"cannot determine which host {quoted(claim)} names", at=claim)
+    listed = [c for c in job.setting("hosts", launch.scope) if c.alternatives]
+    known = {str(host) for c in listed for value in c.alternatives if isinstance(value, tuple) for host in value}
+    if known and not any(_is_among(host_of(name), known) for name in names):
+        return failed(
+            launch.id,
+            f"{quoted(claim)} names {host_of(names[0])}, which is not one of the hosts of {placed(listed[0])}: no"
+            " torchrun matches it, so no node opens the store.",
+            at=claim,
+            also=((listed[0], "the job's hosts"),),
+            remedy=remedy,
+        )
+    return passed(launch.id)
+
+
+def _is_among(host: str, known: set[str]) -> bool:
+    """Whether a host is in the list, by name or first label; an address may be any of them."""
+    if is_loopback(host) or host.replace(".", "").isdecimal() or ":" in host:
+        return True
+    short = host.partition(".")[0].lower()
+    return short in {name.partition(".")[0].lower() for name in known}
+
+
+@rule(
+    "RDV009",
+    "node-names-may-not-resolve",
+    severity=Severity.WARNING,
+    confidence=Confidence.LOW,
+    otherwise="no launch names a c10d endpoint",
+    evidence=(
+        "pytorch/pytorch#150532",
+        ("torchrun documentation (--local-addr)", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
+    ),
+)
+def node_names_may_not_resolve(job: Job) -> Iterator[Verdict]:
+    """The nodes meet at an IP address, but the ranks connect to a host name that may not resolve.
+
+    What it checks: If several nodes meet by c10d at an endpoint that is written as an address, that `--local-addr` (or
+    PET_LOCAL_ADDR) sets the address that each node advertises.
+
+    Why it matters: Without it torchrun hands the ranks the host name of the node of rank 0, as that node itself knows
+    it. Where names do not resolve between nodes, as an endpoint by address suggests, the rendezvous forms and the
+    process group then hangs.
+
+    Example: `PET_RDZV_BACKEND=c10d PET_RDZV_ENDPOINT=10.2.0.7:36123 PET_NNODES=2` without PET_LOCAL_ADDR.
+
+    Fix: `--local-addr=$(hostname -I | cut -d" " -f1)` on each node, or names that all nodes resolve.
+
+    Known limits: Whether the names resolve is checked by `preflight check`; where they do, nothing is wrong.
+    """
+    for launch in job.launches:
+        backend, hosts = job.setting("rendezvous_backend", launch.scope), job.setting("master_addr", launch.scope)
+        if launch.launcher != "torchrun" or texts(job_value(backend)) != ("c10d",) or not hosts:
+            continue
+        nodes, because = nodes_spanned(job, launch)
+        undecided_verdict = undecided(launch.id, (*because, *hosts), launch)
+        if undecided_verdict is not None:
+            yield undecided_verdict
+        elif certainly_several(nodes) and _is_address(hosts[0]) and not job.setting("local_addr", launch.scope):
+            yield _by_address(launch.id, hosts[0])
+        else:
+            yield passed(launch.id)
+    if not job.launches:
+        variables = {name: job.setting(f"env.PET_{name}") for name in ("RDZV_BACKEND", "RDZV_ENDPOINT", "NNODES")}
+        if all(variables.values()):
+            several = certainly_several(job_value(variables["NNODES"]))
+            c10d = texts(job_value(variables["RDZV_BACKEND"])) == ("c10d",)
+            endpoint = variables["RDZV_ENDPOINT"][0]
+            if several and c10d and _is_address(endpoint) and not job.setting("env.PET_LOCAL_ADDR"):
+                yield _by_address(job.name, endpoint)
+            else:
+                yield passed(job.name)
+
+
+def _is_address(claim: Claim) -> bool:
+    found = [host_of(text) for text in texts(claim.value)]
+    return bool(found) and all(
+        host.count(".") == 3 and host.replace(".", "").isdecimal() and not is_loopback(host) and host != "0.0.0.0"
+        for host in found
+    )
+
+
+def _by_address(subject: str, claim: Claim) -> Verdict:
+    return failed(
+        subject,
+        f"{quoted(claim)} gives an address, but the ranks connect to the host name of the node of rank 0: if it"
+        " does not resolve on other nodes, they hang after the rendezvous.",
+        at=claim,
+        remedy="Give each node's own address with --local-addr (PET_LOCAL_ADDR), or make sure that names resolve.",
+    )
+
+
+_PORTS = ("master_port", "rendezvous_endpoint", "rendezvous_id")
+
+
+@rule(
+    "RDV020",
+    "rendezvous-on-submission-host",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    otherwise="no launch uses the submission host as rendezvous",
+    evidence=(
+        ("sbatch documentation (output environment variables)", "https://slurm.schedmd.com/sbatch.html"),
+        "mlc-ai/pith-train#47",
+        "pytorch/pytorch#79388",
+    ),
+)
+def rendezvous_on_submission_host(job: Job) -> Iterator[Verdict]:
+    """The rendezvous address is the host that the job was submitted from.
+
+    What it checks: The rendezvous or master address is not `$SLURM_SUBMIT_HOST`, `$PBS_O_HOST` or `$LSB_SUB_HOST`.
+
+    Why it matters: That is the login node. No rank runs there, so nothing listens, and all ranks wait until the
+    rendezvous times out.
+
+    Example: `srun torchrun --nnodes=4 --rdzv_endpoint=$SLURM_SUBMIT_HOST:29500 train.py`.
+
+    Fix: Use the first host of the allocation, in Slurm `$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)`.
+
+    Known limits: Where jobs are submitted from inside an allocation the submitting host may be a node of the job, so
+    this is a warning.
+    """
+    for launch in job.launches:
+        nodes, because = nodes_spanned(job, launch)
+        addresses = [c for c in address_in_force(job, launch) if Symbol.SUBMISSION_HOST in symbols_in(c.value)]
+        if not addresses:
+            continue
+        undecided_verdict = undecided(launch.id, because, launch, quantity="nodes")
+        if undecided_verdict is not None or not because:
+            yield undecided_verdict or unknown(launch.id, "the number of nodes is not given", at=launch)
+        elif certainly_several(nodes):
+            yield failed(
+                launch.id,
+                f"{quoted(addresses[0])} is {Symbol.SUBMISSION_HOST.value}, usually a login node where no rank runs:"
+                " nothing will listen there.",
+                at=addresses[0],
+                also=((because[0], f"{joined(numbers(nodes))} nodes"),),
+                remedy="Give the first host of the allocation; in a Slurm job:"
+                ' $(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1).',
+                waits_at="rendezvous",
+            )
+        else:
+            yield passed(launch.id)
+
+
+@rule(
+    "RDV021",
+    "rendezvous-port-random-on-each-node",
+    severity=Severity.ERROR,
+    profile="gate",
+    otherwise="no launch draws a random port",
+    evidence=(
+        (
+            "torchrun documentation (all nodes need the same endpoint)",
+            "https://docs.pytorch.org/docs/stable/elastic/run.html",
+        ),
+        "hiyouga/LlamaFactory#7326",
+    ),
+)
+def rendezvous_port_random_on_each_node(job: Job) -> Iterator[Verdict]:
+    """Every node chooses its own random port for the common rendezvous.
+
+    What it checks: If a shell runs on each node, its master port, endpoint and id of the rendezvous do not come from
+    `$RANDOM` or the time.
+
+    Why it matters: The nodes dial different ports. Only the master's own ranks find each other; the rest wait until the
+    rendezvous times out.
+
+    Example: `srun bash -c 'torchrun --nnodes=2 --master_port=$((20000 + RANDOM % 1000)) ...'`.
+
+    Fix: Choose the port once, in the batch script before srun, and export it; or derive it from the job id, which is
+    the same everywhere: `$((20000 + SLURM_JOB_ID % 10000))`.
+
+    Known limits: A script that is started manually on each node (it takes its node rank from the caller) gives a
+    warning: a wrapper around it may set the port.
+    """
+    for launch in job.launches:
+        nodes, because = nodes_spanned(job, launch)
+        random_port = _random_port(job, launch)
+        if random_port is None or launch.launcher not in AGENT_LAUNCHERS:
+            continue
+        undecided_verdict = undecided(launch.id, because, launch, quantity="nodes")
+        if undecided_verdict is not None or not because:
+            yield undecided_verdict or unknown(launch.id, "the number of nodes is not given", at=launch)
+        elif not certainly_several(nodes):
+            yield passed(launch.id)
+        else:
+            yield _on_each_node(job, launch, random_port, joined(numbers(nodes)))
+
+
+def _random_port(job: Job, launch: Launch) -> Claim | None:
+    """The claim that takes the rendezvous port from a random number or the time."""
+    for quantity in _PORTS:
+        for claim in job.setting(quantity, launch.scope):
+            if symbols_in(claim.value) & {Symbol.RANDOM_NUMBER, Symbol.TIME}:
+                return claim
+    return None
+
+
+def _on_each_node(job: Job, launch: Launch, random_port: Claim, count: str) -> Verdict:
+    inner = evaluated_on_each_node(launch)
+    ranks = [claim for claim in job.setting("node_rank", launch.scope) if claim.strength > Strength.DEFAULT]
+    by_hand = not SPREADING_WRAPPERS.intersection(launch.wrappers) and bool(ranks)
+    if inner is None and not by_hand:
+        return unknown(
+            launch.id, f"cannot determine whether {quoted(random_port)} is drawn once or on each node", at=random_port
+        )
+    if inner is False:
+        return passed(launch.id)
+    return failed(
+        launch.id,
+        f"{quoted(random_port)} is drawn on each of the {count} nodes, so each of them uses a different"
+        f" {'id' if random_port.quantity == 'rendezvous_id' else 'port'}.",
+        at=random_port,
+        remedy="Draw it once before the nodes are started, or derive it from the job id.",
+        severity=Severity.WARNING if by_hand else None,
+        waits_at="rendezvous",
+    )
+
+
+@rule(
+    "RDV022",
+    "node-rank-not-given",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    otherwise="no launch for several nodes depends on its node rank",
+    evidence=(
+        (
+            "torchrun documentation (the default of --node-rank)",
+            "https://docs.pytorch.org/docs/stable/elastic/run.html",
+        ),
+        "pytorch/pytorch#52848",
+    ),
+)
+def node_rank_not_given(job: Job) -> Iterator[Verdict]:
+    """A torchrun line for several nodes with the static backend gives no node rank.
+
+    What it checks: A line that is started manually (not by srun or mpirun) for more than one node, with `--master_addr`
+    and no other backend, gives `--node_rank`, or another line of the job does for the other nodes.
+
+    Why it matters: torchrun then assumes rank 0 on every node. Each node opens its own store and waits for the others.
+
+    Example: `torchrun --nnodes=2 --nproc_per_node=8 --master_addr=10.0.0.1 train.py`, run on both nodes.
+
+    Fix: Pass `--node_rank` to the script (`--node_rank=$1`), or use `--rdzv_backend=c10d
+    --rdzv_endpoint=10.0.0.1:29500`, which needs no rank.
+
+    Known limits: The line is correct if it is meant only for node 0 and the lines of the other nodes are elsewhere.
+    """
+    for launch in job.launches:
+        nodes, because = nodes_spanned(job, launch)
+        ranks = job.setting("node_rank", launch.scope)
+        static = [c for c in job.setting("rendezvous_backend", launch.scope) if texts(c.value) == ("static",)]
+        if launch.launcher not in AGENT_LAUNCHERS or not static or not because or not ranks:
+            continue
+        if "srun" in launch.wrappers or not certainly_several(nodes) or has_no_address(job, launch):
+            continue
+        if any(on_first_node_only(claim, launch) for claim in job.setting("nodes", launch.scope)):
+            # Nothing starts it on a second node, which another rule reports.
+            continue
+        undecided_verdict = undecided(launch.id, (*because, *ranks), launch, quantity="nodes")
+        if undecided_verdict is not None:
+            yield undecided_verdict
+        elif ranks[0].strength is Strength.DEFAULT and not _another_launch_has_ranks(job, launch):
+            yield failed(
+                launch.id,
+                f"{quoted(because[0])} needs ranks 0 to {max(numbers(nodes)) - 1}, each once, but the rank of"
+                f" this node is not given: {launch.launcher} uses 0.",
+                at=ranks[0],
+                also=((because[0], f"{joined(numbers(nodes))} nodes"),),
+                remedy=f"Give --{'machine' if launch.launcher == 'accelerate' else 'node'}_rank, a different one on"
+                " each node, or use --rdzv_backend=c10d, which needs none.",
+            )
+        else:
+            yield passed(launch.id)
+
+
+def _another_launch_has_ranks(job: Job, launch: Launch) -> bool:
+    """Whether another line starts the same program with a node rank above 0."""
+    return any(
+        claim.strength > Strength.DEFAULT and numbers(claim.value) != (0,)
+        for other in job.launches
+        if other.id != launch.id and other.program == launch.program
+        for claim in job.setting("node_rank", other.scope)
+    )

@@ -1,0 +1,224 @@
+"""What Ray workers request: placement groups, GPUs, and Ray Train's ScalingConfig."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Claim, Job, Unresolved
+from preflight.model.job.quantities import SECTION
+from preflight.model.job.value import texts
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
+from preflight_rules.data_tables import table
+from preflight_rules.helpers import distinct, placed, quoted
+from preflight_rules.scripts.script_facts import runs_program, stated
+from preflight_rules.settings.conditions import GIVEN, Section, UnknownValue, holds
+from preflight_rules.settings.tables import in_range, pinned
+
+
+@rule(
+    "RAY020",
+    "placement-group-waited-for-without-end",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    otherwise="no script waits for a placement group",
+    evidence=(
+        "ray-project/ray#47792",
+        (
+            "Ray documentation, placement groups",
+            "https://docs.ray.io/en/latest/ray-core/scheduling/placement-group.html",
+        ),
+    ),
+)
+def placement_group_waited_for_without_end(job: Job) -> Iterator[Verdict]:
+    """A script waits without a timeout for a placement group that may not fit on any node.
+
+    What it checks: `ray.get(pg.ready())` of a placement group with known bundles has a timeout.
+
+    Why it matters: A bundle is never split over nodes. If no node of the cluster has all it requests, the group stays
+    pending; only Ray's log reports it, and the job waits forever with whatever it already holds.
+
+    Example: `pg = placement_group([{"CPU": 2}], strategy="SPREAD")`, `ray.get(pg.ready())`, on nodes of one CPU.
+
+    Fix: `ray.get(pg.ready(), timeout=600)`, or `pg.wait(timeout_seconds=600)`, and stop with a message; compare the
+    largest bundle with the nodes.
+
+    Known limits: How large the nodes are is not known from the script; on an autoscaling cluster the wait may be
+    intended. Bundles of at most one GPU and one CPU fit on any node with a GPU and are not reported.
+    """
+    applicable = False
+    for subject, waits in stated(job, "ray_wait_unbounded"):
+        applicable = True
+        bundle = next((claim for claim in waits.because if claim.quantity == "ray_bundle"), None)
+        if not runs_program(job) or bundle is None:
+            yield unknown(subject, f"{quoted(waits)} waits for unknown bundles", at=waits)
+            continue
+        if all(_fits_anywhere(text) for text in texts(bundle.value)):
+            yield passed(subject)
+            continue
+        yield failed(
+            subject,
+            f"{quoted(waits)} waits forever if no node of the cluster has {next(iter(texts(bundle.value)), 'that')}"
+            f" for the bundle {quoted(bundle)} (line {bundle.span.line}), without an error.",
+            at=waits,
+            also=((bundle, "never split over nodes"),),
+            remedy="Add a timeout, ray.get(pg.ready(), timeout=600), and compare the largest bundle with the nodes.",
+        )
+    if not applicable and job.about("ray_bundle"):
+        applicable = True
+        yield passed(job.name)
+
+
+def _fits_anywhere(bundle: str) -> bool:
+    """Whether a bundle such as `GPU 1, CPU 1` requests no more than the smallest node with a GPU has."""
+    parts = [part.split() for part in bundle.split(", ")]
+    return "GPU" in bundle and all(
+        len(part) == 2 and part[0] in ("GPU", "CPU") and part[1] in ("0", "1", "1.0") for part in parts
+    )
+
+
+@rule(
+    "RAY021",
+    "worker-gpus-not-used",
+    severity=Severity.ERROR,
+    otherwise="no ScalingConfig has GPUs in resources_per_worker",
+    evidence=(
+        "https://docs.ray.io/en/latest/train/api/doc/ray.train.ScalingConfig.html",
+        (
+            "Ray, air/config.py (ScalingConfig.__post_init__) and its documentation",
+            "https://github.com/ray-project/ray/blob/ray-2.9.0/python/ray/air/config.py",
+        ),
+    ),
+)
+def worker_gpus_not_used(job: Job) -> Iterator[Verdict]:
+    """`resources_per_worker` and `use_gpu` of a Ray trainer contradict each other.
+
+    What it checks: `resources_per_worker` of a ScalingConfig has a `GPU` above 0 only where `use_gpu` is True; without
+    `use_gpu` it is False. A `GPU` of 0 with `use_gpu=True` counts as 1, so Ray accepts it.
+
+    Why it matters: Ray rejects such a ScalingConfig with ValueError, in the script that starts everything.
+
+    Example: `ScalingConfig(num_workers=4, resources_per_worker={"GPU": 1})`.
+
+    Fix: `use_gpu=True`, or no `GPU` among the resources.
+
+    Known limits: Only resources that are written out are judged.
+    """
+    for subject, gpus in stated(job, "ray_train_worker_gpus"):
+        uses = gpus.because[0] if gpus.because else None
+        amounts = [item for item in gpus.alternatives if isinstance(item, (int, float))]
+        given = uses.alternatives if uses is not None else (False,)
+        flags = [bool(item) for item in given if item is None or isinstance(item, bool)]
+        if len(amounts) != 1 or len(flags) != 1:
+            yield unknown(subject, f"{quoted(gpus)} or `use_gpu` is known only at run time", at=gpus)
+        elif flags[0] or amounts[0] <= 0:
+            yield passed(subject)
+        else:
+            shown = placed(uses) if uses is not None else "`use_gpu`, which is False by default,"
+            yield failed(
+                subject,
+                f"{quoted(gpus)} and {shown} contradict each other: Ray rejects the ScalingConfig with ValueError.",
+                at=gpus,
+                also=((uses, "whether GPUs are used"),) if uses is not None else (),
+                remedy="Write `use_gpu=True`.",
+                severity=None if gpus.condition == "" else Severity.WARNING,
+            )
+
+
+_PREFIX = "setting.ray."
+
+
+@rule(
+    "RAY022",
+    "scaling-config-refused",
+    severity=Severity.ERROR,
+    profile="gate",
+    otherwise="no script creates a ScalingConfig",
+    evidence=(
+        ("ray/train/v2/api/config.py", "https://docs.ray.io/en/latest/train/api/doc/ray.train.ScalingConfig.html"),
+        "Ray's documentation of ScalingConfig",
+    ),
+)
+def scaling_config_refused(job: Job) -> Iterator[Verdict]:
+    """Ray rejects a ScalingConfig: an argument it does not have, a value, or two that contradict each other.
+
+    What it checks: The arguments of each `ScalingConfig(...)` are compared with a table of what its constructor
+    rejects.
+
+    Why it matters: The driver stops with a TypeError or ValueError after the cluster was started.
+
+    Example: `ScalingConfig(num_workers=8, resources_per_worker={"GPU": 1})` without `use_gpu=True`.
+
+    Fix: The finding names the change for its condition.
+
+    Known limits: Arguments that are known only at run time are not judged. What only Ray 2.51 and newer rejects is a
+    warning unless the job's files pin a release.
+    """
+    calls = distinct(job.about("ray_scaling"))
+    version = pinned(job, "ray")
+    for call in calls:
+        found = list(_judged(job.name, call, version))
+        yield from found or [passed(job.name)]
+
+
+def _judged(subject: str, call: Claim, version: str) -> Iterator[Verdict]:
+    keys = {claim.quantity.removeprefix(_PREFIX): claim for claim in call.because}
+    data = table("ray_scaling")
+    for key, claim in keys.items():
+        if "." not in key and key not in data["arguments"]:
+            meant = data["meant"].get(key, "")
+            yield failed(
+                subject,
+                f"{quoted(claim)}: ScalingConfig has no argument "
+                f"`{key}`{f'; `{meant}` is probably meant' if meant else ''}.",
+                at=claim,
+                remedy=f"Use `{meant}`." if meant else "Remove it.",
+            )
+    for row in data["refusal"]:
+        applies = in_range(version, row.get("since", ""), "")
+        blamed = [keys[key] for key in row["at"] if key in keys]
+        if applies is False or not blamed:
+            continue
+        try:
+            if not holds(row["when"], lambda key: _value(keys, key)):
+                continue
+        except UnknownValue as error:
+            yield unknown(subject, f"{error} is unknown, and {row['why']}", at=blamed[0])
+            continue
+        first, *rest = blamed
+        yield failed(
+            subject,
+            f"{quoted(first)}{''.join(f' and {placed(claim)}' for claim in rest)}: {row['why']}, so Ray stops with an"
+            f" error{'' if applies else ' (since Ray ' + row['since'] + ')'}.",
+            at=first,
+            also=tuple((claim, "with this") for claim in rest),
+            remedy=row["remedy"],
+            severity=None if applies else Severity.WARNING,
+        )
+
+
+def _value(keys: dict[str, Claim], key: str) -> Any:
+    """The value of an argument, of a resource, or of a bound of the workers; None if it is not given."""
+    if key.startswith(GIVEN):
+        return key.removeprefix(GIVEN) in keys
+    if key in ("workers.least", "workers.most"):
+        return _bound(keys, 0 if key.endswith("least") else 1)
+    claim = keys.get(key)
+    if claim is None:
+        return None
+    if isinstance(claim.value, Unresolved) or len(claim.alternatives) != 1:
+        raise UnknownValue(f"`{claim.spelling}`")
+    found = claim.alternatives[0]
+    return Section() if found == SECTION else found
+
+
+def _bound(keys: dict[str, Claim], which: int) -> int | None:
+    if "num_workers" not in keys:
+        return 1
+    value = _value(keys, "num_workers")
+    if isinstance(value, int):
+        return value
+    if isinstance(value, tuple) and len(value) == 2 and all(isinstance(item, int) for item in value):
+        return int(str(value[which]))
+    return None

@@ -1,0 +1,445 @@
+"""Settings and keys that a framework or an orchestrator does not have, with the nearest one that it has."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from preflight.model.findings import Severity
+from preflight.model.job import WHOLE_JOB, Claim, Job, Strength
+from preflight.model.job.value import texts
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
+from preflight.sources.tables import Generated, load_table
+from preflight_rules.helpers import quoted, why_unresolved
+from preflight_rules.settings.frameworks import Keys, framework, reads, with_all_keys
+from preflight_rules.settings.given import CALL, CLASS, PARSER, Given, given
+from preflight_rules.settings.tables import canonical, in_range, may_have, newest, pinned, release, row_of, settings
+
+#: Similarity from which an unknown name is treated as a misspelling.
+_MISSPELLING_SIMILARITY = 0.85
+#: Names of a file that are compared with all known ones: each comparison takes milliseconds.
+_MAX_COMPARED = 20
+
+
+@dataclass(slots=True)
+class NearestNames:
+    """The known names nearest to unknown ones. Only the first unknown names of each file are looked up.
+
+    Args:
+        found: what was found, by file, section and name; empty where nothing is close.
+        compared: how many names of each file were looked up.
+    """
+
+    found: dict[tuple[str, str, str], str] = field(default_factory=dict)
+    compared: dict[str, int] = field(default_factory=dict)
+
+    def nearest(self, claim: Claim, section: str, name: str, known: Callable[[], Iterable[str]]) -> str:
+        """The nearest name; empty if none is close, or if the file has too many unknown names.
+
+        Args:
+            claim: what the file says.
+            section: what has the names, in a message.
+            name: the unknown name.
+            known: gives the names that exist there.
+        """
+        path = claim.span.path
+        if (path, section, name) not in self.found:
+            if self.compared.get(path, 0) >= _MAX_COMPARED:
+                return ""
+            self.compared[path] = self.compared.get(path, 0) + 1
+            close = difflib.get_close_matches(name, known(), n=1, cutoff=_MISSPELLING_SIMILARITY)
+            self.found[path, section, name] = close[0] if close else ""
+        return self.found[path, section, name]
+
+
+def unknown_name(
+    place: Given,
+    claim: Claim,
+    *,
+    name: str,
+    owner: str,
+    release: str,
+    nearest: str,
+    sure: bool,
+    unless_sure: Severity | None,
+    stopped: str = "every rank stops",
+) -> Verdict:
+    """The verdict on a name that its framework does not have.
+
+    Args:
+        place: the place of the name.
+        claim: what the place says.
+        name: the name, without its section.
+        owner: what does not have it: `TrainingArguments`.
+        release: the releases that do not: `trl 1.16.0`, `any release up to 1.16.0`.
+        nearest: the name that is meant, empty if none is known.
+        sure: whether no other release can have the name.
+        unless_sure: the severity where that is possible; None if it is unknown then.
+        stopped: what happens at an unknown name: `SkyPilot refuses the task`.
+    """
+    if claim.condition and (unresolved := why_unresolved((claim,), place.launch)) is not None:
+        return unknown(place.subject, f"{quoted(claim)} is unknown: {unresolved[1]}", at=claim)
+    if not sure and unless_sure is None:
+        reason = f"{quoted(claim)}: {owner} has no {name} in {release}; a newer one may have it"
+        return unknown(place.subject, reason, at=claim)
+    return failed(
+        place.subject,
+        f"{quoted(claim)}: {owner} has no {name} in {release}, and {stopped}.",
+        at=claim,
+        remedy=f"Write {nearest}, or remove it." if nearest else "Remove it.",
+        severity=None if sure else unless_sure,
+    )
+
+
+class Parser(NamedTuple):
+    """A parser that stops at a key which it does not have.
+
+    Args:
+        title: its name in a message.
+        names: of the tables of what it takes, its own first.
+        switches: variables that let it take other keys.
+        others: keys of another parser that such a variable selects; a file with one of them is not judged.
+        usual: for keys of other frameworks, and for common mistakes, what is meant.
+        fixes_others: whether a release of its distribution limits those of the other tables from above.
+    """
+
+    title: str
+    names: tuple[str, ...]
+    switches: tuple[str, ...]
+    others: frozenset[str]
+    usual: dict[str, str]
+    fixes_others: bool = False
+
+    @property
+    def tables(self) -> tuple[Generated, ...]:
+        """What it takes, its own table first."""
+        return tuple(load_table(name) for name in self.names)
+
+
+#: Of keys that later releases of Lightning dropped, and of other trainers.
+_USUAL_OF_LIGHTNING = {
+    "amp_backend": "precision",
+    "checkpoint_callback": "enable_checkpointing",
+    "epochs": "max_epochs",
+    "gpus": "devices",
+    "gradient_accumulation_steps": "accumulate_grad_batches",
+    "ipus": "devices",
+    "num_gpus": "devices",
+    "num_processes": "devices",
+    "replace_sampler_ddp": "use_distributed_sampler",
+    "tpu_cores": "devices",
+}
+_PARSERS = {
+    "llamafactory": Parser(
+        "LLaMA-Factory",
+        ("llamafactory_arguments", "training_arguments", "seq2seq_training_arguments"),
+        ("ALLOW_EXTRA_ARGS", "USE_MCA", "USE_V1"),
+        frozenset(
+            ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size"),
+        ),
+        {
+            "batch_size": "per_device_train_batch_size",
+            "epochs": "num_train_epochs",
+            "evaluation_strategy": "eval_strategy",
+            "lora_modules": "lora_target",
+            "lora_r": "lora_rank",
+            "lora_target_modules": "lora_target",
+            "max_length": "cutoff_len",
+            "max_seq_length": "cutoff_len",
+            "micro_batch_size": "per_device_train_batch_size",
+            "num_epochs": "num_train_epochs",
+            "per_device_batch_size": "per_device_train_batch_size",
+        },
+        # Its own requirements limit transformers.
+        fixes_others=True,
+    ),
+    "lightning": Parser("Lightning's Trainer", ("lightning_trainer",), (), frozenset(), _USUAL_OF_LIGHTNING),
+    "lightning_cli": Parser("Lightning's Trainer", ("lightning_trainer",), (), frozenset(), _USUAL_OF_LIGHTNING),
+    "lightning_fabric": Parser("Lightning's Fabric", ("lightning_fabric",), (), frozenset(), _USUAL_OF_LIGHTNING),
+}
+_USUAL_OF_TRL = {
+    "batch_size": "per_device_train_batch_size",
+    "evaluation_strategy": "eval_strategy",
+    "max_seq_length": "max_length",
+    "num_epochs": "num_train_epochs",
+}
+#: TRL has a class for each trainer.
+_CLASSES = {
+    name: Parser(f"TRL's {name}", (table, "training_arguments"), (), frozenset(), _USUAL_OF_TRL)
+    for name, table in (
+        ("SFTConfig", "trl_sft_config"),
+        ("DPOConfig", "trl_dpo_config"),
+        ("GRPOConfig", "trl_grpo_config"),
+        ("RLOOConfig", "trl_rloo_config"),
+        ("KTOConfig", "trl_kto_config"),
+        ("RewardConfig", "trl_reward_config"),
+    )
+}
+_OFF = frozenset(("0", "n", "no", "false", "off", ""))
+
+
+@rule(
+    "CFG004",
+    "setting-unknown",
+    severity=Severity.ERROR,
+    profile="gate",
+    otherwise="no configuration of a parser that stops at unknown keys",
+    evidence=(
+        (
+            "hparams/parser.py of LLaMA-Factory and its arguments at seven releases from 0.7.1 to 0.9.5",
+            "https://github.com/hiyouga/LLaMA-Factory/blob/v0.9.3/src/llamafactory/hparams/parser.py",
+        ),
+        "TRL's configurations at up to seven releases from 0.12.2 to 1.16.0",
+        "Lightning's arguments at seven releases from 1.5.10 to 2.6.6",
+    ),
+)
+def setting_unknown(job: Job) -> Iterator[Verdict]:
+    """A configuration has a key that its framework does not know and stops at.
+
+    What it checks: Every key of a file that LLaMA-Factory parses, every argument of a configuration of TRL that a
+    script makes, and every argument of Lightning's `Trainer` or `Fabric`, in a script or for LightningCLI, is one of
+    the framework or of Hugging Face's trainer, in the releases that the job's files pin, or in any that is known.
+
+    Why it matters: The parser stops in every rank ("Some keys are not used by the HfArgumentParser"), and so does
+    Python ("unexpected keyword argument").
+
+    Example: `lora_r: 8` for LLaMA-Factory, where it is called lora_rank; `SFTConfig(max_seq_length=2048)` for TRL 0.24,
+    where it is called max_length.
+
+    Fix: Write the key as that release spells it, or remove it.
+
+    Known limits: Without a pinned release, a key that some release has passes, and one that is like no other is
+    unknown: a newer release may have it. Nothing is judged where a variable lets the parser take other keys
+    (`ALLOW_EXTRA_ARGS`, `USE_MCA`), where the file has keys of Megatron's parser, or where a script makes several
+    configurations of TRL.
+    """
+    seen: set[tuple[str, int, int]] = set()
+    names = NearestNames()
+    for name in (*_PARSERS, "trl"):
+        for place in given(job, name):
+            parser = _PARSERS.get(name) or _CLASSES.get(str(place.keys[CLASS].alternatives[0]))
+            if parser is None:
+                continue
+            if _takes_more(job, place, parser):
+                yield unknown(place.subject, f"a variable or a key may let {parser.title} accept other keys")
+                continue
+            verdicts = tuple(_unknown_keys(job, place, parser, names))
+            for verdict in verdicts:
+                at = verdict.locations[0]
+                if (at.path, at.line, at.column) not in seen:
+                    seen.add((at.path, at.line, at.column))
+                    yield verdict
+            if not verdicts:
+                yield passed(place.subject)
+
+
+def _takes_more(job: Job, place: Given, parser: Parser) -> bool:
+    """Whether a variable is set, or may be set, that lets the parser take other keys."""
+    if parser.others & place.keys.keys():
+        return True
+    scope = place.launch.scope if place.launch is not None else None
+    for name in parser.switches:
+        claims = job.about(f"env.{name}", scope) if scope is not None else job.about(f"env.{name}")
+        if any({text.lower() for text in texts(claim.value)} - _OFF or not texts(claim.value) for claim in claims):
+            return True
+    return False
+
+
+def _unknown_keys(job: Job, place: Given, parser: Parser, names: NearestNames) -> Iterator[Verdict]:
+    versions = {table.distribution: pinned(job, table.distribution) for table in parser.tables}
+    for key, claim in place.keys.items():
+        if "." not in key and key.isidentifier() and key != CLASS:
+            verdict = _judged_keys(place, parser, key, claim, versions, names)
+            if verdict is not None:
+                yield verdict
+
+
+def _judged_keys(
+    place: Given, parser: Parser, key: str, claim: Claim, versions: dict[str, str], names: NearestNames
+) -> Verdict | None:
+    found = [(table, row) for table in parser.tables for row in table.rows if row.dest == key]
+    if any(may_have(table, row, versions[table.distribution]) for table, row in found):
+        return None
+    own = parser.tables[0]
+    version = versions[own.distribution]
+    if version and release(version) < release(own.versions[0]) and not found:
+        reason = f"{quoted(claim)}: {own.distribution} {version} is older than what is known"
+        return unknown(place.subject, reason, at=claim)
+    nearest = parser.usual.get(key) or names.nearest(claim, parser.title, key, lambda: _names(parser, versions))
+    is_known = all(
+        versions[table.distribution] and release(versions[table.distribution]) <= release(table.newest)
+        for table in (parser.tables[:1] if parser.fixes_others else parser.tables)
+    )
+    return unknown_name(
+        place,
+        claim,
+        name=key,
+        owner=parser.title,
+        release=f"{own.distribution} {version}" if version else f"any release up to {own.newest}",
+        nearest=nearest,
+        sure=bool(nearest or found or is_known),
+        unless_sure=None,
+    )
+
+
+def _names(parser: Parser, versions: dict[str, str]) -> Iterator[str]:
+    """The names that a parser takes in these releases."""
+    for table in parser.tables:
+        for row in table.rows:
+            if may_have(table, row, versions[table.distribution]):
+                yield row.dest
+
+
+@rule(
+    "CFG007",
+    "framework-setting-unknown",
+    severity=Severity.ERROR,
+    profile="gate",
+    otherwise="no settings of a framework that stops at an unknown one",
+    evidence=(
+        (
+            "paddle/distributed/fleet/base/distributed_strategy.py of 2.6.2 and 3.3.1 (__setattr__, check_configs_key)",
+            "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/base/distributed_strategy.py",
+        ),
+        "the parser of Megatron-LM core_v0.16.1",
+        "openrlhf/cli/train_ppo_ray.py of 0.11.2",
+        "verl/trainer/config of 0.9.1",
+        "torchtitan's JobConfig at four releases from 0.1.0 to 0.2.2",
+        "the schemas of SkyPilot 0.14.1 and dstack 0.22.5",
+    ),
+)
+def framework_setting_unknown(job: Job) -> Iterator[Verdict]:
+    """A framework is given a setting that it does not have, and stops.
+
+    What it checks: The attributes of a `fleet.DistributedStrategy` and the keys of its `..._configs`, the options of a
+    program of Megatron-LM and of OpenRLHF's `train_ppo_ray`, the keys that a line sets for verl's `main_ppo`, and the
+    keys of torchtitan's TOML and of a task of SkyPilot or dstack are those of the release that the job's files pin, or
+    of any that is known.
+
+    Why it matters: The framework stops in every rank while it reads its settings: "use_amp is not a attribute of
+    DistributedStrategy".
+
+    Example: `strategy.use_amp = True`, or `strategy.amp_configs = {"dtype": "float16"}`.
+
+    Fix: Write the name that the finding gives, or remove the setting.
+
+    Known limits: Without a pinned release, a name that is like no other is a warning: a newer release may have it.
+    Programs add options to those of Megatron-LM, so these are unknown unless the job pins the release that was read;
+    the same holds for OpenRLHF and verl. Keys of verl are judged with its default configuration only, not with
+    `model_engine=megatron`; those of torchtitan only without a module that adds keys. Of a script that makes several
+    strategies, none is judged.
+    """
+    seen: set[tuple[str, int, int]] = set()
+    names = NearestNames()
+    for name in with_all_keys():
+        known, version = _keys_of(name), pinned(job, name)
+        for place in given(job, name):
+            fine = True
+            extending = _extending(job, place, known)
+            if extending is not None:
+                yield unknown(place.subject, f"{quoted(extending)} may add keys to {known.title}", at=extending)
+                continue
+            for key, claim in place.keys.items():
+                verdict = (
+                    None if key in (CALL, PARSER) else _judged_attributes(place, known, key, claim, version, names)
+                )
+                if verdict is None:
+                    continue
+                fine = False
+                at = (claim.span.path, claim.span.line, claim.span.column)
+                if at not in seen:
+                    seen.add(at)
+                    yield verdict
+            if fine:
+                yield passed(place.subject)
+
+
+def _keys_of(name: str) -> Keys:
+    row = framework(name)
+    assert row is not None and row.keys is not None
+    return row.keys
+
+
+def _extending(job: Job, place: Given, known: Keys) -> Claim | None:
+    """The setting that names a module with further keys, in the file or on the line that starts the program."""
+    scope = place.launch.scope if place.launch is not None else WHOLE_JOB
+    found = dict(job.settings(place.framework, scope)) if known.extended_by else {}
+    claims = (found[name] for name in known.extended_by if name in found)
+    return next((claim for claim in claims if claim.alternatives != ("",)), None)
+
+
+def _judged_attributes(
+    place: Given, known: Keys, key: str, claim: Claim, version: str, names: NearestNames
+) -> Verdict | None:
+    table = settings(place.framework)
+    if reads(place.framework, "composed"):
+        if not _is_set(place, claim):
+            return None
+        # The first part that is missing is at fault: `actor.fsdp.size` where there is no `actor.fsdp`.
+        while "." in key and row_of(table, key.rpartition(".")[0]) is None:
+            key = key.rpartition(".")[0]
+    section, name = _parts(known, key)
+    above = row_of(table, section) if section else None
+    if section and (above is None or not above.closed):
+        return None
+    setting = row_of(table, key)
+    option = claim.spelling.partition(" ")[0].partition("=")[0]
+    if setting is not None and known.dashed is not None and "_" in option and option not in known.dashed:
+        return unknown_name(
+            place,
+            claim,
+            name=option,
+            owner=known.title,
+            release=f"release {version}" if version else f"any release up to {newest(place.framework)}",
+            nearest=option.replace("_", "-"),
+            sure=bool(version),
+            unless_sure=Severity.WARNING,
+            stopped=known.stopped,
+        )
+    if setting is not None and (not version or in_range(version, setting.added, setting.gone) is not False):
+        return None
+    last = newest(place.framework)
+    # The table is of one release: others, older ones as well, have other options.
+    own = not version or release(version).release[:2] != release(last).release[:2]
+    if known.extended and setting is None and own:
+        reason = f"{quoted(claim)} is not an option of {known.title} that is known; the program may add it"
+        return unknown(place.subject, reason, at=claim)
+    owner = section or known.title
+    nearest = known.usual.get(key) or names.nearest(
+        claim, owner, name, lambda: _siblings(place.framework, known, key, version)
+    )
+    return unknown_name(
+        place,
+        claim,
+        name=name,
+        owner=owner,
+        release=f"release {version}" if version else f"any release up to {last}",
+        nearest=nearest,
+        sure=bool(nearest or setting is not None or (version and in_range(version, "", last))),
+        unless_sure=Severity.WARNING,
+        stopped=known.stopped,
+    )
+
+
+def _parts(known: Keys, key: str) -> tuple[str, str]:
+    """The section of a key, and the name that it has there."""
+    section, _, name = ("", "", key) if known.flat else key.rpartition(".")
+    return section, name
+
+
+def _is_set(place: Given, claim: Claim) -> bool:
+    """Whether a word of the line sets a key of the default configuration, and neither adds it nor chooses a group."""
+    word = claim.spelling.lstrip("'\"")
+    default = "model_engine" not in place.keys and place.complete
+    return default and claim.strength is Strength.FLAG and not word.startswith(("+", "~", "hydra")) and "@" not in word
+
+
+def _siblings(name: str, known: Keys, key: str, version: str) -> Iterator[str]:
+    """The names that the section of a key has in a release."""
+    section = canonical(_parts(known, key)[0])
+    for other, row in settings(name).items():
+        above, last = _parts(known, other)
+        if above == section and other != key and in_range(version, row.added, row.gone) is not False:
+            yield last
