@@ -23,6 +23,7 @@ from preflight.sources.python import torch_calls
 from preflight.sources.python.module import Module, attributes, enclosing, last, value_of
 from preflight.sources.python.outline import dotted
 from preflight.sources.python.paddle_legacy import is_transpile
+from preflight.sources.python.rank_conditions import RankSet, is_local, is_rank, ranks_of, variable_read
 from preflight.sources.python.torch_calls import Called
 
 #: What a script with calls of `_OTHERS` imports.
@@ -35,12 +36,12 @@ CALL = "(call)"
 
 _CALLS = (
     Called("paddle_init", ("init",), ("role_maker", "is_collective", "strategy", "log_level"), ("fleet",)),
-    Called("paddle_optimizer", ("distributed_optimizer",), ("optimizer", "strategy"), ("fleet",)),
+    Called("paddle_optimizer", ("distributed_optimizer",), ("optimizer", "strategy"), ("fleet",), after=("init",)),
     Called("paddle_model", ("distributed_model",), ("model",), ("fleet",)),
     Called("paddle_workers", ("init_worker",), ("scopes",), ("fleet",), after=("run",)),
     Called("paddle_minimize", ("minimize",), ("loss",)),
     Called("paddle_parallel", ("DataParallel",), ("layers",), ("paddle",), after=("init_parallel_env", "init")),
-    Called("paddle_env", ("init_parallel_env",), (), ("paddle",)),
+    Called("paddle_env", ("init_parallel_env",), (), ("paddle",), after=("init",)),
     Called(
         "paddle_sampler",
         ("DistributedBatchSampler",),
@@ -140,6 +141,7 @@ _OTHERS = (
     Called("ray_kept", ("CheckpointConfig",), ("num_to_keep",), ("ray.train", "ray.air"), family="ray"),
     Called("accelerator", ("Accelerator",), (), ("accelerate",), after=("notebook_launcher",), family="accelerate"),
     Called("accelerate_fsdp", ("FullyShardedDataParallelPlugin",), (), ("accelerate",), family="accelerate"),
+    Called("accelerate_backward", ("backward",), (), ("loss",), lacks=("accumulate",), family="accelerate"),
     Called("accelerate_prepare", ("prepare",), _PREPARED, ("accelerat",), family="accelerate"),
     Called("accelerate_clip", ("clip_grad_value_",), (), ("accelerat",), family="accelerate"),
     Called(
@@ -173,7 +175,7 @@ for _called in (*_CALLS, *_OTHERS, *torch_calls.CALLS):
 #: Libraries of the second table.
 _LIBRARIES = ("torch", "deepspeed", "horovod", "colossalai", "fairscale")
 #: Calls of one script that are read; more are not configuration.
-_MAX_CALLS = 40
+_MAX_CALLS = 120
 #: Arguments within arguments, such as those of an optimizer's clipping.
 _MAX_DEPTH = 2
 #: Below an argument: the class that it is made of or names, and the number of its items.
@@ -231,12 +233,19 @@ def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
         yield module.claim(f"{prefix}owner", last(module.called(owner)), call.func, source=SOURCE, because=(place,))
     if called.lacks and not module.named(*called.lacks):
         yield module.claim(f"{prefix}lacks", True, call.func, source=SOURCE, because=(place,))
+    reached_by = ranks_of(module).guard_of(call).who
+    yield module.claim(f"{prefix}reached_by", reached_by.value, call.func, source=SOURCE, because=(place,))
     for key, given in _arguments(call, ("(class)", *called.positions) if built else called.positions):
         yield from _argument(module, f"{prefix}{key}", given, (place,), 0)
+        yield from _about_ranks(module, f"{prefix}{key}", given, place)
         if called.uses and isinstance(value_of(given), ast.Name):
-            yield from _uses(module, f"{prefix}{key}.before", dotted(value_of(given)), call, place, before=True)
+            name = dotted(value_of(given))
+            yield from _uses(module, f"{prefix}{key}.before", name, call, place, before=True)
+            yield from _uses(module, f"{prefix}{key}.after", name, call, place, before=False)
     if called.uses:
-        yield from _uses(module, f"{prefix}then", _result(module, call), call, place, before=False)
+        for number, name in enumerate(_results(module, call)):
+            then = f"{prefix}then_{number}" if number else f"{prefix}then"
+            yield from _uses(module, then, name, call, place, before=False)
     target = module.bound_to(call) if called.sets else ""
     for item in truncate(attributes(module).get(target, []), _MAX_CALLS, "settings") if target else ():
         if not is_secret(item.name):
@@ -248,11 +257,44 @@ def _is_built(module: Module, call: ast.Call) -> bool:
     return module.called(call) in _BUILDERS and bool(call.args)
 
 
-def _result(module: Module, call: ast.Call) -> str:
-    """The name that what a call makes gets, also as the first of several (`engine, *_ = initialize(...)`)."""
+def _results(module: Module, call: ast.Call) -> list[str]:
+    """The names that what a call makes gets; several for `engine, optimizer, *_ = initialize(...)`."""
     parent = module.parent(call)
-    first = parent.targets[0] if isinstance(parent, ast.Assign) else None
-    return dotted(first.elts[0]) if isinstance(first, ast.Tuple) and first.elts else module.bound_to(call)
+    target = parent.targets[0] if isinstance(parent, ast.Assign) else None
+    if isinstance(target, ast.Tuple) and target.elts:
+        return [dotted(item) if not isinstance(item, ast.Starred) else "" for item in target.elts]
+    return [module.bound_to(call)]
+
+
+def _about_ranks(module: Module, key: str, given: ast.keyword | ast.expr, place: Claim) -> Iterator[Claim]:
+    """What an argument has to do with ranks.
+
+    `KEY.rank` is "local" or "global" for a rank, and "part" for what is computed from one; `KEY.variable` the variable
+    that it is read from; `KEY.divided_by` the function by whose result it is divided; `KEY.is_list` for a list.
+    """
+    written = value_of(given)
+    made = _made(module, written)
+    facts: dict[str, Value] = {}
+    if is_rank(module, written) or is_rank(module, made):
+        facts["rank"] = Known("local" if is_local(module, written) else "global")
+    elif any(is_rank(module, node) for node in ast.walk(made) if isinstance(node, (ast.Name, ast.Attribute, ast.Call))):
+        facts["rank"] = Known("part")
+    inner = made.args[0] if isinstance(made, ast.Call) and last(module.called(made)) == "int" and made.args else made
+    variable = variable_read(module, inner)
+    if variable is not None:
+        facts["variable"] = Known(variable)
+    if (
+        isinstance(made, ast.BinOp)
+        and isinstance(made.op, (ast.Div, ast.FloorDiv))
+        and isinstance(made.right, ast.Call)
+    ):
+        facts["divided_by"] = Known(last(module.called(made.right)))
+    if isinstance(made, (ast.List, ast.ListComp)):
+        facts["is_list"] = Known(True)
+    for name, value in facts.items():
+        yield replace(
+            module.claim(f"{key}.{name}", value, given, source=SOURCE, because=(place,)), span=module.span(given)
+        )
 
 
 def _uses(module: Module, key: str, name: str, call: ast.Call, place: Claim, *, before: bool) -> Iterator[Claim]:
@@ -289,7 +331,12 @@ def _comes_early(module: Module, call: ast.Call, names: Sequence[str]) -> bool:
     others = [other for other in module.named(*names) if enclosing(module, other) is around]
     # Any run of an executor but that of the startup program comes after the workers are there.
     others = [other for other in others if last(module.called(other)) != "run" or "startup" in module.text(other)]
-    return bool(others) and all(other.lineno > call.lineno and not module.condition(other) for other in others)
+    return bool(others) and all(other.lineno > call.lineno and _is_reached(module, other) for other in others)
+
+
+def _is_reached(module: Module, call: ast.Call) -> bool:
+    """Whether a call is under no condition but that of the first rank."""
+    return not module.condition(call) or ranks_of(module).inside(call).who in (RankSet.FIRST, RankSet.LOCAL_FIRST)
 
 
 def _arguments(call: ast.Call, positions: Sequence[str]) -> Iterator[tuple[str, ast.keyword | ast.expr]]:
@@ -337,6 +384,9 @@ def _argument(
     shown = last(module.called(made)) if isinstance(made, ast.Call) else _class_named(module, made)
     if shown and shown != "getattr":
         yield replace(claim, quantity=f"{key}.{MAKER}", value=Known(shown), span=module.span(at or given))
+    if isinstance(made, ast.Call):
+        count = Known(len(made.args) + len(made.keywords))
+        yield replace(claim, quantity=f"{key}.arguments", value=count, span=module.span(at or given))
     if isinstance(made, ast.Call) and depth < _MAX_DEPTH:
         bases = [last(module.name(base)) for base in _bases(module, made)]
         if bases:

@@ -8,135 +8,152 @@ step count.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
-from typing import TypeAlias
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
+from preflight._util import toml
 from preflight._util.budget import spend
 from preflight.model.job import Claim
 from preflight.sources.python.module import Module, argument, is_none, last, value_of
 from preflight.sources.python.outline import Function, dotted, end_of
-from preflight.sources.python.rank_conditions import RankSet, ranks_of, ranks_where_true
+from preflight.sources.python.rank_conditions import RankSet, decorated, ranks_of, ranks_where_true
 
-#: Calls that every rank must make, on any object.
-UNAMBIGUOUS_CALLS = frozenset(
-    (
-        "all_reduce",
-        "all_gather_object",
-        "all_gather_into_tensor",
-        "reduce_scatter_tensor",
-        "all_to_all_single",
-        "broadcast_object_list",
-        "gather_object",
-        "monitored_barrier",
-        "wait_for_everyone",
-        "allreduce",
-        "allgather_object",
-        "broadcast_parameters",
-        "broadcast_optimizer_state",
-        "broadcast_object",
-        "barrier_worker",
-    )
-)
-#: The same, if the name before them is that of a communication library.
-_LIBRARY_CALLS = frozenset(
-    (
-        "barrier",
-        "all_gather",
-        "broadcast",
-        "reduce",
-        "gather",
-        "scatter",
-        "all_to_all",
-        "allgather",
-        "reduce_scatter",
-        "new_group",
-    )
-)
-#: Names that are examined more closely.
-COLLECTIVES = (*sorted(UNAMBIGUOUS_CALLS), *sorted(_LIBRARY_CALLS))
-_LIBRARY = re.compile(
-    r"(?:^|\.)(?:dist|distributed|hvd|horovod\.\w+|accelerator|fabric|strategy|comm|torch\.distributed)\.\w+$"
-)
 #: What a call inside may not be reached in. A loop is not among them: a training loop runs.
 _MAY_SKIP = (ast.If, ast.IfExp, ast.While, ast.Try, ast.Match, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _FIRST_RANKS = (RankSet.FIRST, RankSet.LOCAL_FIRST)
-_SAVES_TOGETHER = ("save_checkpoint", "save_16bit_model")
-#: Methods of Accelerate's accelerator that gather parts from all ranks where the model is divided among them.
-_GATHERS = ("get_state_dict", "save_state")
-_ACCELERATOR = re.compile(r"(?:^|\.)_?(?:accelerator|accelerate|acc)\.\w+$", re.IGNORECASE)
 #: Calls of these need no other rank.
 _ALONE = re.compile(r"(?:torch\.save|torch\.load|print|open|len|str|int|(?:os|shutil|json|logging|time|pathlib)\..+)$")
 #: Functions that call each other are followed to this depth.
 _MAX_CALLERS = 5
 
 
-def is_collective(module: Module, call: ast.Call) -> bool:
-    """Whether every rank of the job has to make this call, not only a subgroup."""
+#: Stands for the name of an object that is called itself.
+_ITSELF = "(itself)"
+
+
+class _Call(NamedTuple):
+    """A row of `collectives.toml`, whose head describes the fields."""
+
+    names: tuple[str, ...]
+    of: re.Pattern[str] | None = None
+    made_by: frozenset[str] = frozenset()
+    unless: tuple[str, ...] = ()
+    setup: bool = False
+    divided: bool = False
+
+
+@functools.cache
+def _calls() -> dict[str, tuple[_Call, ...]]:
+    """The rows by the names in them."""
+    found: dict[str, tuple[_Call, ...]] = {}
+    for row in toml.load(Path(__file__).with_name("collectives.toml"))["call"]:
+        call = _Call(
+            (_ITSELF,) if row.get("itself") else tuple(row["names"]),
+            re.compile(row["of"]) if "of" in row else None,
+            frozenset(row.get("made_by", ())),
+            tuple(row.get("unless", ())),
+            row.get("setup", False),
+            row.get("divided", False),
+        )
+        for name in call.names:
+            found[name] = (*found.get(name, ()), call)
+    return found
+
+
+def _row_of(module: Module, call: ast.Call) -> _Call | None:
+    """The row of a call that every rank has to make; None for any other, and for one within a group of its own."""
     name = module.called(call)
-    short = last(name)
-    if short not in UNAMBIGUOUS_CALLS and not (short in _LIBRARY_CALLS and _LIBRARY.search(name)):
-        return False
+    for row in _calls()[_ITSELF]:
+        if row.made_by & _made(module).get(module.name(call.func), frozenset()):
+            return row
+    for row in _calls().get(last(name), ()):
+        # `self.accelerator.save_state`, also where the first part is an argument.
+        if row.of is not None and not row.of.search(name) and not row.of.search(dotted(call.func)):
+            continue
+        if row.made_by and not row.made_by & _makers(module, call):
+            continue
+        return None if _is_of_group(call) or any(argument(call, word) is not None for word in row.unless) else row
+    return None
+
+
+def _is_of_group(call: ast.Call) -> bool:
+    """Whether only the ranks of a group make the call."""
     for group in (argument(call, "group"), argument(call, "process_group")):
         if group is not None and not is_none(value_of(group)):
-            return False
+            return True
+    short = end_of(call.func)
     if short == "new_group" and argument(call, "use_local_synchronization") is not None:
-        return False
-    return not (short == "barrier" and call.args) and not (short == "all_reduce" and len(call.args) > 2)
+        return True
+    return (short == "barrier" and bool(call.args)) or (short == "all_reduce" and len(call.args) > 2)
+
+
+def _makers(module: Module, call: ast.Call) -> frozenset[str]:
+    """What is called to make the object whose method a call is: `model, opt = deepspeed.initialize(...)`."""
+    receiver = module.name(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+    return _made(module).get(receiver, frozenset())
+
+
+@functools.lru_cache(maxsize=1)
+def _made(module: Module) -> dict[str, frozenset[str]]:
+    """What is called to make the object of each variable."""
+    found: dict[str, frozenset[str]] = {}
+    for node in module.nodes(ast.Assign):
+        target = node.targets[0]
+        name = module.name(target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target)
+        if name and isinstance(node.value, ast.Call):
+            found[name] = found.get(name, frozenset()) | {module.called(node.value)}
+    return found
+
+
+def is_collective(module: Module, call: ast.Call) -> bool:
+    """Whether every rank of the job communicates in this call, not only a subgroup, and not to set something up."""
+    row = _row_of(module, call)
+    return row is not None and not row.setup and not row.made_by and not row.divided
+
+
+def collectives(module: Module) -> Iterator[ast.Call]:
+    """The calls of a script that are collectives, name by name."""
+    return (call for call in module.named(*_calls()) if is_collective(module, call))
 
 
 def claims(module: Module) -> Iterator[Claim]:
     """All claims about collectives that hang."""
     yield from _guarded_collectives(module)
-    yield from _guarded_gathers(module)
     yield from _orders_in_branches(module)
     yield from _guarded_trainer_saves(module)
     yield from _collectives_in_finally(module)
 
 
 def _guarded_collectives(module: Module) -> Iterator[Claim]:
-    engines = _engines(module)
-    sharded = {module.bound_to(call) for call in module.named("FullyShardedDataParallel")} - {""}
-    found: dict[int, list[tuple[ast.Call, RankSet, ast.expr]]] = {}
-    functions: dict[int, Function | None] = {}
-    for call in module.named(*_SAVES_TOGETHER, "state_dict", *COLLECTIVES):
-        together = last(module.called(call)) in _SAVES_TOGETHER and _receiver(module, call) in engines
-        # The state of a sharded model is gathered from all ranks.
-        together = together or (last(module.called(call)) == "state_dict" and _receiver(module, call) in sharded)
-        if not together and not is_collective(module, call):
+    """Calls that every rank has to make, where only some come."""
+    found: dict[int, list[tuple[ast.Call, _Call, RankSet, ast.expr]]] = {}
+    objects = {name for name, makers in _made(module).items() for row in _calls()[_ITSELF] if makers & row.made_by}
+    called = [call for call in module.calls if objects and module.name(call.func) in objects]
+    for call in (*module.named(*_calls()), *called):
+        row = _row_of(module, call)
+        if row is None:
             continue
         guard_of = ranks_of(module).inside(call)
+        function = module.outline.function_of(call)
+        if guard_of.who is RankSet.ALL and function is not None:
+            guard_of = decorated(function)
         if guard_of.test is None or guard_of.who in (RankSet.ALL, RankSet.UNDECIDED, RankSet.SOME):
             continue
-        function = module.outline.function_of(call)
-        functions[id(function)] = function
-        found.setdefault(id(function), []).append((call, guard_of.who, guard_of.test))
+        found.setdefault(id(function), []).append((call, row, guard_of.who, guard_of.test))
     for calls in found.values():
         # Both rank 0 and the others make one, together or in sequence.
-        if len({who in _FIRST_RANKS for _, who, _ in calls}) > 1:
+        if len({who in _FIRST_RANKS for _, row, who, _ in calls if not row.divided}) > 1:
             continue
-        for call, who, test in calls:
+        for call, row, who, test in calls:
             if not _has_counterpart(module, call):
                 guard = module.claim("checkpoint_guard", who.value, test, condition="")
-                yield module.claim("guarded_collective", who.value, call, because=(guard,))
-                if _is_unmatched(module, call, test):
+                quantity = "guarded_gather" if row.divided else "guarded_collective"
+                yield module.claim(quantity, who.value, call, because=(guard,))
+                if _is_reached(module, call, test) if row.divided else _is_unmatched(module, call, test):
                     yield module.claim("collective_unmatched", True, call, condition="")
-
-
-def _guarded_gathers(module: Module) -> Iterator[Claim]:
-    """`accelerator.get_state_dict(model)` on one rank, which hangs where the model is divided among ranks."""
-    for call in module.named(*_GATHERS):
-        if not _ACCELERATOR.search(_full_name(call)):
-            continue
-        guard_of = ranks_of(module).inside(call)
-        if guard_of.test is None or guard_of.who in (RankSet.ALL, RankSet.UNDECIDED, RankSet.SOME):
-            continue
-        if _has_counterpart(module, call):
-            continue
-        guard = module.claim("checkpoint_guard", guard_of.who.value, guard_of.test, condition="")
-        yield module.claim("guarded_gather", guard_of.who.value, call, because=(guard,))
-        if _is_reached(module, call, guard_of.test):
-            yield module.claim("collective_unmatched", True, call, condition="")
 
 
 def _orders_in_branches(module: Module) -> Iterator[Claim]:
@@ -187,11 +204,6 @@ def _guarded_trainer_saves(module: Module) -> Iterator[Claim]:
             continue
         guard = module.claim("checkpoint_guard", guard_of.who.value, guard_of.test, condition="")
         yield module.claim("guarded_trainer_save", guard_of.who.value, call, because=(guard,), condition="")
-
-
-def _full_name(call: ast.Call) -> str:
-    """`self.accelerator.save_state`, also where the first part is an argument."""
-    return dotted(call.func)
 
 
 def _is_unmatched(module: Module, call: ast.Call, test: ast.expr) -> bool:
@@ -249,24 +261,6 @@ def _has_counterpart(module: Module, call: ast.Call) -> bool:
             break
         child = outer
     return False
-
-
-def _engines(module: Module) -> frozenset[str]:
-    """The variables that hold an engine of DeepSpeed or a trainer of Lightning, in which all ranks save together."""
-    found = set()
-    for call in module.named("Trainer"):
-        if module.called(call).startswith(("lightning", "pytorch_lightning")):
-            found.add(module.bound_to(call))
-    for node in module.nodes(ast.Assign):
-        if isinstance(node.value, ast.Call) and module.called(node.value) == "deepspeed.initialize":
-            target = node.targets[0]
-            first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
-            found.add(module.name(first))
-    return frozenset(found - {""})
-
-
-def _receiver(module: Module, call: ast.Call) -> str:
-    return module.name(call.func.value) if isinstance(call.func, ast.Attribute) else ""
 
 
 def _collectives_in_finally(module: Module) -> Iterator[Claim]:
@@ -473,12 +467,11 @@ class _Steps:
         self._agreeing: dict[str, bool] = {}
         self._agreed: dict[int, frozenset[str]] = {}
         functions: set[str] = set()
-        for call in module.named("backward", *COLLECTIVES):
-            if last(module.called(call)) == "backward" or is_collective(module, call):
-                self._note(call)
-                function = module.outline.function_of(call)
-                if function is not None and last(module.called(call)) == "backward":
-                    functions.add(function.name)
+        for call in (*module.named("backward"), *collectives(module)):
+            self._note(call)
+            function = module.outline.function_of(call)
+            if function is not None and last(module.called(call)) == "backward":
+                functions.add(function.name)
         for name in functions:
             for call in module.outline.calls_named(name):
                 if isinstance(call.func, ast.Name):

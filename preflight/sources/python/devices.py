@@ -17,7 +17,7 @@ _ASKED = ("get_device_properties", "get_device_name", "get_device_capability", "
 _CONVERSIONS = ("int", "str")
 #: Only the last of more lists than this before a choice counts.
 _MAX_MASKS = 8
-_DEVICE = re.compile(r"cuda:?")
+_DEVICE = re.compile(r"(?:cuda|gpu):?")
 _NUMBERED = re.compile(r"cuda:(\d{1,3})")
 #: The environment's value applies if the script sets no list itself.
 _CALLER_MASK = Unresolved("the list in CUDA_VISIBLE_DEVICES")
@@ -26,7 +26,7 @@ _CALLER_MASK = Unresolved("the list in CUDA_VISIBLE_DEVICES")
 def claims(module: Module) -> Iterator[Claim]:
     """All claims about the GPU that a rank uses."""
     masks = sorted(_masks(module), key=lambda found: found[1])
-    for call in module.named(*("set_device", "DistributedDataParallel", "device", "to", "cuda"), *_ASKED):
+    for call in module.named(*("set_device", "DistributedDataParallel", "device", "to", "cuda", "CUDAPlace"), *_ASKED):
         for chosen in _selected_index(module, call):
             listed = _from_mask(module, chosen, masks)
             number = _number(module, chosen)
@@ -67,8 +67,10 @@ def _selected_index(module: Module, call: ast.Call) -> Iterator[ast.expr]:
     """The index of the GPU that a call selects."""
     name = module.called(call)
     given: list[ast.keyword | ast.expr | None] = []
-    if last(name) == "set_device" and ("cuda" in name or "torch" in name or "npu" in name):
+    if last(name) == "set_device" and any(library in name for library in ("cuda", "torch", "npu", "paddle")):
         given = [argument(call, "device", 0)]
+    elif last(name) == "CUDAPlace":
+        given = [argument(call, "id", 0)]
     elif last(name) == "DistributedDataParallel":
         found = argument(call, "device_ids", 1)
         listed = module.definition(value_of(found)) if found is not None else None
@@ -182,6 +184,9 @@ def _is_global_rank(module: Module, chosen: ast.expr) -> bool:
     variable = variable_read(module, meant)
     if variable is not None:
         return variable in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+    if isinstance(meant, ast.Attribute) and meant.attr == "local_rank" and not is_local(module, meant):
+        # `ParallelEnv().local_rank` of Paddle is the rank in the whole job.
+        return True
     if not isinstance(meant, ast.Call) or not is_rank(module, meant) or is_local(module, meant):
         return False
     name = module.called(meant)

@@ -25,6 +25,12 @@ _GPU_SELECTION_WORDS = re.compile(
     r"|local_process|SLURM_LOCALID|device_id\b",
     re.IGNORECASE,
 )
+#: Uses of the local rank that choose no GPU: it is read, or compared.
+_NO_CHOICE = re.compile(
+    r"^[ \t]*\w*local_rank\w*[ \t]*=[ \t]*int\(os\.(?:environ|getenv).*$|\blocal_rank[ \t]*(?:==|!=|in\b|not in\b)"
+    r"|\bnot[ \t]+local_rank\b",
+    re.MULTILINE,
+)
 _RANKS = re.compile(
     r"init_process_group\(|hvd\.init\(|horovod|fleet\.init\(|init_parallel_env\(|prepare_context\(|[\"']nccl2[\"']"
 )
@@ -61,7 +67,7 @@ def claims(module: Module) -> Iterator[Claim]:
         fixed = _first_gpu_of_all(module)
         if fixed is not None:
             yield module.claim("device_not_chosen", module.text(fixed), fixed, condition="")
-        elif not _GPU_SELECTION_WORDS.search(module.file.text):
+        elif not _GPU_SELECTION_WORDS.search(_NO_CHOICE.sub("", module.file.text)):
             yield from _default_gpu_use(module)
 
 
@@ -323,16 +329,26 @@ def exchange_claims(module: Module) -> Iterator[Claim]:
 
 def _bypasses(module: Module, backward: ast.Call) -> Iterator[Claim]:
     """`model.module(x)` in the loop of a wrapped model that is not called itself, or a step wholly under `no_sync`."""
-    wrapped = {module.bound_to(call) for call in module.named("DistributedDataParallel", "DataParallel")} - {""}
+    wraps = [(module.bound_to(call), call) for call in module.named("DistributedDataParallel", "DataParallel")]
+    wrapped = {name for name, _ in wraps} - {""}
     loop = _in_loop(module, backward)
     if loop is None or not wrapped:
         return
+    # `ddp = DDP(model)`, and the loop calls `model`.
+    plain = {
+        dotted(call.args[0]): name
+        for name, call in wraps
+        if name and call.args and dotted(call.args[0]) not in ("", name) and not module.condition(call)
+    }
     inside = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
     called = {dotted(call.func) for call in inside}
     for call in inside:
         name = dotted(call.func)
         owner, _, method = name.rpartition(".")
         if method == "module" and owner in wrapped and owner not in called:
+            yield module.claim("gradient_exchange_bypassed", module.text(call.func), call, condition="")
+            return
+        if plain.get(name, name) not in called and name in plain:
             yield module.claim("gradient_exchange_bypassed", module.text(call.func), call, condition="")
             return
     for outer in module.outline.above(backward):

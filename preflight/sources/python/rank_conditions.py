@@ -361,10 +361,9 @@ class Ranks:
         return self._functions[key]
 
     def _callers(self, function: Function, depth: int) -> RankGuard:
-        for decorator in function.decorator_list:
-            called = decorator.func if isinstance(decorator, ast.Call) else decorator
-            if _DECORATORS.search(end_of(called)):
-                return RankGuard(RankSet.FIRST, decorator)
+        by_decorator = decorated(function)
+        if by_decorator.test is not None:
+            return by_decorator
         found: list[RankGuard] = []
         for call in self._outline.calls_named(function.name):
             outer = self._outline.function_of(call)
@@ -400,6 +399,15 @@ class Ranks:
                     break
                 found[id(later)] = RankGuard(who, branch.test)
         return found
+
+
+def decorated(function: Function) -> RankGuard:
+    """The ranks that run a function according to its decorator (`@rank_zero_only`); every rank without one."""
+    for decorator in function.decorator_list:
+        called = decorator.func if isinstance(decorator, ast.Call) else decorator
+        if _DECORATORS.search(end_of(called)):
+            return RankGuard(RankSet.FIRST, decorator)
+    return RankGuard(RankSet.ALL)
 
 
 @functools.lru_cache(maxsize=1)

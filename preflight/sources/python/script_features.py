@@ -944,6 +944,58 @@ def _wrapped_twice(module: Module) -> Iterator[Claim]:
 
 
 #: The readers, each with words of which a script must have one.
+def _layers_of_one_rank(module: Module) -> Iterator[Claim]:
+    """A layer that only some ranks add to the model: `if rank == 0: self.probe = nn.Linear(8, 1)`."""
+    for node in module.nodes(ast.Assign):
+        made = node.value
+        if not isinstance(made, ast.Call) or not isinstance(node.targets[0], ast.Attribute):
+            continue
+        if _LAYER.fullmatch(last(module.called(made))) and ranks_of(module).guard_of(node).who in (
+            *_FIRST_RANKS,
+            *_OTHER_RANKS,
+        ):
+            yield _feature(module, "layer_of_some_ranks", node, condition="")
+
+
+#: What fetches or unpacks data, and folders that each node has for itself.
+_PREPARES = re.compile(r"extract(?:all|_archive)?|unpack_archive|\w*download\w*|urlretrieve|copytree|copy2?|copyfile")
+_OWN_FOLDER = re.compile(
+    r"/(?:tmp|var/tmp|dev/shm|local_?scratch|scratch/local|raid|nvme\w*|mnt/(?:nvme|local)\w*)(?:/|$)"
+)
+
+
+def _prepared_by_first_rank(module: Module) -> Iterator[Claim]:
+    """Data that only rank 0 of the whole job puts into a folder which each node has for itself."""
+    for call in module.calls:
+        if not _PREPARES.fullmatch(last(module.called(call))):
+            continue
+        given: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
+        values = [item for each in given for item in alternatives(module.fold(value_of(each)))]
+        own = any(isinstance(item, str) and _OWN_FOLDER.match(item) for item in values)
+        if own and ranks_of(module).guard_of(call).who is RankSet.FIRST:
+            yield _feature(module, "prepared_by_first_rank", call, condition="")
+
+
+def _forked_with_gpu(module: Module) -> Iterator[Claim]:
+    """Processes that are forked after this one has used the GPU, and that use it themselves."""
+    if re.search(r"[\"'](?:spawn|forkserver)[\"']", module.file.text):
+        return
+    for call in module.named("Process"):
+        target = argument(call, "target", 1)
+        functions = module.outline.functions(dotted(value_of(target))) if target is not None else ()
+        earlier = _gpu_use_before(module, call)
+        if earlier is not None and any(_uses_gpu(module, function) for function in functions):
+            yield _feature(module, "forked_with_gpu", call, earlier)
+            return
+
+
+def _uses_gpu(module: Module, function: Function) -> bool:
+    return any(
+        last(module.called(call)) == "cuda" or _USES_CUDA.fullmatch(module.called(call))
+        for call in module.outline.calls_in(function)
+    )
+
+
 _READERS: tuple[tuple[tuple[str, ...], Callable[[Module], Iterable[Claim]]], ...] = (
     (("spawn", "start_processes"), _spawned_at_import),
     (("spawn",), _loaders_passed_to_spawn),
@@ -976,4 +1028,7 @@ _READERS: tuple[tuple[tuple[str, ...], Callable[[Module], Iterable[Claim]]], ...
     (("local_rank", "localrank"), _items_of_local_rank),
     (("init_server",), _servers_before_mode),
     (("group_sharded_parallel",), _wrapped_twice),
+    (("DataParallel", "fully_shard"), _layers_of_one_rank),
+    (("Process(",), _forked_with_gpu),
+    (("extract", "unpack", "download", "copy"), _prepared_by_first_rank),
 )

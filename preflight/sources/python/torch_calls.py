@@ -61,6 +61,8 @@ _SHARDED = (
     *("reduce_buffer_size", "auto_refresh_trainable", "reduce_fp16"),
 )
 _TORCH = ("torch.",)
+#: Calls after which tensors are made on a GPU without saying so.
+_DEFAULT_DEVICE = ("set_default_device", "set_default_tensor_type")
 
 CALLS = (
     Called(
@@ -69,11 +71,33 @@ CALLS = (
         ("backend", "init_method", "timeout", "world_size", "rank", "store"),
         _TORCH,
     ),
+    Called("torch_broadcast", ("broadcast",), ("tensor", "src", "group"), _TORCH, lacks=_DEFAULT_DEVICE, uses=True),
+    Called("torch_reduce", ("reduce",), ("tensor", "dst", "op", "group"), _TORCH, lacks=_DEFAULT_DEVICE, uses=True),
+    Called("torch_all_reduce", ("all_reduce",), ("tensor", "op", "group"), _TORCH, lacks=_DEFAULT_DEVICE, uses=True),
+    Called("torch_gather", ("gather", "gather_object"), ("tensor", "gather_list", "dst", "group"), _TORCH),
+    Called("torch_scatter", ("scatter",), ("tensor", "scatter_list", "src", "group"), _TORCH),
+    Called(
+        "torch_scatter_objects",
+        ("scatter_object_list",),
+        ("scatter_object_output_list", "scatter_object_input_list", "src", "group"),
+        _TORCH,
+    ),
+    Called("torch_new_group", ("new_group",), ("ranks",), _TORCH),
+    Called("torch_barrier", ("barrier",), ("group", "async_op", "device_ids"), _TORCH, after=("set_device",)),
+    Called("torch_seed", ("manual_seed",), ("seed",), ("torch.manual_seed", "torch.random.manual_seed")),
+    Called("torch_split", ("random_split",), ("dataset", "lengths", "generator"), _TORCH),
+    Called("torch_gradients", ("grad",), ("outputs", "inputs"), ("torch.autograd.",)),
     Called("torch_subgroups", ("new_subgroups",), ("group_size",), _TORCH),
     Called("torch_mesh", ("init_device_mesh",), ("device_type", "mesh_shape"), _TORCH),
     Called("torch_ddp", ("DistributedDataParallel",), _DDP, _TORCH, uses=True),
     Called("torch_loader", ("DataLoader",), _LOADER, _TORCH),
-    Called("torch_sampler", ("DistributedSampler",), ("dataset", "num_replicas", "rank", "shuffle"), _TORCH),
+    Called(
+        "torch_sampler",
+        ("DistributedSampler",),
+        ("dataset", "num_replicas", "rank", "shuffle"),
+        _TORCH,
+        lacks=("init_process_group", "init_distributed", "init_device_mesh"),
+    ),
     Called("torch_checkpoint", ("checkpoint",), ("function",), ("torch.utils.checkpoint",)),
     Called("torch_state", ("StateDictOptions",), ("full_state_dict", "cpu_offload"), _TORCH),
     Called(
@@ -112,6 +136,15 @@ CALLS = (
     Called("deepspeed_ulysses", ("register_with_transformers",), ("model_name_or_path",), ("deepspeed",)),
     Called("deepspeed_zero_init", ("Init",), within=("deepspeed.zero", "deepspeed.runtime.zero")),
     Called("horovod_optimizer", ("DistributedOptimizer",), _OPTIMIZER, ("horovod",)),
+    Called(
+        "horovod_broadcast",
+        ("broadcast_parameters",),
+        ("params", "root_rank"),
+        ("horovod",),
+        after=("load_state_dict",),
+    ),
+    Called("horovod_device", ("cuda",), ("device",), after=("init",)),
+    Called("horovod_fit", ("fit",), ("x", "y")),
     Called("horovod_sets", ("add_process_set",), ("process_set",), ("horovod",)),
     Called("horovod_init", ("init",), ("comm", "process_sets"), ("horovod",)),
     Called("horovod_state", ("broadcast_optimizer_state",), ("optimizer", "root_rank"), ("horovod",)),
