@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from preflight.engine.report import Report
     from preflight.model.configuration import Configuration
     from preflight.model.findings import Finding, Outcome, Severity, Status, VerdictKind
+    from preflight.model.options import RunOptions, SmokeOptions
     from preflight.model.recording import Recording
-    from preflight.model.run_options import RunOptions
-    from preflight.model.smoke_options import SmokeOptions
 
 __all__ = [
     "Configuration",

@@ -13,15 +13,13 @@ from typing import IO, TYPE_CHECKING
 from preflight import __version__
 from preflight._util.budget import running
 from preflight._util.usage_error import UsageError
-from preflight.config.jobs import jobs_in, read_jobs
-from preflight.config.selection import broken_for, checks_for, configured, plugins, rules_for
+from preflight.config.selection import broken_for, checks_for, configured, jobs_in, plugins, read_jobs, rules_for
 from preflight.engine import report
 from preflight.engine.judge import judge as judge
 from preflight.engine.report import Report
+from preflight.model.options import NODES, SMOKE, check_server_options, job_of
 from preflight.model.progress import Progress, delayed, ignore
 from preflight.model.recording import Configuration, Recording
-from preflight.model.smoke_options import check_server_options, job_of
-from preflight.model.stages import NODES, SMOKE
 from preflight.plugins import registry
 from preflight.plugins.authoring import Check
 from preflight.sources.discovery.walk import folder_of, repository_of, resolve_paths, root_of
@@ -34,9 +32,9 @@ if TYPE_CHECKING:
     from preflight.commands.fix import Plan as FixPlan
     from preflight.commands.history.account import Account
     from preflight.commands.plan.job_plan import Plan
-    from preflight.config.choices import Choices, Chosen
+    from preflight.config.resolve import Choices, Chosen
     from preflight.model.job import Job, LeftOut
-    from preflight.model.run_options import RunOptions
+    from preflight.model.options import RunOptions
     from preflight.runner.preparation import LoadedJobs, LoadJobs
 
 #: Each check plans its requests for each job, so a repository with thousands of jobs would take minutes before any node
@@ -322,7 +320,7 @@ def nodes(
         UsageError: the nodes are unknown, or a requirement is invalid.
     """
     from preflight.commands.golden_node import profile_of
-    from preflight.model.node_values import job_of_nodes, parse_requirement
+    from preflight.model.nodes import job_of_nodes, parse_requirement
 
     required = []
     for text in requirements:
@@ -447,7 +445,7 @@ def _report_of(given: Report | Recording | str | Path) -> Report:
         return given
     if isinstance(given, Recording):
         return judge(given)
-    from preflight.commands.diff.report_loader import report_in
+    from preflight.commands.diff.compare import report_in
 
     return report_in(Path(given), judge)
 
@@ -468,7 +466,7 @@ def history(address: str, *, days: int | None = 90, hosts: str = "", add: Sequen
     Raises:
         UsageError: the database or a file cannot be read, or a run cannot be kept.
     """
-    from preflight._util.hostlists import expand_hosts
+    from preflight._util.hostnames import expand_hosts
     from preflight.commands.history.account import account_of, concerning
     from preflight.commands.history.database import open_database
     from preflight.commands.history.past import load_past

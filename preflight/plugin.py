@@ -46,6 +46,7 @@ from preflight.plugins.authoring import (
     delete_word,
     failed,
     make_fix,
+    memoize,
     not_applicable,
     passed,
     replace_text,
@@ -53,7 +54,6 @@ from preflight.plugins.authoring import (
     rule,
     unknown,
 )
-from preflight.plugins.memo import memoize
 from preflight.plugins.pack import Pack
 
 __all__ = [

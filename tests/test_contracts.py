@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from preflight.config.names import all_items
+from preflight.config.selection import all_items
 from preflight.model.findings import Confidence, Severity
 from preflight.plugins import registry
 from preflight.plugins.authoring import HEADINGS, Check
@@ -43,13 +43,11 @@ ALLOWED = {
         "preflight.commands.plan.plan_text",
         "preflight.commands.doctor.examination_text",
         "preflight.reporters.text.summary",
-        "preflight.reporters.concise",
-        "preflight.reporters.text.coverage",
-        "preflight.reporters.live.table",
         "preflight.reporters.text.full_report",
+        "preflight.reporters.live.table",
         "preflight.reporters.text.sheet",
     },
-    "yaml": {"preflight.sources.formats.lenient_yaml", "preflight.services.admission.submission"},
+    "yaml": {"preflight.sources.formats.lenient_yaml", "preflight.services.admission.judgement"},
 }
 LAZY = {"preflight.sources.formats.lenient_yaml"}
 ITEMS = all_items()

@@ -10,12 +10,12 @@ import click
 import pytest
 
 from preflight import api
-from preflight._util.toml_spans import loads
+from preflight._util.toml import parse as loads
 from preflight.cli import main
-from preflight.commands import rule_pages
-from preflight.config.choices import Choices
-from preflight.config.names import all_items
-from preflight.config.schema import Settings, validated
+from preflight.commands import rule_docs
+from preflight.config.document import Settings, validated
+from preflight.config.resolve import Choices
+from preflight.config.selection import all_items
 from preflight.plugins.site.loader import parse
 
 ROOT = Path(__file__).parent.parent
@@ -66,7 +66,7 @@ def test_every_named_option_exists(page: str) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_every_link_leads_to_a_file(page: str) -> None:
     # The pages about rules and checks are built, not committed.
-    built = {ROOT / "docs" / "rules" / name for name in rule_pages.pages(all_items())}
+    built = {ROOT / "docs" / "rules" / name for name in rule_docs.pages(all_items())}
     for target in re.findall(r"\]\((?!https?://)([^)#]+)", PAGES[page]):
         path = ((ROOT / page).parent / target).resolve()
         assert path in built or path.exists(), target

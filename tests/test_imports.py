@@ -81,7 +81,7 @@ def test_lint_imports_nothing_for_node_reports(tree: Path) -> None:
     for form in ("text", "json"):
         _, modules = imported("lint", ".", "-o", form, cwd=tree)
         assert "preflight.engine.report" in modules
-        assert not modules & {"preflight.model.charts", "preflight.engine.chart_builder"}
+        assert not modules & {"preflight.model.charts", "preflight.engine.pack_output"}
 
 
 def test_lint_as_text_does_not_import_pydantic(tree: Path) -> None:

@@ -6,7 +6,7 @@ import inspect
 import sys
 from typing import Any
 
-from preflight.config import schema as settings
+from preflight.config import document as settings
 from preflight.plugins import registry
 
 #: Names of JSON Schema types on the page.

@@ -16,8 +16,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from preflight.commands import rule_pages
-from preflight.config.names import all_items
+from preflight.commands import rule_docs
+from preflight.config.selection import all_items
 from tools import reference
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,7 +33,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Write the pages about rules, expand folders of the navigation, and append the pages that it does not name."""
     docs = Path(config.docs_dir)
     if docs == ROOT / "docs":
-        rule_pages.write(docs / "rules", all_items())
+        rule_docs.write(docs / "rules", all_items())
     named: set[str] = set()
     config.nav = [_written_out(item, docs, named) for item in config.nav or ()]
     others = sorted({path.relative_to(docs).as_posix() for path in docs.rglob("*.md")} - named)

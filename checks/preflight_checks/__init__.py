@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from preflight.plugins.pack import Pack
-from preflight.plugins.pack_scan import decorated
+from preflight.plugins.pack import Pack, decorated
 
 #: The subject of each area of checks.
 _AREAS = {

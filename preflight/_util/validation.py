@@ -1,9 +1,17 @@
-"""Validation by pydantic: one adapter for each type, and its errors as one sentence with locations."""
+"""Validation by pydantic, and the errors in a document that a user wrote, with their locations."""
 
 from __future__ import annotations
 
+import datetime
 import functools
-from typing import TYPE_CHECKING, Any
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any
+
+from preflight._util.json_output import schema_of
+from preflight._util.toml import KeyPath, value_at
+from preflight._util.usage_error import similar_names
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -35,3 +43,98 @@ def _path(location: tuple[int | str, ...]) -> str:
     """Format a path such as `facts[3].request.node`."""
     steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in location)
     return "".join(steps).removeprefix(".")
+
+
+def hyphenated(name: str) -> str:
+    return name.replace("_", "-")
+
+
+#: Used by pydantic: unknown keys are rejected, and keys are written with hyphens.
+HYPHENATED: Any = {"extra": "forbid", "alias_generator": hyphenated}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An error in a document, and the keys or indexes that lead to it."""
+
+    path: KeyPath
+    message: str
+    at_value: bool = True
+
+
+def problem_of(error: Any, top: type, document: Mapping[str, Any]) -> Problem:
+    """Translate one pydantic error about a document that should be a `top`."""
+    # The location includes names of union members, which are not part of the document.
+    path = tuple(step for step in error["loc"] if step != "[key]")
+    kind, name = error["type"], ".".join(str(step) for step in path)
+    if kind == "unexpected_keyword_argument" or kind == "extra_forbidden":
+        return Problem(path, _unknown_key(str(path[-1]), _keys_at(top, path[:-1])), at_value=False)
+    if kind in ("missing", "missing_argument"):
+        where = f" in [[{_table(path)}]]" if len(path) > 1 else ""
+        return Problem(path[:-1], f"`{path[-1]}` is missing{where}", at_value=False)
+    seen = kind_of(value_at(document, path))
+    if kind == "literal_error":
+        expected = error["ctx"]["expected"].replace(" or ", ", ").replace("'", "")
+        return Problem(path, f"`{name}` is one of {expected}, not {_shown(error['input'])}")
+    expected = {
+        "string_type": "text",
+        "list_type": "a list",
+        "dict_type": "a table",
+        "bool_type": "true or false",
+        "bool_parsing": "true or false",
+        "date_from_datetime_parsing": "a date (2026-12-31)",
+        "date_parsing": "a date (2026-12-31)",
+        "date_type": "a date (2026-12-31)",
+        "int_type": "a whole number",
+        "float_type": "a number",
+        "float_parsing": "a number",
+    }.get(kind, "a table" if kind.startswith("dataclass") else "")
+    if expected:
+        return Problem(path, f"`{name}` is expected to be {expected}, not {seen}")
+    return Problem(path, f"`{name}`: {error['msg'].removeprefix('Value error, ')}")
+
+
+def _unknown_key(key: str, known: list[str]) -> str:
+    near = similar_names(key.lower().replace("_", "-"), known)
+    return f"unknown key `{key}`; " + (f"did you mean `{near[0]}`?" if near else f"known keys: {', '.join(known)}")
+
+
+def _keys_at(top: type, path: KeyPath) -> list[str]:
+    """The keys of the class that describes the value at `path`."""
+    found: Any = top
+    for step in path:
+        if isinstance(step, str) and hasattr(found, "__dataclass_fields__"):
+            hints = typing.get_type_hints(found)
+            found = next((hints[f.name] for f in fields(found) if hyphenated(f.name) == step), None)
+        found = next((t for t in typing.get_args(found) if hasattr(t, "__dataclass_fields__")), found)
+    return [hyphenated(f.name) for f in fields(found)] if hasattr(found, "__dataclass_fields__") else []
+
+
+def _table(path: KeyPath) -> str:
+    return ".".join(str(step) for step in path[:-1] if isinstance(step, str))
+
+
+def kind_of(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (str, int, float)):
+        return _shown(value)
+    if isinstance(value, datetime.date):
+        return str(value)
+    return "a list" if isinstance(value, list) else "a table" if isinstance(value, Mapping) else "nothing"
+
+
+def _shown(value: Any) -> str:
+    text = f'"{value}"' if isinstance(value, str) else str(value)
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+def describe_schema(adapter: Any, title: str, top: type, *inner: type) -> dict[str, Any]:
+    """The schema of input for a `top`, with the descriptions that the classes give their keys."""
+    found = schema_of(adapter, title, mode="validation")
+    for kind in (top, *inner):
+        properties = found["properties"] if kind is top else found["$defs"][kind.__name__]["properties"]
+        for name, hint in typing.get_type_hints(kind, include_extras=True).items():
+            if typing.get_origin(hint) is Annotated:
+                properties[hyphenated(name)]["description"] = typing.get_args(hint)[1]
+    return found

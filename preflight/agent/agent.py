@@ -13,12 +13,10 @@ import sys
 import time
 from contextlib import suppress
 
-from preflight.agent import bootstrap, child_handle, process, procfs
-from preflight.agent.batch import PROGRESS_TIMEOUT_S, BatchPool, BatchProcess
-from preflight.agent.child_handle import ChildProcess
+from preflight.agent import bootstrap, child_handle, process
+from preflight.agent.child_handle import PROGRESS_TIMEOUT_S, BatchPool, BatchProcess, ChildProcess
 from preflight.agent.context_process import ContextPool, ContextProcess
-from preflight.agent.frame_writer import FrameWriter, watch_writable
-from preflight.agent.pipes import CHUNK_BYTES, read, readable
+from preflight.agent.pipes import CHUNK_BYTES, FrameWriter, read, readable, watch_writable
 from preflight.agent.wire import (
     BEAT_S,
     HEAD_SILENT,
@@ -106,7 +104,7 @@ class Agent:
         self._send(hello_values(self._notes))
         if not self._inside:
             # Children inherit it as the first one of probes that compare two snapshots (`procfs.last_snapshot`).
-            procfs.stat_lines()
+            process.stat_lines()
         try:
             while not self._end_reason:
                 self._step()

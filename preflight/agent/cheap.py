@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def cheap(kind: str, *, sends_requests: bool = False, looks: Optional[Looks] = None) -> Callable[[F], F]:
     """Mark a probe as cheap: on a healthy node it takes milliseconds, and it may run with others in one process.
 
-    A probe that gets stuck costs the other probes of its process only time (`preflight.agent.batch`). It must leave no
-    trace in its process.
+    A probe that gets stuck costs the other probes of its process only time (`preflight.agent.child_handle`). It must
+    leave no trace in its process.
 
     Args:
         kind: `node` for probes of the node itself, `packages` for those of the interpreter's files.

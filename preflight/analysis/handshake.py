@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from preflight._util.suggest import similar_names
+from preflight._util.usage_error import similar_names
 from preflight.analysis.culprit_model import Culprit, Limits, Views, fold, make_culprit, names_text, title
 from preflight.analysis.rank_state import BACKUP_WORKER, RANK, RankView
 

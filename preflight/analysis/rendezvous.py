@@ -1,10 +1,26 @@
-"""Faults of the rendezvous: the master's port, its name, and the addresses that ranks exchange."""
+"""Faults of the connections of a run: the rendezvous, and the paths between workers and parameter servers.
+
+Every worker connects to every server. Failures form a matrix: a column means that a server cannot be reached, a row
+that a worker is cut off, and a single cell that the path between the two is at fault.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from preflight._util.hostnames import is_loopback
-from preflight.analysis.culprit_model import Culprit, Limits, Views, by_time, make_culprit, nodes_text
-from preflight.analysis.rank_state import RANK, RankView
+from preflight.analysis.culprit_model import (
+    Culprit,
+    Limits,
+    Views,
+    by_time,
+    make_culprit,
+    names_text,
+    nodes_text,
+    title,
+)
+from preflight.analysis.link_matrix import Cell, Shape, shapes
+from preflight.analysis.rank_state import RANK, Dial, RankView
 
 
 def find_taken_endpoint(views: Views, now_s: float, limits: Limits) -> Culprit | None:
@@ -77,3 +93,122 @@ def blame_network(views: Views, view: RankView, frozen_s: float) -> Culprit:
     )
     waiting = tuple(sorted(views))
     return Culprit(None, "", "stuck", view.phase, view.what, view.changed_at, text, waiting, (), view.key)
+
+
+#: Results of connecting that point to a name or a list rather than the network.
+_UNRESOLVED, _STRANGER = "unresolved", "stranger"
+
+
+def find_unreached_server(views: Views, now_s: float, limits: Limits) -> Culprit | None:
+    """Find servers that listen but cannot be reached by their workers, as one row, column or cell."""
+    cells = _cells(views, now_s, limits)
+    failing = [cell for cell in cells if cell.result.result != "open"]
+    if not failing:
+        return None
+    since_s = min(cell.result.since_s for cell in failing)
+    if _is_pending(views) and now_s - since_s < 2 * limits.dial_s:
+        return None
+    first, *_ = shapes(cells, lambda cell: cell.result.result != "open")
+    return _culprit_of_shape(views, first, since_s)
+
+
+def _cells(views: Views, now_s: float, limits: Limits) -> list[Cell[Dial]]:
+    """The results of connecting, as far as they can be judged yet; a success within one node says nothing about the
+    network.
+    """
+    cells: list[Cell[Dial]] = []
+    for worker in views.values():
+        for number, dial in sorted(worker.dials.items()):
+            server = views.get(number)
+            if server is None:
+                continue
+            if dial.result == "open":
+                ready = worker.node != server.node
+            elif dial.result == _UNRESOLVED:
+                ready = now_s - dial.since_s >= limits.unresolved_s
+            else:
+                # Workers that import torch may not connect for seconds: the time of the last failure counts.
+                listens = server.listening_at > 0 and server.alive
+                ready = listens and (not worker.alive or dial.at_s - server.listening_at >= limits.dial_s)
+            if ready:
+                cells.append(Cell(str(worker.rank), str(number), "port", dial, dial.since_s))
+    return cells
+
+
+def _is_pending(views: Views) -> bool:
+    """Whether a running worker has not yet connected to all the servers that other workers have."""
+    dialled = {number for view in views.values() for number in view.dials}
+    return any(view.alive and view.started and view.dials and set(view.dials) < dialled for view in views.values())
+
+
+def _culprit_of_shape(views: Views, shape: Shape[Dial], since_s: float) -> Culprit:
+    workers = [views[number] for number in dict.fromkeys(int(cell.source) for cell in shape.cells)]
+    servers = [views[number] for number in dict.fromkeys(int(cell.peer) for cell in shape.cells)]
+    dial = min((cell.result for cell in shape.cells), key=lambda item: item.since_s)
+    how = _format_dial(dial)
+    if len(servers) == 1 and len(workers) > 1:
+        server = servers[0]
+        who = (
+            "no worker can open its port" if shape.kind == "inbound" else f"{names_text(workers)} cannot open its port"
+        )
+        text = f"listens, but {who}: {how}, seen from {nodes_text(workers)}"
+        return make_culprit(views, server, "path", since_s, text)
+    worker = workers[0]
+    also = [view.rank for view in (*workers[1:], *servers)]
+    if len(workers) == 1 and len(servers) > 1:
+        text = f"cannot open the port of any server ({names_text(servers)}), though they listen: {how}"
+        return make_culprit(views, worker, "path", since_s, text)
+    if len(workers) > 1:
+        text = (
+            f"and {names_text(workers[1:])} cannot open the port of any server ({names_text(servers)}),"
+            f" though these listen: {how}"
+        )
+        return make_culprit(views, worker, "path", since_s, text, also=also)
+    return make_culprit(
+        views,
+        worker,
+        "path",
+        since_s,
+        f"cannot open the port of {title(servers[0])}{_opened_text(views, servers[0])}: {how}",
+        also=also,
+    )
+
+
+def _opened_text(views: Views, server: RankView) -> str:
+    """The members that do connect to it."""
+    opened = [v for v in views.values() if (dial := v.dials.get(server.rank)) is not None and dial.result == "open"]
+    return f", which listens, and which {names_text(opened)} can open" if opened else ", though it listens"
+
+
+def _format_dial(dial: Dial) -> str:
+    if dial.result == _UNRESOLVED:
+        return f"the name of {dial.endpoint} cannot be resolved ({dial.error})"
+    if dial.result == _STRANGER:
+        return f"the process at {dial.endpoint} is not a server of this run ({dial.error})"
+    return f"{dial.endpoint} is {dial.result} ({dial.error})"
+
+
+def find_wait_cycle(views: Views, waiting: Sequence[RankView]) -> Culprit | None:
+    """Find workers and servers that wait for each other, as after a lost message.
+
+    A server or worker that is in all such pairs is named; for a single pair, both ends are.
+    """
+    pairs = [
+        (worker, views[number])
+        for worker in waiting
+        if worker.role == "worker"
+        for number in worker.waiting_for
+        if number in views and views[number].role == "server" and worker.rank in views[number].waiting_for
+    ]
+    workers = list({worker.rank: worker for worker, _ in pairs}.values())
+    servers = list({server.rank: server for _, server in pairs}.values())
+    if not pairs or (len(workers) > 1 and len(servers) > 1):
+        return None
+    if len(pairs) == 1:
+        (worker, server), since_s = pairs[0], max(view.changed_at for view in pairs[0])
+        text = f"waits for {title(server)}, which waits for it in turn: a message between them was lost"
+        return make_culprit(views, worker, "stuck", since_s, text, also=[server.rank])
+    one, others = (servers[0], workers) if len(servers) == 1 else (workers[0], servers)
+    since_s = max(view.changed_at for view in (one, *others))
+    text = f"waits for {names_text(others)}, and each of them waits for it: messages to it or from it are lost"
+    return make_culprit(views, one, "stuck", since_s, text)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from preflight.engine.report import Report
     from preflight.model.progress import Progress
     from preflight.reporters.base import Style
-    from preflight.reporters.event_stream import EventStream
+    from preflight.reporters.events import EventStream
     from preflight.reporters.output import Output
 
 
@@ -93,7 +93,7 @@ def _outputs(chosen: dict[str, Any], output: str) -> tuple[Output, ...]:
 def _event_stream(target: str | None, verb: str) -> AbstractContextManager[EventStream | None]:
     if target is None:
         return nullcontext()
-    from preflight.reporters.event_stream import open_event_stream
+    from preflight.reporters.events import open_event_stream
 
     return open_event_stream(target, verb)
 

@@ -25,7 +25,7 @@ def add_hint(error: click.ClickException, group: click.Group) -> click.ClickExce
 
 
 def _choice(message: str, choices: list[str]) -> str:
-    from preflight._util.suggest import nearest
+    from preflight._util.usage_error import nearest
 
     rejected = re.match(r"'(.*?)' is not", message)
     near = nearest(rejected[1], choices) if rejected else ""
@@ -33,7 +33,7 @@ def _choice(message: str, choices: list[str]) -> str:
 
 
 def _option(error: click.NoSuchOption, group: click.Group) -> click.ClickException:
-    from preflight._util.suggest import nearest
+    from preflight._util.usage_error import nearest
 
     name = error.option_name
     own = error.ctx.command if error.ctx is not None else group
@@ -81,7 +81,7 @@ def ids(context: click.Context, parameter: click.Parameter, incomplete: str) -> 
     """Complete the last item of a list (`RDV001,SL`) to ids, names and areas."""
     from click.shell_completion import CompletionItem
 
-    from preflight.config.names import all_items
+    from preflight.config.selection import all_items
 
     before, comma, prefix = incomplete.rpartition(",")
     metas = [item.meta for item in all_items()]

@@ -138,8 +138,7 @@ def run_live(
     from preflight import api
     from preflight._util.usage_error import UsageError
     from preflight.cli.delivery import deliver_live
-    from preflight.model.run_options import RunOptions
-    from preflight.model.smoke_options import SmokeOptions
+    from preflight.model.options import RunOptions, SmokeOptions
 
     _check_options(chosen, save)
     smoke = SmokeOptions(**_chosen_options(chosen, SmokeOptions.field_names()))
@@ -212,7 +211,7 @@ def _prepared_act(chosen: dict[str, Any]) -> Callable[[Report], None] | None:
         if chosen.get("act"):
             raise UsageError("--act: whose nodes are these? Add --act-on slurm or --act-on kubernetes")
         return None
-    from preflight.commands.act.decisions import share_of
+    from preflight.commands.drain import share_of
 
     try:
         at_most = share_of(chosen["act_at_most"])
@@ -220,7 +219,7 @@ def _prepared_act(chosen: dict[str, Any]) -> Callable[[Report], None] | None:
         raise UsageError(f"--act-at-most {error}") from None
 
     def act(report: Report) -> None:
-        from preflight.commands.act.carrying_out import act_on
+        from preflight.commands.drain import act_on
 
         act_on(
             report,

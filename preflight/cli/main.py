@@ -20,21 +20,13 @@ import click
 
 from preflight import __version__
 from preflight.cli import live_options, options
-from preflight.cli.baseline import baseline
-from preflight.cli.comment import comment
 from preflight.cli.delivery import deliver_report
-from preflight.cli.diagnose import diagnose
-from preflight.cli.diff import diff
-from preflight.cli.doctor import doctor
-from preflight.cli.history import history
-from preflight.cli.init import init
-from preflight.cli.lsp import lsp
-from preflight.cli.manifest import manifest
-from preflight.cli.nodes import nodes
-from preflight.cli.plan import plan
-from preflight.cli.serve import serve
-from preflight.cli.smoke import smoke
-from preflight.cli.webhook import admission_check, webhook
+from preflight.cli.kubernetes import admission_check, manifest, webhook
+from preflight.cli.live import nodes, smoke
+from preflight.cli.past_runs import diagnose, diff, history
+from preflight.cli.plan import comment, plan
+from preflight.cli.servers import lsp, serve
+from preflight.cli.setup import baseline, doctor, init
 
 if TYPE_CHECKING:
     from preflight.engine.report import Report
@@ -54,7 +46,7 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; the error for an unknown one suggests the nearest name, or `lint` for a file."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            from preflight._util.suggest import similar_names
+            from preflight._util.usage_error import similar_names
 
             # Swapped letters are the most common mistake.
             near = sorted(
@@ -150,7 +142,7 @@ def lint(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
     """
     from preflight import api
     from preflight._util.cache import default_cache
-    from preflight.config.jobs import jobs_in
+    from preflight.config.selection import jobs_in
 
     targets, given = _with_stdin(paths or (Path(),), chosen)
     found = api.configure(options.choices(chosen), targets, root=root)
@@ -256,7 +248,7 @@ def explain(name: str, site_rules: tuple[Path, ...]) -> int:
 
     ID is an id or a name, an area (RDV) to list its rules and checks, or a symptom that diagnose reports.
     """
-    from preflight.commands.explain import explanation
+    from preflight.commands.rule_docs import explanation
 
     _print(explanation(name, site_rules, width=_columns()) + "\n")
     return 0
@@ -273,15 +265,15 @@ def explain(name: str, site_rules: tuple[Path, ...]) -> int:
 @options.EXTRA_RULES
 def rules(output: str, folder: Path | None, site_rules: tuple[Path, ...]) -> int:
     """List every rule and check."""
-    from preflight.commands.explain import listing
-    from preflight.config.names import all_items
+    from preflight.commands.rule_docs import listing
+    from preflight.config.selection import all_items
 
     if folder is not None and output != "markdown":
         raise click.UsageError("--to needs --output markdown")
     if folder is not None:
-        from preflight.commands import rule_pages
+        from preflight.commands import rule_docs
 
-        changed = rule_pages.write(folder, all_items(site_rules))
+        changed = rule_docs.write(folder, all_items(site_rules))
         _print("".join(f"{path}\n" for path in changed) or f"{folder} is up to date\n")
     else:
         _print(listing(output, site_rules, width=_columns()))
@@ -291,7 +283,7 @@ def rules(output: str, folder: Path | None, site_rules: tuple[Path, ...]) -> int
 @cli.command()
 def quantities() -> int:
     """List the quantities that a job's files can state, for writing rules."""
-    from preflight.commands.explain import vocabulary
+    from preflight.commands.rule_docs import vocabulary
 
     _print(vocabulary())
     return 0
@@ -322,10 +314,10 @@ def schema(document: str) -> int:
 
     from preflight.commands.diagnose import diagnosis
     from preflight.commands.diff import difference
-    from preflight.commands.doctor import examination_report as examination
+    from preflight.commands.doctor import examination
     from preflight.commands.history import account
     from preflight.commands.plan import job_plan
-    from preflight.config import schema as settings
+    from preflight.config import document as settings
     from preflight.engine import report
     from preflight.model import recording_io
     from preflight.plugins.site import loader

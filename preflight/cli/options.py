@@ -14,7 +14,7 @@ from preflight.cli import hints
 from preflight.reporters import FORMATS
 
 if TYPE_CHECKING:
-    from preflight.config.choices import Choices
+    from preflight.config.resolve import Choices
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -275,7 +275,7 @@ def choices(options: dict[str, Any]) -> Choices:
         UsageError: the value of an option is malformed.
     """
     from preflight._util.usage_error import UsageError
-    from preflight.config.choices import Choices
+    from preflight.config.resolve import Choices
 
     if options["config"] is not None and options["no_config"]:
         raise UsageError("--config and --no-config exclude each other")
@@ -302,8 +302,7 @@ def _names(values: Sequence[str]) -> tuple[str, ...]:
 
 def _severities(values: Sequence[str]) -> Any:
     """Parse `--severity ENV003=info,RDV=error`."""
-    from preflight._util.suggest import similar_names
-    from preflight._util.usage_error import UsageError
+    from preflight._util.usage_error import UsageError, similar_names
     from preflight.model.configuration import SeverityChoice
     from preflight.model.findings import Severity
 

@@ -1,25 +1,27 @@
 """Merges a configuration file and the command line into the configuration of a run; the command line wins.
 
 Most runs have neither a file nor site rules, so their readers are imported only on demand.
+
+The choices of the command line, and the settings that result for a run.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from preflight._util.usage_error import UsageError
-from preflight.config.choices import NAMES, Choices, Chosen
-from preflight.config.names import declared_by, relative, unknown, why_not_error
-from preflight.model.configuration import Configuration, Site, matches
+from preflight.config.selection import declared_by, relative, unknown, why_not_error
+from preflight.model.configuration import Configuration, SeverityChoice, Site, matches
 from preflight.plugins import registry
 from preflight.plugins.authoring import Check, Rule
 
 if TYPE_CHECKING:
     from preflight.config.document import Document
+
 
 _MAX_FILES = 16
 
@@ -133,3 +135,43 @@ def items_called(name: str, own: Sequence[Rule | Check] = ()) -> Iterator[Rule |
     return (
         item for item in (*registry.rules(), *registry.checks(), *own) if matches(item.meta.id, item.meta.name, wanted)
     )
+
+
+#: Names of configuration files; at most one of them in a folder may configure preflight.
+NAMES = ("preflight.toml", "pyproject.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The choices of the command line; None or empty for choices that were not made.
+
+    `file` is a configuration file to use instead of searching for one; with `use_file` false there is none.
+    """
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    profile: str | None = None
+    fail_on: str | None = None
+    allow_incomplete: bool = False
+    severities: tuple[SeverityChoice, ...] = ()
+    exclude: tuple[str, ...] | None = None
+    extend_exclude: tuple[str, ...] = ()
+    baseline: Path | None = None
+    site_rules: tuple[Path, ...] = ()
+    file: Path | None = None
+    use_file: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The settings of a run, and the format of its report, the file of its baseline and the price, if given.
+
+    `history` is the address of the database that remembers runs, and `history_keep` how long it does.
+    """
+
+    configuration: Configuration = field(default_factory=Configuration)
+    output: str = ""
+    baseline: Path | None = None
+    price_per_gpu_hour: float | None = None
+    history: str = ""
+    history_keep: str = ""

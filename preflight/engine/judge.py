@@ -6,13 +6,12 @@ from pathlib import Path
 
 from preflight import __version__
 from preflight._util import regular_file
-from preflight._util.suggest import nearest_path
-from preflight._util.usage_error import UsageError
+from preflight._util.usage_error import UsageError, nearest_path
 from preflight.config.selection import broken_for, checks_for, plugins, rules_for
 from preflight.engine.report import Report, report_on
+from preflight.model.options import NODES, SMOKE
 from preflight.model.progress import Progress, Step, ignore
 from preflight.model.recording import Recording
-from preflight.model.stages import NODES, SMOKE
 from preflight.plugins import registry
 
 

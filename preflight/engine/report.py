@@ -1,11 +1,14 @@
 """The report: the results of a run, in one versioned schema that reporters print and programs read.
 
 Additive within a schema version; the committed JSON Schema is generated from these classes.
+
+A report as a notebook shows it: the verdict, and a table of findings.
 """
 
 from __future__ import annotations
 
 import enum
+import html
 import json
 import traceback
 from collections import Counter
@@ -17,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from preflight._util.json_output import schema_of, to_bytes
 from preflight._util.redaction import scrub_traceback
+from preflight._util.sanitize import clean, fold_nodes
 from preflight._util.usage_error import UsageError
 from preflight.engine.evaluate import fleet_of, outcomes_of
 from preflight.engine.suppress import SuppressionNote, apply_suppressions
@@ -26,16 +30,17 @@ from preflight.model.configuration import Accepted, Configuration, matches
 from preflight.model.findings import Finding, Outcome, Severity, Status, VerdictKind
 from preflight.model.job import Job, LeftOut, Suppression
 from preflight.model.measurements import Measurements, NodeProperties
+from preflight.model.options import NODES, SMOKE
 from preflight.model.progress import Progress, ignore
 from preflight.model.recording import Facts, NodeRecord, Origin, Recording, SmokeOptions, StageRecord
-from preflight.model.stages import NODES, SMOKE
-from preflight.plugins.authoring import Check, Rule
-from preflight.plugins.memo import clear_memo
+from preflight.plugins.authoring import Check, Rule, clear_memo
 from preflight.plugins.registry import Broken, ChartMaker
 
 if TYPE_CHECKING:
-    from preflight.engine.measurement_builder import PropertyReader
+    from preflight.engine.pack_output import PropertyReader
     from preflight.model.charts import Chart
+    from preflight.model.findings import Finding
+
 
 SCHEMA_VERSION = 2
 
@@ -242,7 +247,6 @@ class Report:
 
     def _repr_html_(self) -> str:
         """The verdict and a table of findings, for a notebook."""
-        from preflight.engine.notebook_view import notebook_view
 
         return notebook_view(self, self._numbers())
 
@@ -317,14 +321,14 @@ def report_on(
     outcomes = outcomes_of(recording, rules, checks, facts=facts, progress=progress)
     charts: tuple[Chart, ...] = ()
     if chart_makers:
-        from preflight.engine.chart_builder import build_charts
+        from preflight.engine.pack_output import build_charts
 
         show = build_charts(chart_makers, recording.jobs, fleet_of(recording), facts)
         charts, missing_charts = show.charts, (*missing_charts, *show.broken)
     measurements: tuple[Measurements, ...] = ()
     properties: tuple[NodeProperties, ...] = ()
     if measurement_readers or property_readers:
-        from preflight.engine.measurement_builder import build_measurements, properties_of
+        from preflight.engine.pack_output import build_measurements, properties_of
 
         read = build_measurements(measurement_readers, recording.jobs, fleet_of(recording), facts)
         measurements, missing_charts = read.measurements, (*missing_charts, *read.broken)
@@ -499,3 +503,33 @@ def adapter() -> Any:
     from preflight.model.charts import Chart  # noqa: F401
 
     return TypeAdapter(Report)
+
+
+#: A notebook keeps what it shows; more is in the report.
+_MAX_FINDINGS = 50
+_MAX_LENGTH = 1000
+_TOP = "vertical-align:top;text-align:left"
+
+
+def notebook_view(report: Report, numbers: str) -> str:
+    """HTML without scripts, styles of its own, or anything of a stranger but text."""
+    head = f"<p><strong>{_text(report.verdict.value)}</strong> {_text(numbers)}</p>"
+    rows = "".join(map(_row, report.findings[:_MAX_FINDINGS]))
+    left = len(report.findings) - _MAX_FINDINGS
+    more = f"<p>and {left} more in <code>report.findings</code></p>" if left > 0 else ""
+    names = "".join(f'<th style="{_TOP}">{name}</th>' for name in ("severity", "rule", "where", "what"))
+    table = f"<table><thead><tr>{names}</tr></thead><tbody>{rows}</tbody></table>" if rows else ""
+    return f"<div>{head}{table}{more}</div>"
+
+
+def _row(finding: Finding) -> str:
+    place = next((f"{place.path}:{place.line}" for place in finding.locations), "")
+    where = " ".join(filter(None, (place, fold_nodes(finding.nodes)))) or finding.subject
+    fix = f"\nFix: {finding.remedy}" if finding.remedy else ""
+    cells = (finding.severity.value, f"{finding.id} {finding.name}", where, f"{finding.message}{fix}")
+    return "<tr>" + "".join(f'<td style="{_TOP}">{_text(cell)}</td>' for cell in cells) + "</tr>"
+
+
+def _text(text: str) -> str:
+    plain = clean(text[:_MAX_LENGTH], keep_newlines=True)
+    return html.escape(plain + (" …" if len(text) > _MAX_LENGTH else "")).replace("\n", "<br>")

@@ -4,6 +4,8 @@ job's.
 Nothing listens and nothing is installed: the agent is started with `exec` and speaks over that connection. Existing
 pods are left unchanged. Our own pods belong to one Job, which is deleted at the end, by the bridge if this process
 is killed, and by its own deadline if all else fails.
+
+What a Kubernetes cluster could provide to pods, from the lists of its nodes and of all their pods.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import logging
 import re
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,11 +28,11 @@ from preflight.agent import bootstrap
 from preflight.executors.base import Bundle, ExecutorError, GatheredNodes, NodeRequest, Option
 from preflight.executors.bridge.head import Bridge, BridgedChannel
 from preflight.executors.kubernetes_pods import PodSource, build_job, choose_source
-from preflight.executors.kubernetes_survey import SURVEY_S, survey
 from preflight.executors.pipe import make_nonce, start_agent
 from preflight.model.job import Claim, Job, Known, is_whole_number
-from preflight.model.recording import Node
+from preflight.model.recording import Cluster, ClusterNode, Node
 from preflight.sources.formats.tree import MAX_BYTES
+from preflight.sources.kubernetes.pods import amount
 
 _log = logging.getLogger(__name__)
 
@@ -458,3 +460,57 @@ OPTIONS = (
     Option("context", "the context of the configuration to use", "cluster-a"),
     Option("interpreter", "a local Python that has the Kubernetes client", "/opt/k8s/bin/python", _program_problem),
 )
+
+
+#: For one list; a run should not wait for a cluster that takes longer.
+SURVEY_S = 8.0
+_BridgeCall = Callable[[str], Awaitable[Any]]
+
+
+async def survey(call: _BridgeCall) -> Cluster:
+    """Return the visible part of the cluster; `call` queries the bridge. Denied requests are listed in `unknown`."""
+    unknown: list[str] = []
+    try:
+        nodes = await call("nodes")
+    except ExecutorError as error:
+        return Cluster("kubernetes", unknown=(f"the resources of its nodes: {error.message}",))
+    taken: dict[str, dict[str, float]] | None = None
+    try:
+        taken = _sum_requests(await call("taken"))
+    except ExecutorError as error:
+        unknown.append(f"the resources in use: {error.message}")
+    return Cluster("kubernetes", tuple(cluster_node(node, taken) for node in nodes), tuple(unknown))
+
+
+def cluster_node(node: Mapping[str, Any], taken: Mapping[str, Mapping[str, float]] | None) -> ClusterNode:
+    """Return one node, from the API's data about it and from its pods' requests."""
+    has = {key: value for key, text in node["allocatable"].items() if (value := _number(text)) is not None}
+    free = None
+    if taken is not None:
+        used = taken.get(node["name"], {})
+        free = {key: max(0.0, value - used.get(key, 0.0)) for key, value in has.items()}
+    closed = ""
+    if node["cordoned"]:
+        closed = "it is cordoned"
+    elif not node["ready"]:
+        closed = f"it is not ready: {node['message'] or 'no reason given'}"
+    taints = tuple(
+        f"{taint['key']}{'=' if taint['value'] else ''}{taint['value']}:{taint['effect']}" for taint in node["taints"]
+    )
+    return ClusterNode(node["name"], has, free, dict(node["labels"]), taints, closed)
+
+
+def _sum_requests(taken: Iterable[Sequence[Any]]) -> dict[str, dict[str, float]]:
+    sums: dict[str, dict[str, float]] = {}
+    for node, wanted in taken:
+        held = sums.setdefault(node, {})
+        for key, text in wanted.items():
+            held[key] = held.get(key, 0.0) + (_number(text) or 0.0)
+    return sums
+
+
+def _number(text: object) -> float | None:
+    try:
+        return amount(str(text))
+    except ValueError:
+        return None

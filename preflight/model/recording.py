@@ -21,12 +21,12 @@ from preflight.model.nodes import Node as Node
 from preflight.model.nodes import NodeRecord as NodeRecord
 from preflight.model.nodes import Origin as Origin
 from preflight.model.nodes import Partition as Partition
+from preflight.model.options import InjectedFault as InjectedFault
+from preflight.model.options import SmokeOptions as SmokeOptions
 from preflight.model.requests import EventRecord as EventRecord
 from preflight.model.requests import FactRecord as FactRecord
 from preflight.model.requests import Observed as Observed
 from preflight.model.requests import Unavailable as Unavailable
-from preflight.model.smoke_options import InjectedFault as InjectedFault
-from preflight.model.smoke_options import SmokeOptions as SmokeOptions
 
 #: The version of the recording format; earlier ones can be read as well.
 SCHEMA_VERSION: Literal[4] = 4

@@ -10,6 +10,8 @@ clock, a file, the network or a log. One decorated function with a docstring is 
         for launch in job.launches:
             ...
             yield failed(launch.id, message, at=claim, remedy="...")
+
+Caches results that many checks compute from the same job or the same facts.
 """
 
 from __future__ import annotations
@@ -19,17 +21,19 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from preflight._util.spans import MAX_SNIPPET_LENGTH
 from preflight.model.findings import PROFILES, Command, Confidence, Edit, Evidence, Fix, Location, Severity, Status
-from preflight.model.job import Claim, Job, Launch, Note, Span
-from preflight.model.stages import STAGES
+from preflight.model.job import Claim, Job, Launch, Note, Scope, Span
+from preflight.model.options import STAGES
+from preflight.model.recording import Facts
 
 if TYPE_CHECKING:
     from preflight.model.charts import Chart
     from preflight.model.recording import Facts, Fleet
     from preflight.model.requests import Request
+
 
 _ID = re.compile(r"[A-Z]{3}[0-9]{3}")
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -432,3 +436,37 @@ class check(_Metadata):
             self.follow_up,
             tuple(self.reads),
         )
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+_PLAIN = (str, int, float, bool, Scope, type(None))
+
+
+def memoize(function: F) -> F:
+    """Cache a pure function's result for the same arguments.
+
+    The result lives as long as the facts among the arguments, otherwise as the first argument, which is a job. Strings,
+    numbers and scopes are compared by value; everything else is compared by identity and must not be changed. The
+    result must not be changed either: all callers get the same object. Keyword arguments are not part of the key.
+    """
+
+    @functools.wraps(function)
+    def remembered(*args: Any) -> Any:
+        owner = next((item for item in args if isinstance(item, Facts)), args[0])
+        memory: dict[Any, Any] = owner.__dict__.setdefault("_memo", {})
+        key = (function, *[item if isinstance(item, _PLAIN) else id(item) for item in args])
+        found = memory.get(key)
+        if found is None:
+            # The arguments are stored with it, so that no other object can reuse the id of one of them.
+            found = memory[key] = (function(*args), args)
+        return found[0]
+
+    return cast(F, remembered)
+
+
+def clear_memo(owner: Any) -> None:
+    """Release the cached results for a job, which may outlive the facts they were computed from, or for facts.
+
+    A cached result refers to its owner, so otherwise only the garbage collector could release them.
+    """
+    owner.__dict__.pop("_memo", None)

@@ -17,7 +17,7 @@ from importlib.metadata import Distribution, EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from preflight._util.suggest import MAX_LENGTH, similar_names
+from preflight._util.usage_error import MAX_LENGTH, similar_names
 from preflight.plugins.authoring import Check, Rule
 from preflight.plugins.pack import Pack, as_pack
 

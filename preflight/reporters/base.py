@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from preflight.engine.report import Report
+from preflight.model.findings import Severity, VerdictKind
 
 
 class ReporterError(Exception):
@@ -40,3 +41,17 @@ class Reporter(Protocol):
     def render(self, report: Report, style: Style) -> bytes:
         """Render the whole report. The same report always gives the same bytes."""
         ...
+
+
+SEVERITIES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold cyan"}
+VERDICTS = {
+    VerdictKind.GO: "bold green",
+    VerdictKind.NO_GO: "bold red",
+    VerdictKind.INCOMPLETE: "bold yellow",
+    VerdictKind.NOT_JUDGED: "bold yellow",
+}
+
+
+def word(verdict: VerdictKind) -> str:
+    """Return a verdict as it heads a report: `GO`, `NO-GO`, `INCOMPLETE`, `NOT JUDGED`."""
+    return "NOT JUDGED" if verdict is VerdictKind.NOT_JUDGED else verdict.value.upper()

@@ -18,7 +18,7 @@ from preflight.engine.node_status import hosts_of
 from preflight.engine.report import Report
 from preflight.model.findings import Severity, Status, VerdictKind
 from preflight.reporters.base import Style
-from preflight.reporters.cases import began, durations_of
+from preflight.reporters.junit import began, durations_of
 
 #: The properties of a node that its metric has as labels.
 _INFO = ("driver", "kernel", "os", "gpu", "gpus", "processor")

@@ -1,25 +1,27 @@
-"""Writes reports: each format to its file or to standard output, completely or not at all."""
+"""Writes reports: each format to its file or to standard output, completely or not at all.
+
+Keeps the full text of a command's last report, for a user who saw only a summary on a small screen.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from preflight._util import terminal
 from preflight._util.sanitize import INLINE_COMMAND, LINE_START_COMMAND, clean, neutralize_commands
-from preflight._util.suggest import similar_names
-from preflight._util.usage_error import UsageError
+from preflight._util.usage_error import UsageError, similar_names
 from preflight.engine.report import Report
 from preflight.plugins import registry
-from preflight.reporters import FORMATS, saved_output
-from preflight.reporters.base import Reporter, Style
-from preflight.reporters.text.palette import word
+from preflight.reporters import FORMATS
+from preflight.reporters.base import Reporter, Style, word
 
 #: Other names of formats, for error messages.
 _ALSO_CALLED = {
@@ -194,7 +196,7 @@ def _for_screen(report: Report, reporter: Reporter, style: Style) -> bytes:
     short = reporter.render(report, replace(style, height=height))
     if short == whole:
         return whole
-    rest = saved_output.keep(report.run.verb, reporter.render(report, Style(verbosity=1)))
+    rest = keep(report.run.verb, reporter.render(report, Style(verbosity=1)))
     return reporter.render(report, replace(style, height=height, rest=rest))
 
 
@@ -287,3 +289,35 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def folder(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Return `$XDG_STATE_HOME/preflight`, otherwise `~/.local/state/preflight`; None if the user has no such folder."""
+    base = environ.get("XDG_STATE_HOME", "")
+    if base and Path(base).is_absolute():
+        return Path(base) / "preflight"
+    try:
+        return Path.home() / ".local" / "state" / "preflight"
+    except RuntimeError:
+        return None
+
+
+def keep(verb: str, text: bytes, *, at: Path | None = None) -> str:
+    """Save `text`, replacing that of the last run, and return the command that shows it; empty if it cannot be saved.
+
+    Only this user can read the file, since it may hold lines of private files and names of nodes.
+    """
+    place = at or folder()
+    if place is None or not re.fullmatch(r"[a-z-]{1,32}", verb):
+        return ""
+    path = place / f"last-{verb}.txt"
+    temporary = place / f".{path.name}.{os.getpid()}"
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(text)
+        temporary.replace(path)
+    except OSError:
+        return ""
+    return f"less {shlex.quote(str(path))}"

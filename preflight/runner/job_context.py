@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from preflight._util.hostlists import max_host_count, split_outside_brackets
-from preflight._util.hostnames import is_hostname, is_loopback, split_endpoint
+from preflight._util.hostnames import is_hostname, is_loopback, max_host_count, split_endpoint, split_outside_brackets
 from preflight._util.redaction import HIDDEN
 from preflight._util.usage_error import UsageError
 from preflight.agent.wire import Context

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import anyio
 
-from preflight._util.suggest import similar_names
-from preflight._util.usage_error import UsageError
+from preflight._util.usage_error import UsageError, similar_names
 from preflight.executors.base import (
     Configurable,
     Detector,

@@ -19,7 +19,7 @@ import anyio
 
 from preflight.agent.cheap import kind_of, run_order
 from preflight.agent.wire import AgentRequest, Done, Event, Failed
-from preflight.analysis.pairing import disjoint
+from preflight.analysis.node_groups import disjoint
 from preflight.model.progress import Progress, Step
 from preflight.model.recording import EventRecord, FactRecord, Unavailable
 from preflight.model.requests import Request

@@ -26,11 +26,10 @@ from preflight.engine.evaluate import outcomes_of
 from preflight.engine.suppress import apply_suppressions
 from preflight.executors.base import NodeRequest, OpensNamed
 from preflight.model.findings import Severity
+from preflight.model.options import SMOKE, RunOptions
 from preflight.model.progress import Progress, Step, ignore
 from preflight.model.recording import Cluster, Facts, Fleet, Node, NodeRecord, Origin, Recording, StageRecord
 from preflight.model.requests import Request
-from preflight.model.run_options import RunOptions
-from preflight.model.stages import SMOKE
 from preflight.plugins.authoring import Check, Rule
 from preflight.runner.fleet import open_fleet
 from preflight.runner.job_context import ContextChoice, claimed_count, context_of

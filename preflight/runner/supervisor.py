@@ -1,4 +1,7 @@
-"""Starts the members of a smoke run together, watches them, and stops waiting once the culprit is known."""
+"""Starts the members of a smoke run together, watches them, and stops waiting once the culprit is known.
+
+Events carry more data, which is kept as evidence and is not read during the run.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,22 @@ import secrets
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import anyio
 
+from preflight._util.validation import format_errors
 from preflight.agent import rank_events
 from preflight.agent.wire import AgentRequest, Context, Done, Event, Failed
 from preflight.analysis.culprit import LIMITS, Culprit, Limits, Member, decision_time, find_culprit
 from preflight.analysis.rank_state import members_of, replaced
 from preflight.model.recording import EventRecord, FactRecord, Unavailable
 from preflight.model.requests import Request
-from preflight.runner.event_model import problem_with
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
 
 #: How often the ranks are checked; the quickest verdict of all (a death) is due within a second.
 CHECK_EVERY_S = 0.2
@@ -242,3 +250,79 @@ class _RankGroup:
     def _record(self, record: EventRecord) -> None:
         self.events.append(record)
         self.on_record(record)
+
+
+_PHASES = frozenset(("", rank_events.LISTENING, *rank_events.ORDER, *rank_events.PS_ORDER))
+
+
+def _known_phase(phase: str) -> str:
+    if phase not in _PHASES:
+        raise ValueError("it is not a phase of a smoke run")
+    return phase
+
+
+#: Ranks of one run, and indexes within their roles.
+_MAX_RANKS = 1 << 20
+
+
+@cache
+def _validator() -> TypeAdapter[Any]:
+    """The model of an event; built, and pydantic imported, on first use."""
+    from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
+
+    _Text = Annotated[str, Field(max_length=4096)]
+    _Rank = Annotated[int, Field(ge=-1, le=_MAX_RANKS)]
+    _Count = Annotated[int, Field(ge=0, le=1 << 53)]
+    _Seconds = Annotated[float, Field(ge=0, le=1e8, allow_inf_nan=False)]
+
+    class RankEvent(BaseModel):
+        """An event of a rank, or of the agent about one. Every field is optional, but must have its type if present."""
+
+        model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+        event: _Text = ""
+        phase: Annotated[_Text, AfterValidator(_known_phase)] = ""
+        what: _Text = ""
+        progress: _Count = 0
+        collective: _Count = 0
+        beat: _Count = 0
+        inside: bool = False
+        loading: bool = False
+        idle: bool = False
+        again: bool = False
+        consequence: bool = False
+        waiting_for: Annotated[list[_Rank], Field(max_length=1 << 16)] = []
+        seconds: _Seconds = 0.0
+        since_s: _Seconds = 0.0
+        starved_s: _Seconds = 0.0
+        details: Annotated[dict[str, Any], Field(max_length=1000)] = {}
+        rank: _Rank = 0
+        to: _Rank = 0
+        worker: _Rank | _Text | None = None
+        spare: _Rank | None = None
+        result: _Text = ""
+        endpoint: _Text = ""
+        problem: _Text = ""
+        error: Annotated[str, Field(max_length=1 << 18)] = ""
+        stacks: Annotated[str, Field(max_length=1 << 16)] = ""
+        state: _Text = ""
+        pid: Annotated[int, Field(ge=0, le=1 << 31)] = 0
+
+    return TypeAdapter(RankEvent)
+
+
+def problem_with(data: Mapping[str, Any], *, role: str = "") -> str:
+    """Why a rank of this role, or an agent, cannot send this event, with the field; empty if it can."""
+    from pydantic import ValidationError
+
+    try:
+        event = _validator().validate_python(dict(data))
+    except ValidationError as error:
+        return format_errors(error)
+    if event.event == rank_events.DECIDED:
+        return "event: only the head names the culprit"
+    if event.event == rank_events.HEAD_PAUSED:
+        return "event: only the head reports its own pauses"
+    if event.event == rank_events.REPLACED and role != "server":
+        return "event: only a server replaces a worker by a backup worker"
+    return ""

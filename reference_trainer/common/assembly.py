@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Sequence
 
-from preflight.agent import bounds, rank_events
+from preflight.agent import rank_events, wire
 from preflight.agent.wire import ProbeUnavailable
 from reference_trainer.common import rendezvous
 from reference_trainer.common.progress import Progress
@@ -79,7 +79,7 @@ class JsonLines:
     def _next(self) -> Dict[str, Any]:
         line, _, self._received = self._received.partition(b"\n")
         try:
-            message = bounds.parse(line)
+            message = wire.parse(line)
         except ValueError:
             return {}
         return message if isinstance(message, dict) else {}

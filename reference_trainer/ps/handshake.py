@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
-from preflight.agent import bounds, rank_events
+from preflight.agent import rank_events, wire
 from preflight.agent.wire import ProbeUnavailable
 from reference_trainer.common import rendezvous
 from reference_trainer.common.progress import Progress
@@ -116,7 +116,7 @@ def _proof(secret: bytes, role: bytes, of_server: bytes, of_worker: bytes, peer_
 
 def _parsed(channel: Channel, peer_values: bytes) -> Dict[str, Any]:
     try:
-        found = bounds.parse(peer_values)
+        found = wire.parse(peer_values)
     except ValueError:
         found = None
     if not isinstance(found, dict):

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Scope, Unresolved
 from preflight.model.job.claim import job_value
-from preflight.model.job.symbols import Symbol, symbols_in
-from preflight.model.job.value import numbers, texts
+from preflight.model.job.value import Symbol, numbers, symbols_in, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import certainly_several, joined, nodes_spanned, placed, quoted
 

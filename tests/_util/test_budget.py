@@ -18,8 +18,8 @@ from preflight._util.budget import Budget, BudgetExceeded, Limits, spend, trunca
 from preflight.engine.evaluate import outcomes_of
 from preflight.model.findings import Severity, Status, VerdictKind
 from preflight.model.job import WHOLE_JOB, Job, Note, NoteKind, Scope
+from preflight.model.options import SMOKE
 from preflight.model.recording import Recording
-from preflight.model.stages import SMOKE
 from preflight.plugins.authoring import Rule, Verdict, rule
 from preflight.plugins.registry import sources
 from preflight.sources.base import Reading, SourceFile, Tree

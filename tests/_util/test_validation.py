@@ -15,7 +15,7 @@ from preflight._util.validation import format_errors, type_adapter
 from preflight.model.charts import Bar, Bars, Cell, Column, Matrix, Row, Table
 from preflight.model.job import Job
 from preflight.model.recording import Recording
-from preflight.model.recording_schema import document
+from preflight.model.recording_io import document
 from preflight.plugins import registry
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from preflight.agent.batch import PROGRESS_TIMEOUT_S, BatchProcess
+from preflight.agent.child_handle import PROGRESS_TIMEOUT_S, BatchProcess
 from preflight.agent.process import stat_of
 from preflight.agent.wire import AgentRequest, Context, Done, Failed
 from preflight.runner.session import AgentSession

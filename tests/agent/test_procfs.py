@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from preflight.agent import procfs
-from preflight.agent.procfs import Stat, content, last_snapshot, parse_stat, pids, stat_lines, text
+from preflight.agent import process
+from preflight.agent.process import Stat, content, last_snapshot, parse_stat, pids, stat_lines, text
 
 LINE = b"77 (my (odd) name) R 5 77 77 0 -1 4194304 1 0 0 0 150 50 0 0 20 0 1 0 12345 0 0\n"
 
@@ -76,5 +76,5 @@ def test_files_of_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert text("self/cmdline").split("\0")[0] == Path("/proc/self/cmdline").read_text().split("\0")[0]
     assert len(content("self/maps")) > 4096 and len(content("self/maps", 10)) == 10
     assert content("0/stat") == b"" and text("nobody/comm") == ""
-    monkeypatch.setattr(procfs, "PROC", str(tmp_path / "none"))
+    monkeypatch.setattr(process, "PROC", str(tmp_path / "none"))
     assert pids() == [] and stat_lines() == {}

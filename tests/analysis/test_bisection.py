@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from preflight.analysis.bisection import Answer, Group, answer, next_groups
+from preflight.analysis.node_groups import Answer, Group, answer, next_groups
 
 
 def search(

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from preflight.analysis.pairing import ALL_PAIRS_UP_TO, disjoint, round_count, rounds, schedule
+from preflight.analysis.node_groups import ALL_PAIRS_UP_TO, disjoint, round_count, rounds, schedule
 from preflight.model.requests import Request
 
 

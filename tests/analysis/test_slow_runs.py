@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from preflight.agent import rank_events
-from preflight.analysis.culprit import Culprit
+from preflight.analysis.culprit import Culprit, HeadPauses
 from preflight.analysis.culprit_model import UNFINISHED
-from preflight.analysis.unfinished import HeadPauses
 from tests.story import Story
 
 

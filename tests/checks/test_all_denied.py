@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from preflight.config.jobs import jobs_in
+from preflight.config.selection import jobs_in
 from preflight.model.findings import Status
+from preflight.model.options import STAGES
 from preflight.model.recording import FactRecord, Facts, Fleet, Node, NodeRecord, Unavailable
-from preflight.model.stages import STAGES
 from preflight.plugins import registry
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from preflight._util.suggest import nearest, nearest_path
+from preflight._util.usage_error import nearest, nearest_path
 from preflight.cli.main import run
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from preflight.cli.main import run
-from preflight.config.choices import Choices
+from preflight.config.resolve import Choices
 from preflight.services.language_server import server
 
 

@@ -20,11 +20,10 @@ from preflight.cli import main
 from preflight.config import selection
 from preflight.engine.node_status import Hosts, hosts_of
 from preflight.model.charts import Bars, Layout, Timeline
+from preflight.model.options import RunOptions, job_of, parse_injected_fault
 from preflight.model.recording import Facts, Fleet, Node, NodeRecord, SmokeOptions
 from preflight.model.recording_io import load, save
 from preflight.model.requests import probe_name
-from preflight.model.run_options import RunOptions
-from preflight.model.smoke_options import job_of, parse_injected_fault
 from preflight.reporters.base import Style
 from preflight.reporters.sarif import REPORTER as SARIF
 from preflight.reporters.text.full_report import page

@@ -11,11 +11,9 @@ from typing import ClassVar
 
 import pytest
 
-from preflight.commands.comment.change_report import ChangeReport, JobChange, changed_lines
-from preflight.commands.comment.comment_markdown import comment, key_of
-from preflight.commands.comment.platforms import GitHub, GitLab
-from preflight.commands.comment.rest_client import PlatformError, RestClient
-from preflight.commands.plan.plan_changes import Change
+from preflight.commands.comment.change_report import ChangeReport, JobChange, changed_lines, comment, key_of
+from preflight.commands.comment.platforms import GitHub, GitLab, PlatformError, RestClient
+from preflight.commands.plan.plan_sections import Change
 from preflight.plugins.authoring import failed
 from tests.builders import job, judged, make_recording, make_rule, span
 from tests.fuzz.comments import check_comment

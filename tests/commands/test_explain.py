@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from preflight.commands.explain import explanation, listing
-from preflight.config.names import all_items
+from preflight.commands.rule_docs import explanation, listing
+from preflight.config.selection import all_items
 
 
 @pytest.mark.parametrize("width", [30, 80, 200])

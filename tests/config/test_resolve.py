@@ -10,7 +10,7 @@ import pytest
 from preflight import api
 from preflight._util.usage_error import UsageError
 from preflight.cli import main
-from preflight.config.choices import Choices
+from preflight.config.resolve import Choices
 from preflight.engine.report import Report
 from preflight.model.configuration import Configuration, SeverityChoice
 from preflight.model.findings import VerdictKind

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from preflight.config import schema as settings
+from preflight.config import document as settings
 from preflight.engine import report as reports
 from preflight.engine.report import ExitCode, crashed, to_json
 from preflight.model import recording_io

@@ -18,8 +18,8 @@ import pytest
 from preflight._util.usage_error import UsageError
 from preflight.agent.process import stat_of
 from preflight.executors.base import ExecutorError, GatheredNodes, NodeRequest
-from preflight.executors.bridge.kubernetes_errors import explain_api_error, explain_exec_error
-from preflight.executors.bridge.kubernetes_facts import pod_facts, startup_problem
+from preflight.executors.bridge.kubernetes_exec import explain_api_error, explain_exec_error
+from preflight.executors.bridge.kubernetes_side import pod_facts, startup_problem
 from preflight.executors.kubernetes import KubernetesExecutor, explain
 from preflight.executors.kubernetes_pods import build_job, choose_source
 from preflight.model.recording import Node, NodeRecord
@@ -507,7 +507,7 @@ def test_own_job_is_found_by_labels_and_owners(stub: Stub, tmp_path: Path, monke
 
 
 def test_job_named_by_trusted_files_is_found(stub: Stub, tmp_path: Path) -> None:
-    from preflight.config.jobs import jobs_in
+    from preflight.config.selection import jobs_in
 
     (tmp_path / "job.yaml").write_text(JOB.replace("namespace: train", "namespace: ml"))
     jobs = jobs_in([tmp_path / "job.yaml"], root=tmp_path)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from preflight.executors.probe_extraction import ExtractionError, extract
+from preflight.executors.bundle import ExtractionError, extract
 
 HEAD = '''"""A check and its probe."""
 from __future__ import annotations

@@ -15,6 +15,7 @@ from preflight.agent.wire import AgentRequest, Done, Failed
 from preflight.engine.report import Report
 from preflight.executors.base import ExecutorError, NodeRequest
 from preflight.executors.replay import ReplayExecutor
+from preflight.model.options import RunOptions
 from preflight.model.recording import (
     Cluster,
     ClusterNode,
@@ -28,7 +29,6 @@ from preflight.model.recording import (
 )
 from preflight.model.recording_io import load, save
 from preflight.model.requests import Request
-from preflight.model.run_options import RunOptions
 from preflight.runner.fleet import open_fleet
 from tests.executors.trial import no_bundle
 from tests.waiting import becomes

@@ -17,8 +17,7 @@ import pytest
 from preflight.agent import bootstrap
 from preflight.agent.process import descendants
 from preflight.executors.base import ExecutorError
-from preflight.executors.ssh import explain, is_target
-from preflight.executors.ssh_sockets import KeptFolder, PrivateFolder
+from preflight.executors.ssh import KeptFolder, PrivateFolder, explain, is_target
 from tests.cluster import Cluster, Node, NodeProcess, faults
 from tests.processes import pids_of_run
 from tests.waiting import until
@@ -216,7 +215,7 @@ def _master(cluster: Cluster, socket: Path) -> str:
 
 def test_shared_folder_is_not_used_for_sockets(short: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(short))
-    monkeypatch.setattr("preflight.executors.ssh_sockets._bases", lambda: iter([str(short)]))
+    monkeypatch.setattr("preflight.executors.ssh._bases", lambda: iter([str(short)]))
     mine = short / f"preflight-kept-{os.getuid()}"
     assert KeptFolder().path == mine == KeptFolder().path
     mine.chmod(0o750)

@@ -9,9 +9,8 @@ from html.parser import HTMLParser
 
 from markdown_it import MarkdownIt
 
-from preflight.commands.comment.change_report import ChangeReport, JobChange
-from preflight.commands.comment.comment_markdown import comment, is_ours
-from preflight.commands.plan.plan_changes import Change
+from preflight.commands.comment.change_report import ChangeReport, JobChange, comment, is_ours
+from preflight.commands.plan.plan_sections import Change
 from tests.fuzz.limits import MIB, Limits
 from tests.fuzz.reports import SPLIT, hostile, texts
 from tests.fuzz.shown import no_control_characters

@@ -15,7 +15,7 @@ from preflight.commands.diagnose import flight_recorder, hangs, symptoms
 from preflight.commands.diagnose.diagnosis import Diagnosis
 from preflight.commands.diagnose.pipeline import diagnose
 from preflight.config import baseline
-from preflight.config.choices import Choices
+from preflight.config.resolve import Choices
 from preflight.engine.report import Report, to_json
 from preflight.model.recording import Recording
 from preflight.model.recording_io import load, save

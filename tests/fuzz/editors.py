@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from lsprotocol import types
 from pygls.io_ import run_async
 
-from preflight.config.choices import Choices
+from preflight.config.resolve import Choices
 from preflight.services.language_server import server as language_server
 from tests.fuzz import folder, mutation
 from tests.fuzz.jobs import loaded

@@ -13,7 +13,7 @@ import preflight.sources
 import preflight_rules
 from preflight import api
 from preflight._util.usage_error import UsageError
-from preflight.config.choices import Choices
+from preflight.config.resolve import Choices
 from preflight.engine.report import Report, to_json
 from preflight.model.findings import VerdictKind
 from preflight.model.job import UNSEEN

@@ -5,12 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator
 
-from preflight._util.hostlists import expand_hosts
-from preflight._util.hostnames import folded, is_host_range, is_hostname, split_endpoint
-from preflight._util.toml_spans import Places, TomlError, loads
+from preflight._util.hostnames import expand_hosts, folded, is_host_range, is_hostname, split_endpoint
+from preflight._util.toml import Places, TomlError, parse
 from preflight.executors.base import ExecutorError
-from preflight.executors.slurm_cluster import gpus_in
-from preflight.executors.slurm_jobs import parse_fields, parse_node, read_node_list
+from preflight.executors.slurm_jobs import gpus_in, parse_fields, parse_node, read_node_list
 from preflight.sources.base import Reading, SourceFile
 from preflight.sources.formats import lenient_json, lenient_yaml
 from preflight.sources.formats.comments import suppressions
@@ -109,7 +107,7 @@ def _yaml(data: bytes) -> None:
 def _toml(data: bytes) -> None:
     text = _text(data)
     try:
-        whole = loads(text)
+        whole = parse(text)
     except TomlError:
         return
     places, lines = Places(text), text.count("\n") + 1

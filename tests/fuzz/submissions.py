@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import yaml
 
 from preflight.services.admission import judgement, review
-from preflight.services.admission.judgement import Judgement
-from preflight.services.admission.policy import Policy
+from preflight.services.admission.judgement import Judgement, Policy
 from tests.fuzz import mutation, seeds, words
 from tests.fuzz.limits import MIB, Limits
 from tests.fuzz.target import Fault, Target, sometimes

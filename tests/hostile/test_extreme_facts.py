@@ -18,13 +18,13 @@ import pytest
 
 from preflight.agent import rank_events
 from preflight.analysis.culprit import Member, find_culprit
-from preflight.config.jobs import jobs_in
-from preflight.engine.isolation import judged
+from preflight.config.selection import jobs_in
+from preflight.engine.evaluate import judged
+from preflight.model.options import STAGES
 from preflight.model.recording import FactRecord, Facts, Fleet, Node, NodeRecord, Unavailable
 from preflight.model.requests import EventRecord, Request
-from preflight.model.stages import STAGES
 from preflight.plugins import registry
-from preflight.plugins.memo import clear_memo
+from preflight.plugins.authoring import clear_memo
 from tests.hostile.extremes import FLOATS, INTEGERS, TEXTS, answer
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

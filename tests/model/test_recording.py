@@ -18,7 +18,7 @@ from preflight import api
 from preflight._util.usage_error import UsageError
 from preflight.engine.report import to_json
 from preflight.model import facts as typing_facts
-from preflight.model.fact_columns import Answers, LazyJson
+from preflight.model.facts import Answers, LazyJson
 from preflight.model.findings import Severity
 from preflight.model.job import Job, Known, Launch, Note, NoteKind, OneOf, Plain, Reference, Suppression, Unresolved
 from preflight.model.recording import (

@@ -24,9 +24,9 @@ import torch.distributed.fsdp
 from preflight.agent.wire import ProbeUnavailable
 from preflight.model.findings import Status
 from preflight.model.nodes import Fleet
+from preflight.model.options import SmokeOptions
 from preflight.model.recording import Facts
 from preflight.model.requests import EventRecord, FactRecord, Request, Unavailable
-from preflight.model.smoke_options import SmokeOptions
 from preflight_checks.smoke.completion import rank_did_not_finish
 from preflight_checks.smoke.pipeline_results import wrong_pipeline_result
 from preflight_checks.smoke.plan import plan_smoke

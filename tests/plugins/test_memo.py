@@ -7,7 +7,7 @@ import weakref
 
 from preflight.model.job import Job
 from preflight.model.recording import Facts
-from preflight.plugins.memo import clear_memo, memoize
+from preflight.plugins.authoring import clear_memo, memoize
 from tests.builders import job
 
 CALLS: list[object] = []

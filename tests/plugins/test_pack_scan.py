@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from preflight.plugins.pack_scan import decorated
+from preflight.plugins.pack import decorated
 
 MODULE = '''
 """Says @check( in a docstring."""

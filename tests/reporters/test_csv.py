@@ -10,14 +10,14 @@ import pytest
 from preflight.engine.report import Report
 from preflight.plugins.authoring import failed
 from preflight.reporters.base import Style
-from preflight.reporters.csv import COLUMNS, REPORTER
+from preflight.reporters.data_formats import COLUMNS, CSV
 from tests.builders import job, judged, make_recording, make_rule, span
 from tests.reporters.full_report import everything
 
 
 def rows(report: Report) -> list[dict[str, str]]:
     """The rows as a reader of CSV returns them."""
-    return list(csv.DictReader(io.StringIO(REPORTER.render(report, Style()).decode(), newline="")))
+    return list(csv.DictReader(io.StringIO(CSV.render(report, Style()).decode(), newline="")))
 
 
 def read(data: bytes, report: Report) -> None:
@@ -40,7 +40,7 @@ def test_every_finding_is_a_row() -> None:
 
 
 def test_a_report_without_findings_has_only_the_header() -> None:
-    assert REPORTER.render(judged(make_recording(job())), Style()).decode().strip().split(",") == list(COLUMNS)
+    assert CSV.render(judged(make_recording(job())), Style()).decode().strip().split(",") == list(COLUMNS)
 
 
 @pytest.mark.parametrize("message", ['=HYPERLINK("http://example.org")', "+1", "-1+2", "@SUM(A1)"])

@@ -13,8 +13,8 @@ from preflight import api
 from preflight._util.usage_error import UsageError
 from preflight.cli import main
 from preflight.model.progress import Step
-from preflight.reporters import event_stream
-from preflight.reporters.event_stream import open_event_stream
+from preflight.reporters import events
+from preflight.reporters.events import open_event_stream
 
 SCRIPT = "#!/bin/bash\nsrun --nodes=2 torchrun --nnodes=4 --rdzv_endpoint=localhost:29500 train.py\n"
 
@@ -91,7 +91,7 @@ def test_each_line_is_flushed_before_the_run_continues(tmp_path: Path) -> None:
 
 
 def test_a_stuck_reader_does_not_block_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_stream, "_DRAIN_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(events, "_DRAIN_TIMEOUT_S", 0.05)
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     try:

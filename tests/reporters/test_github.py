@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from preflight.plugins.authoring import failed
-from preflight.reporters import github_summary
 from preflight.reporters.base import Style
-from preflight.reporters.github import REPORTER
+from preflight.reporters.github import REPORTER, SUMMARY
 from tests.builders import job, judged, make_recording, make_rule, span
 from tests.reporters.consumers import commands, tables
 from tests.reporters.full_report import everything
@@ -56,7 +55,7 @@ def test_quoted_text_cannot_start_a_command() -> None:
 
 
 def test_the_summary_has_tables_of_findings_and_undecided_checks() -> None:
-    (heading,), (findings, opened) = tables(github_summary.REPORTER.render(everything(), Style()))
+    (heading,), (findings, opened) = tables(SUMMARY.render(everything(), Style()))
     assert heading == "preflight check: no-go"
     assert findings[1:] == [
         ["❌ error", "TST001 fault-tst001", "jobs/train, v2.sbatch:3", "4 but 2\n100% wrong\nFix: Say 2"],
@@ -70,7 +69,7 @@ def test_a_summary_that_is_too_large_is_cut() -> None:
     rule = make_rule(
         lambda _: [failed(f"run.sh:{n}", f"{n} {long}", at=span(line=n), remedy="-") for n in range(1, 400)]
     )
-    data = github_summary.REPORTER.render(judged(make_recording(job()), [rule]), Style())
+    data = SUMMARY.render(judged(make_recording(job()), [rule]), Style())
     _, (findings,) = tables(data)
     left = 399 - (len(findings) - 1)
     assert 0 < left < 399 and f"and {left} more that do not fit here" in data.decode()

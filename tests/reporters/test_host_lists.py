@@ -14,7 +14,7 @@ from preflight.model.job import Claim, Job, Launch
 from preflight.model.recording import Recording, StageRecord
 from preflight.plugins.authoring import Verdict, failed, unknown
 from preflight.reporters.base import Style
-from preflight.reporters.host_lists import FAILING, PASSING, UNKNOWN
+from preflight.reporters.data_formats import FAILING, PASSING, UNKNOWN
 from tests.builders import claim, job, judged, make_check, make_recording, reached, seen, span
 
 NAMES = tuple(f"node{number}" for number in range(1, 12))

@@ -16,10 +16,9 @@ import pytest
 from preflight._util.usage_error import UsageError
 from preflight.engine.report import Report
 from preflight.plugins.authoring import failed
-from preflight.reporters import output as deliver
-from preflight.reporters import saved_output
+from preflight.reporters import output
 from preflight.reporters.base import Style
-from preflight.reporters.event_stream import open_event_stream
+from preflight.reporters.events import open_event_stream
 from tests.builders import job, judged, make_recording, make_rule, span
 
 
@@ -61,7 +60,7 @@ def written(
     """The output for a report of twenty findings."""
     screen = Screen(terminal=terminal)
     monkeypatch.setattr(sys, "stdout", screen)
-    deliver.deliver(report(), deliver.outputs([wanted]), color=False, style=style)
+    output.deliver(report(), output.outputs([wanted]), color=False, style=style)
     return screen.text
 
 
@@ -103,13 +102,13 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("mine")
     (tmp_path / "last-lint.txt").symlink_to(precious)
-    assert saved_output.keep("lint", b"page\n", at=tmp_path)
+    assert output.keep("lint", b"page\n", at=tmp_path)
     assert precious.read_text() == "mine"
     assert (tmp_path / "last-lint.txt").read_text() == "page\n"
 
 
 def test_a_command_name_cannot_be_a_path(tmp_path: Path) -> None:
-    assert saved_output.keep("../lint", b"", at=tmp_path) == ""
+    assert output.keep("../lint", b"", at=tmp_path) == ""
 
 
 HOSTILE = "x\n::set-output name=verdict::go\n\u3000::error::y ##[add-mask]z ##vso[task.complete]done ##teamcity[x '1']"
@@ -131,7 +130,7 @@ def test_quoted_text_is_not_a_command_to_a_runner(
     rule = make_rule(lambda _: [failed("x", HOSTILE, at=span(snippet=HOSTILE), remedy=HOSTILE)])
     monkeypatch.setenv("GITHUB_ACTIONS", runner)
     target = f"{wanted}:{tmp_path / 'report'}" if to_file else wanted
-    deliver.deliver(judged(make_recording(job()), [rule]), deliver.outputs([target]), color=False)
+    output.deliver(judged(make_recording(job()), [rule]), output.outputs([target]), color=False)
     shown = (tmp_path / "report").read_text() if to_file else capfd.readouterr().out
     lines = [line.strip() for line in shown.splitlines()]
     if wanted == "github":
@@ -148,9 +147,9 @@ def test_a_document_means_the_same_without_commands(
 ) -> None:
     rule = make_rule(lambda _: [failed("x", HOSTILE, at=span(snippet=HOSTILE), remedy=HOSTILE)])
     found = judged(make_recording(job()), [rule])
-    (output,) = deliver.outputs([wanted])
-    deliver.deliver(found, [output], color=False)
-    assert json.loads(capfd.readouterr().out) == json.loads(output.reporter.render(found, Style()))
+    (target,) = output.outputs([wanted])
+    output.deliver(found, [target], color=False)
+    assert json.loads(capfd.readouterr().out) == json.loads(target.reporter.render(found, Style()))
 
 
 # --- where files are written ---
@@ -161,7 +160,7 @@ def test_a_link_of_the_name_is_replaced(tmp_path: Path, monkeypatch: pytest.Monk
     precious = tmp_path / "precious"
     precious.write_text("mine")
     Path("report.json").symlink_to(precious)
-    deliver.write(Path("report.json"), b"{}")
+    output.write(Path("report.json"), b"{}")
     assert (precious.read_text(), Path("report.json").read_text()) == ("mine", "{}")
     assert not Path("report.json").is_symlink()
 
@@ -171,7 +170,7 @@ def test_a_link_to_a_pipe_is_replaced(tmp_path: Path, monkeypatch: pytest.Monkey
     os.mkfifo("pipe")
     Path("report.json").symlink_to("pipe")
     # The pipe has no reader, so writing into it would wait forever.
-    deliver.write(Path("report.json"), b"{}")
+    output.write(Path("report.json"), b"{}")
     assert Path("report.json").read_text() == "{}"
 
 
@@ -183,17 +182,17 @@ def test_a_folder_link_leading_outside_is_rejected(tmp_path: Path, monkeypatch: 
     Path("in").symlink_to("inside")
     for path in (Path("out/report.json"), tmp_path / "tree" / "out" / "report.json"):
         with pytest.raises(UsageError, match=r"a link leads to .*outside, outside the working directory"):
-            deliver.write(path, b"{}")
+            output.write(path, b"{}")
     assert not list((tmp_path / "outside").iterdir())
-    deliver.write(Path("in/report.json"), b"{}")
-    deliver.write(tmp_path / "outside" / "report.json", b"{}")
-    deliver.write(Path("../outside/other.json"), b"{}")
+    output.write(Path("in/report.json"), b"{}")
+    output.write(tmp_path / "outside" / "report.json", b"{}")
+    output.write(Path("../outside/other.json"), b"{}")
     assert {path.name for path in (tmp_path / "outside").iterdir()} == {"report.json", "other.json"}
 
 
 def test_a_pipe_of_the_shell_is_written_into() -> None:
     reading, writing = os.pipe()
-    deliver.write(Path(f"/dev/fd/{writing}"), b"{}")
+    output.write(Path(f"/dev/fd/{writing}"), b"{}")
     os.close(writing)
     with os.fdopen(reading) as stream:
         assert stream.read() == "{}"

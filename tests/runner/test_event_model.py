@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from preflight.agent import rank_events
-from preflight.runner.event_model import problem_with
+from preflight.runner.supervisor import problem_with
 
 HUGE = int("9" * 400)
 

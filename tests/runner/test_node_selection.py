@@ -24,8 +24,8 @@ from preflight.executors.base import (
 )
 from preflight.executors.ssh import EXECUTOR, SshExecutor
 from preflight.model.job import Job
+from preflight.model.options import RunOptions
 from preflight.model.recording import Node, Origin, Recording
-from preflight.model.run_options import RunOptions
 from preflight.plugins import registry
 from preflight.runner import node_selection, run
 from preflight.runner.preparation import LoadedJobs, LoadJobs

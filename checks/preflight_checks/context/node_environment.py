@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from preflight.model.job import Claim, Job, Unresolved
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, unknown
-from preflight.plugins.memo import memoize
+from preflight.plugins.authoring import Verdict, memoize, unknown
 from preflight_checks.data_tables import default_of
 from preflight_checks.probes.environment import Environment, environment
 from preflight_checks.requirements.claims import scopes

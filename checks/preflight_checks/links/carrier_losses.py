@@ -8,8 +8,7 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight.plugins.memo import memoize
+from preflight.plugins.authoring import Verdict, check, failed, memoize, not_applicable, passed, unknown
 from preflight_checks.links.dial_requests import cells
 from preflight_checks.network.nic_health import states_in_use
 from preflight_checks.planning import missing_facts, multi_node, no_requests

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from preflight._util.hostnames import is_loopback
 from preflight.analysis.link_matrix import Cell
-from preflight.analysis.pairing import schedule
+from preflight.analysis.node_groups import schedule
 from preflight.model.job import Claim, Job
 from preflight.model.recording import FactRow, Facts, Fleet, Node, NodeRecord, Observed
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.memo import memoize
+from preflight.plugins.authoring import memoize
 from preflight_checks.network.interface_filter import chosen, dialled_address, nccl_default
 from preflight_checks.network.names import lookups
 from preflight_checks.probes.interfaces import Interface, interfaces

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from preflight.analysis.link_matrix import Pair
-from preflight.analysis.pairing import rounds
+from preflight.analysis.node_groups import rounds
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.memo import memoize
+from preflight.plugins.authoring import memoize
 from preflight_checks.links.dial_requests import FREE, addresses_of
 from preflight_checks.probes.interfaces import Interface, interfaces
 from preflight_checks.probes.link_listener import listen

@@ -9,8 +9,7 @@ from preflight.analysis.link_matrix import Cell, Shape, shapes
 from preflight.model.findings import Command, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import FactRow, Facts, Fleet, Unavailable
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
-from preflight.plugins.memo import memoize
+from preflight.plugins.authoring import Verdict, check, failed, memoize, not_applicable, passed, root_command, unknown
 from preflight_checks.links.arp_conflicts import disputed_pairs
 from preflight_checks.links.carrier_losses import nodes_without_steady_carrier
 from preflight_checks.links.dial_requests import (

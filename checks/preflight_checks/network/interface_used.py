@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from preflight._util.hostnames import is_loopback, split_endpoint
 from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Facts, Observed
-from preflight.plugins.memo import memoize
+from preflight.plugins.authoring import memoize
 from preflight_checks.network.interface_filter import (
     chosen,
     dialled_address,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Generator, List, Optional
 
 from preflight.agent.cheap import cheap, run_with_pauses
-from preflight.agent.procfs import PROC, last_snapshot, parse_stat, stat_lines, text
+from preflight.agent.process import PROC, last_snapshot, parse_stat, stat_lines, text
 
 #: Two snapshots at least this far apart distinguish current activity from past activity.
 INTERVAL_S = 0.3

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from preflight.agent.cheap import cheap
 from preflight.agent.command import run
-from preflight.agent.procfs import RECENT_S, command_in, stat_lines
+from preflight.agent.process import RECENT_S, command_in, stat_lines
 from preflight.agent.wire import ProbeUnavailable
 
 #: Daemons that adjust the clock, by the kernel's name for their process (cut after 15 characters).

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from preflight._util.redaction import scrub
 from preflight.agent.cheap import cheap
-from preflight.agent.procfs import PROC, RECENT_S, content, parse_stat, pids, stat_lines, text
+from preflight.agent.process import PROC, RECENT_S, content, parse_stat, pids, stat_lines, text
 
 SHM = "/dev/shm"
 MAX_LISTED = 64

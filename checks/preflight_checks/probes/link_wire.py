@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Dict, Optional
 
-from preflight.agent import bounds
+from preflight.agent import wire
 
 MAGIC = b"preflight-link 2 "
 TOKEN_BYTES = 16
@@ -95,7 +95,7 @@ def receive_words(stream: socket.socket) -> Dict[str, Any]:
 
 def words_of(body: bytes) -> Dict[str, Any]:
     """The JSON of a command or an answer. Raises ValueError for any other frame."""
-    words = bounds.parse(body, max_bytes=_MAX_COMMAND_BYTES)
+    words = wire.parse(body, max_bytes=_MAX_COMMAND_BYTES)
     if not isinstance(words, dict):
         raise ValueError("expected an object")
     return words

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, is_whole_number
 from preflight.model.recording import Facts, Fleet
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight.plugins.memo import memoize
+from preflight.plugins.authoring import Verdict, check, failed, memoize, not_applicable, passed, unknown
 from preflight_checks.comparison import split
 from preflight_checks.probes.rdma import Gid, rdma
 from preflight_checks.rdma.devices import COST, blind, plan_rdma

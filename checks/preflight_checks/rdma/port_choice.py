@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from preflight.model.job import Claim, Job, Known, is_whole_number
 from preflight.model.recording import Facts, Fleet
-from preflight.plugins.memo import memoize
+from preflight.plugins.authoring import memoize
 from preflight_checks.probes.rdma import RdmaDevice, RdmaPort, rdma
 from preflight_checks.requirements.claims import backends, scopes
 from preflight_checks.requirements.hosts import is_multi_node

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from preflight.analysis import job_backend
 from preflight.model.job import WHOLE_JOB, Claim, Job, Known, Scope, Strength, Unresolved, as_int
-from preflight.plugins.memo import memoize
+from preflight.plugins.authoring import memoize
 
 
 @memoize

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from preflight._util.hostnames import folded, is_loopback, split_endpoint
 from preflight.model.job import Claim, Job, Known, Scope
 from preflight.model.recording import Fleet, Node
-from preflight.plugins.memo import memoize
+from preflight.plugins.authoring import memoize
 from preflight_checks.requirements.claims import claims_in_force, known_int, known_text, names_value, scopes
 
 #: Number of addresses whose parsed form is cached: several for each node of a large fleet.

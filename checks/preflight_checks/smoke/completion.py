@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.analysis.bisection import Answer
 from preflight.analysis.culprit import Culprit
 from preflight.analysis.culprit_model import UNFINISHED
+from preflight.analysis.node_groups import Answer
 from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from preflight.agent import rank_events
-from preflight.analysis.bisection import Answer, answer, next_groups
 from preflight.analysis.culprit_model import UNFINISHED
+from preflight.analysis.node_groups import Answer, answer, next_groups
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request

@@ -1,4 +1,4 @@
-"""Finds the first failure and its cause among the symptoms of all logs, or states that it is unknown.
+"""Finds the first failure and its cause among the symptoms of all logs, or who should be examined instead.
 
 A cause wins over a consequence whatever their times, because causes are often logged last, above all by the kernel and
 the scheduler. Among causes the earliest counts if their times are comparable, otherwise the most specific.
@@ -6,13 +6,13 @@ the scheduler. Among causes the earliest counts if their times are comparable, o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from preflight.commands.diagnose.blocks import is_library
-from preflight.commands.diagnose.diagnosis import Certainty, Event, Kind, LogProcess, Subject
+from preflight.commands.diagnose.diagnosis import Certainty, Event, Kind, Line, LogProcess, Subject, Suspect
+from preflight.commands.diagnose.log_lines import is_library, seconds_between
 from preflight.commands.diagnose.scan import LastLine, ScanResult
-from preflight.commands.diagnose.timestamps import seconds_between
 
 #: Clocks of nodes, and the lines of one moment, may differ by this much.
 _SAME_MOMENT_S = 1.0
@@ -215,3 +215,238 @@ def last_lines(files: Sequence[ScanResult], names: Names) -> dict[LogProcess, La
         if scanned.member and not scanned.writers and scanned.last_line is not None:
             add(scanned.member, LastLine(scanned.last_line, scanned.last))
     return found
+
+
+#: A line that also occurs in successful runs counts only if at most this many ordinary lines follow it.
+_MAX_AFTER_RETRY = 25
+#: An exception followed by this many ordinary lines was caught.
+_MAX_AFTER_EXCEPTION = 200
+#: Steps that are logged this much later than an error are no late output of a buffer.
+_SURELY_LATER_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Survival:
+    """The errors that count, those that the run survived, and the line that says that it completed."""
+
+    lasting: tuple[Event, ...]
+    survived: tuple[Event, ...]
+    completion: Line | None
+
+
+def judge_survival(scans: Sequence[ScanResult], events: Sequence[Sequence[Event]]) -> Survival:
+    """Judge the events of each file; both arguments are in the same order.
+
+    An error is survived if steps of training follow it and then a line that says that the run completed; without
+    steps between, a batch script may have printed that line whatever happened. If only steps of training follow, it is
+    survived unless the run failed later and nothing else is a cause: output may be buffered, so that steps are
+    written after an error that came later.
+    """
+    lasting: list[Event] = []
+    survived: list[Event] = []
+    overtaken: list[tuple[Event, bool]] = []
+    for scanned, found in zip(scans, events, strict=True):
+        for event in found:
+            if _was_harmless(event) or _was_before_the_end(event, scanned):
+                survived.append(event)
+            elif scanned.progress is not None and event.line.line < scanned.progress[0]:
+                later_s = seconds_between(event.moment, scanned.progress[1])
+                overtaken.append((event, later_s is not None and later_s > _SURELY_LATER_S))
+            else:
+                lasting.append(event)
+    has_cause = any(event.symptom.kind is Kind.CAUSE for event in lasting)
+    for event, surely in overtaken:
+        if not lasting or has_cause or surely:
+            survived.append(event)
+        else:
+            lasting.append(replace(event, doubtful=True))
+    completions = [scanned.completion for scanned in scans if scanned.completion is not None]
+    return Survival(tuple(lasting), tuple(survived), completions[-1] if completions and not lasting else None)
+
+
+def _was_before_the_end(event: Event, scanned: ScanResult) -> bool:
+    end = scanned.completion
+    return end is not None and event.line.line < min(end.line, scanned.last_progress)
+
+
+def _was_harmless(event: Event) -> bool:
+    """Return whether later lines show that it was not a failure."""
+    if event.symptom.passes:
+        return event.ordinary_after > _MAX_AFTER_RETRY
+    caught = event.symptom.kind is Kind.CAUSE and event.symptom.certainty is Certainty.OPEN and event.frame
+    return bool(caught) and event.ordinary_after > _MAX_AFTER_EXCEPTION
+
+
+#: A process silent for this much longer than the others is reported; less is chance.
+_SILENT_S = 3.0
+_MAX_RANKS = 100_000
+
+
+def suspect(consequences: Sequence[Event], last_words: Mapping[LogProcess, LastLine]) -> Suspect | None:
+    """Return the one process that the consequences point to, or None."""
+    return (
+        _lagging(consequences, last_words)
+        or _behind(consequences)
+        or _waited_for(consequences, last_words)
+        or _ended_first(consequences)
+        or _silent(consequences, last_words)
+        or _ended(consequences)
+    )
+
+
+def _ended_first(consequences: Sequence[Event]) -> Suspect | None:
+    """Return the process that a launcher reports to have failed first, unless it only noticed that another one was
+    gone.
+    """
+    for event in consequences:
+        if event.first and event.member.rank is not None and event.member.rank not in _reporting_ranks(consequences):
+            return Suspect(event.member, "its launcher reports that it failed first", event.line)
+    return None
+
+
+def _reporting_ranks(consequences: Sequence[Event]) -> set[int | None]:
+    """Return the ranks that only report that another process was gone."""
+    return {event.member.rank for event in consequences if event.symptom.subject is Subject.WRITER}
+
+
+def _lagging(consequences: Sequence[Event], last_words: Mapping[LogProcess, LastLine]) -> Suspect | None:
+    """Return the process that waits in a different collective from all others, or in none.
+
+    Each process group is judged separately; ranks that wait in several are ignored.
+    """
+    waiting: dict[int, Event] = {}
+    for event in consequences:
+        if event.sequence is None or event.member.rank is None:
+            continue
+        before = waiting.setdefault(event.member.rank, event)
+        if before.sequence != event.sequence:
+            return None
+    if len(waiting) < 2:
+        return None
+    places = Counter((event.sequence, event.operation) for event in waiting.values())
+    (common, _), *others = places.most_common()
+    if others:
+        alone = [event for event in waiting.values() if (event.sequence, event.operation) != common]
+        if len(alone) != 1 or len(waiting) < 3:
+            return None
+        (event,) = alone
+        text = f"it waits in collective {event.sequence} ({event.operation}), all others in {common[0]} ({common[1]})"
+        return Suspect(event.member, text, event.line)
+    ranks = {member.rank for member in last_words if member.rank is not None}
+    # Ignore absurd numbers.
+    ranks |= set(range(max(waiting) + 1)) if max(waiting) < _MAX_RANKS else set()
+    absent = sorted(ranks - set(waiting))
+    if len(absent) != 1:
+        return None
+    member = next((member for member in last_words if member.rank == absent[0]), LogProcess(rank=absent[0]))
+    word = last_words.get(member)
+    return Suspect(member, f"all others wait for it in collective {common[0]}", word.line if word else None)
+
+
+def _behind(consequences: Sequence[Event]) -> Suspect | None:
+    """Return the processes whose collectives have lower numbers than those of most others.
+
+    The numbers are those of collectives that timed out, or of the last ones that were started. A process may have
+    several numbers, one for each group; it is behind only if all of them are lower than all numbers of the others.
+    """
+    for numbers in (_sequences(consequences), _enqueued(consequences)):
+        if len(numbers) < 2:
+            continue
+        highest = {rank: max(found) for rank, found in numbers.items()}
+        lowest = {rank: min(found) for rank, found in numbers.items()}
+        order = sorted(numbers, key=lambda rank: (highest[rank], rank))
+        for count in range(1, (len(order) - 1) // 2 + 1 if len(order) > 2 else 2):
+            late, others = order[:count], order[count:]
+            least = min(lowest[rank] for rank in others)
+            if max(highest[rank] for rank in late) < least:
+                most = max(highest[rank] for rank in others)
+                where = str(least) if least == most else f"{least} to {most}"
+                who = "the others are" if len(others) > 1 else f"rank {others[0]} is"
+                text = f"it is at collective {highest[late[0]]}, {who} at {where}"
+                return _suspects([LogProcess(rank=rank) for rank in late], text, consequences)
+    return None
+
+
+def _sequences(consequences: Sequence[Event]) -> dict[int, set[int]]:
+    return _by_rank((event.member.rank, event.sequence) for event in consequences)
+
+
+def _enqueued(consequences: Sequence[Event]) -> dict[int, set[int]]:
+    return _by_rank((event.member.rank, event.enqueued) for event in consequences)
+
+
+def _by_rank(pairs: Iterable[tuple[int | None, int | None]]) -> dict[int, set[int]]:
+    found: dict[int, set[int]] = {}
+    for rank, number in pairs:
+        if rank is not None and number is not None:
+            found.setdefault(rank, set()).add(number)
+    return found
+
+
+def _suspects(members: Sequence[LogProcess], because: str, events: Sequence[Event]) -> Suspect:
+    """Return the processes as one suspect, with the full name and the line of the first one if an event has them."""
+    found = {event.member.rank: event for event in reversed(events)}
+    named = [found[member.rank].member if member.rank in found else member for member in members]
+    first = found.get(members[0].rank)
+    return Suspect(named[0], because, first.line if first is not None else None, tuple(named[1:]))
+
+
+def _waited_for(consequences: Sequence[Event], last_words: Mapping[LogProcess, LastLine]) -> Suspect | None:
+    """Return the processes that the waiting ones name."""
+    peers = {rank for event in consequences for rank in event.peers} - _reporting_ranks(consequences)
+    by_rank = {member.rank: member for member in last_words}
+    ranks = sorted(rank for rank in peers if rank < _MAX_RANKS)
+    if not ranks or (len(ranks) > 1 and not _listed(consequences)):
+        return None
+    members = [by_rank.get(rank, LogProcess(rank=rank)) for rank in ranks]
+    word = last_words.get(members[0])
+    return Suspect(
+        members[0], "others waited for it in vain", word.line if word is not None else None, tuple(members[1:])
+    )
+
+
+def _listed(consequences: Sequence[Event]) -> bool:
+    """Return whether the awaited ranks come from lists of all missing ranks, as Horovod's, not from single waits."""
+    return all(event.symptom.subject is Subject.JOB for event in consequences if event.peers)
+
+
+def _silent(consequences: Sequence[Event], last_words: Mapping[LogProcess, LastLine]) -> Suspect | None:
+    """Return the only process that reports nothing about the failure, or that stopped writing well before the
+    others.
+    """
+    speaking = _reporting_ranks(consequences)
+    ranked = {member: word for member, word in last_words.items() if member.rank is not None}
+    if len(ranked) < 2:
+        return None
+    quiet = [member for member in ranked if member.rank not in speaking]
+    if len(quiet) == 1 and len(speaking - {None}) >= 1 and len(ranked) >= 2:
+        word = ranked[quiet[0]]
+        return Suspect(quiet[0], "the others report a lost peer, and only this one reports nothing", word.line)
+    earliest = min(ranked, key=lambda member: _seconds(ranked[member]))
+    gaps = [
+        seconds_between(ranked[earliest].moment, word.moment)
+        for member, word in ranked.items()
+        if member.rank != earliest.rank
+    ]
+    known = [gap for gap in gaps if gap is not None]
+    if known and len(known) == len(gaps) and min(known) >= _SILENT_S and earliest.rank not in speaking:
+        return Suspect(earliest, f"it fell silent first, {min(known):.0f} s before the others", ranked[earliest].line)
+    return None
+
+
+def _seconds(word: LastLine) -> float:
+    return word.moment.seconds if word.moment is not None else float("inf")
+
+
+def _ended(consequences: Sequence[Event]) -> Suspect | None:
+    """Return the only process that a supervisor reports to have ended by itself."""
+    ended = [
+        event for event in consequences if event.symptom.id in ("task-ended", "aborted-itself", "mpi-aborted-itself")
+    ]
+    ranks_by_number = [event for event in ended if event.member.rank is not None or event.member.local_rank is not None]
+    ranks_by_number = [event for event in ranks_by_number if event.member.rank not in _reporting_ranks(consequences)]
+    if ranks_by_number and len({event.member.rank for event in ranks_by_number}) == 1:
+        return Suspect(
+            ranks_by_number[0].member, "it ended by itself, and its log gives no reason", ranks_by_number[0].line
+        )
+    return None

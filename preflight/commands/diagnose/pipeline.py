@@ -13,8 +13,16 @@ from typing import IO
 
 from preflight._util.redaction import scrub
 from preflight._util.regular_file import size_of
-from preflight.commands.diagnose.attribution import Group, Names, attribute, last_lines, member_order
-from preflight.commands.diagnose.blocks import NEEDLES
+from preflight.commands.diagnose.attribution import (
+    Group,
+    Names,
+    Survival,
+    attribute,
+    judge_survival,
+    last_lines,
+    member_order,
+    suspect,
+)
 from preflight.commands.diagnose.diagnosis import (
     Answer,
     Cause,
@@ -28,20 +36,19 @@ from preflight.commands.diagnose.diagnosis import (
     LogProcess,
     Pointer,
 )
-from preflight.commands.diagnose.lines import Finder
 from preflight.commands.diagnose.log_files import (
     MAX_BYTES_OF_ALL,
     MAX_SECONDS_OF_ALL,
     LogFile,
     ReadState,
+    Reported,
+    SideFiles,
     chunks,
     logs_in,
+    reported_before,
 )
-from preflight.commands.diagnose.log_processes import member_of_file, ranks_by_number
+from preflight.commands.diagnose.log_lines import NEEDLES, Finder, member_of_file, ranks_by_number
 from preflight.commands.diagnose.scan import Scanner, ScanResult
-from preflight.commands.diagnose.side_files import Reported, SideFiles, reported_before
-from preflight.commands.diagnose.survival import Survival, judge_survival
-from preflight.commands.diagnose.suspects import suspect
 from preflight.commands.diagnose.symptoms import Table, needles_of
 from preflight.model.progress import Progress, Step, ignore
 

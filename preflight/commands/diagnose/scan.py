@@ -9,12 +9,19 @@ from dataclasses import dataclass, field, replace
 
 from preflight._util.hostnames import is_hostname
 from preflight._util.redaction import hide_secrets, scrub, secrets_in
-from preflight.commands.diagnose.blocks import Blocks, JoinedLine
 from preflight.commands.diagnose.diagnosis import Event, Kind, Line, LogProcess, Moment, Subject, Symptom
-from preflight.commands.diagnose.lines import Finder, looks_binary, pieces
-from preflight.commands.diagnose.log_processes import Tagging, common_tagging, merge_members
+from preflight.commands.diagnose.log_lines import (
+    Blocks,
+    Finder,
+    JoinedLine,
+    Tagging,
+    common_tagging,
+    looks_binary,
+    merge_members,
+    moment_in,
+    pieces,
+)
 from preflight.commands.diagnose.symptoms import Table
-from preflight.commands.diagnose.timestamps import moment_in
 
 #: Number of events kept per file for one symptom of one process; the rest is counted.
 _MAX_OF_A_KIND = 3

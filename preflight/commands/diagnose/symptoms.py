@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from preflight._util import regular_file, toml
 from preflight._util.usage_error import UsageError
 from preflight.commands.diagnose.diagnosis import Certainty, Kind, Subject, Symptom
-from preflight.commands.diagnose.lines import digitless
+from preflight.commands.diagnose.log_lines import digitless
 from preflight.plugins import registry
 
 _MAX_BYTES = 1 << 20

@@ -1,9 +1,15 @@
-"""Compares two reports; a pure function of both."""
+"""Loads two reports and compares them: verdicts, findings, outcomes and nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
+from preflight._util import regular_file
+from preflight._util.usage_error import UsageError
+from preflight._util.validation import format_errors
 from preflight.commands.diff.difference import (
     Answer,
     ChangedFinding,
@@ -17,11 +23,14 @@ from preflight.commands.diff.difference import (
     OutcomeChange,
     ReportSummary,
 )
-from preflight.commands.diff.finding_changes import compare_findings, packs
-from preflight.commands.diff.measurement_changes import compare_measurements
-from preflight.commands.diff.table_changes import compare_tables
+from preflight.commands.diff.measurement_changes import compare_measurements, compare_tables
+from preflight.engine import report as reports
 from preflight.engine.report import ExitCode, Report
-from preflight.model.findings import Outcome, Severity, Status, without_lines
+from preflight.model.configuration import matches
+from preflight.model.findings import PROFILES, Finding, Outcome, Severity, Status, without_lines
+from preflight.model.options import SMOKE
+from preflight.model.recording import Recording
+from preflight.model.recording_io import MAX_BYTES, load
 
 
 def compare(
@@ -172,3 +181,287 @@ def _notes(old: Report, new: Report) -> Iterator[str]:
 
 def _shown(value: str | tuple[str, ...]) -> str:
     return (value if isinstance(value, str) else ",".join(value)) or "none"
+
+
+def report_in(path: Path, judge: Callable[[Recording], Report]) -> Report:
+    """Return the report in a file, or the one about the recording in it.
+
+    The jobs of a report are omitted: they make up most of its size, and no comparison uses them.
+
+    Raises:
+        UsageError: the file cannot be read, or contains neither.
+    """
+    try:
+        data = regular_file.read(path, MAX_BYTES)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    document = _document(data)
+    kind = _kind(document) if document is not None else ""
+    if document is not None and kind == "report":
+        return _report(document, path)
+    if kind:
+        raise UsageError(f"{path} is {kind}; expected a report (`-o json:report.json`) or a recording (`--save`)")
+    try:
+        recording = load(data, to_judge=True)
+    except ValueError as error:
+        raise UsageError(
+            f"{path} is neither a report (`-o json:report.json`) nor a recording (`--save`): {error}"
+        ) from None
+    return judge(recording)
+
+
+def _document(data: bytes) -> dict[str, Any] | None:
+    """Return the JSON object in the file; None if it is certainly a recording, which is then read only once."""
+    if b'"claims"' in data and b'"coverage"' not in data:
+        return None
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _kind(document: dict[str, Any]) -> str:
+    """Return the kind of one of our JSON documents; empty for a recording or an unknown object."""
+    if "coverage" in document and "outcomes" in document:
+        return "report"
+    if "runs" in document and "$schema" in document:
+        return "a SARIF log, which lacks some of what is compared"
+    if "answer" in document and "logs" in document:
+        return "a diagnosis"
+    if "answer" in document and "appeared" in document:
+        return "a comparison"
+    if {*document} == {"schema_version", "findings"}:
+        return "a baseline"
+    return ""
+
+
+def _report(document: dict[str, Any], path: Path) -> Report:
+    version = document.get("schema_version")
+    if version == 1:
+        document = _with_current_keys(document)
+    elif version != reports.SCHEMA_VERSION:
+        known = reports.SCHEMA_VERSION
+        raise UsageError(f"the report {path} has schema version {version!r}; this preflight reads 1 to {known}")
+    try:
+        read = reports.adapter().validate_python({**document, "jobs": ()})
+    except ValueError as error:
+        raise UsageError(
+            f"{path} is not a report that this version of preflight can read: {format_errors(error)}"
+        ) from None
+    assert isinstance(read, Report)
+    return read
+
+
+#: Keys of the first version of reports that have another name now, by the object that holds them.
+_RENAMED_KEYS = {
+    "": {"saved": "avoided_cost", "exhibits": "charts"},
+    "run": {"wish": "smoke_options"},
+    "coverage": {
+        "not_told": "unknown_outcomes",
+        "remarks": "suppression_notes",
+        "idle_suppressions": "unused_suppressions",
+        "idle_baseline": "unused_baseline",
+    },
+}
+
+
+def _with_current_keys(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a report of the first version as one of the current version."""
+    found = _renamed(document, _RENAMED_KEYS[""]) | {"schema_version": reports.SCHEMA_VERSION}
+    for name in ("run", "coverage"):
+        if isinstance(found.get(name), dict):
+            found[name] = _renamed(found[name], _RENAMED_KEYS[name])
+    options = found["run"].get("smoke_options") if isinstance(found.get("run"), dict) else None
+    if isinstance(options, dict):
+        found["run"]["smoke_options"] = _renamed(options, {"drill": "injected_fault"})
+    return found
+
+
+def _renamed(content: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    return {names.get(name, name): value for name, value in content.items()}
+
+
+Pair = tuple[Finding, Finding]
+
+
+def compare_findings(
+    old: Report, new: Report, fail_on: Severity
+) -> tuple[tuple[NewFinding, ...], tuple[GoneFinding, ...], tuple[ChangedFinding, ...], int]:
+    """Return what appeared, what is gone, what changed, and the number of unchanged findings.
+
+    Findings that are suppressed on both sides are ignored; one that is suppressed only now has changed.
+    """
+    before_it, after_it = _Coverage(old, new), _Coverage(new, old)
+    pairs, left, right = match_findings((*old.findings, *old.suppressed), (*new.findings, *new.suppressed))
+    counted = {id(finding) for finding in (*old.findings, *new.findings)}
+    changed, unchanged = [], 0
+    for before, after in pairs:
+        if id(before) not in counted and id(after) not in counted:
+            continue
+        what = _describe_changes(before, after)
+        if not what:
+            unchanged += 1
+            continue
+        worse = id(after) in counted and _worse(before, after, id(before) in counted)
+        counts = worse and after.severity.rank >= fail_on.rank
+        unseen = after_it.unseen(before, {*before.nodes} - {*after.nodes})
+        changed.append(ChangedFinding(before, after, what, worse, counts, unseen))
+    appeared = tuple(
+        NewFinding(finding, finding.severity.rank >= fail_on.rank, before_it.why_unknown(finding, "the older report"))
+        for finding in right
+        if id(finding) in counted
+    )
+    gone = tuple(
+        GoneFinding(finding, after_it.why_unknown(finding, "the newer report"))
+        for finding in left
+        if id(finding) in counted
+    )
+    return appeared, gone, tuple(changed), unchanged
+
+
+def match_findings(old: Sequence[Finding], new: Sequence[Finding]) -> tuple[list[Pair], list[Finding], list[Finding]]:
+    """Return pairs of the same finding, and the findings of only one side, in the order of each side.
+
+    Lines with the same text share a fingerprint: those at the same position are paired first. The fingerprint of a
+    node finding contains its nodes; remaining findings of one check are paired if they share nodes.
+    """
+    left, right = dict(enumerate(old)), dict(enumerate(new))
+    pairs: dict[int, Pair] = {}
+
+    def pair(one: int, other: int) -> None:
+        pairs[other] = (left.pop(one), right.pop(other))
+
+    for key in (_exactly, _by_fingerprint):
+        waiting: dict[object, list[int]] = {}
+        for number, finding in left.items():
+            waiting.setdefault(key(finding), []).append(number)
+        for other in list(right):
+            same = waiting.get(key(right[other]))
+            if same:
+                pair(same.pop(0), other)
+    of_check: dict[str, list[int]] = {}
+    for number, finding in left.items():
+        if finding.nodes and not finding.locations:
+            of_check.setdefault(finding.id, []).append(number)
+    for other in [number for number, finding in right.items() if finding.nodes and not finding.locations]:
+        candidates = [number for number in of_check.get(right[other].id, ()) if number in left]
+        most, number = max(((_common(left[one], right[other]), -one) for one in candidates), default=(0, 0))
+        if most:
+            pair(-number, other)
+    return [pairs[number] for number in sorted(pairs)], list(left.values()), list(right.values())
+
+
+def packs(report: Report) -> dict[str, str]:
+    """Return the versions of the packs that a report was made with, by name."""
+    return {name: version for name, _, version in (label.partition(" ") for label in report.tool.plugins)}
+
+
+def _exactly(finding: Finding) -> object:
+    return (_by_fingerprint(finding), finding.locations[:1], finding.subject)
+
+
+def _by_fingerprint(finding: Finding) -> object:
+    """Return the fingerprint without the number that distinguishes equal lines."""
+    return finding.fingerprint.partition(":")[0]
+
+
+def _common(old: Finding, new: Finding) -> int:
+    """Return the number of nodes that both findings have."""
+    return len({*old.nodes} & {*new.nodes})
+
+
+def _describe_changes(before: Finding, after: Finding) -> tuple[str, ...]:
+    differs = {
+        "severity": before.severity is not after.severity,
+        "message": before.message != after.message,
+        "place": [_place(before)] != [_place(after)],
+        "nodes": {*before.nodes} != {*after.nodes},
+        "suppression": bool(before.suppression) != bool(after.suppression),
+    }
+    return tuple(name for name, held in differs.items() if held)
+
+
+def _place(finding: Finding) -> tuple[str, int, int] | None:
+    first = finding.locations[0] if finding.locations else None
+    return (first.path, first.line, first.column) if first is not None else None
+
+
+def _worse(before: Finding, after: Finding, counted_before: bool) -> bool:
+    more_severe = after.severity.rank > before.severity.rank
+    return more_severe or not counted_before or bool({*after.nodes} - {*before.nodes})
+
+
+class _Coverage:
+    """What a report could decide, so that a missing finding is not mistaken for a fixed one."""
+
+    def __init__(self, report: Report, new: Report) -> None:
+        self._report, self._other = report, new
+        self._stage = {outcome.id: outcome.stage for outcome in new.outcomes}
+        self._checked: set[str] = set()
+        self._unknown: dict[str, list[Outcome]] = {}
+        for outcome in report.outcomes:
+            if outcome.status is Status.UNKNOWN:
+                self._unknown.setdefault(outcome.id, []).append(outcome)
+            else:
+                self._checked.add(outcome.id)
+        self._read = {file.path for file in report.inputs}
+        self._records = {record.node.name: record for record in report.nodes}
+
+    def why_unknown(self, finding: Finding, report_name: str) -> str:
+        """Return why this report would not have such a finding even if the fault were there; empty if it would."""
+        unknown = self._unknown.get(finding.id, [])
+        if finding.id not in self._checked and not unknown and not self._did_run(finding):
+            return f"{report_name} did not check it"
+        if finding.locations and finding.locations[0].path not in self._read:
+            return f"{report_name} did not read {finding.locations[0].path}"
+        for node in self._unreached(finding.nodes):
+            record = self._records.get(node)
+            if record is None:
+                return f"{report_name} does not have node {node}"
+            return f"{report_name} could not check {node}: {record.problem}"
+        about = _about(unknown, finding)
+        if about is None and unknown and finding.id not in self._checked:
+            about = unknown[0]
+        return f"{report_name} could not decide it: {about.reason}" if about is not None else ""
+
+    def unseen(self, finding: Finding, nodes: Iterable[str]) -> tuple[str, ...]:
+        """Return those of these nodes that were not checked, or for which the check was undecided."""
+        nodes = sorted(nodes)
+        unknown = {word for outcome in self._unknown.get(finding.id, []) for word in _subject_words(outcome)}
+        unreached = self._unreached(nodes)
+        return tuple(node for node in nodes if node in unknown or node in unreached)
+
+    def _unreached(self, nodes: Iterable[str]) -> list[str]:
+        reached = {name for name, record in self._records.items() if not record.problem}
+        return [node for node in nodes if node not in reached]
+
+    def _did_run(self, finding: Finding) -> bool:
+        """Return whether a rule or check without outcomes ran: many produce none if nothing is wrong."""
+        report, configuration = self._report, self._report.configuration
+        if {*packs(self._other)} - {*packs(report)}:
+            return False
+        stage = self._stage.get(finding.id, "lint")
+        ran = {record.name for record in report.run.stages if not record.skipped}
+        if report.run.verb == SMOKE if stage == "lint" else stage not in ran:
+            return False
+        if matches(finding.id, finding.name, configuration.mandatory):
+            return True
+        profiles = [PROFILES.index(old.configuration.profile) for old in (report, self._other)]
+        chosen = not configuration.select or matches(finding.id, finding.name, configuration.select)
+        return chosen and not matches(finding.id, finding.name, configuration.ignore) and profiles[0] >= profiles[1]
+
+
+def _about(unknown: Iterable[Outcome], finding: Finding) -> Outcome | None:
+    """Return the undecided outcome about the same subject or one of its nodes."""
+    for outcome in unknown:
+        if without_lines(outcome.subject) == without_lines(finding.subject) or _subject_words(outcome) & {
+            *finding.nodes
+        }:
+            return outcome
+    return None
+
+
+def _subject_words(outcome: Outcome) -> set[str]:
+    """Split the subject of an outcome into words: `GPUs of node1, node2` names two nodes."""
+    return {word.strip(",:") for word in outcome.subject.split()}

@@ -1,4 +1,4 @@
-"""The examination: all items in parallel, each isolated and stopped at its deadline, reported in a fixed order."""
+"""The examination of this machine: all items in parallel, each with a deadline, and the result that programs read."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import os
 import shutil
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import anyio
 
 from preflight import __version__
 from preflight._util.cache import default_cache
-from preflight.commands.doctor import executor_access, local_machine
-from preflight.commands.doctor.examination_report import Examination
+from preflight._util.json_output import schema_of, to_bytes
+from preflight.commands.doctor import local_items
 from preflight.engine.report import ExitCode
 from preflight.executors.base import Executor
 from preflight.model.doctor_items import Capability, DoctorItem, Surroundings
@@ -92,27 +93,27 @@ def _parts(
     environment, deadline_s = surroundings.environment, surroundings.deadline_s
 
     async def at_once() -> Iterable[DoctorItem]:
-        return (local_machine.python(), *local_machine.packs())
+        return (local_items.python(), *local_items.packs())
 
     async def here() -> Iterable[DoctorItem]:
-        kept = await anyio.to_thread.run_sync(local_machine.cache, default_cache())
-        found = await anyio.to_thread.run_sync(local_machine.machine, Path.cwd())
-        return (kept, found, local_machine.terminal(stream, environment), local_machine.limits(len(named)))
+        kept = await anyio.to_thread.run_sync(local_items.cache, default_cache())
+        found = await anyio.to_thread.run_sync(local_items.machine, Path.cwd())
+        return (kept, found, local_items.terminal(stream, environment), local_items.limits(len(named)))
 
     async def keys() -> Iterable[DoctorItem]:
-        return (await executor_access.keys(environment, Path(environment.get("HOME", "/"))),)
+        return (await local_items.keys(environment, Path(environment.get("HOME", "/"))),)
 
     def of_executor(choice: Executor) -> _Make:
         async def examine() -> Iterable[DoctorItem]:
-            return (await executor_access.executor_item(choice, environment, deadline_s=deadline_s),)
+            return (await local_items.executor_item(choice, environment, deadline_s=deadline_s),)
 
         return examine
 
     async def of_hosts() -> Iterable[DoctorItem]:
-        return await executor_access.hosts(executor, named, deadline_s=deadline_s)
+        return await local_items.hosts(executor, named, deadline_s=deadline_s)
 
     parts: list[tuple[str, _Make]] = [("preflight", at_once)]
-    parts += [(f"way.{choice.name}", of_executor(choice)) for choice in executor_access.executors()]
+    parts += [(f"way.{choice.name}", of_executor(choice)) for choice in local_items.executors()]
     parts.append(("ssh.keys", keys))
     if named:
         parts.append(("hosts", of_hosts))
@@ -153,9 +154,42 @@ def summarize(items: tuple[DoctorItem, ...]) -> Examination:
     """Return the summary of all items."""
     capability = {look.id: look.capability for look in items}
     lint = all(capability.get(id) in (Capability.YES, Capability.PARTLY) for id in _FOR_LINT)
-    open_ways = tuple(executor_access.summary(items))
+    open_ways = tuple(local_items.summary(items))
     check = bool(open_ways) and capability.get("packs.checks") in (Capability.YES, Capability.PARTLY)
     trains = [look for look in items if look.id.startswith("training.")]
     smoke = check and any(look.capability in (Capability.YES, Capability.PARTLY) for look in trains)
     code = ExitCode.GO if lint or check else ExitCode.NO_GO
     return Examination(__version__, items, lint, check, smoke, open_ways, code)
+
+
+SCHEMA_VERSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """The examined items, in a fixed order.
+
+    `lint`, `check` and `smoke` tell whether the command can do anything here; `executors` are the executors that can be
+    used. `exit_code` is 0 unless nothing at all can be done.
+    """
+
+    version: str
+    items: tuple[DoctorItem, ...]
+    lint: bool
+    check: bool
+    smoke: bool
+    executors: tuple[str, ...]
+    exit_code: int
+    schema_version: int = SCHEMA_VERSION
+
+
+def to_json(examination: Examination) -> bytes:
+    """Return the examination as a JSON document."""
+    return to_bytes(examination, indent=2)
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of that document."""
+    from pydantic import TypeAdapter
+
+    return schema_of(TypeAdapter(Examination), "preflight examination")

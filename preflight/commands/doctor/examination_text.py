@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from preflight._util.sanitize import clean
-from preflight.commands.doctor.examination_report import Examination
+from preflight.commands.doctor.examination import Examination
 from preflight.model.doctor_items import Capability, DoctorItem
 from preflight.reporters.base import Style
 from preflight.reporters.text.groups import count

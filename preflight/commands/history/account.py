@@ -8,12 +8,9 @@ from datetime import datetime, timezone
 from typing import Any
 
 from preflight._util.json_output import schema_of, to_bytes
-from preflight.commands.history.counters import growing_counters
 from preflight.commands.history.drifts import drift_stories
-from preflight.commands.history.failures import failing_nodes, health_of, own_failures
-from preflight.commands.history.past import Past
-from preflight.commands.history.peers import changes_of, peers_of
-from preflight.commands.history.stories import Kind, Story
+from preflight.commands.history.past import Past, changes_of, peers_of
+from preflight.commands.history.stories import Kind, Story, failing_nodes, growing_counters, health_of, own_failures
 
 SCHEMA_VERSION = 1
 #: What the stories rest on, for readers of the document.

@@ -18,8 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from preflight.commands.history.past import Past, Series, Values
-from preflight.commands.history.peers import SOFTWARE, Change
+from preflight.commands.history.past import SOFTWARE, Change, Past, Series, Values
 from preflight.commands.history.robust import OF_A_MEDIAN, known, noise, shape_of, spread, step_error, theil_sen
 from preflight.commands.history.stories import Story, listed, overlap
 from preflight.model.measurements import Quantity

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from preflight import __version__
 from preflight._util.redaction import redact
-from preflight.analysis.device_memory import device_memory
-from preflight.analysis.model_size import is_megatron
+from preflight.analysis.model_size import device_memory, is_megatron
 from preflight.commands.plan.job_plan import (
     Axis,
     Batch,
@@ -27,7 +26,7 @@ from preflight.commands.plan.job_plan import (
 from preflight.commands.plan.rank_rows import node_claims, number_of, rank_rows, span, starts_here, starts_one
 from preflight.model.job import UNSEEN, Claim, Job, Known, Launch, OneOf, Relation, Unresolved
 from preflight.model.job.claim import job_value
-from preflight.model.job.hosts import host_slots
+from preflight.model.job.derive import host_slots
 from preflight.model.job.quantities import QUANTITIES
 from preflight.model.job.value import Value
 
@@ -86,7 +85,7 @@ def plan_of(
     """Return the plan of these jobs.
 
     Args:
-        jobs: as returned by `preflight.config.jobs.jobs_in`.
+        jobs: as returned by `preflight.config.selection.jobs_in`.
         given: variables that the user set for the plan.
         assumed: variables that count as not set, each with the default that is taken.
         price_per_gpu_hour: in the user's currency.

@@ -8,7 +8,7 @@ from itertools import groupby
 from preflight.commands.plan.job_plan import RankRow
 from preflight.model.job import Claim, Job, Known, Launch, OneOf
 from preflight.model.job.claim import job_value
-from preflight.model.job.hosts import deepspeed_slots, host_slots
+from preflight.model.job.derive import deepspeed_slots, host_slots
 from preflight.model.job.value import Value
 
 #: Nodes that get their own rows; the others, which differ only in their index, share one.

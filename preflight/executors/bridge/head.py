@@ -14,7 +14,7 @@ from typing import Any
 
 import anyio
 
-from preflight.agent import bootstrap, bounds
+from preflight.agent import bootstrap, wire
 from preflight.agent.wire import UNAVAILABLE_KINDS
 from preflight.executors.base import ExecutorError
 from preflight.executors.bridge import mux
@@ -220,7 +220,7 @@ class Bridge:
 def _parse_answer(payload: bytes) -> dict[str, Any]:
     """Parse the answer to a call: a value, or an error."""
     try:
-        found = bounds.parse(payload, max_bytes=_MAX_FRAME_BYTES, max_items=4_000_000)
+        found = wire.parse(payload, max_bytes=_MAX_FRAME_BYTES, max_items=4_000_000)
     except ValueError as error:
         found = {"message": f"the bridge sent an invalid answer: {error}"}
     if isinstance(found, dict) and "value" in found:
@@ -237,7 +237,7 @@ def _parse_answer(payload: bytes) -> dict[str, Any]:
 def _parse_end(payload: bytes) -> tuple[int | None, str]:
     """Parse how a stream ended: the exit code of its process, if known, and its standard error."""
     try:
-        found = bounds.parse(payload)
+        found = wire.parse(payload)
     except ValueError as error:
         return None, f"the bridge sent an invalid ending: {error}"
     if not isinstance(found, dict):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from preflight._util import toml
-from preflight._util.suggest import nearest
+from preflight._util.usage_error import nearest
 
 ENVIRONMENT_PREFIX = "env."
 SETTING_PREFIX = "setting."

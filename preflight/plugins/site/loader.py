@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from preflight._util import regular_file
-from preflight._util.schema_problems import HYPHENATED, Problem, describe_schema, problem_of
-from preflight._util.toml_spans import Places, TomlError, loads
+from preflight._util.toml import Places, TomlError
+from preflight._util.toml import parse as loads
 from preflight._util.usage_error import UsageError
+from preflight._util.validation import HYPHENATED, Problem, describe_schema, problem_of
 from preflight.model.configuration import Site
 from preflight.plugins import registry
 from preflight.plugins.site import checks

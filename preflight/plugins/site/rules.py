@@ -1,16 +1,38 @@
-"""Rules that a site defines in a TOML file: conditions on the files' claims, without code."""
+"""Rules that a site defines in a TOML file, and how they judge a job. No code.
+
+Values that the files do not determine stay unknown: a value known only at run time, and a claim that holds in only one
+branch, are never a fault. A fault needs every alternative to break the rule.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
-from preflight._util.schema_problems import HYPHENATED, Problem
-from preflight._util.suggest import similar_names
+from preflight._util.usage_error import similar_names
+from preflight._util.validation import HYPHENATED, Problem
 from preflight.model.configuration import Condition, SiteRule
+from preflight.model.findings import Severity
+from preflight.model.job import (
+    WHOLE_JOB,
+    Claim,
+    Job,
+    Known,
+    Launch,
+    Plain,
+    Scope,
+    Span,
+    Unresolved,
+    Value,
+    alternatives,
+    join,
+)
 from preflight.model.job.quantities import QUANTITIES
-from preflight.plugins.site.conditions import Requirements, problems_of, tests_of
+from preflight.plugins.authoring import Rule as PluginRule
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.site.conditions import Requirements, format_tests, passes_all, plain, problems_of, tests_of
 
 #: The parts of a launch that can be tested.
 LAUNCH = ("launcher", "program", "wrappers", "arguments")
@@ -81,3 +103,166 @@ def to_configuration(item: Rule, file: str) -> SiteRule:
 def _condition(item: When) -> Condition:
     about = next(key for key in ("quantity", "env", "launch") if getattr(item, key) is not None)
     return Condition(about, str(getattr(item, about)), tests_of(item))
+
+
+_MAX_SHOWN_LENGTH = 80
+
+
+def rules_of(site_rules: Iterable[SiteRule]) -> tuple[PluginRule, ...]:
+    """The rules that the site declared, as used in a run."""
+    return tuple(_build_rule(item) for item in site_rules)
+
+
+def _build_rule(item: SiteRule) -> PluginRule:
+    def judge(job: Job) -> Iterator[Verdict]:
+        return _judged(item, job)
+
+    judge.__doc__ = _doc(item)
+    decorate = rule(
+        item.id, item.name, severity=Severity(item.severity), profile="gate", stage="stable", evidence=(item.evidence,)
+    )
+    return decorate(judge)
+
+
+def _doc(item: SiteRule) -> str:
+    """The text of `preflight explain`, under the headings of every rule."""
+    where = "; ".join(_format(condition) for condition in item.when)
+    checks = _format(item.condition) + (f", where {where}" if where else "")
+    paragraphs = (
+        item.message,
+        f"What it checks:\n    {checks}.",
+        f"Why it matters:\n    This site requires it in {item.file or 'its rules'}.",
+        "Example:\n    None.",
+        f"Fix:\n    {item.remedy}",
+        "Known limits:\n    Values that the files do not determine are unknown.",
+    )
+    return "\n\n".join(paragraphs)
+
+
+def _format(condition: Condition) -> str:
+    """Format as `nodes: at most 16`."""
+    return f"{condition.name}: {format_tests(condition.tests)}"
+
+
+def _judged(item: SiteRule, job: Job) -> Iterator[Verdict]:
+    subjects: list[tuple[str, Scope, Launch | None]] = [(launch.id, launch.scope, launch) for launch in job.launches]
+    met = False
+    for subject, scope, launch in subjects or [(job.name, WHOLE_JOB, None)]:
+        holds = [_holds(condition, job, scope, launch) for condition in item.when]
+        if any(passed is False for passed in holds):
+            continue
+        verdict = _verdict(item, job, subject, scope, launch)
+        if verdict is None:
+            continue
+        met = True
+        if None in holds and verdict.status.value == "fail":
+            yield unknown(subject, "whether the rule applies depends on values that the files do not determine")
+        else:
+            yield verdict
+    if not met:
+        yield not_applicable(
+            job.name, f"the files do not state {item.condition.name}, or the rule applies to other jobs"
+        )
+
+
+class _FileValue:
+    """One value of the files: the claims about it, or the part of the launch, and the combined value."""
+
+    def __init__(self, condition: Condition, job: Job, scope: Scope, launch: Launch | None) -> None:
+        self.claims: tuple[Claim, ...] = ()
+        self.at: Claim | Span | None = None
+        self.stated = False
+        self.value: Value = Unresolved(f"the files do not state {condition.name}")
+        if condition.about == "launch":
+            if launch is not None:
+                self._of_launch(condition.name, launch)
+            return
+        quantity = condition.name if condition.about == "quantity" else f"env.{condition.name}"
+        self.claims = job.setting(quantity, scope) or job.requiring(quantity, scope)
+        self.stated = bool(self.claims)
+        if self.claims:
+            self.at = self.claims[0]
+            self.value = join(claim.value for claim in self.claims)
+            branch = next((c.condition for c in self.claims if not _definitely_holds(c, launch)), "")
+            if branch and not isinstance(self.value, Unresolved):
+                self.value = Unresolved(f"the branch `{' '.join(branch.split())[:80]}`")
+
+    def _of_launch(self, name: str, launch: Launch) -> None:
+        self.at = launch.span
+        if name == "arguments":
+            self.stated = bool(launch.arguments)
+            words = tuple(word for word in launch.arguments if word is not None)
+            # Unknown members may be anything.
+            self.value = Known(words) if len(words) == len(launch.arguments) else Unresolved("the program's arguments")
+            return
+        value: Plain = (
+            launch.wrappers if name == "wrappers" else launch.program if name == "program" else launch.launcher
+        )
+        self.stated = bool(value)
+        self.value = Known(value) if value or name == "wrappers" else Unresolved(f"the {name} is unknown")
+
+
+def _definitely_holds(claim: Claim, launch: Launch | None) -> bool:
+    condition = claim.condition
+    if not condition or (launch is not None and condition == launch.condition):
+        return True
+    # `if __name__ == "__main__":` is the entry of a script, not a branch.
+    return "__name__" in condition and " and " not in condition
+
+
+def _holds(condition: Condition, job: Job, scope: Scope, launch: Launch | None) -> bool | None:
+    """Whether a condition certainly holds or certainly does not; None if the files do not determine it."""
+    seen = _FileValue(condition, job, scope, launch)
+    kinds = {test.kind for test in condition.tests}
+    if kinds & {"required", "forbidden"}:
+        return seen.stated == ("required" in kinds)
+    if not seen.stated:
+        return False
+    answers = [passes_all(condition.tests, value) for value in alternatives(seen.value)]
+    if not answers or None in answers or len(set(answers)) > 1:
+        return None
+    return answers[0]
+
+
+def _verdict(item: SiteRule, job: Job, subject: str, scope: Scope, launch: Launch | None) -> Verdict | None:
+    condition = item.condition
+    seen = _FileValue(condition, job, scope, launch)
+    kinds = {test.kind for test in condition.tests}
+    fault = functools.partial(failed, subject, remedy=item.remedy)
+    if "required" in kinds:
+        if seen.stated:
+            return passed(subject)
+        place = launch.span if launch is not None else next((_top(file.path) for file in job.files), None)
+        stated = f"these files do not state {condition.name}. {item.message}"
+        return fault(stated, at=place) if place is not None else None
+    if not seen.stated or seen.at is None:
+        return None
+    if "forbidden" in kinds:
+        return fault(f"{_shown(seen)} must not be set here. {item.message}", at=seen.at, also=seen.claims[1:])
+    if isinstance(seen.value, Unresolved):
+        return unknown(subject, f"{condition.name} is not determined: {seen.value.why}", at=seen.at)
+    answers = [passes_all(condition.tests, value) for value in alternatives(seen.value)]
+    if all(passed is False for passed in answers):
+        expected = format_tests(condition.tests)
+        stated = f"{_shown(seen)}; expected {condition.name}: {expected}. {item.message}"
+        return fault(stated, at=seen.at, also=seen.claims[1:])
+    if any(passed is None for passed in answers):
+        return unknown(subject, f"{_shown(seen)} cannot be compared with the rule's value", at=seen.at)
+    return passed(subject)
+
+
+def _shown(seen: _FileValue) -> str:
+    """The user's text, followed by its value if that differs."""
+    values = " or ".join(plain(value) for value in alternatives(seen.value))
+    if not seen.claims:
+        return f"`{_short(values)}`"
+    spelling = _short(" ".join(seen.claims[0].spelling.split()))
+    return f"`{spelling}`" + (f" ({_short(values)})" if values and values not in spelling else "")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN_LENGTH else text[: _MAX_SHOWN_LENGTH - 1] + "…"
+
+
+def _top(path: str) -> Span:
+    return Span(path, 1, 1, 1, 1)

@@ -17,9 +17,8 @@ class TextReporter:
     def render(self, report: Report, style: Style) -> bytes:
         """Render the report as text, with ANSI colours if `style` asks for them."""
         # Imported here so that other formats do not load the terminal library.
-        from preflight.reporters.concise import concise
         from preflight.reporters.text.full_report import page
-        from preflight.reporters.text.summary import brief, fits
+        from preflight.reporters.text.summary import brief, concise, fits
 
         if style.concise:
             return encoded(concise(report, style), style.encoding)

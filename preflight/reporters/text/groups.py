@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 
 from preflight._util.sanitize import clean, fold_nodes
-from preflight.config.names import declared_by, unknown
+from preflight.config.selection import declared_by, unknown
 from preflight.engine.report import Report
 from preflight.engine.waste import AvoidedCost
 from preflight.model.findings import Evidence, Finding, Outcome, Severity, VerdictKind

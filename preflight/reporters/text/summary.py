@@ -1,4 +1,4 @@
-"""A report on one screen: findings by rule, the worst first, and the command that shows all of it.
+"""Short reports for a terminal: one screen with findings by rule, or one line per finding.
 
 Nothing is dropped silently: every rule with findings has a line or is counted, and the summary states what it omits.
 """
@@ -6,7 +6,7 @@ Nothing is dropped silently: every rule with findings has a line or is counted, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
@@ -14,12 +14,10 @@ from rich.text import Text
 
 from preflight._util.sanitize import clean, fold_nodes
 from preflight.engine.report import Report
-from preflight.model.findings import Finding, Status
-from preflight.reporters.base import Style
-from preflight.reporters.text.coverage import PASSED
-from preflight.reporters.text.full_report import Page
-from preflight.reporters.text.groups import alike, count, counted, unread_inputs
-from preflight.reporters.text.palette import SEVERITIES
+from preflight.model.findings import Finding, Location, Outcome, Status, VerdictKind
+from preflight.reporters.base import SEVERITIES, VERDICTS, Style, word
+from preflight.reporters.text.full_report import PASSED, Page
+from preflight.reporters.text.groups import alike, count, counted, undecided, unread_inputs, why_not_judged
 from preflight.reporters.text.sheet import Sheet, rows
 
 #: Largest number of rows of a summary, however high the screen is.
@@ -224,3 +222,55 @@ def _coverage(sheet: Sheet, report: Report) -> None:
         parts.append(f"{count(len(report.coverage.broken), 'part')} of plugins could not be loaded")
     if parts:
         sheet.wrapped("; ".join(parts), indent=0, hanging=2)
+
+
+def concise(report: Report, style: Style) -> str:
+    """Render `path:line:col: error[ID] message` for each finding, with node names if it has no location in a file.
+
+    Undecided required checks follow as `unknown[ID]`, since they affect the verdict too. The last line is the verdict,
+    after `preflight:`.
+    """
+    sheet = Sheet(style)
+    for finding in report.findings:
+        _line(sheet, _location_text(finding), finding.severity.value, SEVERITIES[finding.severity], finding)
+    for outcome in report.coverage.unknown_outcomes:
+        if outcome.required:
+            place = _place(outcome.locations) or clean(outcome.subject)
+            _line(sheet, place, "unknown", "bold yellow", outcome)
+    for note in unread_inputs(report):
+        line = Text(f"{clean(note.span.path)}:{note.span.line}:{note.span.column}: ")
+        line.append("unknown", style="bold yellow")
+        line.append(f" {' '.join(clean(note.message).split())}")
+        sheet.line(line)
+    counts = ", ".join(_verdict(report))
+    sheet.line(Text.assemble("preflight: ", (word(report.verdict), VERDICTS[report.verdict]), f" {counts}"))
+    return sheet.text()
+
+
+def _line(sheet: Sheet, where: str, what: str, color: str, item: Finding | Outcome) -> None:
+    message = item.message if isinstance(item, Finding) else item.reason
+    line = Text(f"{where}: ")
+    line.append(f"{what}[{item.id}]", style=color)
+    line.append(f" {' '.join(clean(message).split())}")
+    sheet.line(line)
+
+
+def _location_text(finding: Finding) -> str:
+    """Return the first location in a file, else the nodes, else the subject."""
+    return _place(finding.locations) or fold_nodes(finding.nodes) or clean(finding.subject)
+
+
+def _place(locations: tuple[Location, ...]) -> str:
+    return f"{clean(locations[0].path)}:{locations[0].line}:{locations[0].column}" if locations else ""
+
+
+def _verdict(report: Report) -> Iterator[str]:
+    if report.verdict is VerdictKind.NOT_JUDGED:
+        yield why_not_judged(report)
+        return
+    yield counted(report.findings) or "nothing found"
+    required = sum(outcome.required for outcome in report.coverage.unknown_outcomes)
+    if required:
+        yield undecided(required)
+    if report.exit_code in (130, 143):
+        yield "interrupted"

@@ -9,8 +9,7 @@ from typing import Any
 
 from preflight.executors.bridge.kubernetes_side import KubernetesSide
 from preflight.executors.bridge.mux import BridgeError
-from preflight.services.admission.judgement import Read
-from preflight.services.admission.references import RESOURCES, Reference, Resource
+from preflight.services.admission.judgement import RESOURCES, Read, Reference, Resource
 
 #: Time limits of one call: (connect, answer).
 _REQUEST_S = (2.0, 4.0)

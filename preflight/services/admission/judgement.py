@@ -1,4 +1,4 @@
-"""Judges one submitted object by its own text and by the objects that it refers to.
+"""Judges one submitted object by its own text and by the objects of the cluster that it refers to.
 
 Runs in a process of its own, which is killed at the deadline (`workers.py`). Everything here is pure but for an empty
 folder, which is the root of the files.
@@ -6,18 +6,22 @@ folder, which is the root of the files.
 
 from __future__ import annotations
 
+import bisect
+import fnmatch
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from preflight._util.redaction import scrub
 from preflight._util.sanitize import clean
+from preflight._util.usage_error import UsageError, similar_names
+from preflight.model.configuration import Configuration
 from preflight.model.findings import Finding, Severity, VerdictKind
-from preflight.services.admission.policy import Policy
-from preflight.services.admission.references import RESOURCES, Reference, references_of
-from preflight.services.admission.submission import NotWritable, ObjectFile, object_file
 
 #: Rounds in which objects lead to further ones: a label to a queue, that to its ClusterQueue.
 MAX_ROUNDS = 3
@@ -248,3 +252,278 @@ def not_judged(policy: Policy, reason: str, *, answer: str = "") -> Judgement:
     if (answer or policy.on_failure) == "refuse":
         return Judgement(False, f"{text}; it is refused because the webhook is set to fail closed", result="not-judged")
     return Judgement(True, warnings=_limited([text]), result="not-judged")
+
+
+#: The mildest finding that refuses an object; with `never` all findings are only warnings.
+LEVELS = ("error", "warning", "never")
+#: What happens to an object that cannot be judged.
+ANSWERS = ("allow", "refuse")
+#: An object in etcd has at most 1.5 MiB, and an update brings it twice.
+MAX_BODY_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How submitted objects are judged.
+
+    Args:
+        configuration: which rules run, how severe their findings are, and what is waived. Patterns of files match
+            `NAMESPACE/KIND-NAME.yaml`.
+        refuse_at: one of LEVELS, for namespaces that `namespaces` does not name.
+        namespaces: patterns of namespaces with their own level; the first that matches counts.
+        on_failure: one of ANSWERS, for an object that cannot be judged: no time, too many requests, a crash.
+        on_too_large: one of ANSWERS, for a request above `max_body_bytes`.
+        max_body_bytes: the largest request that is read.
+        max_concurrent: requests that are judged at the same time, each in a process of its own.
+        max_waiting: requests that wait for their turn; further ones are not judged.
+        deadline_s: seconds for one request. The API server's own limit counts if it is shorter.
+    """
+
+    configuration: Configuration = field(default_factory=Configuration)
+    refuse_at: str = "error"
+    namespaces: tuple[tuple[str, str], ...] = ()
+    on_failure: str = "allow"
+    on_too_large: str = "allow"
+    max_body_bytes: int = MAX_BODY_BYTES
+    max_concurrent: int = 2
+    max_waiting: int = 32
+    deadline_s: float = 8.0
+
+    def level(self, namespace: str) -> str:
+        """The mildest severity that refuses an object of this namespace, or `never`."""
+        for pattern, level in self.namespaces:
+            if fnmatch.fnmatchcase(namespace, pattern):
+                return level
+        return self.refuse_at
+
+    def refuses(self, severity: Severity, namespace: str) -> bool:
+        """Whether a finding of this severity refuses an object of this namespace."""
+        level = self.level(namespace)
+        return (severity is Severity.ERROR and level != "never") or (
+            severity is Severity.WARNING and level == "warning"
+        )
+
+
+def levels_of(values: Sequence[str], default: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Read `--refuse-at error` and `--refuse-at 'team-*=never'`.
+
+    Raises:
+        UsageError: a level is unknown, or there are two for every namespace.
+    """
+    general: list[str] = []
+    namespaces: list[tuple[str, str]] = []
+    for value in values:
+        namespace, sign, level = value.rpartition("=")
+        if level not in LEVELS or (sign and not namespace):
+            near = similar_names(level.lower(), LEVELS)
+            hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(LEVELS)}, or NAMESPACE=LEVEL"
+            raise UsageError(f"--refuse-at {value}: {level!r} is not a level; {hint}")
+        if sign:
+            namespaces.append((namespace, level))
+        else:
+            general.append(level)
+    if len(general) > 1:
+        raise UsageError(f"--refuse-at {' and '.join(general)}: pass one level for all namespaces, and NAMESPACE=LEVEL")
+    return (general[0] if general else default), tuple(namespaces)
+
+
+Object = Mapping[str, Any]
+
+#: The folder of objects without a namespace; no namespace has such a name.
+CLUSTER = "_cluster"
+#: Parts that the API server or clients add, which say nothing about the job.
+_IRRELEVANT = ("managedFields", "resourceVersion", "uid", "selfLink", "generation", "creationTimestamp")
+_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+_MAX_PATH = 160
+
+
+class NotWritable(Exception):
+    """An object cannot be written as a manifest."""
+
+
+class _Dumper(_DUMPER):  # type: ignore[misc]
+    """Writes texts of several lines as such, so that scripts are read line by line."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_text(dumper: Any, text: str) -> Any:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+@dataclass(frozen=True)
+class ObjectFile:
+    """One object as a YAML file.
+
+    Args:
+        path: `NAMESPACE/KIND-NAME.yaml`.
+        text: the file.
+        kind: of the object.
+    """
+
+    path: str
+    text: str
+    kind: str = ""
+
+    @cached_property
+    def _starts(self) -> tuple[list[int], list[str]]:
+        found = list(_field_starts(yaml.compose(self.text, Loader=_LOADER)))
+        return [line for line, _ in found], [name for _, name in found]
+
+    def field_at(self, line: int) -> str:
+        """The field whose text contains a line (1-based): `spec.template.spec.containers[0].args[2]`."""
+        lines, names = self._starts
+        position = bisect.bisect_right(lines, line) - 1
+        return names[position] if position >= 0 else ""
+
+
+def object_file(value: Object, namespace: str) -> ObjectFile:
+    """The file of an object of a namespace; an empty namespace for objects of the whole cluster.
+
+    Raises:
+        NotWritable: the object is nested too deeply, or holds characters that YAML cannot.
+    """
+    metadata = value.get("metadata")
+    metadata = metadata if isinstance(metadata, Mapping) else {}
+    name = _file_part(metadata.get("name") or metadata.get("generateName"))
+    path = f"{_file_part(namespace) or CLUSTER}/{_file_part(value.get('kind'))}-{name}.yaml"
+    kept = {key: part for key, part in value.items() if key not in ("metadata", "status")}
+    about = {key: part for key, part in metadata.items() if key not in _IRRELEVANT}
+    annotations = about.get("annotations")
+    if isinstance(annotations, Mapping):
+        about["annotations"] = {key: part for key, part in annotations.items() if key != _APPLIED}
+    if namespace:
+        about.setdefault("namespace", namespace)
+    ordered: dict[Any, Any] = {key: kept.pop(key) for key in ("apiVersion", "kind") if key in kept}
+    document: dict[Any, Any] = {**ordered, "metadata": about, **kept}
+    try:
+        text = yaml.dump(
+            document, Dumper=_Dumper, sort_keys=False, default_flow_style=False, allow_unicode=True, width=2**20
+        )
+    except RecursionError:
+        raise NotWritable("it is nested too deeply") from None
+    except (yaml.YAMLError, ValueError):
+        raise NotWritable("it holds characters that no manifest can") from None
+    kind = value.get("kind")
+    return ObjectFile(path, text, kind if isinstance(kind, str) else "")
+
+
+def _file_part(value: object) -> str:
+    """A name as part of a path: without separators, and short."""
+    return re.sub(r"[^A-Za-z0-9.-]", "_", value if isinstance(value, str) else "").strip(".")[:120]
+
+
+def _field_starts(root: yaml.Node | None) -> Iterator[tuple[int, str]]:
+    """The first line of each field (1-based) in order, with its path."""
+    waiting: list[tuple[int, yaml.Node, str]] = [(0, root, "")] if root is not None else []
+    while waiting:
+        line, node, path = waiting.pop()
+        if path:
+            yield line, path
+        below: list[tuple[int, yaml.Node, str]] = []
+        if isinstance(node, yaml.MappingNode):
+            below = [(key.start_mark.line + 1, value, _joined(path, str(key.value))) for key, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            below = [(item.start_mark.line + 1, item, f"{path}[{number}]") for number, item in enumerate(node.value)]
+        waiting.extend(reversed(below))
+
+
+def _joined(path: str, key: str) -> str:
+    step = key if re.fullmatch(r"[\w-]{1,80}", key) else f"[{key[:80]}]"
+    if not path:
+        return step
+    return f"{path}{step}" if step.startswith("[") else f"{path}.{step}"[-_MAX_PATH:]
+
+
+#: The namespace of objects of the whole cluster.
+_NONE = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """Where the API server keeps objects of a kind.
+
+    Args:
+        listed: all of a namespace matter, whatever their names.
+        version: of the group; empty for the one that the server prefers.
+    """
+
+    group: str
+    plural: str
+    namespaced: bool = True
+    listed: bool = False
+    version: str = ""
+
+
+#: The kinds that are read together with a job (docs/admission.md and the chart's ClusterRole list the same).
+RESOURCES = {
+    "ConfigMap": Resource("", "configmaps"),
+    "PersistentVolumeClaim": Resource("", "persistentvolumeclaims"),
+    "ResourceQuota": Resource("", "resourcequotas", listed=True),
+    "ResourceClaimTemplate": Resource("resource.k8s.io", "resourceclaimtemplates"),
+    "LocalQueue": Resource("kueue.x-k8s.io", "localqueues"),
+    "ClusterQueue": Resource("kueue.x-k8s.io", "clusterqueues", namespaced=False),
+    "TrainingRuntime": Resource("trainer.kubeflow.org", "trainingruntimes"),
+    "ClusterTrainingRuntime": Resource("trainer.kubeflow.org", "clustertrainingruntimes", namespaced=False),
+    "Queue": Resource("scheduling.volcano.sh", "queues", namespaced=False),
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Reference:
+    """An object of the cluster; an empty name for all objects of the kind in the namespace."""
+
+    kind: str
+    name: str
+    namespace: str = ""
+
+    @property
+    def words(self) -> str:
+        """The reference for a message: `LocalQueue q in namespace team-a`."""
+        where = f" in namespace {self.namespace}" if self.namespace else ""
+        return f"{self.kind} {self.name}{where}" if self.name else f"every {self.kind}{where}"
+
+
+def references_of(
+    files: Iterable[ObjectFile], documents: Sequence[Mapping[str, Any]], namespace: str
+) -> set[Reference]:
+    """What these objects of a namespace refer to, as far as it can be read from a cluster."""
+    from preflight.sources.formats import lenient_yaml
+    from preflight.sources.kubernetes.inputs import referenced_names
+
+    names: set[tuple[str, str]] = set()
+    for file in files:
+        roots = [document.root for document in lenient_yaml.parse_all(file.text) if document.root is not None]
+        names |= referenced_names(roots)
+    for document in documents:
+        names.update(_further_names(document))
+    found = set()
+    for kind, name in names:
+        resource = RESOURCES.get(kind)
+        if resource is not None and isinstance(name, str):
+            found.add(Reference(kind, name, namespace if resource.namespaced else _NONE))
+    return found
+
+
+def _further_names(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Names that lint joins only if the objects are named together with the job."""
+    spec = document.get("spec")
+    if document.get("apiVersion") == "batch.volcano.sh/v1alpha1" and isinstance(spec, Mapping):
+        yield "Queue", spec.get("queue") or "default"
+    waiting: list[Any] = [spec]
+    while waiting:
+        here = waiting.pop()
+        if isinstance(here, Mapping):
+            claim = here.get("persistentVolumeClaim")
+            if isinstance(claim, Mapping) and isinstance(claim.get("claimName"), str):
+                yield "PersistentVolumeClaim", claim["claimName"]
+            waiting.extend(here.values())
+        elif isinstance(here, list):
+            waiting.extend(here)

@@ -16,11 +16,9 @@ import anyio
 import anyio.to_thread
 
 from preflight.runner.signals import Terminated, termination_raises
-from preflight.services.admission.application import log_line
 from preflight.services.admission.cluster import ClusterError
-from preflight.services.admission.judgement import Judgement, not_judged
-from preflight.services.admission.policy import Policy
-from preflight.services.admission.references import Resource
+from preflight.services.admission.judgement import Judgement, Policy, Resource, not_judged
+from preflight.services.admission.webhook import log_line
 from preflight.services.admission.workers import Workers
 
 _GROUP = "kueue.x-k8s.io"

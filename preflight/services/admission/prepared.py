@@ -9,7 +9,7 @@ import gc
 import tempfile
 
 from preflight.services.admission import judgement
-from preflight.services.admission.policy import Policy
+from preflight.services.admission.judgement import Policy
 
 _JOB = {
     "apiVersion": "batch/v1",

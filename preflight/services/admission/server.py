@@ -15,7 +15,7 @@ import uvicorn
 
 from preflight._util.usage_error import UsageError
 from preflight.runner.signals import Terminated, termination_raises
-from preflight.services.admission.application import Webhook, log_line
+from preflight.services.admission.webhook import Webhook, log_line
 from preflight.services.http_protocol import ImpatientProtocol
 
 #: Seconds between two looks at the files of the certificate.

@@ -18,9 +18,7 @@ import anyio
 import anyio.to_thread
 
 from preflight.services.admission import judgement, review
-from preflight.services.admission.judgement import MAX_ROUNDS, Judgement, Read, Wanted
-from preflight.services.admission.policy import Policy
-from preflight.services.admission.references import Reference
+from preflight.services.admission.judgement import MAX_ROUNDS, Judgement, Policy, Read, Reference, Wanted
 
 #: Reads one object from the cluster; called in a thread.
 Reader = Callable[[Reference], Read]

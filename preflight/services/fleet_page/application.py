@@ -27,12 +27,13 @@ from preflight._util.sanitize import fold_nodes
 from preflight.commands.history.database import HistoryUnavailable, ReadOnlyHistory
 from preflight.reporters.html.write import environment, stylesheet
 from preflight.reporters.text.groups import count
-from preflight.services.fleet_page.access import COOKIE, SESSION_S, Access, is_own_name
-from preflight.services.fleet_page.filters import Filters, WrongFilter, filters_of
+from preflight.services.access import COOKIE, MAX_LENGTH, SESSION_S, Access, is_own_name
 from preflight.services.fleet_page.fleet_view import Pages, chosen_run, fleet_view, only_the_newest
-from preflight.services.fleet_page.link_view import links_view
-from preflight.services.fleet_page.node_view import node_view, peers_in
+from preflight.services.fleet_page.node_view import links_view, node_view, peers_in
 from preflight.services.fleet_page.reading import (
+    Filters,
+    WrongFilter,
+    filters_of,
     read_account,
     read_faults,
     read_links,
@@ -40,7 +41,6 @@ from preflight.services.fleet_page.reading import (
     read_series,
     state_of_database,
 )
-from preflight.services.token_file import MAX_LENGTH
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from preflight._util.usage_error import UsageError
-from preflight.services.fleet_page.access import VARIABLE, Access, is_loopback
+from preflight.services.access import VARIABLE, Access, is_loopback
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

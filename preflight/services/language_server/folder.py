@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 from preflight import __version__, api
 from preflight._util.budget import running
 from preflight.commands.fix import Files
-from preflight.config.choices import Choices
-from preflight.config.jobs import read_jobs
-from preflight.config.resolve import choose
+from preflight.config.resolve import Choices, choose
+from preflight.config.selection import read_jobs
 from preflight.engine.judge import judge
 from preflight.model.job import Job, NoteKind
 from preflight.model.progress import Step

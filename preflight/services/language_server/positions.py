@@ -1,4 +1,4 @@
-"""Places in a text, in preflight's units and in those of an editor.
+"""Places in a text and files, in preflight's terms and in those of an editor.
 
 preflight counts lines at line feeds and columns in characters, both from 1. An editor also ends a line at a carriage
 return, counts from 0, and counts columns in the units that it agreed on with the server, usually those of UTF-16.
@@ -6,14 +6,18 @@ return, counts from 0, and counts columns in the units that it agreed on with th
 
 from __future__ import annotations
 
+import os
 import re
 from bisect import bisect_right
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from lsprotocol import types
 
 if TYPE_CHECKING:
     from pygls.workspace import PositionCodec
+
 
 _EDITOR_LINE_END = re.compile(r"\r\n|\n|\r")
 
@@ -82,3 +86,27 @@ class Text:
         start = self._editor_starts[number]
         end = self._editor_starts[number + 1] if number + 1 < len(self._editor_starts) else len(self.text)
         return self.text[start:end].rstrip("\r\n")
+
+
+#: Longer ones name no file: Linux allows paths of 4096 bytes, and each may become three characters.
+_MAX_LENGTH = 3 * 4096 + 16
+
+
+def path_of(uri: str) -> Path | None:
+    """The absolute path that a `file:` URI names; None for any other URI, such as that of an unsaved new document."""
+    if len(uri) > _MAX_LENGTH:
+        return None
+    try:
+        parts = urlsplit(uri)
+        path = os.fsdecode(unquote_to_bytes(parts.path.encode("utf-8", "surrogatepass")))
+    except ValueError:
+        return None
+    if parts.scheme.lower() != "file" or parts.netloc not in ("", "localhost") or not path.startswith("/"):
+        return None
+    # With `..` removed, so that a path that begins with that of a folder is inside it.
+    return None if "\0" in path else Path(os.path.normpath(path))
+
+
+def uri_of(path: Path) -> str:
+    """The URI of an absolute path."""
+    return path.as_uri()

@@ -30,15 +30,13 @@ from preflight._util.budget import BudgetExceeded
 from preflight._util.sanitize import clean
 from preflight._util.usage_error import UsageError
 from preflight.commands.plan.compose import plan_of
-from preflight.config.choices import Choices
+from preflight.config.resolve import Choices
 from preflight.plugins import registry
-from preflight.services.language_server import navigation
-from preflight.services.language_server.actions import KINDS, actions
-from preflight.services.language_server.diagnostics import diagnostics_of
+from preflight.services.language_server import word_lookup
+from preflight.services.language_server.diagnostics import KINDS, RulePages, actions, diagnostics_of
 from preflight.services.language_server.folder import Folder, Superseded, Watch, closest
-from preflight.services.language_server.hover import hover_text
-from preflight.services.language_server.rule_page_files import RulePages
-from preflight.services.language_server.uris import path_of, uri_of
+from preflight.services.language_server.positions import path_of, uri_of
+from preflight.services.language_server.word_lookup import hover_text
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -413,14 +411,14 @@ def make_server(choices: Choices) -> Server:
     async def definition(params: types.DefinitionParams) -> list[types.Location] | None:
         return await server.answer(
             params.text_document.uri,
-            lambda folder, path, watch: navigation.definitions(folder, path, folder.text(path).place(params.position)),
+            lambda folder, path, watch: word_lookup.definitions(folder, path, folder.text(path).place(params.position)),
         )
 
     @server.feature(types.TEXT_DOCUMENT_REFERENCES)
     async def references(params: types.ReferenceParams) -> list[types.Location] | None:
         return await server.answer(
             params.text_document.uri,
-            lambda folder, path, watch: navigation.references(folder, path, folder.text(path).place(params.position)),
+            lambda folder, path, watch: word_lookup.references(folder, path, folder.text(path).place(params.position)),
         )
 
     @server.feature(types.TEXT_DOCUMENT_CODE_ACTION, types.CodeActionOptions(list(KINDS)))

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from preflight.model.job import Known, Plain, Value, as_int, is_whole_number, lift
-from preflight.model.job.symbols import Symbol
+from preflight.model.job.value import Symbol
 
 #: Settings without their `fsdp_` prefix, and their quantities.
 QUANTITY_OF: dict[str, str] = {

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from preflight._util import regular_file
-from preflight._util.suggest import nearest_path
-from preflight._util.usage_error import UsageError
+from preflight._util.usage_error import UsageError, nearest_path
 from preflight.model.job import LeftOut, Note, NoteKind, Span
 from preflight.sources.discovery import git_files
 from preflight.sources.discovery.git_files import Excluded, Ignored, Tracked

@@ -201,7 +201,7 @@ class _Reader:
         self._sized(len(node.in_force), part, "Properties", f"{path} has {len(node.in_force)} keys", start, end)
 
     def _unknown(self, member: Member, keys: dict[str, int], path: str) -> None:
-        from preflight._util.suggest import nearest
+        from preflight._util.usage_error import nearest
 
         near = nearest(member.key, keys)
         meant = f"; `{near}` is probably meant" if near else ""

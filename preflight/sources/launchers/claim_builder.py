@@ -33,7 +33,7 @@ from preflight.model.job import (
     one_of,
 )
 from preflight.model.job.quantities import SETTING_PREFIX
-from preflight.model.job.symbols import Symbol
+from preflight.model.job.value import Symbol
 from preflight.sources.base import Command, Variable, Word
 from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, concatenate, pieces_of, split_last
 from preflight.sources.tables import Generated

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from preflight.model.job import Claim, Known, Plain, Scope, Span, Strength, Unresolved, Value, is_whole_number, lift
-from preflight.model.job.symbols import Symbol
+from preflight.model.job.value import Symbol
 from preflight.sources.base import Command, Word
 from preflight.sources.launchers.claim_builder import ClaimBuilder
 from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, known_prefix, text_of

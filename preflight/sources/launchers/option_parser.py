@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from preflight.model.job import Known, OneOf, Span, Unresolved, Value, alternatives, lift
-from preflight.model.job.symbols import Symbol, symbols_in, with_affixes
+from preflight.model.job.value import Symbol, symbols_in, with_affixes
 from preflight.sources.base import NO_VALUE, LaunchLine, SourceFile, Tree, Word
 from preflight.sources.tables import Generated
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from preflight._util.budget import truncate
-from preflight._util.hostlists import expand_hosts
+from preflight._util.hostnames import expand_hosts
 from preflight.model.job import (
     Claim,
     Known,

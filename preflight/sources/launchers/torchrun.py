@@ -9,7 +9,7 @@ at 127.0.0.1, whatever the script exports.
 from __future__ import annotations
 
 from preflight.model.job import Known, Relation, Strength, Unresolved, Value, as_int, lift
-from preflight.model.job.symbols import Symbol
+from preflight.model.job.value import Symbol
 from preflight.sources.base import LaunchLine, Reading, Tree, Variable
 from preflight.sources.launchers.claim_builder import (
     ClaimBuilder,

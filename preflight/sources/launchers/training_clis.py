@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from preflight.model.job import Known, Launch, Relation, Span, Strength, Unresolved, as_int, lift
 from preflight.model.job.quantities import SETTING_PREFIX
-from preflight.model.job.symbols import Symbol
+from preflight.model.job.value import Symbol
 from preflight.sources.base import LaunchLine, Reading, Tree, Variable, Word
 from preflight.sources.configs.hugging_face import SETTINGS
 from preflight.sources.launchers.accelerate import AccelerateReader

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from preflight.model.job import Known, Unresolved, Value, as_int, lift, one_of
-from preflight.model.job.symbols import Symbol
+from preflight.model.job.value import Symbol
 from preflight.sources.configs.frameworks.framework_files import FRAMEWORKS, Framework
 from preflight.sources.formats.structured import Kind, Member, Node, value_of
 

@@ -32,7 +32,7 @@ from preflight.model.job import (
     as_int,
     lift,
 )
-from preflight.model.job.symbols import Symbol
+from preflight.model.job.value import Symbol
 from preflight.sources.base import Command, Reading, SourceFile, Tree, set_by_caller
 from preflight.sources.configs.frameworks.framework_files import Framework, Key, as_count, as_float, keys_in_force
 from preflight.sources.configs.setting_claims import state_settings

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from preflight._util.redaction import scrub
 from preflight._util.spans import MAX_SNIPPET_LENGTH
 from preflight.model.job import Claim, Known, OneOf, Relation, Scope, Span, Strength, Unresolved, Value, join, lift
-from preflight.model.job.symbols import Symbol
-from preflight.model.job.value import Plain
+from preflight.model.job.value import Plain, Symbol
 from preflight.sources.base import SourceFile, Tree
 from preflight.sources.python import outline
 from preflight.sources.python.outline import Outline, dotted

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from preflight.model.job import Claim, Known, Launch, Scope, Strength, Unresolved, Value, alternatives, as_int
-from preflight.model.job.symbols import Symbol
+from preflight.model.job.value import Symbol
 from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.python.outline import dotted
 from preflight.sources.python.process_group import spawned_processes

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from preflight.model.job import Claim, Known, Plain, Unresolved, Value, as_int, lift
-from preflight.model.job.symbols import Symbol
+from preflight.model.job.value import Symbol
 from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.python.started_commands import StartedCommand, TextBuilder
 from preflight.sources.shell.shell_document import FileText, Hole, Lit, Piece, Place, Text

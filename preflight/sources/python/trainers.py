@@ -14,7 +14,7 @@ from dataclasses import replace
 from preflight._util.secret_names import is_secret
 from preflight.model.job import AUTO, Claim, Known, Plain, Reference, Relation, Unresolved, Value, alternatives, lift
 from preflight.model.job.quantities import SECTION, SETTING_PREFIX
-from preflight.model.job.symbols import Symbol
+from preflight.model.job.value import Symbol
 from preflight.sources.configs.deepspeed import QUANTITY_OF
 from preflight.sources.configs.hugging_face import PRECISIONS, SETTINGS, precision_of
 from preflight.sources.python.module import Module, argument, last, value_of

@@ -8,7 +8,7 @@ these.
 
 from __future__ import annotations
 
-from preflight.model.job.symbols import (
+from preflight.model.job.value import (
     ALLOCATED_HOSTS,
     FIRST_ALLOCATED_ADDRESS,
     FIRST_ALLOCATED_HOST,

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from preflight.model.job.symbols import ALLOCATED_HOSTS, Symbol
+from preflight.model.job.value import ALLOCATED_HOSTS, Symbol
 from preflight.sources.base import FROM_CALLER, UnknownKind, UnknownOrigin
 from preflight.sources.given_variables import assume_not_set
 from preflight.sources.shell import arithmetic, lookup, parameter_syntax, program_output

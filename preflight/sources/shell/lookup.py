@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from preflight.model.job import Known
-from preflight.model.job.symbols import FIRST_ALLOCATED_HOST, RUNTIME_VARIABLES, Symbol, expanded_in_script
+from preflight.model.job.value import FIRST_ALLOCATED_HOST, RUNTIME_VARIABLES, Symbol, expanded_in_script
 from preflight.sources.base import FROM_CALLER, Command, SourceFile, UnknownKind, UnknownOrigin
 from preflight.sources.shell import sbatch_directives
 from preflight.sources.shell.abstract_machine import Machine

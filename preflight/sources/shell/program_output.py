@@ -6,7 +6,7 @@ import posixpath
 import re
 from collections.abc import Callable, Sequence
 
-from preflight.model.job.symbols import Symbol
+from preflight.model.job.value import Symbol
 from preflight.sources.shell.words import Field, is_count, reasons
 
 _FIRST_LINE = re.compile(r"(-n ?1|-1|--lines=1|-n1)$")

@@ -112,7 +112,7 @@ def element_of(item: Field, index: int) -> Text:
     """The element at `index` from the start of `item`, which may be several words."""
     if not item.many:
         return item.text if index == 0 else ()
-    from preflight.model.job.symbols import ALLOCATED_HOSTS, FIRST_ALLOCATED_HOST, Symbol
+    from preflight.model.job.value import ALLOCATED_HOSTS, FIRST_ALLOCATED_HOST, Symbol
 
     why = reasons(item.text)
     if why == ALLOCATED_HOSTS:

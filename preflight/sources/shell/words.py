@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from preflight._util.budget import note_skipped
 from preflight.model.job import Known, OneOf, Unresolved, Value
-from preflight.model.job.symbols import Symbol, symbols_in
-from preflight.model.job.value import MAX_ALTERNATIVES
+from preflight.model.job.value import MAX_ALTERNATIVES, Symbol, symbols_in
 from preflight.sources.base import UnknownKind, UnknownOrigin
 from preflight.sources.shell.shell_document import Alt, Hole, Lit, Piece, Place, Text, cover
 

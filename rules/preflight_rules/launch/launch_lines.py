@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch, Value
 from preflight.model.job.claim import job_value
-from preflight.model.job.symbols import is_expanded_in_script
-from preflight.model.job.value import numbers, texts
+from preflight.model.job.value import is_expanded_in_script, numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import AGENT_LAUNCHERS, certainly_one, certainly_several, joined, placed, quoted, undecided
 

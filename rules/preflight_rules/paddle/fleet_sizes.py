@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Scope
-from preflight.model.job.symbols import Symbol, symbols_in
-from preflight.model.job.value import numbers
+from preflight.model.job.value import Symbol, numbers, symbols_in
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import placed, quoted, ranks_started, undecided
 from preflight_rules.paddle.fleet import distinct_claims

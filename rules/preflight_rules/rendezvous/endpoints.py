@@ -9,8 +9,7 @@ from preflight._util.hostnames import is_loopback
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Strength
 from preflight.model.job.claim import job_value
-from preflight.model.job.symbols import Symbol, affixes_of, symbols_in
-from preflight.model.job.value import numbers, texts
+from preflight.model.job.value import Symbol, affixes_of, numbers, symbols_in, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight_rules.helpers import (
     AGENT_LAUNCHERS,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from preflight._util.suggest import similar_names
+from preflight._util.usage_error import similar_names
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Known, Launch, Unresolved
 from preflight.model.job.claim import job_value

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Strength
 from preflight.model.job.claim import job_value
-from preflight.model.job.symbols import Symbol, symbols_in
-from preflight.model.job.value import numbers
+from preflight.model.job.value import Symbol, numbers, symbols_in
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight_rules.helpers import (
     AGENT_LAUNCHERS,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Set
 from typing import NamedTuple
 
-from preflight._util.suggest import similar_names
+from preflight._util.usage_error import similar_names
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Unresolved
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown

@@ -9,7 +9,7 @@ import pytest
 
 from preflight.model.findings import Status
 from preflight.model.job import Job
-from preflight.model.node_values import NUMBERS, PROPERTIES, VERSIONS, job_of_nodes, parse_requirement
+from preflight.model.nodes import NUMBERS, PROPERTIES, VERSIONS, job_of_nodes, parse_requirement
 from preflight.model.recording import FactRecord, NodeRecord
 from preflight_checks.host.requirements import _COMMANDS, is_met, node_differs, properties
 from preflight_checks.probes.gpus import Gpus, gpus

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from preflight.agent.procfs import stat_lines
+from preflight.agent.process import stat_lines
 from preflight_checks.probes import machine as probe
 from preflight_checks.probes.activity import INTERVAL_S, activity, belongs_to_check, pressure
 from preflight_checks.probes.machine import (

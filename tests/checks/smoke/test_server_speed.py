@@ -10,9 +10,9 @@ import pytest
 from preflight.agent.child import plain
 from preflight.model.findings import Status
 from preflight.model.job import Job, Span, Unresolved
+from preflight.model.options import SmokeOptions
 from preflight.model.recording import FactRecord, Facts, Fleet
 from preflight.model.requests import Request
-from preflight.model.smoke_options import SmokeOptions
 from preflight_checks.probes.link_quality import Direction, Quality, measure
 from preflight_checks.probes.server_place import ServerPlace, server_place
 from preflight_checks.smoke.server_run import MAX_BYTES, PROFILE_STEPS, STEPS, job_shape

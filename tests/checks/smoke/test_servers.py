@@ -11,10 +11,10 @@ from preflight.agent import rank_events
 from preflight.agent.child import plain
 from preflight.model.findings import Status
 from preflight.model.job import Job
+from preflight.model.options import SmokeOptions
 from preflight.model.recording import EventRecord, FactRecord, Facts, Fleet, Recording, Unavailable
 from preflight.model.recording_io import load, save
 from preflight.model.requests import Request
-from preflight.model.smoke_options import SmokeOptions
 from preflight.plugins.authoring import Check, Verdict
 from preflight_checks.probes.gpus import Gpu, Gpus, gpus
 from preflight_checks.probes.packages import Framework, Packages, packages

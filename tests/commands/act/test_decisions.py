@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from preflight.commands.act.decisions import (
+from preflight.commands.drain import (
     Standing,
     blamed_nodes,
     decide,

@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 
 from preflight._util.usage_error import UsageError
-from preflight.commands.act.carrying_out import act_on
-from preflight.commands.act.decisions import Decision
-from preflight.commands.act.schedulers import KUBERNETES_CONDITION, KUBERNETES_KEY, Kubernetes
+from preflight.commands.drain import KUBERNETES_CONDITION, KUBERNETES_KEY, Decision, Kubernetes, act_on
 from tests.commands.act.test_decisions import NAMES, on, report_of
 
 pytestmark = pytest.mark.thorough

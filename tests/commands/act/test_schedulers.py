@@ -7,8 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from preflight.commands.act.decisions import Standing
-from preflight.commands.act.schedulers import Slurm
+from preflight.commands.drain import Slurm, Standing
 
 MARK = "[root@2026-08-01T12:00:00]"
 

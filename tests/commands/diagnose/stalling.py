@@ -310,7 +310,7 @@ def run(rank: int, name: str, folder: Path, port: int) -> None:
 
 def recorded(name: str) -> dict[int, Any]:
     """The dumps of one program by rank, without what differs in each run."""
-    from preflight.commands.diagnose import pickled
+    from preflight.commands.diagnose import flight_recorder
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -334,7 +334,7 @@ def recorded(name: str) -> dict[int, Any]:
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-        dumps = {int(path.name): pickled.load(path.read_bytes()) for path in sorted(folder.iterdir())}
+        dumps = {int(path.name): flight_recorder.load(path.read_bytes()) for path in sorted(folder.iterdir())}
     if name == "lost-dump-1":
         del dumps[2]
     for dump in dumps.values():

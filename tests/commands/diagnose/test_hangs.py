@@ -19,7 +19,7 @@ import pytest
 
 from preflight import api
 from preflight.cli import main
-from preflight.commands.diagnose import flight_recorder, pickled, stacks
+from preflight.commands.diagnose import flight_recorder, hangs
 from preflight.commands.diagnose.diagnosis import Answer, Diagnosis
 from preflight.commands.diagnose.flight_recorder import Call as Collective
 from preflight.commands.diagnose.flight_recorder import Dump, read_dump
@@ -223,7 +223,7 @@ def test_a_group_whose_calls_the_dump_no_longer_holds_accuses_nobody() -> None:
 def test_ranks_without_a_dump_are_named(tmp_path: Path) -> None:
     for rank in range(2):
         name = f"nccl_trace_rank_{rank}"
-        document = pickled.load((DUMPS / "missing" / name).read_bytes())
+        document = flight_recorder.load_pickle((DUMPS / "missing" / name).read_bytes())
         document["pg_config"] = {"0": {"ranks": "[0, 1, 2, 3, 4]"}}
         (tmp_path / name).write_bytes(pickle.dumps(document, protocol=2))
     found = api.diagnose([tmp_path])
@@ -247,7 +247,7 @@ def test_a_rank_that_computes_in_a_wrapper_is_in_no_collective() -> None:
         "    forward (torch/distributed/fsdp/fully_sharded_data_parallel.py:854)\n"
         "    <module> (train.py:30)\n"
     )
-    stack = stacks.read_stack(text, 0, "x")
+    stack = hangs.read_stack(text, 0, "x")
     assert stack is not None and stack.collective == "" and stack.place == "train.py:30"
 
 
@@ -320,9 +320,9 @@ def test_plain_containers_of_every_protocol_are_read(protocol: int) -> None:
     data = pickle.dumps(value, protocol)
     if protocol == 0:
         # Text form: constants are written as numbers that only the original reader tells from integers.
-        assert pickled.load(data)["c"] == {}
+        assert flight_recorder.load_pickle(data)["c"] == {}
     else:
-        assert pickled.load(data) == value
+        assert flight_recorder.load_pickle(data) == value
 
 
 @pytest.mark.parametrize(
@@ -342,14 +342,14 @@ def test_plain_containers_of_every_protocol_are_read(protocol: int) -> None:
 )
 def test_a_damaged_pickle_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
-        pickled.load(data)
+        flight_recorder.load_pickle(data)
 
 
 @pytest.mark.timeout(60)
 def test_a_pickle_that_refers_to_itself_is_read_in_bounded_time() -> None:
     # A list of lists of lists, each twice in the next: 2^60 elements if they were copied.
     data = b"\x80\x02]q\x00" + b"".join(b"]q%c(h%ch%ce" % (n + 1, n, n) for n in range(60)) + b"."
-    assert len(pickled.load(data)) == 2
+    assert len(flight_recorder.load_pickle(data)) == 2
     assert read_dump(data[:-1] + b"}X\x07\x00\x00\x00entriesh\x3cs.", 0, "x") is not None
 
 
@@ -359,7 +359,7 @@ def test_containers_within_containers_take_no_time() -> None:
     nested = b"".join(b"h%ch%c\x86q%c" % (n, n, n + 1) for n in range(60))
     head = b"\x80\x02K\x01q\x00" + nested
     with pytest.raises(ValueError, match="damaged"):
-        pickled.load(head + b"}h\x3cK\x01s.")
+        flight_recorder.load_pickle(head + b"}h\x3cK\x01s.")
     entry = b"(X\x0d\x00\x00\x00process_groupq\x50]h\x3caX\x11\x00\x00\x00collective_seq_idK\x01"
     entry += b"X\x0e\x00\x00\x00profiling_nameX\x06\x00\x00\x00gloo:xd"
     found = read_dump(head + b"}X\x07\x00\x00\x00entries]" + entry + b"as.", 0, "x")
@@ -377,9 +377,9 @@ def test_numbers_without_bound_are_ignored() -> None:
 
 
 def test_long_pickles_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pickled, "MAX_INSTRUCTIONS", 100)
+    monkeypatch.setattr(flight_recorder, "MAX_INSTRUCTIONS", 100)
     with pytest.raises(ValueError, match="more than 100 instructions"):
-        pickled.load(pickle.dumps([[] for _ in range(100)]))
+        flight_recorder.load_pickle(pickle.dumps([[] for _ in range(100)]))
 
 
 def test_a_dump_of_other_types_is_read_without_harm() -> None:

@@ -13,8 +13,13 @@ import pytest
 from preflight import api
 from preflight._util.usage_error import UsageError
 from preflight.commands.diagnose.diagnosis import Answer, Diagnosis, LogProcess
-from preflight.commands.diagnose.log_processes import common_tagging, member_of_file, ranks_by_number
-from preflight.commands.diagnose.timestamps import moment_in, seconds_between
+from preflight.commands.diagnose.log_lines import (
+    common_tagging,
+    member_of_file,
+    moment_in,
+    ranks_by_number,
+    seconds_between,
+)
 
 OOM = b"[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
 

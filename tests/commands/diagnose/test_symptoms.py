@@ -10,10 +10,10 @@ import pytest
 
 from preflight._util.usage_error import UsageError
 from preflight.commands.diagnose.diagnosis import Kind
-from preflight.commands.diagnose.lines import MAX_LENGTH, Finder
+from preflight.commands.diagnose.log_lines import MAX_LENGTH, Finder
 from preflight.commands.diagnose.symptoms import known, needles_of, parse
-from preflight.commands.explain import explanation
-from preflight.config.names import all_items
+from preflight.commands.rule_docs import explanation
+from preflight.config.selection import all_items
 from preflight.plugins import registry
 
 TABLE = known()

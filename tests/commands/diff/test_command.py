@@ -17,9 +17,9 @@ from preflight.commands.diff import difference
 from preflight.commands.diff.difference import Answer
 from preflight.commands.diff.difference_text import page
 from preflight.engine.report import to_json
+from preflight.model.options import RunOptions
 from preflight.model.recording import Recording, Unavailable
 from preflight.model.recording_io import load, save
-from preflight.model.run_options import RunOptions
 from preflight.reporters.base import Style
 from tests.builders import DOCS, assert_follows_schema, make_recording
 from tests.checks.check_builders import fleet, job

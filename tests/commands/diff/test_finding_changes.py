@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from preflight.commands.diff.compare import compare
+from preflight.commands.diff.compare import compare, match_findings
 from preflight.commands.diff.difference import Answer, Difference
-from preflight.commands.diff.finding_changes import match_findings
 from preflight.engine.report import Report
 from preflight.model.findings import Confidence, Evidence, Finding, Location, Severity
 from preflight.model.recording import Configuration

@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 from preflight.cli import main
-from preflight.commands.doctor import examination, examination_report, examination_text
-from preflight.commands.doctor.examination_report import Examination
+from preflight.commands.doctor import examination, examination_text
+from preflight.commands.doctor.examination import Examination
 from preflight.model.doctor_items import Capability, DoctorItem, Surroundings
 from preflight.plugins import registry
 from preflight.reporters.base import Style
@@ -59,7 +59,7 @@ def test_mistakes(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_the_committed_schema_is_the_generated_one() -> None:
     committed = (DOCS / "examination.schema.json").read_text()
-    assert committed == json.dumps(examination_report.schema(), indent=2, sort_keys=True) + "\n", "run `make schema`"
+    assert committed == json.dumps(examination.schema(), indent=2, sort_keys=True) + "\n", "run `make schema`"
 
 
 def test_an_item_that_crashes_or_hangs_does_not_affect_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from preflight._util.cache import Cache
-from preflight.commands.doctor import executor_access, local_machine
+from preflight.commands.doctor import local_items
 from preflight.commands.doctor.examination import interpreters
 from preflight.executors.base import Executor, ExecutorError, Usable
 from preflight.executors.local import LocalExecutor
@@ -36,7 +36,7 @@ def program(folder: Path, name: str, body: str) -> Path:
 
 def examined(executor: Executor, *, deadline_s: float = 10.0, **environment: str) -> DoctorItem:
     async def gather() -> DoctorItem:
-        return await executor_access.executor_item(executor, environment, deadline_s=deadline_s)
+        return await local_items.executor_item(executor, environment, deadline_s=deadline_s)
 
     return anyio.run(gather)
 
@@ -45,9 +45,9 @@ def examined(executor: Executor, *, deadline_s: float = 10.0, **environment: str
 
 
 def test_every_executor_except_replay_reports_whether_it_can_be_used() -> None:
-    assert [item.name for item in executor_access.executors() if not isinstance(item, Usable)] == []
+    assert [item.name for item in local_items.executors() if not isinstance(item, Usable)] == []
     assert {item.name for item in registry.load(registry.EXECUTORS).items} - {"replay"} == {
-        item.name for item in executor_access.executors()
+        item.name for item in local_items.executors()
     }
 
 
@@ -116,7 +116,7 @@ def test_keys_are_counted_and_named_and_never_read(tmp_path: Path) -> None:
         (tmp_path / ".ssh" / name).write_text("a secret")
 
     def look(**environment: str) -> DoctorItem:
-        return anyio.run(executor_access.keys, {"PATH": f"{tmp_path}:/bin", **environment}, tmp_path)
+        return anyio.run(local_items.keys, {"PATH": f"{tmp_path}:/bin", **environment}, tmp_path)
 
     found = look(SSH_AUTH_SOCK="/run/agent")
     assert (found.capability, found.observed) == (Capability.YES, "key files: id_ed25519; an agent holds 1")
@@ -134,7 +134,7 @@ def test_hosts_are_reached_by_an_agent() -> None:
             return await LocalExecutor().open(node, deadline_s=deadline_s, bundle=bundle)
 
     async def reach() -> tuple[DoctorItem, ...]:
-        return await executor_access.hosts(Half(), (Node("a", 0), Node("b", 1)), deadline_s=20)
+        return await local_items.hosts(Half(), (Node("a", 0), Node("b", 1)), deadline_s=20)
 
     first, second = anyio.run(reach)
     assert (first.id, first.capability) == ("host.a", Capability.YES) and "Python 3" in first.observed
@@ -150,23 +150,23 @@ def test_hosts_are_reached_by_an_agent() -> None:
 
 def test_the_cache_is_tested_and_restored(tmp_path: Path) -> None:
     folder = tmp_path / "cache"
-    assert local_machine.cache(Cache(folder)).capability is Capability.YES
+    assert local_items.cache(Cache(folder)).capability is Capability.YES
     assert list(folder.iterdir()) == []
     folder.chmod(0o777)
-    look = local_machine.cache(Cache(folder))
+    look = local_items.cache(Cache(folder))
     assert look.capability is Capability.NO and "chmod 700" in look.remedy
-    assert local_machine.cache(None).capability is Capability.NO
+    assert local_items.cache(None).capability is Capability.NO
 
 
 def test_the_machine_is_shown_and_shortages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    look = local_machine.machine(tmp_path)
+    look = local_items.machine(tmp_path)
     assert look.capability is Capability.YES
     for part in ("user ", " processors usable", " GiB of memory available", f"free on the disk of {tmp_path}"):
         assert part in look.observed
     memory, disk = psutil.virtual_memory(), psutil.disk_usage(str(tmp_path))
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory._replace(available=1 << 20))
     monkeypatch.setattr(psutil, "disk_usage", lambda path: disk._replace(free=1 << 20))
-    look = local_machine.machine(tmp_path)
+    look = local_items.machine(tmp_path)
     assert look.capability is Capability.PARTLY
     assert look.lost == "a large run may fail for lack of memory and space for reports and recordings"
     assert "ps aux" in look.remedy and str(tmp_path) in look.remedy
@@ -179,14 +179,14 @@ def test_limits_of_the_terminal_are_named() -> None:
         def isatty(self) -> bool:
             return True
 
-    assert local_machine.terminal(io.StringIO(), {}).capability is Capability.YES
-    look = local_machine.terminal(Terminal(), {"TERM": "dumb"})
+    assert local_items.terminal(io.StringIO(), {}).capability is Capability.YES
+    look = local_items.terminal(Terminal(), {"TERM": "dumb"})
     assert look.capability is Capability.PARTLY and look.lost == "colours and characters beyond that encoding"
 
 
 def test_limits_are_reported_as_a_number_of_nodes() -> None:
-    assert local_machine.limits(2).capability is Capability.YES
-    look = local_machine.limits(10_000_000)
+    assert local_items.limits(2).capability is Capability.YES
+    look = local_items.limits(10_000_000)
     assert (
         look.capability is Capability.PARTLY
         and "of 10000000 nodes" in look.lost
@@ -195,10 +195,10 @@ def test_limits_are_reported_as_a_number_of_nodes() -> None:
 
 
 def test_broken_parts_of_packs_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert {look.capability for look in local_machine.packs()} == {Capability.YES}
+    assert {look.capability for look in local_items.packs()} == {Capability.YES}
     broken = registry.Broken(registry.RULES, "site-pack 1.0", "site:rule", "ImportError: no module")
     monkeypatch.setattr(registry, "load", lambda group: registry.Loaded((), (broken,), ()))
-    items = list(local_machine.packs())
+    items = list(local_items.packs())
     assert {look.capability for look in items} == {
         Capability.NO
     } and "site:rule of site-pack 1.0: ImportError" in items[0].observed

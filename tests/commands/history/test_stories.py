@@ -117,8 +117,8 @@ def test_a_run_that_could_not_tell_is_neither_a_failure_nor_health(tmp_path: Pat
     past = load_past(database)
     node = past.nodes[0]
     states = ["failing", "unknown", "failing", "passing", "passing", "unknown", "passing", "passing"]
-    from preflight.commands.history.failures import health_of
     from preflight.commands.history.past import Failure
+    from preflight.commands.history.stories import health_of
 
     own = {node: [Failure(run, node, "X", "x", "") for run, state in enumerate(states) if state == "failing"]}
     health = health_of(replace(past, states={node: states}), own)[node]

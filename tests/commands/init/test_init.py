@@ -9,14 +9,12 @@ from pathlib import Path
 import pytest
 
 from preflight import api
-from preflight._util.toml_spans import loads
+from preflight._util.toml import parse
 from preflight.cli import main
 from preflight.commands.init.first_config import FirstConfig, make_first_config
-from preflight.commands.init.project_scan import Folder, ProjectScan
-from preflight.commands.init.recommendations import MANY_FINDINGS, chosen
-from preflight.config.choices import Choices
-from preflight.config.document import load_named
-from preflight.config.schema import Settings, validated
+from preflight.commands.init.project_scan import MANY_FINDINGS, Folder, ProjectScan, chosen
+from preflight.config.document import Settings, load_named, validated
+from preflight.config.resolve import Choices
 from preflight.model.configuration import Site
 
 JOB = """\
@@ -74,7 +72,7 @@ def test_the_file_and_every_offered_key_can_be_read(name: str, tmp_path: Path) -
     (folder / "preflight.toml").write_text(made.text)
     configured = api.configure(Choices(), [folder], root=folder).configuration
     assert (configured.profile, configured.fail_on) == (made.chosen.profile, made.chosen.fail_on)
-    every = loads(uncommented(made.text))
+    every = parse(uncommented(made.text))
     assert isinstance(validated(every), Settings)
     # A database may only be named by a file that --config gives, which this one is not.
     assert {*every} | {"history", "history-keep"} == {field.name.replace("_", "-") for field in fields(Settings)}
@@ -174,7 +172,7 @@ def test_printing_writes_nothing(
     before = sorted(tmp_path.rglob("*"))
     assert run_command("--print") == 0
     shown, decided = capfd.readouterr()
-    assert isinstance(validated(loads(shown)), Settings) and "profile:" in decided
+    assert isinstance(validated(parse(shown)), Settings) and "profile:" in decided
     assert run_command("-") == 0 and capfd.readouterr().out == shown
     assert sorted(tmp_path.rglob("*")) == before
     assert run_command("--print", "--force") == 2

@@ -11,12 +11,10 @@ import pytest
 from preflight import api
 from preflight.cli.main import run
 from preflight.commands.plan.job_plan import LaunchPlan, Place, Plan, schema, to_json
-from preflight.commands.plan.plan_changes import changes_between
-from preflight.commands.plan.plan_html import html
-from preflight.commands.plan.plan_markdown import changes_markdown, markdown
-from preflight.commands.plan.plan_sections import request_of, size_of
+from preflight.commands.plan.plan_pages import changes_markdown, html, markdown
+from preflight.commands.plan.plan_sections import changes_between, request_of, size_of
 from preflight.commands.plan.plan_text import changes_page, page
-from preflight.config.jobs import jobs_in
+from preflight.config.selection import jobs_in
 from preflight.reporters.base import Style
 from tests.builders import DOCS
 

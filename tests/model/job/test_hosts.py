@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from preflight.config.jobs import jobs_in
+from preflight.config.selection import jobs_in
 from preflight.model.job import Job, Known
-from preflight.model.job.hosts import deepspeed_slots, host_slots
+from preflight.model.job.derive import deepspeed_slots, host_slots
 
 _HOSTS = "node1 slots=3\nnode2 slots=2\nnode3 slots=3\n"
 

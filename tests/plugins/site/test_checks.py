@@ -12,12 +12,12 @@ from preflight import api
 from preflight._util.usage_error import UsageError
 from preflight.agent.command import CommandResult, command
 from preflight.cli import main
-from preflight.commands.explain import explanation
+from preflight.commands.rule_docs import explanation
 from preflight.model.configuration import Configuration
 from preflight.model.findings import Severity, Status
 from preflight.model.recording import Unavailable
 from preflight.plugins.authoring import Check, Verdict
-from preflight.plugins.site.check_judgement import checks_of
+from preflight.plugins.site.checks import checks_of
 from preflight.plugins.site.loader import parse
 from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job, plan, statuses
 

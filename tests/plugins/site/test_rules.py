@@ -10,13 +10,13 @@ import pytest
 from preflight import api
 from preflight._util.usage_error import UsageError
 from preflight.cli import main
-from preflight.commands.explain import explanation
-from preflight.config.choices import Choices
+from preflight.commands.rule_docs import explanation
+from preflight.config.resolve import Choices
 from preflight.model.findings import Outcome
 from preflight.model.job import Job, Launch, OneOf, Unresolved, Value
 from preflight.model.recording_io import load, save
 from preflight.plugins.site.loader import parse
-from preflight.plugins.site.rule_judgement import rules_of
+from preflight.plugins.site.rules import rules_of
 from tests.builders import DOCS, claim, job, judged, make_recording, span
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "site-rules" / "site-rules.toml"
@@ -225,7 +225,7 @@ def test_they_are_waived_explained_and_recorded_like_any_other(tree: Path, capfd
 def test_the_schema_is_the_committed_one_and_accepts_the_example() -> None:
     import jsonschema
 
-    from preflight._util.toml_spans import loads
+    from preflight._util.toml import parse as loads
     from preflight.plugins.site.loader import schema
 
     committed = json.loads((DOCS / "site-rules.schema.json").read_text())

@@ -10,7 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from preflight.analysis.pairing import ALL_PAIRS_UP_TO
+from preflight.analysis.node_groups import ALL_PAIRS_UP_TO
 from preflight.engine.report import Report
 from preflight.engine.waste import AvoidedCost
 from preflight.model.charts import (

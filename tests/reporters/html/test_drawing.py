@@ -27,14 +27,21 @@ from preflight.model.charts import (
     Table,
     Timeline,
 )
-from preflight.reporters.html.drawing.bars import bars_view
-from preflight.reporters.html.drawing.colors import BAD, BAND, DARK, LEVELS, LIGHT
-from preflight.reporters.html.drawing.draw import drawings_of, layout_view
+from preflight.reporters.html.drawing.draw import bars_view, drawings_of, layout_view, timeline_view
 from preflight.reporters.html.drawing.heat import heat_view
-from preflight.reporters.html.drawing.numbers import format_number, format_range, scale_of, share
 from preflight.reporters.html.drawing.row_table import table_view
+from preflight.reporters.html.drawing.scales import (
+    BAD,
+    BAND,
+    DARK,
+    LEVELS,
+    LIGHT,
+    format_number,
+    format_range,
+    scale_of,
+    share,
+)
 from preflight.reporters.html.drawing.shapes import Picture
-from preflight.reporters.html.drawing.timeline import timeline_view
 
 
 @pytest.mark.parametrize(

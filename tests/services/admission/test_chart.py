@@ -13,8 +13,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from preflight.cli.webhook import admission_check, webhook
-from preflight.services.admission.references import RESOURCES
+from preflight.cli.kubernetes import admission_check, webhook
+from preflight.services.admission.judgement import RESOURCES
 from preflight.services.admission.review import JUDGED_OWNERS
 from preflight.sources.formats.tree import MemoryTree
 from preflight.sources.kubernetes.helm.chart import Chart

@@ -10,10 +10,17 @@ import pytest
 
 from preflight._util.usage_error import UsageError
 from preflight.model.configuration import Configuration, FileIgnores, SeverityChoice, Waiver
-from preflight.services.admission.judgement import Judgement, Read, Wanted, judge, not_judged
-from preflight.services.admission.policy import Policy, levels_of
-from preflight.services.admission.references import Reference
-from preflight.services.admission.submission import object_file
+from preflight.services.admission.judgement import (
+    Judgement,
+    Policy,
+    Read,
+    Reference,
+    Wanted,
+    judge,
+    levels_of,
+    not_judged,
+    object_file,
+)
 from tests.services.admission.objects import broken, cluster_queue, good, local_queue, pytorch_job
 
 _QUEUE = Reference("LocalQueue", "gpus", "team-a")

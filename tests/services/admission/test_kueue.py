@@ -11,10 +11,8 @@ import pytest
 
 from preflight.services.admission import judgement as judging
 from preflight.services.admission.cluster import ClusterError
-from preflight.services.admission.judgement import Judgement
+from preflight.services.admission.judgement import Judgement, Policy, Resource
 from preflight.services.admission.kueue import CHECKS, WORKLOADS, Controller
-from preflight.services.admission.policy import Policy
-from preflight.services.admission.references import Resource
 from preflight.services.admission.workers import Workers
 from tests.services.admission.objects import broken, good
 from tests.waiting import becomes

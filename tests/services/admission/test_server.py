@@ -18,9 +18,9 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from preflight._util.usage_error import UsageError
-from preflight.cli.webhook import webhook as command
-from preflight.services.admission.application import Webhook
-from preflight.services.admission.policy import Policy
+from preflight.cli.kubernetes import webhook as command
+from preflight.services.admission.judgement import Policy
+from preflight.services.admission.webhook import Webhook
 from preflight.services.admission.workers import Workers
 from tests.processes import all_gone
 from tests.services.admission.objects import UID, broken, good, review
@@ -233,7 +233,7 @@ def test_a_judgement_that_takes_too_long_is_ended(on_failure: str, allowed: bool
 
 @pytest.mark.parametrize(("timeout", "expected"), [("", 8.0), ("10s", 8.0), ("5s", 4.0), ("x", 8.0), ("0s", 0.2)])
 def test_the_deadline_stays_below_that_of_the_api_server(timeout: str, expected: float) -> None:
-    from preflight.services.admission.application import _deadline_s
+    from preflight.services.admission.webhook import _deadline_s
 
     assert _deadline_s(8.0, timeout) == expected
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import uvicorn
 
 from preflight.commands.history.database import open_read_only
-from preflight.services.fleet_page.access import Access
+from preflight.services.access import Access
 from preflight.services.fleet_page.application import FleetPage
 from preflight.services.fleet_page.server import settings
 from tests.services.fleet_page.big_fleet import build

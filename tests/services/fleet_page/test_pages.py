@@ -15,8 +15,8 @@ import pytest
 from preflight.commands.history.database import HistoryUnavailable, open_database, open_read_only
 from preflight.commands.history.past import load_past
 from preflight.commands.history.writer import add_run
+from preflight.services.access import COOKIE
 from preflight.services.fleet_page import application
-from preflight.services.fleet_page.access import COOKIE
 from tests.commands.history.fleet import Fleet
 from tests.services.fleet_page.big_fleet import build
 from tests.services.fleet_page.running import TOKEN, Served, served, small_history

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from preflight.model.job import Known, Strength, Unresolved
-from preflight.model.job.symbols import FIRST_ALLOCATED_HOST
+from preflight.model.job.value import FIRST_ALLOCATED_HOST
 from tests.sources.launchers.reading_lines import only, read, values, why
 
 

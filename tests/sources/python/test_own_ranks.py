@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from preflight.model.job import Known, Unresolved, Value
-from preflight.model.job.symbols import Symbol
+from preflight.model.job.value import Symbol
 from preflight.sources.base import Reading, SourceFile
 from preflight.sources.formats.tree import MemoryTree
 from preflight.sources.python.python_source import PythonSource

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from preflight.model.job import Known, OneOf, Unresolved, Value, span_of
-from preflight.model.job.symbols import expanded_in_script
+from preflight.model.job.value import expanded_in_script
 from preflight.sources.base import SourceFile, UnknownKind, UnknownOrigin, Variable
 from preflight.sources.formats.tree import MemoryTree
 from preflight.sources.shell import (

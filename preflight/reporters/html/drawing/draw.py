@@ -1,17 +1,47 @@
-"""Charts grouped under headings by the prefix of their ids, and drawn by their kind."""
+"""Charts grouped under headings by the prefix of their ids, and drawn by their kind.
+
+Bar charts of numbers of one unit; if there are very many bars, their outline and the outliers.
+
+Timelines: each lane as a table row with its phases as bars; with very many lanes, one picture and the last lanes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 from preflight._util.sanitize import fold_nodes
-from preflight.model.charts import Bars, Chart, Layout, Matrix, Piece, Place, Table, Timeline
-from preflight.reporters.html.drawing.bars import bars_view
+from preflight.model.charts import Bar, Bars, Chart, Lane, Layout, Matrix, Piece, Place, Table, Timeline
 from preflight.reporters.html.drawing.heat import heat_view
-from preflight.reporters.html.drawing.numbers import format_range, share
-from preflight.reporters.html.drawing.row_table import is_known, table_view
-from preflight.reporters.html.drawing.shapes import Drawing, LayoutView, PieceView, PlaceView, Swatch
-from preflight.reporters.html.drawing.timeline import timeline_view
+from preflight.reporters.html.drawing.row_table import cell_view, is_known, table_view
+from preflight.reporters.html.drawing.scales import (
+    DARK,
+    LIGHT,
+    NOTHING,
+    PHASES,
+    data_address,
+    format_number,
+    format_range,
+    share,
+)
+from preflight.reporters.html.drawing.shapes import (
+    BarsView,
+    BarView,
+    CellView,
+    ColumnView,
+    Drawing,
+    LaneView,
+    LayoutView,
+    PhaseView,
+    Picture,
+    PieceView,
+    PlaceView,
+    RowView,
+    Swatch,
+    TableView,
+    Tick,
+    TimelineView,
+)
 
 #: Prefixes of chart ids and their headings, in the order of the page. Other charts follow under separate headings.
 _HEADINGS = {
@@ -115,3 +145,182 @@ def _piece(same: Sequence[Piece], unit: str, largest: float) -> PieceView:
         # A worker holds nothing; only a piece that should hold something and is unknown counts as missing.
         return PieceView(label, _style(first.kind), "not known" if first.why else "", "0", bool(first.why), first.why)
     return PieceView(label, _style(first.kind), format_range(values, unit), share(max(values), largest), why=first.why)
+
+
+#: Up to this many bars, each has a row of its own.
+MAX_BARS = 40
+#: With more: the odd ones, and this many of the longest and of the shortest.
+_EXTREMES = 6
+_MAX_ODD = 24
+_PROFILE_HEIGHT = 100
+
+
+def bars_view(bars: Bars) -> BarsView:
+    """Build the view of a bar chart."""
+    longest = max((value for bar in bars.bars if (value := _value(bar)) is not None), default=0.0)
+    many = len(bars.bars) > MAX_BARS
+    shown = _choose_bars(bars.bars) if many else bars.bars
+    return BarsView(
+        id=bars.id,
+        title=bars.title,
+        note=bars.note,
+        unit=bars.unit,
+        bars=tuple(_bar(bar, bars.unit, longest) for bar in shown),
+        bars_note=_summarize_others(bars, shown) if many else "",
+        profile=_profile(bars.bars, longest) if many else "",
+        profile_width=len(bars.bars),
+        profile_note=f"All {len(bars.bars):,} in their order; the highest is {format_number(longest, bars.unit)}."
+        if many
+        else "",
+        has_groups=any(bar.group and bar.group != bar.label for bar in bars.bars),
+    )
+
+
+def _value(bar: Bar) -> float | None:
+    return bar.value if is_known(bar.value) else None
+
+
+def _bar(bar: Bar, unit: str, longest: float) -> BarView:
+    value = _value(bar)
+    cell = cell_view(value, unit, odd=bar.odd, why=bar.why)
+    return BarView(bar.label, bar.group, share(value, longest) if value is not None else "0", cell)
+
+
+def _choose_bars(bars: Sequence[Bar]) -> tuple[Bar, ...]:
+    """Return the odd bars and those at both ends, in their order."""
+    odd = [number for number, bar in enumerate(bars) if bar.odd or _value(bar) is None][:_MAX_ODD]
+    ordered = sorted((value, number) for number, bar in enumerate(bars) if (value := _value(bar)) is not None)
+    ends = [number for _, number in (*ordered[:_EXTREMES], *ordered[-_EXTREMES:])]
+    return tuple(bars[number] for number in sorted({*odd, *ends}))
+
+
+def _summarize_others(bars: Bars, shown: Sequence[Bar]) -> str:
+    chosen = set(map(id, shown))
+    others = [bar for bar in bars.bars if id(bar) not in chosen]
+    values = [value for bar in others if (value := _value(bar)) is not None]
+    between_them = f": {format_range(values, bars.unit)}" if values else ""
+    listed = "The table lists those that stand out, the highest and the lowest"
+    return f"{listed}; {len(others):,} others are between{between_them}."
+
+
+def _profile(bars: Sequence[Bar], longest: float) -> str:
+    """Return the outline of all bars as a path, in a box one unit wide per bar and 100 units high."""
+    path = [f"M0 {_PROFILE_HEIGHT}"]
+    for bar in bars:
+        value = _value(bar) or 0.0
+        height = float(share(value, longest))
+        path.append(f"V{_PROFILE_HEIGHT - height:.4g}h1")
+    return "".join((*path, f"V{_PROFILE_HEIGHT}Z"))
+
+
+#: Up to this many lanes, each has a row of its own.
+MAX_LANES = 40
+#: With more: this many of those that ended last.
+_LAST_LANES = 12
+_PICTURE_COLUMNS = 960
+#: A phase is labelled from this share of the whole on, in per cent per letter.
+_ROOM_FOR_A_LETTER = 1.3
+_TICKS = 5
+
+
+def timeline_view(timeline: Timeline) -> TimelineView:
+    """Build the view of a timeline."""
+    whole = max((span.ended_s for lane in timeline.lanes for span in lane.spans), default=0.0)
+    phases = tuple(dict.fromkeys(span.phase for lane in timeline.lanes for span in lane.spans))
+    # With more phases than colours, all further phases share the last colour; the tables name them.
+    styles = {phase: PHASES[min(number, len(PHASES) - 1)] for number, phase in enumerate(phases)}
+    many = len(timeline.lanes) > MAX_LANES
+    shown = _last(timeline.lanes) if many else timeline.lanes
+    return TimelineView(
+        id=timeline.id,
+        title=timeline.title,
+        note=timeline.note,
+        legend=tuple(Swatch(styles[phase], phase) for phase in phases),
+        ticks=_ticks(whole),
+        lanes=tuple(_lane(lane, styles, whole) for lane in shown),
+        lanes_note=f"The {len(shown)} of {len(timeline.lanes):,} that ended last." if many else "",
+        by_phase=_by_phase(timeline, phases),
+        picture=_picture(timeline.lanes, styles, whole) if many and whole > 0 else None,
+    )
+
+
+def _end(lane: Lane) -> float:
+    return max((span.ended_s for span in lane.spans), default=0.0)
+
+
+def _last(lanes: Sequence[Lane]) -> tuple[Lane, ...]:
+    ordered = sorted(enumerate(lanes), key=lambda item: (-_end(item[1]), item[0]))
+    return tuple(lane for _, lane in ordered[:_LAST_LANES])
+
+
+def _lane(lane: Lane, styles: dict[str, str], whole: float) -> LaneView:
+    phases = tuple(
+        PhaseView(
+            share(span.began_s, whole),
+            share(span.ended_s - span.began_s, whole),
+            styles[span.phase],
+            f"{span.phase}: {format_number(span.ended_s - span.began_s, 's')}, "
+            f"from {format_number(span.began_s, 's')} on",
+            span.phase if _fits(span.phase, span.ended_s - span.began_s, whole) else "",
+        )
+        for span in lane.spans
+    )
+    took = cell_view(_end(lane), "s") if lane.spans else CellView("no data", missing=True)
+    return LaneView(lane.subject, lane.node, phases, took)
+
+
+def _fits(name: str, long: float, whole: float) -> bool:
+    return whole > 0 and 100 * long / whole >= len(name) * _ROOM_FOR_A_LETTER + 1
+
+
+def _ticks(whole: float) -> tuple[Tick, ...]:
+    """Return the ticks of the time axis, from 0 to the end."""
+    if not whole > 0:
+        return ()
+    return tuple(Tick(share(n, _TICKS - 1), format_number(whole * n / (_TICKS - 1), "s")) for n in range(_TICKS))
+
+
+def _by_phase(timeline: Timeline, phases: Sequence[str]) -> TableView:
+    """Build a table of how long each phase took: median, range, and the slowest lanes."""
+    took: dict[str, list[tuple[float, str]]] = {phase: [] for phase in phases}
+    for lane in timeline.lanes:
+        own: dict[str, float] = {}
+        for span in lane.spans:
+            own[span.phase] = own.get(span.phase, 0.0) + span.ended_s - span.began_s
+        for phase, seconds in own.items():
+            took[phase].append((seconds, lane.subject))
+    rows = tuple(_phase_row(phase, took[phase]) for phase in phases)
+    columns = (
+        ColumnView("how many", numeric=True),
+        ColumnView("median", numeric=True),
+        ColumnView("range"),
+        ColumnView("longest"),
+    )
+    return TableView(f"{timeline.id}.phases", f"{timeline.title}: by phase", "", "phase", columns, rows)
+
+
+def _phase_row(phase: str, took: Sequence[tuple[float, str]]) -> RowView:
+    seconds = [duration for duration, _ in took]
+    slowest = max(took, key=lambda item: item[0])[1]
+    cells = (
+        CellView(f"{len(took):,}", sort=str(len(took))),
+        cell_view(float(median(seconds)), "s"),
+        CellView(format_range(seconds, "s")),
+        CellView(slowest),
+    )
+    return RowView(phase, cells)
+
+
+def _picture(lanes: Sequence[Lane], styles: dict[str, str], whole: float) -> Picture:
+    """Return the picture of all lanes, one row of pixels each."""
+    index = {style: number for number, style in enumerate(PHASES, 1)}
+    pixels = []
+    for lane in lanes:
+        row = bytearray(_PICTURE_COLUMNS)
+        for span in lane.spans:
+            first = max(0, min(int(span.began_s / whole * _PICTURE_COLUMNS), _PICTURE_COLUMNS - 1))
+            last = max(first + 1, min(int(span.ended_s / whole * _PICTURE_COLUMNS), _PICTURE_COLUMNS))
+            row[first:last] = bytes([index[styles[span.phase]]]) * (last - first)
+        pixels.append(bytes(row))
+    light, dark = ([NOTHING, *(colors[style] for style in PHASES)] for colors in (LIGHT, DARK))
+    return Picture(data_address(pixels, light), data_address(pixels, dark), _PICTURE_COLUMNS, len(pixels))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from preflight._util.sanitize import fold_nodes
 from preflight.model.charts import Cell, Row, Table
-from preflight.reporters.html.drawing.numbers import format_number, format_range
+from preflight.reporters.html.drawing.scales import format_number, format_range
 from preflight.reporters.html.drawing.shapes import CellView, ColumnView, RowView, TableView
 
 #: Up to this many rows, each has a line of its own.

@@ -1,0 +1,249 @@
+"""`preflight doctor`, `init` and `baseline`: what a machine or a project needs before its first run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from preflight.cli import options
+
+if TYPE_CHECKING:
+    from preflight.engine.report import Report
+    from preflight.model.configuration import Configuration
+
+
+FORMATS = ("text", "json")
+
+
+@click.command()
+@click.option("--hosts", default="", metavar="HOSTS", help="Also try to reach these hosts: node[1-4] or a,b,c.")
+@click.option(
+    "--hostfile",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Also try to reach the hosts of this file.",
+)
+@click.option("--on", "executor", default="", metavar="EXECUTOR", help="How to reach the hosts, as for check.")
+@click.option(
+    "--on-option",
+    "executor_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Option of the executor. Repeatable.",
+)
+@click.option(
+    "--python", "pythons", multiple=True, metavar="PATH", help="A Python interpreter that ranks run with. Repeatable."
+)
+@click.option(
+    "--deadline",
+    "deadline_s",
+    type=click.FloatRange(1, 600),
+    default=20.0,
+    show_default=True,
+    metavar="S",
+    help="Time limit for each item.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "outputs",
+    multiple=True,
+    metavar="FORMAT[:FILE]",
+    help="Write the result as text (default) or json. Repeatable.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Show only what is missing, and the last line.")
+@click.option("--color/--no-color", default=None, help="Use colours. Default: on a terminal unless NO_COLOR is set.")
+def doctor(
+    hosts: str,
+    hostfile: Path | None,
+    executor: str,
+    executor_options: tuple[str, ...],
+    pythons: tuple[str, ...],
+    deadline_s: float,
+    outputs: tuple[str, ...],
+    quiet: bool,
+    color: bool | None,
+) -> int:
+    """Show what this machine can and cannot check, what is missing, and how to get it.
+
+    It looks at preflight and its packs, executors, SSH keys, Pythons with torch or paddle, GPUs, tools, the cache, the
+    terminal and limits. With --hosts it starts an agent on each host and stops it again.
+
+    Exit codes: 0 something can be checked here, 1 nothing can.
+    """
+    from preflight.commands.doctor.examination import examine
+    from preflight.reporters import output
+
+    targets = output.targets(outputs or ("text",), FORMATS)
+    found = examine(
+        hosts=hosts,
+        hostfile=hostfile,
+        executor=executor,
+        executor_options=executor_options,
+        pythons=pythons,
+        environment=os.environ,
+        stream=sys.stdout,
+        deadline_s=deadline_s,
+    )
+    for name, path in targets:
+        if name == "json":
+            from preflight.commands.doctor.examination import to_json
+
+            content = to_json(found)
+        else:
+            from preflight.commands.doctor.examination_text import page
+
+            content = page(found, output.style_of(path, color, -1 if quiet else 0)).encode("utf-8", "replace")
+        output.put(content, name, path)
+    return found.exit_code
+
+
+@click.command()
+@click.argument("folder", metavar="[DIR]", default=".", type=click.Path(path_type=Path, allow_dash=True))
+@click.option("--print", "show", is_flag=True, help="Print the file instead of writing it; so does - for DIR.")
+@click.option("--force", is_flag=True, help="Replace an existing configuration.")
+@click.option("--accept", is_flag=True, help="Also write a baseline, so that today's findings do not count.")
+def init(folder: Path, show: bool, force: bool, accept: bool) -> int:
+    """Write a commented preflight.toml for DIR (default: the working directory) from what lint finds there.
+
+    It prints each decision and the reason for it. Keys that it does not set are listed as comments. Nothing is
+    executed, and an existing configuration is left alone.
+    """
+    from preflight import api
+    from preflight._util.usage_error import UsageError
+    from preflight.commands.init import first_config
+    from preflight.config import baseline as baselines
+    from preflight.reporters import output
+
+    if folder == Path("-"):
+        folder, show = Path(), True
+    if show and (force or accept):
+        raise UsageError("--print writes no file, so it excludes --force and --accept")
+    target = folder / first_config.NAME
+    if not show and not force and folder.is_dir():
+        first_config.refuse_to_replace(folder)
+    made = first_config.make_first_config(folder, environment=os.environ, created=api.now(), accept=accept)
+    decisions = "".join(
+        f"{decision.about + ':':<11}{decision.choice}  ({decision.because})\n" for decision in made.chosen.decisions
+    )
+    if show:
+        output.print_bytes(made.text.encode("utf-8", "replace"))
+        _print_on(decisions, to_errors=True)
+        return 0
+    if accept:
+        accepted = baselines.of_findings(made.report.findings)
+        output.write(folder / baselines.DEFAULT_NAME, baselines.dump(accepted))
+    output.write(target, made.text.encode("utf-8", "replace"))
+    _print_on(f"{decisions}Wrote {target}. Run `preflight lint` in that folder.\n", to_errors=False)
+    return 0
+
+
+def _print_on(text: str, *, to_errors: bool) -> None:
+    from preflight._util.sanitize import clean, neutralize_commands
+
+    click.echo(neutralize_commands(clean(text, keep_newlines=True)), nl=False, err=to_errors)
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group()
+def baseline() -> None:
+    """Accept the findings that lint reports today, so that only new ones count.
+
+    \b
+    preflight baseline write        list them in preflight-baseline.json; commit this file
+    preflight lint --baseline preflight-baseline.json
+    preflight baseline prune        remove entries that have been fixed since
+    """
+
+
+def _baseline_options(function: F) -> F:
+    """Add the options that `write` and `prune` share."""
+    for option in (options.BASELINE, options.FILES, options.SELECTION_OPTIONS, options.ROOT, options.PATHS):
+        function = option(function)
+    return function
+
+
+@baseline.command("write")
+@_baseline_options
+def baseline_write(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
+    """Write the findings of PATHS to the baseline, replacing its previous content.
+
+    The file is given by --baseline, otherwise by the configuration, otherwise it is preflight-baseline.json.
+    """
+    from preflight import api
+    from preflight.config import baseline as baselines
+    from preflight.reporters import output
+
+    targets = paths or (Path(),)
+    named = chosen.pop("baseline")
+    found = api.configure(options.choices(chosen), targets, root=root, read_baseline=False)
+    file = named or found.baseline or Path(baselines.DEFAULT_NAME)
+    accepted = baselines.of_findings(_lint(targets, root, found.configuration).findings)
+    output.write(file, baselines.dump(accepted))
+    _print(f"{file}: {baselines.summary(accepted.entries)} accepted\n")
+    return 0
+
+
+@baseline.command("prune")
+@_baseline_options
+def baseline_prune(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
+    """Remove entries from the baseline that no longer occur in PATHS, and list them."""
+    from preflight import api
+    from preflight._util.usage_error import UsageError
+    from preflight.config import baseline as baselines
+    from preflight.reporters import output
+    from preflight.sources.discovery.walk import root_of
+
+    targets = paths or (Path(),)
+    named = chosen.pop("baseline")
+    found = api.configure(options.choices(chosen), targets, root=root, read_baseline=False)
+    file = named or found.baseline or Path(baselines.DEFAULT_NAME)
+    before = baselines.load(file)
+    configuration = replace(found.configuration, baseline=before.entries, baseline_file=str(file))
+    gone = _lint(targets, root, configuration).coverage.unused_baseline
+    top = root_of(targets, root)
+    missing = [entry for entry in before.entries if not (top / entry.path).exists()]
+    # Run from a folder other than the one it was written in, every file would look missing.
+    if len(missing) < len(before.entries) or file.resolve().parent == top.resolve():
+        gone = tuple(dict.fromkeys((*gone, *missing)))
+    elif missing:
+        raise UsageError(f"none of the files in {file} is below {top}; run prune where it was written, or add --root")
+    after = baselines.without(before, gone)
+    if after != before:
+        output.write(file, baselines.dump(after))
+    _print(baselines.listed(gone) + f"{file}: {baselines.summary(gone)} removed, {len(after.entries)} left\n")
+    return 0
+
+
+@baseline.command("show")
+@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+def baseline_show(file: Path | None) -> int:
+    """Count the findings that FILE (default: preflight-baseline.json) accepts, by rule and by file."""
+    from preflight.config import baseline as baselines
+
+    _print(baselines.table(baselines.load(file or Path(baselines.DEFAULT_NAME))))
+    return 0
+
+
+def _lint(paths: tuple[Path, ...], root: Path | None, configuration: Configuration) -> Report:
+    """Lint, with a progress line on standard error if it takes a while."""
+    from preflight import api
+    from preflight.model.progress import SHOW_WAIT_AFTER_S
+    from preflight.reporters.live.display import live_progress
+
+    with live_progress(sys.stderr, after_s=SHOW_WAIT_AFTER_S, threads=False) as progress:
+        return api.lint(paths, root=root, configuration=configuration, progress=progress)
+
+
+def _print(text: str) -> None:
+    from preflight._util.sanitize import clean, neutralize_commands
+    from preflight.reporters.output import print_bytes
+
+    print_bytes(neutralize_commands(clean(text, keep_newlines=True)).encode("utf-8", "replace"))

@@ -1,0 +1,414 @@
+"""Nodes taken out of service after a run, and given back: what is decided, how the scheduler is asked, the commands.
+
+Only evidence about a node alone counts: a finding about both ends of a link blames neither, and a node that did not
+answer is left to the scheduler, which sees for itself whether it answers. What is unknown changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import anyio
+
+from preflight._util.sanitize import clean
+from preflight._util.usage_error import UsageError
+from preflight.engine.node_status import hosts_of
+from preflight.engine.report import ExitCode, Report
+from preflight.executors.base import ExecutorError
+from preflight.executors.slurm_jobs import parse_node
+from preflight.executors.tool import run_tool
+from preflight.model.findings import Confidence, Severity, Status
+
+#: Begins the reason of every node that preflight takes out of service. Others are never given back.
+PREFIX = "preflight:"
+_MAX_REASON = 200
+_ID = re.compile(r"\b[A-Z]{3}[0-9]{3}\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the scheduler says of a node.
+
+    Args:
+        known: whether it is one of its nodes.
+        in_service: whether it accepts new work.
+        reason: why it does not; empty if it does, or without a reason.
+    """
+
+    known: bool
+    in_service: bool = True
+    reason: str = ""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether preflight took the node out of service."""
+        return not self.in_service and self.reason.startswith(PREFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What happens to a node, with the reason for the scheduler (`drain`) or for the log."""
+
+    node: str
+    action: Literal["drain", "resume", "leave"]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """What follows from a run. `refused` says why nothing is done at all; empty if something may be."""
+
+    items: tuple[Decision, ...] = ()
+    refused: str = ""
+
+    def of(self, action: str) -> tuple[Decision, ...]:
+        """The decisions with this action."""
+        return tuple(item for item in self.items if item.action == action)
+
+
+def share_of(text: str) -> float:
+    """The share in `10%`. Raises ValueError if it is not a percentage from 0 to 100."""
+    match = re.fullmatch(r"(\d{1,3}(?:\.\d{1,3})?)%", text)
+    if match is None or float(match[1]) > 100:
+        raise ValueError(f"{text}: expected a percentage, as in 10%")
+    return float(match[1]) / 100
+
+
+def blamed_nodes(report: Report) -> dict[str, str]:
+    """The nodes to take out of service, with the reason: what each has by itself, with certainty.
+
+    A node counts if it answered, and a check found an error of high confidence on it and no other node, which nothing
+    suppresses.
+    """
+    answered = {record.node.name for record in report.nodes if not record.problem}
+    candidates = answered.intersection(hosts_of(report).failing)
+    waived = {(item.id, node) for item in report.suppressed for node in item.nodes}
+    least = max(Severity(report.configuration.fail_on).rank, Severity.ERROR.rank)
+    found: dict[str, dict[str, str]] = {}
+    for outcome in report.outcomes:
+        finding = outcome.finding
+        if outcome.status is not Status.FAIL or finding is None or len(set(outcome.nodes)) != 1:
+            continue
+        node = outcome.nodes[0]
+        certain = finding.severity.rank >= least and finding.confidence is Confidence.HIGH
+        if certain and node in candidates and (outcome.id, node) not in waived:
+            found.setdefault(node, {}).setdefault(outcome.id, finding.message)
+    return {
+        # The message quotes the node, and Slurm lists a reason among `Key=value` fields.
+        node: clean(f"{PREFIX} {' '.join(sorted(by_id))} {by_id[min(by_id)]}").replace("=", ":")[:_MAX_REASON].strip()
+        for node, by_id in sorted(found.items())
+    }
+
+
+def is_cleared(report: Report, node: str, reason: str) -> bool:
+    """Whether this run shows that what the reason names is over: each check that it names passed on the node."""
+    ids = set(_ID.findall(reason))
+    if not ids or node not in hosts_of(report).passing:
+        return False
+    word = re.compile(rf"(?<![\w.-]){re.escape(node)}(?![\w-])")
+    passed = {
+        outcome.id
+        for outcome in report.outcomes
+        if outcome.status is Status.PASS and (outcome.subject == "nodes" or word.search(outcome.subject))
+    }
+    return ids <= passed
+
+
+def decide(report: Report, standings: Mapping[str, Standing], *, at_most: float) -> Decisions:
+    """What follows from a run.
+
+    Args:
+        standings: what the scheduler says of each node of the run, and of others that preflight took out of service.
+        at_most: the largest share of the nodes of the run that may be out of service by preflight at the same time;
+            nodes that the scheduler does not know are not counted.
+    """
+    if report.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED, ExitCode.BUG):
+        return Decisions(refused="the run did not come to its end")
+    names = [record.node.name for record in report.nodes]
+    blamed = blamed_nodes(report)
+    items = [_decision(report, node, standings.get(node, Standing(False)), blamed.get(node, "")) for node in names]
+    drained = sum(item.action == "drain" for item in items)
+    resumed = {item.node for item in items if item.action == "resume"}
+    ours = sum(standing.is_ours and node not in resumed for node, standing in standings.items())
+    known = sum(standings.get(node, Standing(False)).known for node in set(names))
+    limit = int(at_most * known + 1e-9)
+    if drained and drained + ours > limit:
+        back = tuple(item for item in items if item.action != "drain")
+        refused = (
+            f"{drained} {'node has' if drained == 1 else 'nodes have'} faults of their own and {ours} "
+            f"{'is' if ours == 1 else 'are'} out of service already, but {at_most:.4g} of {known} nodes allows "
+            f"{limit}: look for a common cause, or raise --act-at-most"
+        )
+        return Decisions(back, refused)
+    return Decisions(tuple(items))
+
+
+def _decision(report: Report, node: str, standing: Standing, reason: str) -> Decision:
+    if not standing.known:
+        return Decision(node, "leave", "the scheduler does not know this node")
+    if reason:
+        if standing.in_service:
+            return Decision(node, "drain", reason)
+        whose = "by preflight" if standing.is_ours else "by somebody else"
+        return Decision(node, "leave", f"already out of service {whose}: {standing.reason or 'no reason given'}")
+    if standing.is_ours:
+        if is_cleared(report, node, standing.reason):
+            return Decision(node, "resume", f"what it had is over: {standing.reason}")
+        return Decision(node, "leave", f"this run does not show that it is over: {standing.reason}")
+    return Decision(node, "leave", "nothing against it" if standing.in_service else "not preflight's to change")
+
+
+#: A scheduler answers within seconds, or is not asked again.
+ANSWER_S = 30.0
+#: The key of our taint and annotation, and the type of our condition.
+KUBERNETES_KEY = "preflight-train/failing"
+KUBERNETES_CONDITION = "PreflightFailing"
+#: Slurm's words for a node that accepts no new work.
+_CLOSED = ("DRAIN", "DOWN", "FAIL", "INVAL", "MAINT", "FUTURE", "NOT_RESPONDING", "POWERED_DOWN")
+
+Command = tuple[str, ...]
+
+
+class Scheduler(Protocol):
+    """What owns the nodes."""
+
+    name: str
+
+    async def standings(self) -> dict[str, Standing]:
+        """What it says of each of its nodes. Raises ExecutorError if it does not answer."""
+        ...
+
+    async def standing(self, node: str) -> Standing:
+        """What it says of one of its nodes now. Raises ExecutorError if it does not answer."""
+        ...
+
+    def commands(self, decision: Decision) -> tuple[Command, ...]:
+        """The commands that carry out a decision, in order."""
+        ...
+
+
+class Slurm:
+    """Nodes of Slurm: `scontrol` drains with a reason, and resumes."""
+
+    name = "slurm"
+
+    async def standings(self) -> dict[str, Standing]:
+        """Ask for all nodes."""
+        return _of_slurm(await _asked(["scontrol", "show", "node", "--oneliner"]))
+
+    async def standing(self, node: str) -> Standing:
+        """Ask for one node."""
+        found = _of_slurm(await _asked(["scontrol", "show", "node", node, "--oneliner"]))
+        return found.get(node, Standing(False))
+
+    def commands(self, decision: Decision) -> tuple[Command, ...]:
+        """One `scontrol update`."""
+        base = ("scontrol", "update", f"nodename={decision.node}")
+        if decision.action == "drain":
+            return ((*base, "state=drain", f"reason={decision.reason}"),)
+        return ((*base, "state=resume"),)
+
+
+class Kubernetes:
+    """Nodes of Kubernetes: a taint of our own keeps new pods away, and a condition says why.
+
+    A cordon has no owner, so a cordon by somebody else would look the same; a taint has our key.
+    """
+
+    name = "kubernetes"
+
+    async def standings(self) -> dict[str, Standing]:
+        """Ask for all nodes."""
+        output = await _asked(["kubectl", "get", "nodes", "--output=json"])
+        try:
+            items = json.loads(output)["items"]
+            return {str(item["metadata"]["name"]): _of_kubernetes(item) for item in items}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ExecutorError("unreadable", f"kubectl get nodes: not a list of nodes ({error!r})") from error
+
+    async def standing(self, node: str) -> Standing:
+        """Ask for one node."""
+        output = await _asked(["kubectl", "get", "node", node, "--output=json"])
+        try:
+            return _of_kubernetes(json.loads(output))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ExecutorError("unreadable", f"kubectl get node {node}: not a node ({error!r})") from error
+
+    def commands(self, decision: Decision) -> tuple[Command, ...]:
+        """The reason first: a taint without one could not be resumed."""
+        node, kubectl = decision.node, ("kubectl",)
+        drains = decision.action == "drain"
+        condition = {
+            "type": KUBERNETES_CONDITION,
+            "status": "True" if drains else "False",
+            "reason": "PreflightFailed" if drains else "PreflightPassed",
+            "message": decision.reason,
+        }
+        patch = json.dumps({"status": {"conditions": [condition]}}, separators=(",", ":"))
+        say = (*kubectl, "patch", "node", node, "--subresource=status", "--type=strategic", f"--patch={patch}")
+        if drains:
+            return (
+                (*kubectl, "annotate", "node", node, "--overwrite", f"{KUBERNETES_KEY}={decision.reason}"),
+                (*kubectl, "taint", "node", node, "--overwrite", f"{KUBERNETES_KEY}=true:NoSchedule"),
+                say,
+            )
+        return (
+            (*kubectl, "taint", "node", node, f"{KUBERNETES_KEY}:NoSchedule-"),
+            (*kubectl, "annotate", "node", node, f"{KUBERNETES_KEY}-"),
+            say,
+        )
+
+
+SCHEDULERS: Mapping[str, type[Slurm] | type[Kubernetes]] = {"slurm": Slurm, "kubernetes": Kubernetes}
+
+
+def _of_slurm(output: str) -> dict[str, Standing]:
+    found = {}
+    for line in output.splitlines():
+        fields = parse_node(line)
+        name, flags = fields.get("NodeName", ""), fields.get("State", "").upper()
+        if name:
+            closed = any(word in flags for word in _CLOSED)
+            found[name] = Standing(True, not closed, fields.get("Reason", "") if closed else "")
+    return found
+
+
+def _of_kubernetes(item: Mapping[str, Any]) -> Standing:
+    spec, annotations = item.get("spec") or {}, item["metadata"].get("annotations") or {}
+    taints = [taint for taint in spec.get("taints") or () if taint.get("effect") in ("NoSchedule", "NoExecute")]
+    if any(taint.get("key") == KUBERNETES_KEY for taint in taints):
+        reason = str(annotations.get(KUBERNETES_KEY, ""))
+        return Standing(True, False, reason if reason.startswith(PREFIX) else f"{PREFIX} {reason}".strip())
+    if spec.get("unschedulable"):
+        return Standing(True, False, "cordoned")
+    # Other taints do not take a node out of service: pods of training jobs tolerate those of accelerators.
+    return Standing(True)
+
+
+async def _asked(command: Sequence[str]) -> str:
+    ran = await run_tool(command, deadline_s=ANSWER_S)
+    if ran.code:
+        raise ExecutorError("unreachable", f"`{' '.join(command)}`: {ran.last_error or f'exit code {ran.code}'}")
+    return ran.output
+
+
+LOG = logging.getLogger(__name__)
+
+
+def act_on(
+    report: Report,
+    scheduler: str,
+    *,
+    really: bool,
+    at_most: float,
+    say: Callable[[str], None],
+    log_file: Path | None = None,
+) -> Decisions:
+    """Drain and resume nodes after a run, or say by which commands that would be done.
+
+    Args:
+        scheduler: `slurm` or `kubernetes`.
+        really: whether the commands are run.
+        at_most: the largest share of nodes out of service by preflight.
+        say: gets each line for the user.
+        log_file: gets a line of JSON for each decision to change something, and for each command that ran.
+
+    Raises:
+        UsageError: the scheduler does not answer, a command failed, or too many nodes would be drained. Nodes that
+            were changed before are logged.
+    """
+    return anyio.run(_act, report, SCHEDULERS[scheduler](), really, at_most, say, log_file)
+
+
+async def _act(
+    report: Report,
+    scheduler: Scheduler,
+    really: bool,
+    at_most: float,
+    say: Callable[[str], None],
+    log_file: Path | None,
+) -> Decisions:
+    try:
+        standings = await scheduler.standings()
+    except ExecutorError as error:
+        raise UsageError(f"nothing was changed: {error.message}") from None
+    found = decide(report, standings, at_most=at_most)
+    changes = [item for item in found.items if item.action != "leave"]
+    # Nodes come back first: the share counts them as back, also if the run ends early.
+    for item in sorted(found.items, key=lambda item: item.action == "drain"):
+        LOG.info("%s: %s (%s)", item.node, item.action, item.reason)
+        if item not in changes or (really and await _has_changed(item, scheduler, standings[item.node], say, log_file)):
+            continue
+        for command in scheduler.commands(item):
+            await _one(item, command, really, say, log_file)
+    if found.refused:
+        raise UsageError(f"no node was drained: {found.refused}")
+    if not changes:
+        say("no node is drained or resumed")
+    elif not really:
+        say("these commands were not run; --act runs them")
+    return found
+
+
+async def _has_changed(
+    item: Decision, scheduler: Scheduler, before: Standing, say: Callable[[str], None], log_file: Path | None
+) -> bool:
+    """Whether somebody else changed the node since the decision: then it is left to them."""
+    try:
+        now = await scheduler.standing(item.node)
+    except ExecutorError as error:
+        raise UsageError(f"{item.node} could not be changed: {error.message}") from None
+    if now == before:
+        return False
+    state = "in service" if now.in_service else f"out of service: {now.reason or 'no reason given'}"
+    why = f"somebody else changed it during the run; it is {state}"
+    _write(log_file, item, "", f"left: {why}")
+    say(f"{item.node} is left as it is: {why}")
+    return True
+
+
+async def _one(
+    item: Decision, command: Command, really: bool, say: Callable[[str], None], log_file: Path | None
+) -> None:
+    shown = shlex.join(command)
+    if not really:
+        say(shown)
+        _write(log_file, item, shown, "not run")
+        return
+    try:
+        ran = await run_tool(command, deadline_s=ANSWER_S)
+    except ExecutorError as error:
+        _write(log_file, item, shown, error.message)
+        raise UsageError(f"{item.node} could not be changed: {error.message}") from None
+    result = "done" if not ran.code else ran.last_error or f"exit code {ran.code}"
+    _write(log_file, item, shown, result)
+    if ran.code:
+        raise UsageError(f"{item.node} could not be changed: `{shown}`: {result}")
+    say(f"{item.action} {item.node}: {item.reason}")
+    LOG.info("ran %s", shown)
+
+
+def _write(log_file: Path | None, item: Decision, command: str, result: str) -> None:
+    if log_file is None:
+        return
+    line = {
+        "at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "node": item.node,
+        "action": item.action,
+        "reason": item.reason,
+        "command": command,
+        "result": result,
+    }
+    try:
+        with log_file.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(line) + "\n")
+    except OSError as error:
+        raise UsageError(f"--act-log {log_file}: {error.strerror}; nothing further was changed") from None

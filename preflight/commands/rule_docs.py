@@ -1,0 +1,348 @@
+"""Explains rules and checks from their own docstrings: on a terminal, and as Markdown pages."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import json
+import re
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from preflight._util.usage_error import UsageError
+from preflight.config.selection import all_items
+from preflight.model.findings import Severity
+from preflight.model.options import STAGES
+from preflight.model.requests import probe_name
+from preflight.plugins import registry
+from preflight.plugins.authoring import HEADINGS, Check, Meta, Rule
+from preflight.reporters.output import replace_file
+
+
+def explanation(name: str, site_rules: Sequence[Path] = (), *, width: int | None = None) -> str:
+    """Return the docstring of the rule or check with this id or name, with its metadata; for an area, its list.
+
+    For a symptom of `diagnose`, return its table entry. Paragraphs wider than `width` are wrapped.
+
+    Raises:
+        UsageError: the name is unknown; the message suggests the nearest.
+    """
+    known: dict[str, Rule | Check] = {}
+    items = all_items(site_rules)
+    for item in items:
+        known[item.meta.id] = known[item.meta.name] = item
+    chosen = known.get(name.upper()) or known.get(name.lower())
+    area = [item for item in items if item.meta.area == name.upper()]
+    if chosen is None and area:
+        return _rows(area, width).rstrip("\n")
+    if chosen is None and (symptom := _symptom(name.lower(), known)) is not None:
+        return _wrap(symptom, width)
+    if chosen is None:
+        near = registry.nearest(name, (*known, *_symptoms()))
+        hint = f"; the nearest: {', '.join(near)}" if near else ""
+        raise UsageError(f"{name!r} is not a rule or check{hint} (preflight rules lists all of them)")
+    meta = chosen.meta
+    kind = "rule: reads files only" if isinstance(chosen, Rule) else f"check: {chosen.when} stage"
+    facts = (
+        kind,
+        meta.severity.value,
+        f"confidence {meta.confidence.value}",
+        f"profile {meta.profile}",
+        *([f"applies to {meta.applies_to}"] if meta.applies_to else []),
+        *([f"fix {meta.fix}"] if meta.fix != "none" else []),
+        f"since {meta.since}",
+        meta.stage,
+    )
+    lines = [" · ".join(facts)]
+    if isinstance(chosen, Check):
+        lines.append(f"cost on a node: {chosen.cost} · lost without root: {chosen.without_root or 'nothing'}")
+    above = "\n".join(_wrap(line, width) for line in lines)
+    return f"{meta.id} {meta.name}\n{above}\n\n{_wrap(inspect.cleandoc(meta.doc), width)}"
+
+
+def _symptoms() -> tuple[str, ...]:
+    from preflight.commands.diagnose.symptoms import known
+
+    return tuple(row.symptom.id for row in known().rows)
+
+
+def _symptom(name: str, known: Mapping[str, Rule | Check]) -> str | None:
+    """Return what is known about a symptom of logs; None if the name is unknown."""
+    from preflight.commands.diagnose.diagnosis import Kind
+    from preflight.commands.diagnose.symptoms import known as table
+
+    row = next((row for row in table().rows if row.symptom.id == name), None)
+    if row is None:
+        return None
+    symptom = row.symptom
+    kind = f"cause, {symptom.certainty.value}" if symptom.kind is Kind.CAUSE else symptom.kind.value
+    before = [f"{item.meta.id} {item.meta.name}" for at in symptom.found_by if (item := known.get(at)) is not None]
+    parts = {
+        "What it means": [symptom.meaning],
+        "What to do": [symptom.remedy],
+        "Found before the run by": before or [f"nothing: {symptom.beyond}" if symptom.beyond else "nothing"],
+        "Looks like": [line for line in row.lines if not line.startswith("@")],
+        "Evidence": list(symptom.sources),
+    }
+    if symptom.kind is Kind.COMPLETION:
+        del parts["What to do"], parts["Found before the run by"]
+    said = "".join(
+        f"\n\n{title}\n" + "\n".join(f"    {line.strip()}" for line in lines) for title, lines in parts.items()
+    )
+    return f"{symptom.id}\nsymptom in logs · {kind} · {', '.join(symptom.systems)}{said}"
+
+
+def _wrap(page: str, width: int | None) -> str:
+    """Wrap paragraphs that are wider than `width`; a paragraph consists of adjacent lines with the same indentation."""
+    if width is None:
+        return page
+    filled: list[str] = []
+    for indent, group in itertools.groupby(page.split("\n"), lambda line: line[: len(line) - len(line.lstrip())]):
+        for blank, lines in itertools.groupby(group, lambda line: not line):
+            text = list(lines)
+            if not blank and max(map(len, text)) > width:
+                wrapper = textwrap.TextWrapper(
+                    max(width, len(indent) + 20),
+                    initial_indent=indent,
+                    subsequent_indent=indent,
+                    break_long_words=False,
+                    break_on_hyphens=False,
+                )
+                text = wrapper.wrap(" ".join(line.strip() for line in text))
+            filled.extend(text)
+    return "\n".join(filled)
+
+
+def listing(output: str, site_rules: Sequence[Path] = (), *, width: int | None = None) -> str:
+    """Return one line per item (`text`; two if it is wider than `width`), all metadata (`json`), or everything
+    (`markdown`).
+    """
+    found = all_items(site_rules)
+    if output == "markdown":
+        return "\n".join(pages(found).values())
+    if output == "json":
+        return json.dumps([_as_json(item) for item in found], indent=2) + "\n"
+    return _rows(found, width)
+
+
+def vocabulary() -> str:
+    """Return one line per quantity that files can state: its name, its type or unit, and its meaning."""
+    from preflight.model.job.quantities import QUANTITIES
+
+    rows = [(item.name, item.unit or item.kind.__name__, item.meaning) for item in QUANTITIES.values()]
+    names, kinds = max(len(name) for name, _, _ in rows), max(len(kind) for _, kind, _ in rows)
+    return "".join(f"{name:<{names}}  {kind:<{kinds}}  {meaning}\n" for name, kind, meaning in sorted(rows))
+
+
+def _rows(items: Sequence[Rule | Check], width: int | None = None) -> str:
+    rows = [(item.meta, _kind(item)) for item in items]
+    longest = max((len(meta.name) for meta, _ in rows), default=0)
+    lines: list[str] = []
+    for meta, kind in rows:
+        line = f"{meta.id}  {meta.name:<{longest}}  {kind:<5}  {meta.severity.value:<7}"
+        if width is not None and len(line) + 2 + len(_first_line(meta)) > width:
+            lines += [line.rstrip(), _wrap(f"        {_first_line(meta)}", width)]
+        else:
+            lines.append(f"{line}  {_first_line(meta)}")
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def _kind(item: Rule | Check) -> str:
+    return "lint" if isinstance(item, Rule) else item.when
+
+
+def _first_line(meta: Meta) -> str:
+    return meta.doc.strip().splitlines()[0] if meta.doc.strip() else ""
+
+
+def _as_json(item: Rule | Check) -> dict[str, object]:
+    meta = item.meta
+    return {
+        "id": meta.id,
+        "name": meta.name,
+        "when": _kind(item),
+        "severity": meta.severity.value,
+        "confidence": meta.confidence.value,
+        "profile": meta.profile,
+        "stage": meta.stage,
+        "since": meta.since,
+        "fix": meta.fix,
+        "applies_to": meta.applies_to,
+        "needs": list(meta.needs),
+        "evidence": [item if isinstance(item, str) else item[1] for item in meta.evidence],
+        **(
+            {
+                "probes": [probe_name(probe) for probe in item.probes],
+                "cost": item.cost,
+                "without_root": item.without_root,
+            }
+            if isinstance(item, Check)
+            else {}
+        ),
+        "doc": inspect.cleandoc(meta.doc),
+    }
+
+
+def _observes(item: Check) -> dict[str, object]:
+    return {"probes": list(map(probe_name, item.probes)), "cost": item.cost, "without_root": item.without_root}
+
+
+INDEX = "README.md"
+#: The table of what checks observe; its name differs from every area's, which has three letters.
+COSTS = "CHECKS.md"
+_HEADING = re.compile(rf"^({'|'.join((*HEADINGS, 'Evidence'))}):[ \t]*", re.MULTILINE)
+_CODE = re.compile(r"(`+[^`]*`+)")
+_BADGES = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "info"}
+_HEADER = "<!-- Written by `make site` from the docstrings; edit those. -->"
+
+
+def pages(items: Sequence[Rule | Check]) -> dict[str, str]:
+    """Return the text of each page by its file name. The same items give the same text."""
+    by_area: dict[str, list[Rule | Check]] = {}
+    for item in sorted(items, key=lambda item: item.meta.id):
+        by_area.setdefault(item.meta.area, []).append(item)
+    found = {f"{area}.md": _area(area, here) for area, here in by_area.items()}
+    checks = [item for item in items if isinstance(item, Check)]
+    costs = {COSTS: _costs(sorted(checks, key=lambda item: (STAGES.index(item.when), item.meta.id)))} if checks else {}
+    return {INDEX: _index(by_area), **costs, **found}
+
+
+def write(folder: Path, items: Sequence[Rule | Check]) -> list[Path]:
+    """Write the pages to a folder, delete those of former areas, and return the changed files.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = pages(items)
+    changed: list[Path] = []
+    for path in sorted(folder.glob("*.md")):
+        if path.name not in wanted and _HEADER in path.read_text("utf-8"):
+            path.unlink()
+            changed.append(path)
+    for name, text in wanted.items():
+        path = folder / name
+        if not path.exists() or path.read_text("utf-8") != text:
+            replace_file(path, text.encode("utf-8"), mode=0o644)
+            changed.append(path)
+    return changed
+
+
+def _index(by_area: dict[str, list[Rule | Check]]) -> str:
+    rules = sum(isinstance(item, Rule) for items in by_area.values() for item in items)
+    checks = sum(map(len, by_area.values())) - rules
+    lines = [
+        "# Rules and checks",
+        "",
+        _HEADER,
+        "",
+        f"{rules} rules read a job's files (`lint`); {checks} checks judge what was observed on its nodes (`check`).",
+        "Each can be selected, ignored, suppressed and given another severity by its id or name.",
+        "",
+    ]
+    for area, items in by_area.items():
+        lines += [
+            f"## [{_title(area)}]({area}.md)",
+            "",
+            "| id | name | when | severity | fix | |",
+            "|---|---|---|---|---|---|",
+        ]
+        for item in items:
+            meta = item.meta
+            fix = meta.fix if meta.fix != "none" else ""
+            row = (
+                f"[{meta.id}]({area}.md#{_anchor(item)})",
+                meta.name,
+                _stage_of(item),
+                _BADGES[meta.severity],
+                fix,
+                _prose(_first(meta.doc)).replace("|", "\\|"),
+            )
+            lines.append(f"| {' | '.join(row)} |")
+        lines.append("")
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _costs(checks: Sequence[Check]) -> str:
+    """Return a table of what every check observes on a node, what that costs, and what is lost without root."""
+    lines = [
+        "# What checks observe",
+        "",
+        _HEADER,
+        "",
+        "Every fact is observed by a probe in its own process, with a deadline. Root is never required. What",
+        "cannot be observed without root is listed here, and in the report as *could not be decided*.",
+        "",
+        "| id | name | stage | facts | cost on a node | lost without root |",
+        "|---|---|---|---|---|---|",
+    ]
+    for item in checks:
+        facts = "; ".join(dict.fromkeys(_subject(probe) for probe in item.probes)) or "none"
+        row = (
+            f"[{item.meta.id}]({item.meta.area}.md#{_anchor(item)})",
+            item.meta.name,
+            item.when,
+            facts,
+            item.cost,
+            item.without_root or "nothing",
+        )
+        cells = (row[0], *(_prose(cell).replace("|", "\\|") for cell in row[1:]))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _subject(probe: Callable[..., object]) -> str:
+    """Return the first sentence of a probe's docstring, which tells what it observes."""
+    return _first(inspect.getdoc(probe) or probe_name(probe)).split(". ")[0].rstrip(".")
+
+
+def _area(area: str, items: Sequence[Rule | Check]) -> str:
+    parts = [f"# {area}: {_title(area)}", _HEADER]
+    parts.extend(_item(item) for item in items)
+    return "\n\n".join(parts) + "\n"
+
+
+def _item(item: Rule | Check) -> str:
+    meta = item.meta
+    kind = "rule, reads files only" if isinstance(item, Rule) else f"check, {item.when} stage"
+    facts = [kind, meta.severity.value, f"confidence {meta.confidence.value}", f"profile {meta.profile}"]
+    if meta.applies_to:
+        facts.append(f"applies to {meta.applies_to}")
+    if meta.fix != "none":
+        facts.append(f"fix: {meta.fix}")
+    facts += [f"since {meta.since}", meta.stage]
+    if isinstance(item, Check):
+        facts.append(f"costs: {item.cost}")
+        facts += [f"lost without root: {item.without_root}"] if item.without_root else []
+    doc = inspect.cleandoc(meta.doc)
+    parts = [f"## {meta.id} {meta.name}", "*" + " · ".join(facts) + "*", _prose(_first(doc))]
+    pieces = _HEADING.split(doc)
+    for heading, text in zip(pieces[1::2], pieces[2::2], strict=True):
+        parts.append(f"**{heading}.** {_prose(inspect.cleandoc(text))}")
+    return "\n\n".join(parts)
+
+
+def _first(doc: str) -> str:
+    """Return the first paragraph on one line."""
+    return " ".join(inspect.cleandoc(doc).partition("\n\n")[0].split())
+
+
+def _prose(text: str) -> str:
+    """Return text in which only back quotes are markup."""
+    pieces = _CODE.split(text)
+    return "".join(piece if number % 2 else re.sub(r"([*<\[])", r"\\\1", piece) for number, piece in enumerate(pieces))
+
+
+def _title(area: str) -> str:
+    title = registry.areas().get(area, area)
+    return title[:1].upper() + title[1:]
+
+
+def _stage_of(item: Rule | Check) -> str:
+    return "lint" if isinstance(item, Rule) else item.when
+
+
+def _anchor(item: Rule | Check) -> str:
+    """Return the anchor that GitHub gives the heading of an item."""
+    return f"{item.meta.id.lower()}-{item.meta.name}"

@@ -1,0 +1,140 @@
+"""Who may use our servers: a token from a file that only its owner reads, and cookies that stand for it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import os
+import secrets
+import stat
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from preflight._util.usage_error import UsageError
+
+#: Shorter tokens can be guessed.
+MIN_LENGTH = 16
+MAX_LENGTH = 1024
+
+
+def read_token(file: Path, option: str) -> str:
+    """The token in a file that the command line names with `option`.
+
+    Raises:
+        UsageError: the file cannot be read or everybody can read it, or its token is too short or too long.
+    """
+    where = f"{option} {file}"
+    try:
+        if file.stat().st_mode & stat.S_IROTH:
+            raise UsageError(f"{where}: everybody on this machine can read it; run: chmod 600 {file}")
+        with file.open("rb") as stream:
+            token = stream.read(4 * MAX_LENGTH).decode("utf-8", "replace").strip()
+    except OSError as error:
+        raise UsageError(f"{where} cannot be read: {error.strerror}") from None
+    return checked_token(token, where)
+
+
+def checked_token(token: str, where: str) -> str:
+    """The token itself.
+
+    Raises:
+        UsageError: it is too short or too long, or has characters that cannot be typed.
+    """
+    if not MIN_LENGTH <= len(token) <= MAX_LENGTH or not token.isprintable():
+        raise UsageError(
+            f"{where}: expected one line of {MIN_LENGTH} to {MAX_LENGTH} characters, found {len(token)}; "
+            "`openssl rand -hex 24` makes one"
+        )
+    return token
+
+
+#: The environment variable with the token.
+VARIABLE = "PREFLIGHT_SERVE_TOKEN"
+COOKIE = "preflight_session"
+#: A login holds so long.
+SESSION_S = 12 * 3600
+
+
+class Access:
+    """Compares tokens, and makes cookies that only this process accepts. Without a token everybody may see the page."""
+
+    def __init__(self, token: str, *, clock: Callable[[], float] = time.time) -> None:
+        self._token = _digest(token) if token else b""
+        self._key = secrets.token_bytes(32)
+        self._clock = clock
+
+    @property
+    def required(self) -> bool:
+        """Whether a token is needed."""
+        return bool(self._token)
+
+    def is_token(self, given: str) -> bool:
+        """Whether this is the token. The time that it takes does not depend on what is given."""
+        return bool(self._token) and hmac.compare_digest(_digest(given), self._token)
+
+    def new_session(self) -> str:
+        """The value of a cookie. It does not contain the token."""
+        until = str(int(self._clock()) + SESSION_S)
+        return f"{until}.{self._signature(until)}"
+
+    def is_session(self, given: str) -> bool:
+        """Whether this process made the cookie, and it still holds."""
+        until, _, signature = given.partition(".")
+        if not hmac.compare_digest(_digest(signature), _digest(self._signature(until))):
+            return False
+        return int(until) > self._clock()
+
+    def allows(self, *, cookie: str, authorization: str) -> bool:
+        """Whether a request with this cookie, or this header for programs (`Bearer TOKEN`), may see the page."""
+        return not self.required or self.is_session(cookie) or self.is_token(_bearer(authorization))
+
+    def is_guess(self, *, cookie: str, authorization: str) -> bool:
+        """Whether a request brings a token that is wrong, and is allowed for no other reason."""
+        return bool(_bearer(authorization)) and not self.allows(cookie=cookie, authorization=authorization)
+
+    def _signature(self, until: str) -> str:
+        return hmac.new(self._key, until.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+
+
+def _bearer(authorization: str) -> str:
+    scheme, _, given = authorization.partition(" ")
+    return given.strip() if scheme.lower() == "bearer" else ""
+
+
+def _digest(text: str) -> bytes:
+    # Digests have equal lengths, so that a comparison does not show that of the token.
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def token_of(file: Path | None, environment: Mapping[str, str] = os.environ) -> str:
+    """The token from a file, else from the environment; empty without both.
+
+    Raises:
+        UsageError: the file cannot be read or everybody can read it, or the token is too short.
+    """
+    if file is not None:
+        return read_token(file, "--token-file")
+    token = environment.get(VARIABLE, "").strip()
+    return checked_token(token, VARIABLE) if token else ""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches this address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_own_name(host: str) -> bool:
+    """Whether a `Host` header names this machine by a loopback address, with or without a port.
+
+    Without a token, a page of a stranger could otherwise give its own name the address 127.0.0.1, and read ours.
+    """
+    if host.startswith("["):
+        return is_loopback(host[1:].partition("]")[0])
+    return is_loopback(host.partition(":")[0])

@@ -1,0 +1,241 @@
+"""The HTTP side of the webhook: requests of the API server, health, and metrics whose labels come from fixed lists."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+import anyio
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.openmetrics import exposition
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as CONTENT_TYPE
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from preflight import __version__
+from preflight._util.redaction import scrub
+from preflight.services.admission.judgement import Judgement, not_judged
+from preflight.services.admission.review import InvalidReview, Review, answer, uid_in
+from preflight.services.admission.workers import Overloaded, Workers
+from preflight.sources.kubernetes.objects import GENERIC_KINDS, TRAINING_KINDS
+
+#: In seconds, up to the longest timeout of a webhook.
+_BUCKETS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+_KINDS = TRAINING_KINDS | GENERIC_KINDS
+
+
+class Metrics:
+    """The counters of one process."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        build = Gauge("preflight_build", "Version of preflight. Always 1.", ["version"], registry=self._registry)
+        build.labels(__version__).set(1)
+        self._reviews = Counter(
+            "preflight_admission_reviews",
+            "Answered requests by result: passed, warned, refused, undecided, not-judged, not-a-job, skipped.",
+            ["kind", "result"],
+            registry=self._registry,
+        )
+        self._findings = Counter(
+            "preflight_admission_findings",
+            "Findings of judged objects, by rule.",
+            ["id", "severity"],
+            registry=self._registry,
+        )
+        self._troubles = Counter(
+            "preflight_admission_troubles",
+            "Requests that were not judged, by reason: deadline, overloaded, too-large, invalid, crashed.",
+            ["reason"],
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "preflight_admission_seconds",
+            "Time from a request to its answer.",
+            unit="seconds",
+            buckets=_BUCKETS,
+            registry=self._registry,
+        )
+        self.running = Gauge(
+            "preflight_admission_running", "Requests that are being judged or wait.", registry=self._registry
+        )
+        self.certificate = Gauge(
+            "preflight_admission_certificate_loaded_timestamp_seconds",
+            "When the certificate in use was read, in seconds since the epoch.",
+            registry=self._registry,
+        )
+        for reason in ("deadline", "overloaded", "too-large", "invalid", "crashed"):
+            self._troubles.labels(reason)
+
+    def count(self, kind: str, judgement: Judgement, seconds: float) -> None:
+        """Count one answer."""
+        self._reviews.labels(kind if kind in _KINDS else "other", judgement.result).inc()
+        for rule, severity in judgement.findings:
+            self._findings.labels(rule, severity).inc()
+        self._seconds.observe(seconds)
+
+    def count_trouble(self, reason: str) -> None:
+        """Count a request that was not judged."""
+        self._troubles.labels(reason).inc()
+
+    def render(self) -> bytes:
+        """All metrics as OpenMetrics text."""
+        write: Callable[[CollectorRegistry], bytes] = exposition.generate_latest
+        return write(self._registry)
+
+
+__all__ = ["CONTENT_TYPE", "Metrics"]
+
+
+#: The part of the API server's own limit that may be used; the rest is for the way of the answer.
+_SHARE = 0.8
+_MIN_DEADLINE_S = 0.2
+#: Characters of names in a line of the log.
+_MAX_LOGGED = 253
+
+
+def log_line(**said: object) -> None:
+    """Write one line of JSON to standard error: a newline or escape sequence in a name stays inside its text."""
+    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    sys.stderr.write(json.dumps({"time": now, **said}, ensure_ascii=True) + "\n")
+    sys.stderr.flush()
+
+
+@dataclass
+class Webhook:
+    """Answers requests.
+
+    Args:
+        log: gets one entry for each decision.
+        path_token: what the address of reviews ends with, `/admit/TOKEN`, so that only the API server is answered;
+            empty for `/admit`, which answers everybody. It is never logged.
+    """
+
+    workers: Workers
+    metrics: Metrics = field(default_factory=Metrics)
+    log: Callable[..., None] = log_line
+    is_ready: bool = False
+    path_token: str = field(default="", repr=False)
+
+    def application(self) -> Starlette:
+        """The application for an ASGI server."""
+        return Starlette(
+            routes=[
+                Route("/admit/{token}" if self.path_token else "/admit", self._admit, methods=["POST"]),
+                Route("/healthz", self._health, methods=["GET"]),
+                Route("/readyz", self._ready, methods=["GET"]),
+                Route("/metrics", self._metrics, methods=["GET"]),
+            ]
+        )
+
+    async def _health(self, request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def _ready(self, request: Request) -> Response:
+        return PlainTextResponse("ok\n") if self.is_ready else PlainTextResponse("starting\n", status_code=503)
+
+    async def _metrics(self, request: Request) -> Response:
+        return Response(self.metrics.render(), media_type=CONTENT_TYPE)
+
+    async def _admit(self, request: Request) -> Response:
+        given = request.path_params.get("token", "")
+        if not hmac.compare_digest(given.encode("utf-8", "surrogatepass"), self.path_token.encode()):
+            return PlainTextResponse("Not Found", status_code=404)
+        try:
+            body, is_whole = await self._body(request)
+        except ClientDisconnect:
+            return PlainTextResponse("the request ended early\n", status_code=400)
+        content = await self.answer(body, is_whole=is_whole, timeout=request.query_params.get("timeout", ""))
+        if content is None:
+            return PlainTextResponse("expected an AdmissionReview of admission.k8s.io/v1\n", status_code=400)
+        return Response(content, media_type="application/json")
+
+    async def _body(self, request: Request) -> tuple[bytes, bool]:
+        """The body, or its beginning if it is too large."""
+        limit = self.workers.policy.max_body_bytes
+        found = bytearray()
+        with anyio.move_on_after(self.workers.policy.deadline_s):
+            async for chunk in request.stream():
+                found += chunk
+                if len(found) > limit:
+                    return bytes(found[:limit]), False
+            return bytes(found), True
+        raise ClientDisconnect
+
+    async def answer(self, body: bytes, *, is_whole: bool = True, timeout: str = "") -> bytes | None:
+        """The answer to a body, as JSON; None if it is not a request that could be answered.
+
+        Args:
+            is_whole: whether `body` is complete, and not the beginning of one above the limit.
+            timeout: what the API server waits, as it says it: `10s`.
+        """
+        started = time.monotonic()
+        policy = self.workers.policy
+        reason, trouble = "", ""
+        review = Review("", "", "", "", "", {})
+        judgement: Judgement | None = None
+        self.metrics.running.inc()
+        try:
+            if not is_whole:
+                trouble = "too-large"
+                reason = f"the request has more than {policy.max_body_bytes} bytes"
+            else:
+                with anyio.fail_after(_deadline_s(policy.deadline_s, timeout)):
+                    step = await self.workers.judge_body(body)
+                review = step.review
+                assert isinstance(step.result, Judgement)
+                judgement = step.result
+        except InvalidReview as error:
+            trouble, reason = "invalid", str(error)
+        except Overloaded:
+            trouble, reason = "overloaded", "too many objects are submitted at once"
+        except TimeoutError:
+            trouble, reason = "deadline", "there was not enough time"
+        except Exception as error:
+            # Whatever it is: the answer must be what the policy says, and not an accident.
+            trouble, reason = "crashed", "its process ended before the answer, which is a bug in preflight"
+            self.log(level="error", event="crashed", error=scrub(f"{type(error).__name__}: {error}")[:2000])
+        finally:
+            self.metrics.running.dec()
+        uid = review.uid or uid_in(body)
+        if judgement is None:
+            self.metrics.count_trouble(trouble)
+            choice = policy.on_too_large if trouble == "too-large" else policy.on_failure
+            judgement = not_judged(policy, reason, answer=choice)
+        seconds = time.monotonic() - started
+        self.metrics.count(review.kind, judgement, seconds)
+        self._log_decision(uid, review, judgement, trouble, seconds)
+        return answer(uid, judgement) if uid else None
+
+    def _log_decision(self, uid: str, review: Review, judgement: Judgement, trouble: str, seconds: float) -> None:
+        if judgement.result in ("skipped", "not-a-job"):
+            return
+        self.log(
+            level="info" if not trouble else "warning",
+            event="decision",
+            uid=uid,
+            operation=review.operation[:_MAX_LOGGED],
+            kind=review.kind[:_MAX_LOGGED],
+            namespace=review.namespace[:_MAX_LOGGED],
+            name=review.name[:_MAX_LOGGED],
+            allowed=judgement.allowed,
+            result=judgement.result,
+            rules=sorted({rule for rule, _ in judgement.findings}),
+            trouble=trouble,
+            milliseconds=round(seconds * 1000),
+        )
+
+
+def _deadline_s(own_s: float, timeout: str) -> float:
+    """The shorter of our own limit and the part of the API server's that we may use."""
+    number = timeout[:-1] if timeout.endswith("s") else ""
+    if not number.isdecimal() or len(number) > 3:
+        return own_s
+    return max(_MIN_DEADLINE_S, min(own_s, int(number) * _SHARE))
