@@ -14,6 +14,7 @@ import pytest
 
 from preflight import __version__
 from preflight.cli import main
+from preflight.model import progress
 from preflight.model.recording_io import save
 from preflight.sources.discovery import assemble
 from tests.builders import assert_follows_schema, job, make_recording, reached
@@ -62,15 +63,21 @@ def run_command(*arguments: str | Path) -> int:
 # --- exit codes ---
 
 
-def test_0_go(tree: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    # On a busy machine a run may take so long that it says what it is doing.
-    monkeypatch.setattr(main, "SHOW_WAIT_AFTER_S", 600.0)
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is, no run takes so long that it says what it is doing."""
+    monkeypatch.setattr(progress, "SHOW_WAIT_AFTER_S", 600.0)
+
+
+@pytest.mark.usefixtures("silent")
+def test_0_go(tree: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     assert run_command("lint", tree / "good" / "run.sh") == 0
     out, err = capfdbinary.readouterr()
     assert out.splitlines()[-1].startswith(b"GO ")
     assert err == b""
 
 
+@pytest.mark.usefixtures("silent")
 def test_1_no_go(tree: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     assert run_command("lint", tree / "bad" / "run.sh") == 1
     out, err = capfdbinary.readouterr()

@@ -32,6 +32,8 @@ _OF_OTHERS = re.compile(r"peft|transformers|trl|accelerate|datasets|evaluate|lig
 SOURCE = "call"
 #: Stands for the call itself: true where all its arguments are written out.
 CALL = "(call)"
+#: What is stated of a call itself, beside its arguments.
+FACTS = frozenset(("function", "early", "owner", "lacks", "reached_by", "then"))
 
 
 _CALLS = (

@@ -10,7 +10,7 @@ from typing import Any
 from preflight.model.job import WHOLE_JOB, Claim, Job, Known, Launch, Scope, Span, Strength
 from preflight.model.job.quantities import ENVIRONMENT_PREFIX, SECTION, SETTING_PREFIX
 from preflight.model.job.value import numbers, texts
-from preflight.sources.python.called_settings import ITEMS, MAKER
+from preflight.sources.python.called_settings import FACTS, ITEMS, MAKER
 from preflight.sources.python.called_settings import SOURCE as CALLED
 from preflight_rules.helpers import ranks_started, subjects, why_unresolved
 from preflight_rules.settings.conditions import GIVEN, Section, UnknownValue
@@ -82,7 +82,7 @@ class Given:
         """The claims of the keys directly in a section (`config.*`) that are not among the known ones."""
         prefix = section.removesuffix("*")
         inside = {key.removeprefix(prefix): claim for key, claim in self.keys.items() if key.startswith(prefix)}
-        return [claim for key, claim in inside.items() if key.isidentifier() and key not in known]
+        return [claim for key, claim in inside.items() if key.isidentifier() and key not in known and key not in FACTS]
 
     def value(self, key: str) -> Any:
         """The value of a key, None if it is not given. Raises UnknownValue if that is not known."""
