@@ -48,14 +48,14 @@ __all__ = [
 _HOMES = {
     **dict.fromkeys(("check", "diagnose", "diff", "judge", "lint", "nodes", "smoke"), "api"),
     **dict.fromkeys(("Finding", "Outcome", "Severity", "Status", "VerdictKind"), "model.findings"),
-    "RunOptions": "model.run_options",
+    "RunOptions": "model.options",
     "Configuration": "model.configuration",
     "Diagnosis": "commands.diagnose.diagnosis",
     "Difference": "commands.diff.difference",
     "Recording": "model.recording",
     "Report": "engine.report",
     "UsageError": "_util.usage_error",
-    "SmokeOptions": "model.smoke_options",
+    "SmokeOptions": "model.options",
 }
 
 # Hidden from type checkers, for which every name would exist otherwise.
