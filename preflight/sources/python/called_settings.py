@@ -27,13 +27,15 @@ from preflight.sources.python.rank_conditions import RankSet, is_local, is_rank,
 from preflight.sources.python.torch_calls import Called
 
 #: What a script with calls of `_OTHERS` imports.
-_OF_OTHERS = re.compile(r"peft|transformers|trl|accelerate|datasets|evaluate|lightning|composer|megatron|nemo|\bray\b")
+_OF_OTHERS = re.compile(
+    r"peft|transformers|trl|accelerate|datasets|evaluate|lightning|composer|megatron|nemo|\bray\b|tensorflow"
+)
 #: How these claims are named; `because` is the call.
 SOURCE = "call"
 #: Stands for the call itself: true where all its arguments are written out.
 CALL = "(call)"
 #: What is stated of a call itself, beside its arguments.
-FACTS = frozenset(("function", "early", "owner", "lacks", "reached_by", "then"))
+FACTS = frozenset(("function", "early", "late", "owner", "lacks", "reached_by", "then"))
 
 
 _CALLS = (
@@ -136,6 +138,26 @@ _OTHERS = (
         lacks=("GatheredParameters", "get_state_dict", "set_state_dict_type"),
         family="transformers",
     ),
+    Called("tf_strategy", ("MultiWorkerMirroredStrategy",), (), ("tensorflow.",), family="tensorflow"),
+    Called(
+        "tf_data",
+        ("list_files", "range", "from_tensor_slices", "from_generator", "TFRecordDataset"),
+        ("file_pattern", "shuffle", "seed"),
+        ("tensorflow.data.",),
+        after=("MultiWorkerMirroredStrategy",),
+        family="tensorflow",
+    ),
+    Called(
+        "tf_model",
+        ("Sequential", "Model", "load_model"),
+        (),
+        ("tensorflow.keras.",),
+        after=("MultiWorkerMirroredStrategy",),
+        family="tensorflow",
+    ),
+    Called("ray_scaling", ("ScalingConfig",), ("num_workers", "use_gpu"), ("ray.",), family="ray"),
+    Called("ray_torch", ("TorchConfig",), ("backend",), ("ray.",), family="ray"),
+    Called("ray_trainer", ("TorchTrainer",), ("train_loop_per_worker",), ("ray.",), family="ray"),
     Called("ray_init", ("init",), ("address",), ("ray.init",), family="ray"),
     Called("ray_environment", ("RuntimeEnv",), (), ("ray.",), family="ray"),
     Called("ray_bundles", ("placement_group",), ("bundles", "strategy", "name", "lifetime"), ("ray.",), family="ray"),
@@ -236,7 +258,14 @@ def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
     if called.lacks and not module.named(*called.lacks):
         yield module.claim(f"{prefix}lacks", True, call.func, source=SOURCE, because=(place,))
     reached_by = ranks_of(module).guard_of(call).who
-    yield module.claim(f"{prefix}reached_by", reached_by.value, call.func, source=SOURCE, because=(place,))
+    # That one rank alone comes here is no doubt about it, but what it says.
+    condition = "" if reached_by in (RankSet.FIRST, RankSet.LOCAL_FIRST) else None
+    facts: dict[str, bool | str] = {"reached_by": reached_by.value}
+    if called.before and _comes_late(module, call, called.before):
+        facts["late"] = True
+    for name, value in facts.items():
+        key = f"{prefix}{name}"
+        yield module.claim(key, value, call.func, source=SOURCE, because=(place,), condition=condition)
     for key, given in _arguments(call, ("(class)", *called.positions) if built else called.positions):
         yield from _argument(module, f"{prefix}{key}", given, (place,), 0)
         yield from _about_ranks(module, f"{prefix}{key}", given, place)
@@ -271,7 +300,8 @@ def _results(module: Module, call: ast.Call) -> list[str]:
 def _about_ranks(module: Module, key: str, given: ast.keyword | ast.expr, place: Claim) -> Iterator[Claim]:
     """What an argument has to do with ranks.
 
-    `KEY.rank` is "local" or "global" for a rank, and "part" for what is computed from one; `KEY.variable` the variable
+    `KEY.rank` is "local" or "global" for a rank, "from local" or "from global" for what is computed from one;
+    `KEY.variable` is the variable
     that it is read from; `KEY.divided_by` the function by whose result it is divided; `KEY.is_list` for a list.
     """
     written = value_of(given)
@@ -279,8 +309,11 @@ def _about_ranks(module: Module, key: str, given: ast.keyword | ast.expr, place:
     facts: dict[str, Value] = {}
     if is_rank(module, written) or is_rank(module, made):
         facts["rank"] = Known("local" if is_local(module, written) else "global")
-    elif any(is_rank(module, node) for node in ast.walk(made) if isinstance(node, (ast.Name, ast.Attribute, ast.Call))):
-        facts["rank"] = Known("part")
+    else:
+        parts = [node for node in ast.walk(made) if isinstance(node, (ast.Name, ast.Attribute, ast.Call))]
+        ranks = [node for node in parts if is_rank(module, node)]
+        if ranks:
+            facts["rank"] = Known("from local" if any(is_local(module, node) for node in ranks) else "from global")
     inner = made.args[0] if isinstance(made, ast.Call) and last(module.called(made)) == "int" and made.args else made
     variable = variable_read(module, inner)
     if variable is not None:
@@ -334,6 +367,13 @@ def _comes_early(module: Module, call: ast.Call, names: Sequence[str]) -> bool:
     # Any run of an executor but that of the startup program comes after the workers are there.
     others = [other for other in others if last(module.called(other)) != "run" or "startup" in module.text(other)]
     return bool(others) and all(other.lineno > call.lineno and _is_reached(module, other) for other in others)
+
+
+def _comes_late(module: Module, call: ast.Call, names: Sequence[str]) -> bool:
+    """Whether one of these calls certainly stands before the call in the same function."""
+    around = enclosing(module, call)
+    others = [other for other in module.named(*names) if enclosing(module, other) is around]
+    return any(other.lineno < call.lineno and not module.condition(other) for other in others)
 
 
 def _is_reached(module: Module, call: ast.Call) -> bool:

@@ -41,6 +41,7 @@ class _Call(NamedTuple):
     of: re.Pattern[str] | None = None
     made_by: frozenset[str] = frozenset()
     unless: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
     setup: bool = False
     divided: bool = False
 
@@ -55,6 +56,7 @@ def _calls() -> dict[str, tuple[_Call, ...]]:
             re.compile(row["of"]) if "of" in row else None,
             frozenset(row.get("made_by", ())),
             tuple(row.get("unless", ())),
+            tuple(row.get("given", ())),
             row.get("setup", False),
             row.get("divided", False),
         )
@@ -74,6 +76,8 @@ def _row_of(module: Module, call: ast.Call) -> _Call | None:
         if row.of is not None and not row.of.search(name) and not row.of.search(dotted(call.func)):
             continue
         if row.made_by and not row.made_by & _makers(module, call):
+            continue
+        if row.given and not any(argument(call, word) is not None for word in row.given):
             continue
         return None if _is_of_group(call) or any(argument(call, word) is not None for word in row.unless) else row
     return None

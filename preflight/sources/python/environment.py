@@ -111,7 +111,9 @@ def _without_secret(claim: Claim, name: str) -> Claim:
     )
 
 
-_RANKS = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE"})
+_RANKS = frozenset(
+    {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK"}
+)
 #: Variables that people expect a launcher to set for its node; torchrun and its like do not.
 _OF_NODES = frozenset({"NODE_RANK", "NNODES", "NUM_NODES", "NODE_ID"})
 #: Functions that call functions are followed to this depth.

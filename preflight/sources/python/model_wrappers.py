@@ -345,7 +345,9 @@ def _bypasses(module: Module, backward: ast.Call) -> Iterator[Claim]:
     for call in inside:
         name = dotted(call.func)
         owner, _, method = name.rpartition(".")
-        if method == "module" and owner in wrapped and owner not in called:
+        first, _, rest = name.partition(".module.")
+        inner = rest != "" and first in wrapped and first not in called and _is_loss(module, call)
+        if inner or (method == "module" and owner in wrapped and owner not in called):
             yield module.claim("gradient_exchange_bypassed", module.text(call.func), call, condition="")
             return
         if plain.get(name, name) not in called and name in plain:
@@ -363,6 +365,11 @@ def _bypasses(module: Module, backward: ast.Call) -> Iterator[Claim]:
                     return
         elif isinstance(outer, (ast.If, ast.FunctionDef, ast.AsyncFunctionDef)):
             return
+
+
+def _is_loss(module: Module, call: ast.Call) -> bool:
+    """Whether the result of a call is named a loss."""
+    return "loss" in module.bound_to(call).lower()
 
 
 def _steps(names: list[str]) -> bool:

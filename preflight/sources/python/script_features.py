@@ -996,6 +996,15 @@ def _uses_gpu(module: Module, function: Function) -> bool:
     )
 
 
+def _kept_by_prepare_data(module: Module) -> Iterator[Claim]:
+    """What `prepare_data` of Lightning keeps in the object, though one process of a node alone calls it."""
+    for node in module.nodes(ast.Assign):
+        function = module.outline.function_of(node)
+        kept = any(dotted(target).startswith("self.") for target in node.targets)
+        if kept and function is not None and function.name == "prepare_data":
+            yield _feature(module, "kept_by_prepare_data", node, condition="")
+
+
 _READERS: tuple[tuple[tuple[str, ...], Callable[[Module], Iterable[Claim]]], ...] = (
     (("spawn", "start_processes"), _spawned_at_import),
     (("spawn",), _loaders_passed_to_spawn),
@@ -1030,5 +1039,6 @@ _READERS: tuple[tuple[tuple[str, ...], Callable[[Module], Iterable[Claim]]], ...
     (("group_sharded_parallel",), _wrapped_twice),
     (("DataParallel", "fully_shard"), _layers_of_one_rank),
     (("Process(",), _forked_with_gpu),
+    (("def prepare_data",), _kept_by_prepare_data),
     (("extract", "unpack", "download", "copy"), _prepared_by_first_rank),
 )

@@ -20,7 +20,8 @@ class Called(NamedTuple):
         positions: the names of its arguments, in order.
         within: texts of which the full name has one; empty for any.
         sets: whether attributes of what it makes are settings, too.
-        after: calls of which one has to come before it.
+        after: calls of which one has to come before it: `early` is true where it comes after.
+        before: calls that have to come after it: `late` is true where one comes before.
         uses: whether the methods that are called on what it makes, and on its arguments, are stated.
         lacks: calls of which the script has none, for `lacks` to be true.
         family: the file of the rules' tables that its settings are in, unless its framework says it.
@@ -34,6 +35,7 @@ class Called(NamedTuple):
     after: tuple[str, ...] = ()
     uses: bool = False
     lacks: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
     family: str = ""
 
 
@@ -84,6 +86,16 @@ CALLS = (
     ),
     Called("torch_new_group", ("new_group",), ("ranks",), _TORCH),
     Called("torch_barrier", ("barrier",), ("group", "async_op", "device_ids"), _TORCH, after=("set_device",)),
+    Called("torch_monitored", ("monitored_barrier",), ("group",), _TORCH),
+    Called(
+        "torch_objects",
+        ("all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"),
+        (),
+        _TORCH,
+        lacks=("set_device", "device"),
+    ),
+    Called("torch_load", ("load",), ("f", "map_location"), ("torch.load",)),
+    Called("torch_restored", ("load_state_dict",), ("state_dict",), before=("DistributedDataParallel",)),
     Called("torch_seed", ("manual_seed",), ("seed",), ("torch.manual_seed", "torch.random.manual_seed")),
     Called("torch_split", ("random_split",), ("dataset", "lengths", "generator"), _TORCH),
     Called("torch_gradients", ("grad",), ("outputs", "inputs"), ("torch.autograd.",)),
@@ -97,6 +109,7 @@ CALLS = (
         ("dataset", "num_replicas", "rank", "shuffle"),
         _TORCH,
         lacks=("init_process_group", "init_distributed", "init_device_mesh"),
+        after=("init_process_group",),
     ),
     Called("torch_checkpoint", ("checkpoint",), ("function",), ("torch.utils.checkpoint",)),
     Called("torch_state", ("StateDictOptions",), ("full_state_dict", "cpu_offload"), _TORCH),
@@ -131,6 +144,12 @@ CALLS = (
     Called("torch_scaler", ("GradScaler",), within=("torch.amp", "torch.cuda.amp")),
     Called("torch_clip", ("clip_grad_norm_",), ("parameters", "max_norm"), ("torch.nn.utils",)),
     Called("deepspeed_initialize", ("initialize",), _INITIALIZE, ("deepspeed",), uses=True),
+    Called(
+        "deepspeed_distributed",
+        ("init_distributed",),
+        ("dist_backend", "auto_mpi_discovery", "distributed_port", "verbose", "timeout"),
+        ("deepspeed",),
+    ),
     Called("deepspeed_pipeline", ("PipelineModule",), _PIPELINE, ("deepspeed",)),
     Called("deepspeed_moe", ("MoE",), ("hidden_size", "expert", "num_experts", "ep_size"), ("deepspeed",)),
     Called("deepspeed_ulysses", ("register_with_transformers",), ("model_name_or_path",), ("deepspeed",)),
@@ -144,6 +163,14 @@ CALLS = (
         after=("load_state_dict",),
     ),
     Called("horovod_device", ("cuda",), ("device",), after=("init",)),
+    Called("horovod_elastic", ("TorchState", "TensorFlowState", "TensorFlowKerasState"), (), ("horovod.",)),
+    Called(
+        "horovod_tape",
+        ("gradient",),
+        (),
+        ("tape.",),
+        lacks=("DistributedGradientTape", "DistributedOptimizer", "allreduce", "grouped_allreduce"),
+    ),
     Called("horovod_fit", ("fit",), ("x", "y")),
     Called("horovod_sets", ("add_process_set",), ("process_set",), ("horovod",)),
     Called("horovod_init", ("init",), ("comm", "process_sets"), ("horovod",)),

@@ -212,11 +212,24 @@ def local_rank_same_for_all_processes(job: Job) -> Iterator[Verdict]:
             yield passed(launch.id)
 
 
+#: The variables of ranks that a starter sets; starters that are not here may set any.
+_SET_BY: dict[str, frozenset[str]] = {
+    **dict.fromkeys(("srun", "mpirun", "mpiexec", "jsrun", "aprun"), frozenset()),
+    # deepspeed/launcher/launch.py of 0.19
+    "deepspeed": frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE")),
+}
+_REMEDIES = {
+    "srun": "Start torchrun once on every node, or set them in each task:"
+    " srun bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS exec python ...'.",
+    "deepspeed": "Read LOCAL_SIZE, or torch.distributed.get_world_size().",
+}
+
+
 @rule(
     "LRK004",
     "ranked-script-without-launcher",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
+    severity=Severity.ERROR,
+    profile="gate",
     otherwise="no script that needs a rank variable is started here",
     evidence=(
         ("torchrun documentation (which variables it sets)", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
@@ -224,21 +237,24 @@ def local_rank_same_for_all_processes(job: Job) -> Iterator[Verdict]:
     ),
 )
 def ranked_script_without_launcher(job: Job) -> Iterator[Verdict]:
-    """A script that reads its rank from the environment is started by plain python.
+    """A script that reads its rank from the environment is started by what sets no such variable.
 
-    What it checks: A script that a plain `python` line starts does not read `os.environ["RANK"]`, `["LOCAL_RANK"]` or
-    `["WORLD_SIZE"]` on every path through it.
+    What it checks: A script that a plain `python` line, srun, mpirun or the launcher of DeepSpeed starts reads
+    `os.environ["RANK"]`, `["LOCAL_RANK"]`, `["WORLD_SIZE"]`, `["LOCAL_WORLD_SIZE"]` and the like only if that starter,
+    the launch script or the script itself sets them.
 
-    Why it matters: No launcher sets them, so the script stops with KeyError; where the variables are left over from an
-    interactive session, it waits for ranks that are never started.
+    Why it matters: The script stops with KeyError in every rank; where the variables are left over from an interactive
+    session, it waits for ranks that are never started.
 
-    Example: `python train.py`, where train.py contains `local_rank = int(os.environ["LOCAL_RANK"])`.
+    Example: `srun python train.py`, where train.py contains `local_rank = int(os.environ["LOCAL_RANK"])`: Slurm sets
+    SLURM_LOCALID.
 
-    Fix: Start it with `torchrun --nproc_per_node=<GPUs> train.py`, or give the variables a default.
+    Fix: Start it with torchrun, set the variables from those of the scheduler in each task, or give them a default.
 
     Known limits: A variable that is read under a condition, or whose error is caught, is not counted. Variables that
-    something outside the script exports are not seen, so this is a warning.
+    something outside the script exports are not seen, so a plain `python` line is only a warning.
     """
+    applicable = False
     applicable = False
     for claim in distinct(job.about("plain_program")):
         needed = [c for c in job.about("required_variable") if c.span.path in texts(claim.value)]
@@ -256,8 +272,31 @@ def ranked_script_without_launcher(job: Job) -> Iterator[Verdict]:
             at=claim,
             also=tuple((c, "read here") for c in needed),
             remedy=f"Start it with torchrun --nproc_per_node=<GPUs> {joined(claim.alternatives)}.",
+            severity=Severity.WARNING,
+            confidence=Confidence.MEDIUM,
         )
     for launch in job.launches if not applicable else ():
-        if job.about("required_variable", launch.scope):
-            applicable = True
+        read = distinct(job.about("required_variable", launch.scope))
+        if not read:
+            continue
+        set_by_launcher = _SET_BY.get(launch.launcher)
+        missing = [
+            claim
+            for claim in read
+            for name in texts(claim.value)
+            if set_by_launcher is not None
+            and name not in set_by_launcher
+            and not job.about(f"env.{name}", launch.scope)
+        ]
+        if not missing:
             yield passed(launch.id)
+            continue
+        names = [name for claim in missing for name in texts(claim.value)]
+        yield failed(
+            launch.id,
+            f"`{launch.launcher}` sets no {' and no '.join(names)}, which the script needs, and neither does the launch"
+            " script: every rank stops with KeyError.",
+            at=missing[0],
+            also=((launch, "started here"), *((claim, "read here") for claim in missing[1:])),
+            remedy=_REMEDIES.get(launch.launcher, f"Set {names[0]} in each task, or start the script with torchrun."),
+        )
