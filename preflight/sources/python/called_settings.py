@@ -52,6 +52,7 @@ _CALLS = (
         ("dataset", "batch_size", "num_replicas", "rank", "shuffle", "drop_last"),
         ("paddle",),
     ),
+    Called("paddle_collective", ("broadcast", "scatter"), ("tensor", "src", "group"), ("paddle.distributed",)),
     Called("paddle_device", ("set_device",), ("device",), ("paddle",)),
     Called("paddle_build", ("BuildStrategy",), within=("paddle", "fluid"), sets=True),
     Called("paddle_role", ("PaddleCloudRoleMaker",), ("is_collective",)),
@@ -165,7 +166,9 @@ _OTHERS = (
     Called("ray_kept", ("CheckpointConfig",), ("num_to_keep",), ("ray.train", "ray.air"), family="ray"),
     Called("accelerator", ("Accelerator",), (), ("accelerate",), after=("notebook_launcher",), family="accelerate"),
     Called("accelerate_fsdp", ("FullyShardedDataParallelPlugin",), (), ("accelerate",), family="accelerate"),
-    Called("accelerate_backward", ("backward",), (), ("loss",), lacks=("accumulate",), family="accelerate"),
+    Called("plain_backward", ("backward",), family="accelerate"),
+    Called("fabric_loaders", ("setup_dataloaders",), family="lightning"),
+    Called("ray_loader", ("prepare_data_loader",), ("data_loader",), ("ray.", "train."), family="ray"),
     Called("accelerate_prepare", ("prepare",), _PREPARED, ("accelerat",), family="accelerate"),
     Called("accelerate_clip", ("clip_grad_value_",), (), ("accelerat",), family="accelerate"),
     Called(

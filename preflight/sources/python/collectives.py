@@ -42,6 +42,7 @@ class _Call(NamedTuple):
     made_by: frozenset[str] = frozenset()
     unless: tuple[str, ...] = ()
     given: tuple[str, ...] = ()
+    along: tuple[str, ...] = ()
     setup: bool = False
     divided: bool = False
 
@@ -57,6 +58,7 @@ def _calls() -> dict[str, tuple[_Call, ...]]:
             frozenset(row.get("made_by", ())),
             tuple(row.get("unless", ())),
             tuple(row.get("given", ())),
+            tuple(row.get("along", ())),
             row.get("setup", False),
             row.get("divided", False),
         )
@@ -78,6 +80,8 @@ def _row_of(module: Module, call: ast.Call) -> _Call | None:
         if row.made_by and not row.made_by & _makers(module, call):
             continue
         if row.given and not any(argument(call, word) is not None for word in row.given):
+            continue
+        if row.along and not module.named(*row.along):
             continue
         return None if _is_of_group(call) or any(argument(call, word) is not None for word in row.unless) else row
     return None
@@ -108,7 +112,8 @@ def _made(module: Module) -> dict[str, frozenset[str]]:
         target = node.targets[0]
         name = module.name(target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target)
         if name and isinstance(node.value, ast.Call):
-            found[name] = found.get(name, frozenset()) | {module.called(node.value)}
+            called = module.called(node.value)
+            found[name] = found.get(name, frozenset()) | {called, last(called)}
     return found
 
 

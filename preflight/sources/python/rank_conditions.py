@@ -35,7 +35,7 @@ _RANK = re.compile(
     # Anchored, because a search would begin anew at every character of a long name.
     r"\A(?:(?:get_|_)*(?:(?:global|local|world|proc|process|my|this|cur|current|worker|dist|ddp|distributed|mpi|hvd|comm"
     r"|env|torch|gpu|slurm|trainer)_?)*rank_?(?:id|idx)?_?|(?:local_)?process_index|SLURM_(?:PROCID|LOCALID)|procid"
-    r"|trainer_id|worker_index|(?:OMPI_COMM_WORLD|PMI|MV2_COMM_WORLD)_(?:LOCAL_)?RANK)",
+    r"|trainer_id|worker_index|task_(?:id|index)|(?:OMPI_COMM_WORLD|PMI|MV2_COMM_WORLD)_(?:LOCAL_)?RANK)",
     re.IGNORECASE,
 )
 _LOCAL_RANK = re.compile(r"local_?(?:rank|process_index)|SLURM_LOCALID", re.IGNORECASE)

@@ -95,6 +95,12 @@ CALLS = (
         lacks=("set_device", "device"),
     ),
     Called("torch_load", ("load",), ("f", "map_location"), ("torch.load",)),
+    Called(
+        "torch_fused",
+        ("apply_optimizer_in_backward", "_apply_optimizer_in_backward"),
+        ("optimizer_class", "params"),
+        before=("DistributedModelParallel",),
+    ),
     Called("torch_restored", ("load_state_dict",), ("state_dict",), before=("DistributedDataParallel",)),
     Called("torch_seed", ("manual_seed",), ("seed",), ("torch.manual_seed", "torch.random.manual_seed")),
     Called("torch_split", ("random_split",), ("dataset", "lengths", "generator"), _TORCH),
