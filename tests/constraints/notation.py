@@ -62,7 +62,8 @@ def variables(text: str, _run: str) -> Files:
 
 def torch_lines(text: str, _run: str) -> Files:
     """A launch script, and a program of torch."""
-    train = "import torch.distributed as dist\n\ndist.init_process_group('nccl')\n"
+    backend = "mpi" if "mpirun" in text else "nccl"
+    train = f"import torch.distributed as dist\n\ndist.init_process_group({backend!r})\n"
     return {"run.sh": f"#!/bin/bash\n{text}\n", "train.py": train}
 
 
