@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from preflight.model.job import Claim, Known, Relation, Scope, Strength, Unresolved, Value, alternatives, as_int, lift
 from preflight.sources.base import Command, Variable
@@ -28,6 +28,8 @@ _REMOTE_STARTERS = frozenset(
         *("ibrun", "prun", "jsrun", "flux", "colossalai"),
     )
 )
+#: Commands that end at once.
+_INSTANT = frozenset(("echo", "printf", "date", "cd", "export", "set", "true", ":", "unset", "mkdir", "ls", "hostname"))
 _SIGNAL = re.compile(r"(?:SIG)?([A-Z]+[0-9]?)|([0-9]+)")
 _SIGNAL_NAMES = {"2": "INT", "10": "USR1", "12": "USR2", "15": "TERM", "0": "EXIT", "18": "CONT", "1": "HUP"}
 
@@ -59,7 +61,22 @@ def state_steps(commands: Sequence[Command], header: Mapping[str, slurm.BatchOpt
             scope = Scope(launch=key if seen[key] == 1 else f"{key}#{seen[key]}")
             hides = not keeps_status and shell not in pipefail
             claims.extend(_step_claims(command, srun, header, scope, hides=hides))
+    claims.extend(_left_behind(commands))
     return tuple(dict.fromkeys(claims))
+
+
+def _left_behind(commands: Sequence[Command]) -> Iterator[Claim]:
+    """State the last command of a script that is in the background, if nothing after it takes time."""
+    own = [command for command in commands if command.outer is None]
+    for command in reversed(own):
+        words = [text_of(word) or "" for word in command.words]
+        if command.background and words:
+            builder = ClaimBuilder("shell", Scope(), command.condition)
+            spelling = " ".join(" ".join(word.spelling.split()) for word in command.words)[:_MAX_SPELLING]
+            builder.add("left_behind", Known(True), command.span, spelling, strength=Strength.FLAG)
+            yield from builder.claims
+        if not words or posixpath.basename(words[0]) not in _INSTANT:
+            return
 
 
 def _step_claims(

@@ -190,7 +190,7 @@ _REMOVERS = ("rmtree", "remove", "unlink")
 
 
 def shared_path_claims(module: Module) -> Iterator[Claim]:
-    """Claims `shared_path`: `removed by every rank`, `removed too early` or `made by one rank`."""
+    """Claims `shared_path`: `removed by every rank`, `removed too early`, `made by one rank` or `written by one rank`."""
     text = module.file.text
     if _DISTRIBUTED_REMOVAL.search(text) is not None:
         for call in module.named("rmtree"):
@@ -201,6 +201,7 @@ def shared_path_claims(module: Module) -> Iterator[Claim]:
         yield from _removed_early(module)
     if _RANK_WORDS.search(text) is not None:
         yield from _made_by_one(module)
+        yield from _read_early(module)
 
 
 def _removed_early(module: Module) -> Iterator[Claim]:
@@ -234,6 +235,42 @@ def _made_by_one(module: Module) -> Iterator[Claim]:
                 because = module.claim("checkpoint_written", RankSet.ALL.value, write)
                 yield module.claim("shared_path", "made by one rank", call, because=(because,))
                 break
+
+
+#: What writes or fetches files, and what reads them, by the last part of the name.
+_WRITING = re.compile(
+    r"save(?:_to_disk|_file|z|_pretrained)?|\w*download\w*|urlretrieve|to_(?:csv|parquet|json)|extractall"
+)
+_READING = re.compile(
+    r"load(?:_from_disk|_file)?|open|read_(?:csv|parquet|json)|from_(?:csv|file|json)|\w*Dataset|\w*Folder"
+)
+
+
+def _read_early(module: Module) -> Iterator[Claim]:
+    """Rank 0 writes a path that every rank reads below, with nothing between at which the others wait."""
+    for call in module.calls:
+        if not _WRITING.fullmatch(last(module.called(call))) or ranks_of(module).guard_of(call).who not in _ONE_RANK:
+            continue
+        paths = {_path_text(given) for given in (*call.args, *(word.value for word in call.keywords))} - {""}
+        for read in module.calls if paths else ():
+            if (
+                read.lineno > call.lineno
+                and _READING.fullmatch(last(module.called(read)))
+                and read.args
+                and _path_text(read.args[0]) in paths
+                and _is_of_all(module, read)
+                and _nothing_waits(module, call, read)
+            ):
+                because = module.claim("shared_path", "read by every rank", read)
+                yield module.claim("shared_path", "written by one rank", call, because=(because,))
+                break
+
+
+def _path_text(given: ast.expr) -> str:
+    """A path as it is written: a name, or a constant with a slash or a dot; empty for anything else."""
+    if isinstance(given, ast.Constant):
+        return given.value if isinstance(given.value, str) and re.search(r"[./]", given.value) else ""
+    return dotted(given)
 
 
 def _writes(module: Module, call: ast.Call) -> bool:

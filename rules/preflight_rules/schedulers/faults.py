@@ -11,7 +11,7 @@ from preflight.model.job import UNSEEN, Claim, Job, Known, OneOf, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
-from preflight_rules.helpers import counted, quoted, undecided, where
+from preflight_rules.helpers import counted, distinct, quoted, undecided, where
 from preflight_rules.schedulers.slurm_steps import steps
 
 #: Modules whose handler saves and requeues on the first task alone (submitit/core/job_environment.py).
@@ -352,3 +352,45 @@ def first_task_alone_hands_off(job: Job) -> Iterator[Verdict]:
 
 def _duration(seconds: int) -> str:
     return f"{seconds // 3600} h" if seconds % 3600 == 0 else f"{seconds // 60} min"
+
+
+@rule(
+    "FLT022",
+    "script-ends-before-its-command",
+    severity=Severity.ERROR,
+    profile="gate",
+    otherwise="no batch script starts a step",
+    evidence=(
+        ("Slurm documentation, sbatch (the job ends with its batch script)", "https://slurm.schedmd.com/sbatch.html"),
+        ("Slurm FAQ, steps that are started in the background", "https://slurm.schedmd.com/faq.html"),
+    ),
+)
+def script_ends_before_its_command(job: Job) -> Iterator[Verdict]:
+    """A batch script starts its last command in the background and ends.
+
+    What it checks: After the last command with `&` of a script with `#SBATCH` directives comes a `wait`, or another
+    command that takes time.
+
+    Why it matters: Slurm ends the job when its script ends, and kills every step that still runs: training is over
+    after a second, and the job counts as completed.
+
+    Example: `srun torchrun ... train.py &` as the last line.
+
+    Fix: Remove the `&`, or write `wait` at the end.
+
+    Known limits: What a command after it does is judged by its name; a function or another script may be quick.
+    """
+    behind = distinct(job.about("left_behind"))
+    for path in sorted({step.claim.span.path for step in steps(job)} - {left.span.path for left in behind}):
+        yield passed(path)
+    for left in behind:
+        undecided_verdict = undecided(left.span.path, (left,))
+        if undecided_verdict is not None:
+            yield undecided_verdict
+            continue
+        yield failed(
+            left.span.path,
+            f"{quoted(left)} runs in the background, and the script ends without waiting for it: Slurm then kills it.",
+            at=left,
+            remedy="Remove the `&`, or write `wait` at the end of the script.",
+        )

@@ -116,6 +116,10 @@ _RACES = {
         "is done by one rank alone, and nothing before it waits for the ranks that still read it",
         "Put a barrier before it.",
     ),
+    "written by one rank": (
+        "is done by one rank alone, and the others read the result without waiting for it",
+        "Put a barrier after it.",
+    ),
     "made by one rank": (
         "is done by one rank alone, and the others write into the folder without waiting for it",
         "Let every rank make the folder with exist_ok=True, or put a barrier after it.",
@@ -135,8 +139,8 @@ def path_used_while_another_rank_changes_it(job: Job) -> Iterator[Verdict]:
     """One rank removes or makes a path while other ranks use it.
 
     What it checks: In a script for several ranks, not every rank calls `shutil.rmtree` on one folder; rank 0 waits for
-    the others before it removes a file that every rank has read; and where rank 0 alone makes a folder, the others wait
-    for it before they write there.
+    the others before it removes a file that every rank has read; and where rank 0 alone makes a folder or writes a
+    file, the others wait for it before they write or read there.
 
     Why it matters: The ranks race. The slower one meets a file or folder that is gone, or not there yet:
     FileNotFoundError ends it, and the others wait for it. It happens on some runs only.
