@@ -151,8 +151,9 @@ schema: $(VENV)/.installed ## write the committed JSON Schemas anew
 vscode: $(VENV)/.installed ## build the extension for VS Code, and test it with node (fetches from the npm registry)
 	cd editors/vscode && npm ci --no-audit --no-fund && npm test
 
-wheels: $(VENV)/.installed ## write the table of what wheels were built for anew (asks the package index)
+wheels: $(VENV)/.installed ## write the tables of what wheels were built for and require anew (asks the package index)
 	$(BIN)/python -m tools.wheels
+	$(BIN)/python -m tools.requirements
 
 tables: $(VENV)/.installed ## generate the tables of launcher options anew (fetches the pinned distributions)
 	$(BIN)/python -m tools.tables

@@ -190,7 +190,7 @@ _REMOVERS = ("rmtree", "remove", "unlink")
 
 
 def shared_path_claims(module: Module) -> Iterator[Claim]:
-    """Claims `shared_path`: `removed by every rank`, `removed too early`, `made by one rank` or `written by one rank`."""
+    """Claims `shared_path`: `removed by every rank`, `removed too early`, `made by one rank`, `written by one rank`."""
     text = module.file.text
     if _DISTRIBUTED_REMOVAL.search(text) is not None:
         for call in module.named("rmtree"):
