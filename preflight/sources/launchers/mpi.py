@@ -218,7 +218,7 @@ def _state_program(builder: ClaimBuilder, scanned: ScannedLine, word: Word) -> N
         name = "mpich"
     if name is not None and builder.source == "mpirun":
         builder.add("mpi_implementation", Known(name), word.span, word.spelling)
-    if name == "openmpi":
+    if name == "openmpi" or (name is None and builder.source == "mpirun"):
         builder.add("passed_variables", _passed_variables(scanned), word.span, word.spelling)
     mapped = scanned.last("map_by")
     oversubscribed = scanned.last("oversubscribe")

@@ -30,7 +30,10 @@ def _scheduled(job: Job) -> bool:
 
 
 def _implementation(job: Job, launch: Launch) -> tuple[str, ...]:
-    return texts(job_value(job.setting("mpi_implementation", launch.scope)))
+    stated = texts(job_value(job.setting("mpi_implementation", launch.scope)))
+    read = {text for claim in job.about("variable_read", launch.scope) for text in texts(claim.value)}
+    # A program that reads OMPI_COMM_WORLD_RANK is written for Open MPI.
+    return stated or (("openmpi",) if any(name.startswith("OMPI_COMM_WORLD") for name in read) else ())
 
 
 @rule(

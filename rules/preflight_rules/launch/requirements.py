@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
     from packaging.version import Version
 
+_PATCH = re.compile(r"==(\d+\.\d+)(?:\.\d+)+")
 _NAMED = re.compile(r"(?P<name>[a-z0-9][a-z0-9-]*)(?P<specifier>[=<>~!].*)")
 
 
@@ -77,6 +78,9 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
         refused = False
         for other in named:
             needed = row.get("requires", {}).get(other.name, "")
+            if row["version"] != str(release):
+                # Another patch of the release may pin another patch.
+                needed = _PATCH.sub(r"==\1.*", needed)
             if not needed or not _excludes(needed, other):
                 continue
             refused = True

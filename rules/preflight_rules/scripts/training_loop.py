@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job
+from preflight.model.job.value import texts
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight_rules.helpers import certainly_several, joined, placed, quoted, ranks_started, subjects
 from preflight_rules.scripts.script_facts import (
@@ -132,7 +133,12 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
             )
     for subject, save in stated(job, "guarded_trainer_save"):
         stages = job.about("zero_stage", save.scope)
-        shards = [*stages, *job.about("uses_fsdp", save.scope)]
+        own = job.about("setting.transformers.fsdp", save.scope)
+        shards = [
+            *stages,
+            *job.about("uses_fsdp", save.scope),
+            *(claim for claim in own if texts(claim.value) != ("",)),
+        ]
         if not shards or definitely_one_rank(job, save):
             continue
         applicable = True
