@@ -258,7 +258,18 @@ def _models(call: ast.Call) -> Iterator[str]:
 
 
 def _takes(call: ast.Call, name: str) -> bool:
-    return bool(name) and any(dotted(argument) == name for argument in call.args)
+    return bool(name) and any(dotted(_moved(argument)) == name for argument in call.args)
+
+
+def _moved(expression: ast.expr) -> ast.expr:
+    """What is moved or converted in `model.cuda()` and the like; otherwise the expression itself."""
+    while (
+        isinstance(expression, ast.Call)
+        and isinstance(expression.func, ast.Attribute)
+        and expression.func.attr in ("cuda", "to", "half", "float", "bfloat16", "train")
+    ):
+        expression = expression.func.value
+    return expression
 
 
 def _keeps_parameters(call: ast.Call) -> bool:
