@@ -23,7 +23,7 @@ from preflight.sources.python.collectives import is_collective
 from preflight.sources.python.environment import always_reached
 from preflight.sources.python.module import SPAWNS, Module, argument, is_none, last, place_of, places_given, value_of
 from preflight.sources.python.outline import Function, dotted
-from preflight.sources.python.rank_conditions import RankSet, ranks_of, ranks_where_true
+from preflight.sources.python.rank_conditions import RankSet, ranks_of, ranks_where_true, variable_read
 
 _LOADERS = ("DataLoader", "StatefulDataLoader", "WebLoader")
 #: Base classes of data that can only be iterated; torch's pipes accept `shuffle`.
@@ -1005,6 +1005,18 @@ def _kept_by_prepare_data(module: Module) -> Iterator[Claim]:
             yield _feature(module, "kept_by_prepare_data", node, condition="")
 
 
+def _text_compared_with_number(module: Module) -> Iterator[Claim]:
+    """`os.environ["RANK"] == 0`, which no text equals."""
+    for node in module.nodes(ast.Compare):
+        if len(node.ops) != 1 or not isinstance(node.ops[0], (ast.Eq, ast.NotEq)):
+            continue
+        name = variable_read(module, node.left)
+        other = node.comparators[0]
+        number = isinstance(other, ast.Constant) and isinstance(other.value, int) and not isinstance(other.value, bool)
+        if name is not None and "RANK" in name and number:
+            yield _feature(module, "rank_text_compared_with_number", node, condition="")
+
+
 _READERS: tuple[tuple[tuple[str, ...], Callable[[Module], Iterable[Claim]]], ...] = (
     (("spawn", "start_processes"), _spawned_at_import),
     (("spawn",), _loaders_passed_to_spawn),
@@ -1040,5 +1052,6 @@ _READERS: tuple[tuple[tuple[str, ...], Callable[[Module], Iterable[Claim]]], ...
     (("DataParallel", "fully_shard"), _layers_of_one_rank),
     (("Process(",), _forked_with_gpu),
     (("def prepare_data",), _kept_by_prepare_data),
+    (("RANK",), _text_compared_with_number),
     (("extract", "unpack", "download", "copy"), _prepared_by_first_rank),
 )

@@ -72,6 +72,8 @@ CALLS = (
         ("init_process_group",),
         ("backend", "init_method", "timeout", "world_size", "rank", "store"),
         _TORCH,
+        before=("init_process_group",),
+        lacks=("destroy_process_group",),
     ),
     Called("torch_broadcast", ("broadcast",), ("tensor", "src", "group"), _TORCH, lacks=_DEFAULT_DEVICE, uses=True),
     Called("torch_reduce", ("reduce",), ("tensor", "dst", "op", "group"), _TORCH, lacks=_DEFAULT_DEVICE, uses=True),
