@@ -146,6 +146,8 @@ def state_context(
             strength=Strength.ENVIRONMENT,
         )
     references.extend(_settings_file(line, tree))
+    if any(wrapper.name in _OTHER_MACHINES for wrapper in wrappers):
+        _state_variables_left_here(builder, line)
     for wrapper in wrappers:
         references.extend(_lock(line, wrapper, tree))
         _state_container(builder, wrapper)
@@ -171,6 +173,23 @@ def state_context(
         elif wrapper.name in ("pdsh", "clush"):
             references.extend(_state_parallel_shell(builder, wrapper, line, tree))
     return builder, references
+
+
+#: Programs that run a command on another machine, in an environment of its own.
+_OTHER_MACHINES = ("ssh", "pdsh", "clush")
+_USED_VARIABLE = re.compile(r"\$\{?(?P<name>[A-Za-z_][A-Za-z0-9_]{0,60})")
+
+
+def _state_variables_left_here(builder: ClaimBuilder, line: LaunchLine) -> None:
+    """State each variable of this script that a command for another machine leaves to the shell there."""
+    outer = line.command.outer
+    for word in line.words if outer is not None else ():
+        for match in _USED_VARIABLE.finditer(word.spelling):
+            name = match["name"]
+            if outer is not None and name in outer.variables and name not in line.command.variables:
+                builder.add(
+                    "variable_left_here", Known(name), word.span, word.spelling, condition=outer.condition or None
+                )
 
 
 def _settings_file(line: LaunchLine, tree: Tree) -> list[Reference]:

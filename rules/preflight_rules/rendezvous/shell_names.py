@@ -9,7 +9,7 @@ from preflight.model.job import Claim, Job, Unresolved
 from preflight.model.job.value import texts
 from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
 from preflight_rules.data_tables import known_variables
-from preflight_rules.helpers import AGENT_LAUNCHERS, distinct, quoted, starting_file
+from preflight_rules.helpers import AGENT_LAUNCHERS, distinct, quoted, starting_file, undecided
 
 
 @rule(
@@ -163,3 +163,49 @@ def exported_value_replaced(job: Job) -> Iterator[Verdict]:
     if not applicable:
         exported = [claim for claim in job.claims if claim.quantity.startswith("env.")]
         yield passed(job.name) if exported else not_applicable(job.name, "no script exports a variable")
+
+
+@rule(
+    "ENV026",
+    "variable-left-on-this-machine",
+    severity=Severity.ERROR,
+    profile="gate",
+    otherwise="no command for another machine uses a variable of the script",
+    evidence=(
+        (
+            "the bash manual, single quotes (nothing between them is expanded)",
+            "https://www.gnu.org/software/bash/manual/bash.html#Single-Quotes",
+        ),
+        ("the manual of ssh (the command runs in a login environment)", "https://man.openbsd.org/ssh"),
+    ),
+)
+def variable_left_on_this_machine(job: Job) -> Iterator[Verdict]:
+    """A command for another machine uses a variable that only the script here has.
+
+    What it checks: A launch line in single quotes behind ssh, pdsh or clush uses no variable that the script assigns:
+    the shell on the other machine expands it.
+
+    Why it matters: The other machine has no such variable and puts nothing in its place: every node gets the same rank,
+    or none, and no address. The launcher stops or waits.
+
+    Example: `for h in $HOSTS; do ssh $h 'torchrun --node_rank=$rank ...' & done`.
+
+    Fix: Write the command in double quotes, or close the single quotes around the variable.
+
+    Known limits: A variable that the other machine's profile happens to set under the same name is not known.
+    """
+    used = distinct(job.about("variable_left_here"))
+    for claim in used:
+        undecided_verdict = undecided(claim.span.path, (claim,))
+        (name,) = texts(claim.value) or ("",)
+        yield undecided_verdict or failed(
+            claim.span.path,
+            f"`{claim.spelling}` is in single quotes, so the other machine expands it, and ${name} is set in this"
+            " script only: nothing takes its place.",
+            at=claim,
+            remedy="Write the command in double quotes.",
+        )
+    if not used:
+        for launch in job.launches:
+            if {"ssh", "pdsh", "clush"} & set(launch.wrappers):
+                yield passed(launch.id)
