@@ -28,6 +28,7 @@ from preflight.model.findings import PROFILES, Command, Confidence, Edit, Eviden
 from preflight.model.job import Claim, Job, Launch, Note, Scope, Span
 from preflight.model.options import STAGES
 from preflight.model.recording import Facts
+from preflight.plugins.claim_text import argument_of, assigned, quoted, why_unresolved
 
 if TYPE_CHECKING:
     from preflight.model.charts import Chart
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 _ID = re.compile(r"[A-Z]{3}[0-9]{3}")
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
-#: A positional parameter of a shell script or function: `$1`, `${2:-x}`.
-_PARAMETER = re.compile(r"\$\{?\d")
 
 _MATURITIES = ("preview", "stable")
 _FIXES = ("none", "safe", "unsafe")
@@ -163,6 +162,20 @@ def unknown(
     locations = (place(at),) if at is not None else ()
     nodes = tuple(dict.fromkeys(nodes))
     return Verdict(Status.UNKNOWN, subject, reason, locations=locations, nodes=nodes, required=required)
+
+
+def undecided(
+    subject: str, claims: Iterable[Claim], launch: Launch | None = None, *, quantity: str = ""
+) -> Verdict | None:
+    """`unknown` for a subject that depends on a claim without a certain value; None when all claims have one.
+
+    `quantity` names the quantity, where the claim's own text does not show it.
+    """
+    found = why_unresolved(claims, launch)
+    if found is None:
+        return None
+    claim, why = found
+    return unknown(subject, f"{quantity + ': ' if quantity else ''}{quoted(claim)} is unknown: {why}", at=claim)
 
 
 def failed(
@@ -293,14 +306,6 @@ def _origins(items: Iterable[Place | tuple[Place, str] | Evidence]) -> list[Loca
     return [Location.at(span, "set here") for span in spans]
 
 
-def argument_of(claim: Claim) -> Span | None:
-    """The argument that gives a claim its value, if a script or function is called with it; otherwise None."""
-    if claim.origin is None:
-        return None
-    is_argument = claim.origin.path != claim.span.path or _PARAMETER.search(claim.spelling) is not None
-    return claim.origin if is_argument and not assigned(claim) else None
-
-
 def _same_location(item: Location, other: Location) -> bool:
     return (item.path, item.line, item.column) == (other.path, other.line, other.column)
 
@@ -311,15 +316,6 @@ def _set_elsewhere(at: Place | Evidence, remedy: str) -> str:
     if not assignment or not remedy or assignment in remedy:
         return ""
     return f" The value is set in {assignment}."
-
-
-def assigned(claim: Claim) -> str:
-    """Format as `` `NNODES=8` (train.sbatch:4)`` the assignment of the claim's value; empty if unknown."""
-    span = claim.origin
-    if span is None or span.line != span.end_line or span.end_column - 1 > len(span.snippet):
-        return ""
-    text = span.snippet[span.column - 1 : span.end_column - 1]
-    return f"`{text}` ({span.path}:{span.line})" if "=" in text else ""
 
 
 def place(item: Place, note: str = "") -> Location:

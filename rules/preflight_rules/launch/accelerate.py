@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from preflight.model.findings import Severity
 from preflight.model.job import WHOLE_JOB, Claim, Job, Launch, Relation, Strength, strongest
-from preflight.model.job.claim import job_value
+from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import counted, distinct, placed, quoted, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import counted, placed, quoted
 from preflight_rules.launch.gpus import counts_one_machine, gpus
 
 _SOURCE = "accelerate"

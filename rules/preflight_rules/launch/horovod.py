@@ -9,8 +9,8 @@ from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import placed, quoted, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted
 
 #: horovod/runner/common/util/hosts.py, parse_hosts_and_slots.
 _HOST = re.compile(r"[\w.-]+:[0-9]+")

@@ -10,8 +10,9 @@ from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch, Value
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import is_expanded_in_script, numbers, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import AGENT_LAUNCHERS, certainly_one, certainly_several, joined, placed, quoted, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import joined, placed, quoted
+from preflight_rules.launches import AGENT_LAUNCHERS, certainly_one, certainly_several
 
 _START_ALL_NODES = ("deepspeed", "colossalai")
 _START_ON_EACH_NODE = ("srun", "mpirun", "pdsh", "clush")

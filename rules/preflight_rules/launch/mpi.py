@@ -9,8 +9,9 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import SCHEDULERS, certainly_several, counted, joined, placed, quoted, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import counted, joined, placed, quoted
+from preflight_rules.launches import SCHEDULERS, certainly_several
 
 #: Variables of communication libraries, which must be the same on all ranks.
 _LIBRARY_VARIABLES = re.compile(

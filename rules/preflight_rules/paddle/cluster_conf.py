@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from preflight._util.hostnames import is_loopback
 from preflight.model.findings import Severity
 from preflight.model.job import Job
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import placed, quoted, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted
 from preflight_rules.paddle.cluster_train import DOCUMENT, TOOL
 from preflight_rules.paddle.fleet import distinct_claims
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Relation, Scope
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import placed, quoted, subjects, undecided, where
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted, where
+from preflight.plugins.questions import subjects
 
 DOCUMENT = "https://github.com/PaddlePaddle/Paddle/blob/v0.11.0/doc/howto/usage/cluster/cluster_train_en.md"
 TOOL = "https://github.com/PaddlePaddle/Paddle/blob/v0.11.0/paddle/scripts/cluster_train/paddle.py"

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from preflight.model.findings import Severity
 from preflight.model.job import Job
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule
-from preflight_rules.helpers import placed, quoted, undecided
+from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, undecided
+from preflight.plugins.claim_text import placed, quoted
 from preflight_rules.paddle.fleet import distinct_claims
 
 _MODES = ("sync", "async", "half-async", "geo", "heter", "gpubox")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from preflight._util.hostnames import host_of
 from preflight.model.findings import Fix, Severity
 from preflight.model.job import Claim, Job, Launch, Scope, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, unknown
-from preflight_rules.helpers import host_of, placed, quoted, subjects, undecided
+from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted
+from preflight.plugins.questions import subjects
 from preflight_rules.paddle.server_lists import endpoints, place_of
 
 #: The roles that fleet's role maker accepts in TRAINING_ROLE (paddle/distributed/fleet/base/role_maker.py, 2.6).

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight._util.hostnames import is_loopback
+from preflight._util.hostnames import host_of, is_loopback
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Scope, is_whole_number
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight_rules.helpers import host_of, placed, quoted, subjects, undecided, where
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted, where
+from preflight.plugins.questions import subjects
 
 
 def endpoints(claims: tuple[Claim, ...]) -> tuple[str, ...]:

@@ -9,8 +9,10 @@ from typing import NamedTuple
 from preflight.model.findings import Confidence, Fix, Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, unknown
-from preflight_rules.helpers import certainly_one, certainly_several, nodes_spanned, quoted, subjects, undecided
+from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, undecided, unknown
+from preflight.plugins.claim_text import quoted
+from preflight.plugins.questions import subjects
+from preflight_rules.launches import certainly_one, certainly_several, nodes_spanned
 
 #: NCCL filters by prefix, with `^` and `=`; Gloo and TensorPipe take exact names (torch, ProcessGroupGloo).
 _FILTERS = ("NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME")

@@ -9,9 +9,21 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Scope
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
+from preflight.plugins.authoring import (
+    Verdict,
+    failed,
+    make_fix,
+    not_applicable,
+    passed,
+    replace_text,
+    rule,
+    undecided,
+    unknown,
+)
+from preflight.plugins.claim_text import placed, quoted
+from preflight.plugins.questions import subjects
 from preflight_rules.data_tables import Contradiction, contradictions
-from preflight_rules.helpers import nodes_spanned, placed, quoted, subjects, undecided
+from preflight_rules.launches import nodes_spanned
 from preflight_rules.rendezvous.interfaces import filters, names
 
 _PREFIX = "env."

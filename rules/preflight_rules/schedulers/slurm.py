@@ -8,20 +8,9 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Strength
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import Symbol, numbers, symbols_in
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight_rules.helpers import (
-    AGENT_LAUNCHERS,
-    SCHEDULERS,
-    certainly_one,
-    certainly_several,
-    counted,
-    joined,
-    on_first_node_only,
-    quoted,
-    undecided,
-    where,
-    why_unresolved,
-)
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import counted, joined, quoted, where, why_unresolved
+from preflight_rules.launches import AGENT_LAUNCHERS, SCHEDULERS, certainly_one, certainly_several, on_first_node_only
 
 #: Modules that start the ranks of their node, for `python -m`.
 _LAUNCHER_MODULES = (

@@ -9,8 +9,8 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight_rules.helpers import placed, quoted, undecided, where
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted, where
 
 #: Patterns that make file names differ between array tasks or jobs.
 _TASK_PATTERNS = ("%a", "%A", "%j", "%J", "%x_%a")

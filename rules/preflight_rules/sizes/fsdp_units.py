@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job, Launch, Scope
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted
+from preflight.plugins.questions import subjects
 from preflight.sources.tables import load_table
 from preflight_rules.data_tables import models
-from preflight_rules.helpers import placed, quoted, subjects, undecided
 from preflight_rules.sizes.fsdp import has_fsdp, is_value, only_claim
 
 _BY_CLASS = "TRANSFORMER_BASED_WRAP"

@@ -8,8 +8,9 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import AUTO, Claim, Job, Known, Scope, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule
-from preflight_rules.helpers import placed, quoted, subjects, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided
+from preflight.plugins.claim_text import placed, quoted
+from preflight.plugins.questions import subjects
 from preflight_rules.sizes.hardware import gpu_of
 
 _BF16_FROM, _FP8_FROM = 8.0, 8.9

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Known, Launch, Scope, Unresolved
-from preflight.model.job.claim import job_value
+from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, undecided, unknown
+from preflight.plugins.claim_text import quoted
+from preflight.plugins.questions import subjects
 from preflight.sources.tables import load_table
-from preflight_rules.helpers import certainly_several, distinct, quoted, subjects, undecided
+from preflight_rules.launches import certainly_several
 from preflight_rules.rendezvous.variables import distance
 from preflight_rules.settings.given import given
 from preflight_rules.sizes.batch import uses_hugging_face
