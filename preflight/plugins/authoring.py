@@ -21,7 +21,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar, cast, overload
 
 from preflight._util.spans import MAX_SNIPPET_LENGTH
 from preflight.model.findings import PROFILES, Command, Confidence, Edit, Evidence, Fix, Location, Severity, Status
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from preflight.model.recording import Facts, Fleet
     from preflight.model.requests import Request
 
+
+T = TypeVar("T")
 
 _ID = re.compile(r"[A-Z]{3}[0-9]{3}")
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -337,6 +339,28 @@ MakeCharts: TypeAlias = "Callable[[Job, Fleet, Facts], Iterable[Chart]]"
 
 
 @dataclass(frozen=True, slots=True)
+class Question(Generic[T]):
+    """A subject that a rule judges, and the claims that the answer depends on.
+
+    Args:
+        launch: the launch that it is about: a claim in the same branch as the launch is certain.
+        quantity: the quantity, for the reason why it is unknown, where the text of a claim does not show it.
+        of: what else the rule needs to judge it.
+    """
+
+    subject: str
+    claims: tuple[Claim, ...]
+    launch: Launch | None = None
+    _: KW_ONLY
+    quantity: str = ""
+    of: T
+
+
+AskJob: TypeAlias = "Callable[[Job], Iterable[Question[T]]]"
+JudgeQuestion: TypeAlias = "Callable[[Question[T]], Verdict | None]"
+
+
+@dataclass(frozen=True, slots=True)
 class Rule:
     """A rule: judges a job from its claims alone."""
 
@@ -366,29 +390,48 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class rule(_Metadata):
+class rule(_Metadata, Generic[T]):
     """Turn a function into a rule. `evidence` names public issues or documents; at least one is required.
 
-    `otherwise` is why the rule does not apply to a job for which the function states nothing.
+    `each` lists the questions that the rule asks of a job. The function then takes one question at a time, and returns
+    a verdict, or None if it finds no fault. A question whose claims have no certain value is unknown, and the function
+    does not see it. Without `each`, the function takes the job and yields all verdicts.
+
+    `otherwise` is why the rule does not apply to a job for which nothing is stated.
 
     Raises ValueError for a malformed id or name, an error of less than high confidence, or no evidence.
     """
 
     otherwise: str = field(default="", kw_only=True)
+    each: AskJob[T] | None = field(default=None, kw_only=True)
 
-    def __call__(self, judge: JudgeJob) -> Rule:
+    @overload
+    def __call__(self: rule[NoReturn], judge: JudgeJob) -> Rule: ...
+
+    @overload
+    def __call__(self, judge: JudgeQuestion[T]) -> Rule: ...
+
+    def __call__(self, judge: Callable[[Any], Any]) -> Rule:
         """The rule that judges with this function."""
+        each = self.each
 
         @functools.wraps(judge)
         def judge_or_say_why_not(job: Job) -> Iterator[Verdict]:
+            verdicts: Iterable[Verdict] = judge(job) if each is None else _answers(each(job), judge)
             states_something = False
-            for verdict in judge(job):
+            for verdict in verdicts:
                 states_something = True
                 yield verdict
             if self.otherwise and not states_something:
                 yield not_applicable(job.name, self.otherwise)
 
         return Rule(_meta(self, judge), judge_or_say_why_not)
+
+
+def _answers(questions: Iterable[Question[T]], judge: JudgeQuestion[T]) -> Iterator[Verdict]:
+    for question in questions:
+        verdict = undecided(question.subject, question.claims, question.launch, quantity=question.quantity)
+        yield verdict or judge(question) or passed(question.subject)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
