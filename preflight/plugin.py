@@ -39,6 +39,7 @@ from preflight.model.nodes import Fleet, Node, NodeRecord
 from preflight.model.requests import Observed, Request, Unavailable, probe_name
 from preflight.plugins.authoring import (
     Check,
+    Question,
     Rule,
     Verdict,
     check,
@@ -55,6 +56,14 @@ from preflight.plugins.authoring import (
     unknown,
 )
 from preflight.plugins.pack import Pack
+from preflight.plugins.questions import (
+    LaunchQuestion,
+    Stated,
+    SubjectQuestion,
+    claims_about,
+    launches_with,
+    subjects_with,
+)
 
 __all__ = [
     "Bar",
@@ -76,6 +85,7 @@ __all__ = [
     "Known",
     "Lane",
     "Launch",
+    "LaunchQuestion",
     "Layout",
     "Location",
     "Mark",
@@ -87,6 +97,7 @@ __all__ = [
     "Pack",
     "Piece",
     "ProbeUnavailable",
+    "Question",
     "Relation",
     "Request",
     "Row",
@@ -94,8 +105,10 @@ __all__ = [
     "Scope",
     "Severity",
     "Span",
+    "Stated",
     "Status",
     "Strength",
+    "SubjectQuestion",
     "Surroundings",
     "Table",
     "Timeline",
@@ -104,9 +117,11 @@ __all__ = [
     "Value",
     "Verdict",
     "check",
+    "claims_about",
     "command",
     "delete_word",
     "failed",
+    "launches_with",
     "make_fix",
     "memoize",
     "not_applicable",
@@ -115,5 +130,6 @@ __all__ = [
     "replace_text",
     "root_command",
     "rule",
+    "subjects_with",
     "unknown",
 ]

@@ -234,3 +234,17 @@ def _expanded(text: str) -> list[str]:
     if len(numbers) * len(tails) > _MAX_LISTED_HOSTS:
         raise ValueError(f"more than {_MAX_LISTED_HOSTS} hosts")
     return [prefix + number + tail for number in numbers for tail in tails]
+
+
+def host_of(endpoint: str) -> str:
+    """The host of `host`, `host:port`, `[::1]:port` or `::1`."""
+    text = endpoint.strip()
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    head, colon, tail = text.rpartition(":")
+    return head if colon and ":" not in head and (not tail or (tail.isascii() and tail.isdecimal())) else text
+
+
+def is_unspecified(host: str) -> bool:
+    """Whether `host` is the unspecified address, which means every interface and cannot be dialled."""
+    return host.strip() in ("0.0.0.0", "::", "0")

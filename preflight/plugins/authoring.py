@@ -21,13 +21,14 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar, cast, overload
 
 from preflight._util.spans import MAX_SNIPPET_LENGTH
 from preflight.model.findings import PROFILES, Command, Confidence, Edit, Evidence, Fix, Location, Severity, Status
 from preflight.model.job import Claim, Job, Launch, Note, Scope, Span
 from preflight.model.options import STAGES
 from preflight.model.recording import Facts
+from preflight.plugins.claim_text import argument_of, assigned, quoted, why_unresolved
 
 if TYPE_CHECKING:
     from preflight.model.charts import Chart
@@ -35,11 +36,11 @@ if TYPE_CHECKING:
     from preflight.model.requests import Request
 
 
+T = TypeVar("T")
+
 _ID = re.compile(r"[A-Z]{3}[0-9]{3}")
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
-#: A positional parameter of a shell script or function: `$1`, `${2:-x}`.
-_PARAMETER = re.compile(r"\$\{?\d")
 
 _MATURITIES = ("preview", "stable")
 _FIXES = ("none", "safe", "unsafe")
@@ -163,6 +164,20 @@ def unknown(
     locations = (place(at),) if at is not None else ()
     nodes = tuple(dict.fromkeys(nodes))
     return Verdict(Status.UNKNOWN, subject, reason, locations=locations, nodes=nodes, required=required)
+
+
+def undecided(
+    subject: str, claims: Iterable[Claim], launch: Launch | None = None, *, quantity: str = ""
+) -> Verdict | None:
+    """`unknown` for a subject that depends on a claim without a certain value; None when all claims have one.
+
+    `quantity` names the quantity, where the claim's own text does not show it.
+    """
+    found = why_unresolved(claims, launch)
+    if found is None:
+        return None
+    claim, why = found
+    return unknown(subject, f"{quantity + ': ' if quantity else ''}{quoted(claim)} is unknown: {why}", at=claim)
 
 
 def failed(
@@ -293,14 +308,6 @@ def _origins(items: Iterable[Place | tuple[Place, str] | Evidence]) -> list[Loca
     return [Location.at(span, "set here") for span in spans]
 
 
-def argument_of(claim: Claim) -> Span | None:
-    """The argument that gives a claim its value, if a script or function is called with it; otherwise None."""
-    if claim.origin is None:
-        return None
-    is_argument = claim.origin.path != claim.span.path or _PARAMETER.search(claim.spelling) is not None
-    return claim.origin if is_argument and not assigned(claim) else None
-
-
 def _same_location(item: Location, other: Location) -> bool:
     return (item.path, item.line, item.column) == (other.path, other.line, other.column)
 
@@ -311,15 +318,6 @@ def _set_elsewhere(at: Place | Evidence, remedy: str) -> str:
     if not assignment or not remedy or assignment in remedy:
         return ""
     return f" The value is set in {assignment}."
-
-
-def assigned(claim: Claim) -> str:
-    """Format as `` `NNODES=8` (train.sbatch:4)`` the assignment of the claim's value; empty if unknown."""
-    span = claim.origin
-    if span is None or span.line != span.end_line or span.end_column - 1 > len(span.snippet):
-        return ""
-    text = span.snippet[span.column - 1 : span.end_column - 1]
-    return f"`{text}` ({span.path}:{span.line})" if "=" in text else ""
 
 
 def place(item: Place, note: str = "") -> Location:
@@ -338,6 +336,28 @@ PlanRequests: TypeAlias = "Callable[[Job, Fleet, Facts], Iterable[Request]]"
 JudgeFacts: TypeAlias = "Callable[[Job, Fleet, Facts], Iterable[Verdict]]"
 #: The functions that a pack names in `charts`. They are pure, and yield nothing if there is nothing to show.
 MakeCharts: TypeAlias = "Callable[[Job, Fleet, Facts], Iterable[Chart]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Question(Generic[T]):
+    """A subject that a rule judges, and the claims that the answer depends on.
+
+    Args:
+        launch: the launch that it is about: a claim in the same branch as the launch is certain.
+        quantity: the quantity, for the reason why it is unknown, where the text of a claim does not show it.
+        of: what else the rule needs to judge it.
+    """
+
+    subject: str
+    claims: tuple[Claim, ...]
+    launch: Launch | None = None
+    _: KW_ONLY
+    quantity: str = ""
+    of: T
+
+
+AskJob: TypeAlias = "Callable[[Job], Iterable[Question[T]]]"
+JudgeQuestion: TypeAlias = "Callable[[Question[T]], Verdict | None]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,29 +390,48 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class rule(_Metadata):
+class rule(_Metadata, Generic[T]):
     """Turn a function into a rule. `evidence` names public issues or documents; at least one is required.
 
-    `otherwise` is why the rule does not apply to a job for which the function states nothing.
+    `each` lists the questions that the rule asks of a job. The function then takes one question at a time, and returns
+    a verdict, or None if it finds no fault. A question whose claims have no certain value is unknown, and the function
+    does not see it. Without `each`, the function takes the job and yields all verdicts.
+
+    `otherwise` is why the rule does not apply to a job for which nothing is stated.
 
     Raises ValueError for a malformed id or name, an error of less than high confidence, or no evidence.
     """
 
     otherwise: str = field(default="", kw_only=True)
+    each: AskJob[T] | None = field(default=None, kw_only=True)
 
-    def __call__(self, judge: JudgeJob) -> Rule:
+    @overload
+    def __call__(self: rule[NoReturn], judge: JudgeJob) -> Rule: ...
+
+    @overload
+    def __call__(self, judge: JudgeQuestion[T]) -> Rule: ...
+
+    def __call__(self, judge: Callable[[Any], Any]) -> Rule:
         """The rule that judges with this function."""
+        each = self.each
 
         @functools.wraps(judge)
         def judge_or_say_why_not(job: Job) -> Iterator[Verdict]:
+            verdicts: Iterable[Verdict] = judge(job) if each is None else _answers(each(job), judge)
             states_something = False
-            for verdict in judge(job):
+            for verdict in verdicts:
                 states_something = True
                 yield verdict
             if self.otherwise and not states_something:
                 yield not_applicable(job.name, self.otherwise)
 
         return Rule(_meta(self, judge), judge_or_say_why_not)
+
+
+def _answers(questions: Iterable[Question[T]], judge: JudgeQuestion[T]) -> Iterator[Verdict]:
+    for question in questions:
+        verdict = undecided(question.subject, question.claims, question.launch, quantity=question.quantity)
+        yield verdict or judge(question) or passed(question.subject)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,8 @@ from preflight.model.job import Claim, Job, Launch, Scope, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import Symbol, numbers, symbols_in, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import certainly_several, joined, nodes_spanned, placed, quoted
+from preflight.plugins.claim_text import joined, placed, quoted
+from preflight_rules.launches import certainly_several, nodes_spanned
 
 #: Words in an image name for a build with or without accelerator support.
 _ACCELERATED = re.compile(r"cuda|cu\d{2,3}\b|nvidia|nvcr\.io|rocm|(?:^|[-_/:.])gpu(?:$|[-_/:.\d])|cudnn|megatron|nemo")

@@ -110,3 +110,15 @@ class Claim:
 def job_value(claims: Iterable[Claim]) -> Value:
     """The combined value of several claims in force."""
     return join(claim.value for claim in claims)
+
+
+def distinct(claims: Iterable[Claim]) -> tuple[Claim, ...]:
+    """The claims without repetitions of one quantity at one location."""
+    seen: set[tuple[str, int, int, str]] = set()
+    kept: list[Claim] = []
+    for claim in claims:
+        key = (claim.span.path, claim.span.line, claim.span.column, claim.quantity)
+        if key not in seen:
+            seen.add(key)
+            kept.append(claim)
+    return tuple(kept)

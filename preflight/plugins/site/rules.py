@@ -118,10 +118,9 @@ def _build_rule(item: SiteRule) -> PluginRule:
         return _judged(item, job)
 
     judge.__doc__ = _doc(item)
-    decorate = rule(
+    return rule(
         item.id, item.name, severity=Severity(item.severity), profile="gate", stage="stable", evidence=(item.evidence,)
-    )
-    return decorate(judge)
+    )(judge)
 
 
 def _doc(item: SiteRule) -> str:

@@ -188,7 +188,11 @@ def _state_variables_left_here(builder: ClaimBuilder, line: LaunchLine) -> None:
             name = match["name"]
             if outer is not None and name in outer.variables and name not in line.command.variables:
                 builder.add(
-                    "variable_left_here", Known(name), word.span, word.spelling, condition=outer.condition or None
+                    "variable_left_here",
+                    Known(name),
+                    word.span,
+                    word.spelling,
+                    condition=outer.variables[name].condition or None,
                 )
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Unresolved
+from preflight.model.job.claim import distinct
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight_rules.helpers import distinct, quoted
+from preflight.plugins.claim_text import quoted
 
 
 @rule(

@@ -8,8 +8,8 @@ from preflight.model.findings import Severity
 from preflight.model.job import Job
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import counted, placed, quoted, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import counted, placed, quoted
 from preflight_rules.kubernetes.workloads import KUBEFLOW, Workload, known_number, workloads
 
 

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Unresolved
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, unknown
-from preflight_rules.helpers import certainly_several, placed, quoted, undecided
+from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted
 from preflight_rules.kubernetes.workloads import Workload, workloads
+from preflight_rules.launches import certainly_several
 
 #: Labels of spot and preemptible nodes.
 _SPOT = re.compile(

@@ -8,8 +8,8 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, passed, rule
-from preflight_rules.helpers import counted, placed, quoted, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided
+from preflight.plugins.claim_text import counted, placed, quoted
 from preflight_rules.kubernetes.workloads import Role, Workload, known_number, workloads
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Span, Unresolved
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import placed, quoted, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted
 from preflight_rules.kubernetes.workloads import KUBEFLOW, Role, Workload, workloads
 
 #: System and example namespaces, which are never a Kubeflow user's profile.

@@ -9,9 +9,9 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import counted, placed, quoted
 from preflight_rules.data_tables import instance_gpus
-from preflight_rules.helpers import counted, placed, quoted, undecided
 from preflight_rules.kubernetes.workloads import Role, Workload, workloads
 
 #: Queues with shorter words in their names are often told apart by them.

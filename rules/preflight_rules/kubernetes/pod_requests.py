@@ -8,8 +8,8 @@ from preflight.model.findings import Confidence, Severity, Status
 from preflight.model.job import Claim, Job, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import joined, placed, quoted, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import joined, placed, quoted
 from preflight_rules.kubernetes.workloads import Role, Workload, workloads
 
 #: The default of containerd and CRI-O (runc's default mount of /dev/shm).

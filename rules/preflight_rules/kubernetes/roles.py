@@ -8,7 +8,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Unresolved
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import joined, placed, quoted
+from preflight.plugins.claim_text import joined, placed, quoted
 from preflight_rules.kubernetes.workloads import Workload, certainly, workloads
 
 #: Kinds whose training roles run one program, split only by rank.

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from preflight.model.findings import Severity
 from preflight.model.job import WHOLE_JOB, Claim, Job, Launch, Relation, Strength, strongest
-from preflight.model.job.claim import job_value
+from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import counted, distinct, placed, quoted, undecided
+from preflight.plugins.authoring import Question, Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import counted, placed, quoted
 from preflight_rules.launch.gpus import counts_one_machine, gpus
 
 _SOURCE = "accelerate"
@@ -62,6 +63,20 @@ def setups(job: Job) -> tuple[Setup, ...]:
     return tuple(Setup(job, path, None, path) for path in paths)
 
 
+def _setups_with(
+    *quantities: str, where: Callable[[Setup], bool] = lambda setup: True
+) -> Callable[[Job], Iterator[Question[Setup]]]:
+    """Ask about each setup that has all of the quantities."""
+
+    def each(job: Job) -> Iterator[Question[Setup]]:
+        for setup in setups(job):
+            found = [setup.claims(quantity) for quantity in quantities]
+            if all(found) and where(setup):
+                yield Question(setup.subject, tuple(itertools.chain(*found)), setup.launch, of=setup)
+
+    return each
+
+
 @rule(
     "ACC001",
     "accelerate-processes-counted-per-machine",
@@ -72,8 +87,9 @@ def setups(job: Job) -> tuple[Setup, ...]:
         ("the number of one node in a Slurm script", "huggingface/accelerate#2521"),
         ("the one that the questionnaire writes", "huggingface/accelerate#2818"),
     ),
+    each=_setups_with("nodes", "world_size"),
 )
-def accelerate_processes_counted_per_machine(job: Job) -> Iterator[Verdict]:
+def accelerate_processes_counted_per_machine(question: Question[Setup]) -> Verdict | None:
     """Accelerate's number of processes is too small, or not divisible by its number of machines.
 
     What it checks: num_processes counts over all machines. For several machines it is at least num_machines, is
@@ -91,28 +107,18 @@ def accelerate_processes_counted_per_machine(job: Job) -> Iterator[Verdict]:
     would start nothing is an error; in a configuration that no launch names it is a warning, because the command line
     may override it.
     """
-    for setup in setups(job):
-        world, machines = setup.claims("world_size"), setup.claims("nodes")
-        if not world or not machines:
-            continue
-        undecided_verdict = undecided(setup.subject, (*machines, *world), setup.launch)
-        total, count = setup.number("world_size"), setup.number("nodes")
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif total is None or count is None:
-            yield unknown(setup.subject, f"{quoted(world[0])} or {quoted(machines[0])} has several values", at=world[0])
-        elif _differs_from_others(setup):
-            yield passed(setup.subject)
-        elif count < 2:
-            machine_gpus = _machine_gpus(setup) if setup.launch is None else None
-            many = machine_gpus is not None and total > machine_gpus[1]
-            yield (
-                _more_than_gpus(setup, world[0], machine_gpus, total)
-                if many and machine_gpus is not None
-                else passed(setup.subject)
-            )
-        else:
-            yield _total_finding(setup, world[0], machines[0], total, count)
+    setup = question.of
+    world, machines = setup.claims("world_size"), setup.claims("nodes")
+    total, count = setup.number("world_size"), setup.number("nodes")
+    if total is None or count is None:
+        return unknown(question.subject, f"{quoted(world[0])} or {quoted(machines[0])} has several values", at=world[0])
+    if _differs_from_others(setup):
+        return None
+    if count < 2:
+        machine_gpus = _machine_gpus(setup) if setup.launch is None else None
+        many = machine_gpus is not None and total > machine_gpus[1]
+        return _more_than_gpus(setup, world[0], machine_gpus, total) if many and machine_gpus is not None else None
+    return _total_finding(setup, world[0], machines[0], total, count)
 
 
 def _differs_from_others(setup: Setup) -> bool:
@@ -203,8 +209,9 @@ def several(setup: Setup) -> bool:
         "huggingface/accelerate#1489",
         ("torchrun's documentation lists the backends", "https://pytorch.org/docs/stable/elastic/run.html"),
     ),
+    each=_setups_with("rendezvous_backend_unread", where=several),
 )
-def accelerate_rendezvous_back_end_unread(job: Job) -> Iterator[Verdict]:
+def accelerate_rendezvous_back_end_unread(question: Question[Setup]) -> Verdict | None:
     """A configuration names a rendezvous backend that does not exist, or that nothing will use.
 
     What it checks: rdzv_backend of an Accelerate configuration for several machines is one that torchrun has, and is
@@ -220,29 +227,23 @@ def accelerate_rendezvous_back_end_unread(job: Job) -> Iterator[Verdict]:
 
     Known limits: c10d in the file is only a note, because a job with machine ranks runs just as well.
     """
-    for setup in setups(job):
-        named = setup.claims("rendezvous_backend_unread")
-        if not named or not several(setup):
-            continue
-        undecided_verdict = undecided(setup.subject, named, setup.launch)
-        counted = setup.claims("rendezvous_backend")
-        stated = [claim for claim in counted if claim.relation is Relation.SETS and claim.strength > named[0].strength]
-        back_end = setup.text("rendezvous_backend_unread")
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif back_end in ("", "static") or stated:
-            yield passed(setup.subject)
-        else:
-            exists = back_end in _BACKENDS
-            yield failed(
-                setup.subject,
-                f"{quoted(named[0])} is ignored: accelerate takes `static` unless the command line gives"
-                + (" --rdzv_backend" + ("." if exists else f", and no rendezvous backend is called {back_end!r}.")),
-                at=named[0],
-                remedy="Write `rdzv_backend: static` and give each machine its machine_rank, or pass"
-                " `--rdzv_backend c10d` on the command line.",
-                severity=Severity.INFO if exists else None,
-            )
+    setup = question.of
+    named = question.claims
+    counted = setup.claims("rendezvous_backend")
+    stated = [claim for claim in counted if claim.relation is Relation.SETS and claim.strength > named[0].strength]
+    back_end = setup.text("rendezvous_backend_unread")
+    if back_end in ("", "static") or stated:
+        return None
+    exists = back_end in _BACKENDS
+    return failed(
+        question.subject,
+        f"{quoted(named[0])} is ignored: accelerate takes `static` unless the command line gives"
+        + (" --rdzv_backend" + ("." if exists else f", and no rendezvous backend is called {back_end!r}.")),
+        at=named[0],
+        remedy="Write `rdzv_backend: static` and give each machine its machine_rank, or pass"
+        " `--rdzv_backend c10d` on the command line.",
+        severity=Severity.INFO if exists else None,
+    )
 
 
 @rule(
@@ -309,8 +310,9 @@ def accelerate_main_process_missing(job: Job) -> Iterator[Verdict]:
             "https://github.com/huggingface/accelerate/blob/v1.10.1/src/accelerate/commands/launch.py",
         ),
     ),
+    each=_setups_with("distributed_type"),
 )
-def accelerate_options_exclude_each_other(job: Job) -> Iterator[Verdict]:
+def accelerate_options_exclude_each_other(question: Question[Setup]) -> Verdict | None:
     """`accelerate launch` is given options that exclude each other.
 
     What it checks: At most one of --multi_gpu, --use_deepspeed and --use_fsdp; with --multi_gpu at least two processes;
@@ -326,12 +328,7 @@ def accelerate_options_exclude_each_other(job: Job) -> Iterator[Verdict]:
     Known limits: gpu_ids is only checked together with a configuration that sets MULTI_GPU; in one that no launch names
     it is a warning.
     """
-    for setup in setups(job):
-        kinds = setup.claims("distributed_type")
-        if not kinds:
-            continue
-        undecided_verdict = undecided(setup.subject, kinds, setup.launch)
-        yield undecided_verdict if undecided_verdict is not None else _options_verdict(setup, kinds)
+    return _options_verdict(question.of, question.claims)
 
 
 def _options_verdict(setup: Setup, kinds: tuple[Claim, ...]) -> Verdict:

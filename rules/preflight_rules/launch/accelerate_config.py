@@ -10,11 +10,21 @@ from collections.abc import Iterator, Sequence
 from preflight._util.hostnames import is_loopback
 from preflight.model.findings import Fix, Severity
 from preflight.model.job import Claim, Job, Strength, Unresolved
-from preflight.model.job.claim import job_value
+from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
+from preflight.plugins.authoring import (
+    Verdict,
+    failed,
+    make_fix,
+    not_applicable,
+    passed,
+    replace_text,
+    rule,
+    undecided,
+    unknown,
+)
+from preflight.plugins.claim_text import placed, quoted, where
 from preflight.sources.tables import load_table
-from preflight_rules.helpers import distinct, placed, quoted, undecided, where
 from preflight_rules.launch.accelerate import Setup, setups, several
 from preflight_rules.rendezvous.variables import distance
 from preflight_rules.settings.tables import in_range, pinned

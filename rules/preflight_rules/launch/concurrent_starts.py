@@ -8,8 +8,9 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, argument_of, failed, passed, rule
-from preflight_rules.helpers import is_same_line_again, quoted, starting_file, undecided, where
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided
+from preflight.plugins.claim_text import argument_of, quoted, where
+from preflight_rules.launches import is_same_line_again, starting_file
 from preflight_rules.rendezvous.siblings import RankedProcess, first_difference, groups, peers, processes_of_ranks
 
 _BATCHES = {

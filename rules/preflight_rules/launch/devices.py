@@ -9,9 +9,11 @@ from preflight.model.findings import Severity
 from preflight.model.job import Job
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule
-from preflight_rules.helpers import certainly_several, quoted, subjects, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided
+from preflight.plugins.claim_text import quoted
+from preflight.plugins.questions import subjects
 from preflight_rules.launch.gpus import processes
+from preflight_rules.launches import certainly_several
 
 _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 #: A MIG instance by its id, or by GPU and instance numbers.

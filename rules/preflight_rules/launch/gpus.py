@@ -8,9 +8,10 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Strength, Unresolved, Value, lift
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight_rules.helpers import certainly_several, joined, nodes_spanned, placed, quoted, undecided
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import joined, placed, quoted
 from preflight_rules.kubernetes.workloads import workloads
+from preflight_rules.launches import certainly_several, nodes_spanned
 from preflight_rules.sizes.hardware import named
 
 _GPU_BACKENDS = frozenset({"nccl", "cpu:gloo,cuda:nccl"})

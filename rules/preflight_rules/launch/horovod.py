@@ -9,8 +9,9 @@ from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import placed, quoted, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted
+from preflight.plugins.questions import LaunchQuestion, launches_with
 
 #: horovod/runner/common/util/hosts.py, parse_hosts_and_slots.
 _HOST = re.compile(r"[\w.-]+:[0-9]+")
@@ -18,9 +19,17 @@ _HOST = re.compile(r"[\w.-]+:[0-9]+")
 _LINE = re.compile(r"\S+\s+slots=[0-9]+")
 
 
+#: The options of an elastic job.
+_ELASTIC = ("min_tasks", "max_tasks", "host_discovery")
+
+
+def _is_horovod(launch: Launch) -> bool:
+    return "horovodrun" in launch.wrappers
+
+
 def _horovod_launches(job: Job) -> Iterator[Launch]:
     for launch in job.launches:
-        if "horovodrun" in launch.wrappers:
+        if _is_horovod(launch):
             yield launch
 
 
@@ -109,8 +118,9 @@ def _bad_lines(job: Job, claim: Claim) -> list[str]:
         ),
         ("Horovod documentation, elastic", "https://horovod.readthedocs.io/en/stable/elastic_include.html"),
     ),
+    each=launches_with(also=_ELASTIC, where=lambda stated: any(stated) and _is_horovod(stated.launch)),
 )
-def horovod_elastic_options_conflict(job: Job) -> Iterator[Verdict]:
+def horovod_elastic_options_conflict(question: LaunchQuestion) -> Verdict | None:
     """The elastic options of horovodrun contradict each other.
 
     What it checks: `--min-np` is not above `-np`, nor `-np` above `--max-np`; `--max-np` is not given without
@@ -126,18 +136,8 @@ def horovod_elastic_options_conflict(job: Job) -> Iterator[Verdict]:
 
     Known limits: What the discovery script prints is not known.
     """
-    for launch in _horovod_launches(job):
-        names = ("min_tasks", "max_tasks", "host_discovery")
-        options = {name: job.setting(name, launch.scope) for name in names}
-        given = tuple(claim for found in options.values() for claim in found)
-        if not given:
-            continue
-        undecided_verdict = undecided(launch.id, given, launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-            continue
-        conflict = _conflict(job, launch, options)
-        yield conflict if conflict is not None else passed(launch.id)
+    options = dict(zip(_ELASTIC, question.of, strict=True))
+    return _conflict(question.of.job, question.of.launch, options)
 
 
 def _conflict(job: Job, launch: Launch, options: dict[str, tuple[Claim, ...]]) -> Verdict | None:

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, NoteKind, is_whole_number
+from preflight.model.job.claim import distinct
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight_rules.helpers import distinct, joined, quoted, subjects, undecided, why_unresolved
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import joined, quoted, why_unresolved
+from preflight.plugins.questions import subjects
 
 
 @rule(

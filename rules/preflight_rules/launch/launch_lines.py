@@ -7,11 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.model.findings import Severity
-from preflight.model.job import Claim, Job, Launch, Value
+from preflight.model.job import Claim, Job, Launch, Scope, Value
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import is_expanded_in_script, numbers, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import AGENT_LAUNCHERS, certainly_one, certainly_several, joined, placed, quoted, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import joined, placed, quoted
+from preflight.plugins.questions import LaunchQuestion, Stated, launches_with, stated_by
+from preflight_rules.launches import AGENT_LAUNCHERS, certainly_one, certainly_several
 
 _START_ALL_NODES = ("deepspeed", "colossalai")
 _START_ON_EACH_NODE = ("srun", "mpirun", "pdsh", "clush")
@@ -244,6 +246,14 @@ def _refused(launch: Launch, claim: Claim) -> Verdict:
     )
 
 
+def _is_composer(stated: Stated[Launch]) -> bool:
+    return stated.launch.launcher == "composer"
+
+
+def _required_by_composer(job: Job, scope: Scope) -> list[Claim]:
+    return [claim for claim in job.requiring("world_size", scope) if claim.source == "composer"]
+
+
 @rule(
     "LCH007",
     "composer-world-size-refused",
@@ -255,8 +265,9 @@ def _refused(launch: Launch, claim: Claim) -> Verdict:
             "https://github.com/mosaicml/composer/blob/v0.32.0/composer/cli/launcher.py",
         ),
     ),
+    each=launches_with(_required_by_composer, stated_by("composer", "processes_per_node"), where=_is_composer),
 )
-def composer_world_size_refused(job: Job) -> Iterator[Verdict]:
+def composer_world_size_refused(question: LaunchQuestion) -> Verdict | None:
     """Composer's launcher is given a world size that does not match its number of processes.
 
     What it checks: `--world_size` of `composer` is at least `--nproc`; and a multiple of it, unless the line gives the
@@ -270,29 +281,21 @@ def composer_world_size_refused(job: Job) -> Iterator[Verdict]:
 
     Known limits: BASE_RANK may come from the platform: where the sizes only do not divide, it is a warning.
     """
-    for launch in job.launches:
-        worlds = [c for c in job.requiring("world_size", launch.scope) if c.source == "composer"]
-        each = [c for c in job.setting("processes_per_node", launch.scope) if c.source == "composer"]
-        if launch.launcher != "composer" or not worlds or not each:
-            continue
-        undecided_verdict = undecided(launch.id, (*worlds, *each), launch)
-        total, some = numbers(job_value(worlds)), numbers(job_value(each))
-        if undecided_verdict is not None:
-            yield undecided_verdict
-            continue
-        small = bool(total and some) and max(total) < min(some)
-        uneven = bool(total and some) and min(some) > 0 and all(t % s for t in total for s in some)
-        both = job.setting("base_rank", launch.scope) and job.setting("node_rank", launch.scope)
-        if not small and (not uneven or both):
-            yield passed(launch.id)
-            continue
-        why = "is less than" if small else "is not a multiple of"
-        yield failed(
-            launch.id,
-            f"{quoted(worlds[0])} {why} {placed(each[0])}: composer stops with ValueError.",
-            at=worlds[0],
-            also=((each[0], "processes of this node"),),
-            remedy="Set it to the number of nodes times the processes on each node"
-            + ("." if small else "; for nodes of different sizes, give both `--node_rank` and `--base_rank`."),
-            severity=None if small else Severity.WARNING,
-        )
+    worlds, each = question.of
+    total, some = numbers(job_value(worlds)), numbers(job_value(each))
+    small = bool(total and some) and max(total) < min(some)
+    uneven = bool(total and some) and min(some) > 0 and all(t % s for t in total for s in some)
+    job, launch = question.of.job, question.of.launch
+    both = job.setting("base_rank", launch.scope) and job.setting("node_rank", launch.scope)
+    if not small and (not uneven or both):
+        return None
+    why = "is less than" if small else "is not a multiple of"
+    return failed(
+        question.subject,
+        f"{quoted(worlds[0])} {why} {placed(each[0])}: composer stops with ValueError.",
+        at=worlds[0],
+        also=((each[0], "processes of this node"),),
+        remedy="Set it to the number of nodes times the processes on each node"
+        + ("." if small else "; for nodes of different sizes, give both `--node_rank` and `--base_rank`."),
+        severity=None if small else Severity.WARNING,
+    )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from preflight.model.findings import Confidence, Fix, Severity
 from preflight.model.job import Claim, Job, Scope
-from preflight.model.job.claim import job_value
+from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import (
     Verdict,
@@ -18,7 +18,8 @@ from preflight.plugins.authoring import (
     rule,
     unknown,
 )
-from preflight_rules.helpers import certainly_several, distinct, joined, quoted, why_unresolved
+from preflight.plugins.claim_text import joined, quoted, why_unresolved
+from preflight_rules.launches import certainly_several
 
 
 @rule(

@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 
 from preflight.model.findings import Confidence, Severity
-from preflight.model.job import Claim, Job, Launch
+from preflight.model.job import Claim, Job, Launch, Scope
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import SCHEDULERS, certainly_several, counted, joined, placed, quoted, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import counted, joined, placed, quoted
+from preflight.plugins.questions import LaunchQuestion, Stated, launches_with
+from preflight_rules.launches import SCHEDULERS, certainly_several
 
 #: Variables of communication libraries, which must be the same on all ranks.
 _LIBRARY_VARIABLES = re.compile(
@@ -18,10 +20,29 @@ _LIBRARY_VARIABLES = re.compile(
 )
 
 
+def _is_mpirun(launch: Launch) -> bool:
+    """Whether mpirun itself starts the ranks, not horovodrun."""
+    return "mpirun" in launch.wrappers
+
+
+def _starts_by_itself(stated: Stated[Launch]) -> bool:
+    """Whether it is Open MPI, or may be, without a scheduler that gives it the hosts."""
+    is_mpich = _implementation(stated.job, stated.launch) == ("mpich",)
+    return _is_mpirun(stated.launch) and not _scheduled(stated.job) and not is_mpich
+
+
+def _all_hosts(job: Job, scope: Scope) -> tuple[Claim, ...]:
+    return job.value_claims("hosts", scope)
+
+
+def _interfaces(job: Job, scope: Scope) -> tuple[Claim, ...]:
+    names = ("env.OMPI_MCA_btl_tcp_if_include", "env.OMPI_MCA_oob_tcp_if_include")
+    return tuple(claim for name in names for claim in job.setting(name, scope))
+
+
 def _mpi_launches(job: Job) -> Iterator[Launch]:
-    """The launches over several hosts by mpirun itself, not by horovodrun."""
     for launch in job.launches:
-        if "mpirun" in launch.wrappers:
+        if _is_mpirun(launch):
             yield launch
 
 
@@ -47,8 +68,9 @@ def _implementation(job: Job, launch: Launch) -> tuple[str, ...]:
         "open-mpi/ompi#3133",
         ("Open MPI documentation, launching applications", "https://docs.open-mpi.org/en/v5.0.x/launching-apps/"),
     ),
+    each=launches_with("tasks", _all_hosts, where=_starts_by_itself),
 )
-def mpi_hosts_without_slots(job: Job) -> Iterator[Verdict]:
+def mpi_hosts_without_slots(question: LaunchQuestion) -> Verdict | None:
     """mpirun starts more processes than it lists hosts, and no host has a number of slots.
 
     What it checks: Where Open MPI's mpirun is given `-np` and a list of hosts, and starts more processes than there are
@@ -64,28 +86,22 @@ def mpi_hosts_without_slots(job: Job) -> Iterator[Verdict]:
     Known limits: Nothing is reported for MPICH and Intel MPI, which cycle through the list, for `--oversubscribe`, or
     inside a batch job, whose allocation defines the slots.
     """
-    for launch in _mpi_launches(job):
-        tasks, hosts = job.setting("tasks", launch.scope), job.value_claims("hosts", launch.scope)
-        if not tasks or not hosts or _scheduled(job) or _implementation(job, launch) == ("mpich",):
-            continue
-        undecided_verdict = undecided(launch.id, (*tasks, *hosts), launch)
-        lists = [value for claim in hosts for value in claim.alternatives if isinstance(value, tuple)]
-        slots = [c for c in job.about("host_slots") if c.scope.launch in ("", launch.id)]
-        requested = numbers(job_value(tasks))
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif not all(lists):
-            yield unknown(launch.id, f"{quoted(hosts[0])} contains no host", at=hosts[0])
-        elif (
-            slots
-            or not lists
-            or not requested
-            or job.setting("oversubscribe", launch.scope)
-            or min(requested) <= max(len(found) for found in lists)
-        ):
-            yield passed(launch.id)
-        else:
-            yield _without_slots(launch, tasks[0], hosts[0], min(requested), len(lists[0]))
+    tasks, hosts = question.of
+    lists = [value for claim in hosts for value in claim.alternatives if isinstance(value, tuple)]
+    job, launch = question.of.job, question.of.launch
+    slots = [c for c in job.about("host_slots") if c.scope.launch in ("", question.subject)]
+    requested = numbers(job_value(tasks))
+    if not all(lists):
+        return unknown(question.subject, f"{quoted(hosts[0])} contains no host", at=hosts[0])
+    if (
+        slots
+        or not lists
+        or not requested
+        or job.setting("oversubscribe", launch.scope)
+        or min(requested) <= max(len(found) for found in lists)
+    ):
+        return None
+    return _without_slots(launch, tasks[0], hosts[0], min(requested), len(lists[0]))
 
 
 def _without_slots(launch: Launch, tasks: Claim, hosts: Claim, requested: int, available: int) -> Verdict:
@@ -116,8 +132,9 @@ def _without_slots(launch: Launch, tasks: Claim, hosts: Claim, requested: int, a
         "horovod/horovod#310",
         ("Open MPI FAQ, TCP", "https://www.open-mpi.org/faq/?category=tcp"),
     ),
+    each=launches_with("hosts", also=("nodes",), where=_starts_by_itself),
 )
-def mpi_interface_left_open(job: Job) -> Iterator[Verdict]:
+def mpi_interface_left_open(question: LaunchQuestion) -> Verdict | None:
     """mpirun starts ranks on several hosts without choosing a network.
 
     What it checks: Where Open MPI's mpirun is given several hosts, that `btl_tcp_if_include` or `btl_tcp_if_exclude` is
@@ -135,18 +152,11 @@ def mpi_interface_left_open(job: Job) -> Iterator[Verdict]:
     Known limits: Whether a host has such bridges is checked by `preflight check`. Nothing is reported for MPICH and
     Intel MPI, or for hosts that a scheduler chooses.
     """
-    for launch in _mpi_launches(job):
-        hosts = job.setting("hosts", launch.scope)
-        if not hosts or _scheduled(job) or _implementation(job, launch) == ("mpich",):
-            continue
-        nodes = job.setting("nodes", launch.scope)
-        undecided_verdict = undecided(launch.id, (*hosts, *nodes), launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif not certainly_several(job_value(nodes)) or _network_chosen(job, launch):
-            yield passed(launch.id)
-        else:
-            yield _no_network_finding(job, launch, hosts[0])
+    hosts, nodes = question.of
+    job, launch = question.of.job, question.of.launch
+    if not certainly_several(job_value(nodes)) or _network_chosen(job, launch):
+        return None
+    return _no_network_finding(job, launch, hosts[0])
 
 
 def _network_chosen(job: Job, launch: Launch) -> bool:
@@ -324,8 +334,9 @@ _LOCAL = re.compile(r"(?:lo|lo0|docker\d*|virbr\d*|br-[0-9a-f]+|veth\w*|cni\d*|f
         "horovod/horovod#195",
         ("Open MPI FAQ, TCP", "https://www.open-mpi.org/faq/?category=tcp"),
     ),
+    each=launches_with(_interfaces, "nodes", where=lambda stated: _is_mpirun(stated.launch)),
 )
-def mpi_interface_leads_nowhere(job: Job) -> Iterator[Verdict]:
+def mpi_interface_leads_nowhere(question: LaunchQuestion) -> Verdict | None:
     """mpirun over several hosts uses an interface that does not reach other hosts.
 
     What it checks: `btl_tcp_if_include` and `oob_tcp_if_include` of a run over several hosts name at least one
@@ -340,28 +351,17 @@ def mpi_interface_leads_nowhere(job: Job) -> Iterator[Verdict]:
 
     Known limits: Interfaces with any other name are assumed to reach the other hosts.
     """
-    for launch in _mpi_launches(job):
-        names = ("env.OMPI_MCA_btl_tcp_if_include", "env.OMPI_MCA_oob_tcp_if_include")
-        chosen = [claim for name in names for claim in job.setting(name, launch.scope)]
-        nodes = job.setting("nodes", launch.scope)
-        if not chosen or not nodes:
-            continue
-        undecided_verdict = undecided(launch.id, (*chosen, *nodes), launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-            continue
-        bad = next((claim for claim in chosen if _is_node_local(texts(claim.value))), None)
-        if bad is None or not certainly_several(job_value(nodes)):
-            yield passed(launch.id)
-        else:
-            yield failed(
-                launch.id,
-                f"{quoted(bad)} does not reach other hosts, but {placed(nodes[0])} makes ranks on several hosts"
-                f" connect.",
-                at=bad,
-                also=((nodes[0], "several hosts"),),
-                remedy="Name the interface, or the subnet, that all hosts share.",
-            )
+    chosen, nodes = question.of
+    bad = next((claim for claim in chosen if _is_node_local(texts(claim.value))), None)
+    if bad is None or not certainly_several(job_value(nodes)):
+        return None
+    return failed(
+        question.subject,
+        f"{quoted(bad)} does not reach other hosts, but {placed(nodes[0])} makes ranks on several hosts connect.",
+        at=bad,
+        also=((nodes[0], "several hosts"),),
+        remedy="Name the interface, or the subnet, that all hosts share.",
+    )
 
 
 def _is_node_local(claims: tuple[str, ...]) -> bool:

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job, Known, Launch
+from preflight.model.job.claim import distinct
 from preflight.model.job.value import texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import distinct, placed, quoted, why_unresolved
+from preflight.plugins.claim_text import placed, quoted, why_unresolved
 
 #: Launchers that hand their first positional argument to Python.
 _PYTHON_LAUNCHERS = frozenset(("torchrun", "torch.distributed.launch", "deepspeed", "accelerate", "paddle"))

@@ -13,7 +13,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Unresolved
 from preflight.model.job.value import texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import placed, quoted
+from preflight.plugins.claim_text import placed, quoted
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet

@@ -10,16 +10,14 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Span, Unresolved
 from preflight.model.job.value import texts
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.claim_text import placed, quoted, where
 from preflight_rules.data_tables import built_for
-from preflight_rules.helpers import (
+from preflight_rules.launches import (
     AGENT_LAUNCHERS,
     SPREADING_WRAPPERS,
     certainly_one,
     certainly_several,
     nodes_spanned,
-    placed,
-    quoted,
-    where,
 )
 
 _PACKAGE = re.compile(r"(?P<name>[a-z0-9][a-z0-9-]*)(?P<version>.*)")

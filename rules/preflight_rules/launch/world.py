@@ -9,23 +9,10 @@ from preflight.model.job import Claim, Job, Launch, Relation, Scope, Strength, a
 from preflight.model.job.claim import job_value
 from preflight.model.job.quantities import QUANTITIES
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight_rules.helpers import (
-    AGENT_LAUNCHERS,
-    SPREADING_WRAPPERS,
-    counted,
-    editable,
-    joined,
-    on_first_node_only,
-    placed,
-    quoted,
-    ranks_started,
-    roots,
-    subjects,
-    undecided,
-    where,
-    why_unresolved,
-)
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import counted, editable, joined, placed, quoted, where, why_unresolved
+from preflight.plugins.questions import subjects
+from preflight_rules.launches import AGENT_LAUNCHERS, SPREADING_WRAPPERS, on_first_node_only, ranks_started, roots
 from preflight_rules.rendezvous.siblings import groups, peers
 
 _UNITS = {

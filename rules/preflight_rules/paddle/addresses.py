@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Scope, is_whole_number
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import placed, quoted, subjects, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted
+from preflight.plugins.questions import LaunchQuestion, launches_with, stated_by, subjects
 from preflight_rules.paddle.fleet import distinct_claims
 from preflight_rules.paddle.server_lists import endpoints, place_of
 
@@ -39,8 +40,9 @@ _BY_HAND = 2
     profile="gate",
     otherwise="no launch line sets both its own address and the list of nodes",
     evidence=("PaddlePaddle/Paddle#37116",),
+    each=launches_with("node_address", stated_by("paddle", "hosts")),
 )
-def node_address_not_among_nodes(job: Job) -> Iterator[Verdict]:
+def node_address_not_among_nodes(question: LaunchQuestion) -> Verdict | None:
     """A node's own address is not in the list of nodes that its launch line gives.
 
     What it checks: `--node_ip`, `--host` or POD_IP is one of `--ips` (or `--cluster_node_ips`), written the same way.
@@ -54,29 +56,20 @@ def node_address_not_among_nodes(job: Job) -> Iterator[Verdict]:
 
     Known limits: Without `--host` the launcher resolves the node's own host name, which is known only on the node.
     """
-    for launch in job.launches:
-        own = job.setting("node_address", launch.scope)
-        nodes = [c for c in job.setting("hosts", launch.scope) if c.source == "paddle"]
-        if not own or not nodes:
-            continue
-        undecided_verdict = undecided(launch.id, (*own, *nodes), launch)
-        listed = {
-            str(host) for claim in nodes for value in claim.alternatives if isinstance(value, tuple) for host in value
-        }
-        found = {text.partition(":")[0] for claim in own for text in texts(claim.value)}
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif found and len(listed) > 1 and not found & listed:
-            yield failed(
-                launch.id,
-                f"{quoted(own[0])} is not one of the nodes of {placed(nodes[0])}: the launcher does not find its "
-                "own node.",
-                at=own[0],
-                also=((nodes[0], "the nodes"),),
-                remedy="Write the node's address exactly as in the list, or add it to the list.",
-            )
-        else:
-            yield passed(launch.id)
+    own, nodes = question.of
+    listed = {
+        str(host) for claim in nodes for value in claim.alternatives if isinstance(value, tuple) for host in value
+    }
+    found = {text.partition(":")[0] for claim in own for text in texts(claim.value)}
+    if found and len(listed) > 1 and not found & listed:
+        return failed(
+            question.subject,
+            f"{quoted(own[0])} is not one of the nodes of {placed(nodes[0])}: the launcher does not find its own node.",
+            at=own[0],
+            also=((nodes[0], "the nodes"),),
+            remedy="Write the node's address exactly as in the list, or add it to the list.",
+        )
+    return None
 
 
 @rule(

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from preflight._util.hostnames import is_loopback
 from preflight.model.findings import Severity
 from preflight.model.job import Job
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import placed, quoted, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted
+from preflight.plugins.questions import SubjectQuestion, claims_about
 from preflight_rules.paddle.cluster_train import DOCUMENT, TOOL
 from preflight_rules.paddle.fleet import distinct_claims
 
@@ -24,8 +25,9 @@ _LOCAL_NICS = ("lo", "docker0", "virbr0", "lxcbr0")
     applies_to="paddlepaddle < 0.12",
     otherwise="no conf.py of cluster_train is among the files",
     evidence=(("paddle/scripts/cluster_train/paddle.py of 0.11", TOOL), "PaddlePaddle/Paddle#4281"),
+    each=claims_about("cluster_hosts"),
 )
-def cluster_host_twice_or_local(job: Job) -> Iterator[Verdict]:
+def cluster_host_twice_or_local(question: SubjectQuestion) -> Verdict | None:
     """HOSTS of cluster_train is empty, names a host twice, or names loopback beside other hosts.
 
     What it checks: HOSTS names at least one host, and each host once, whatever user or ssh port is given with it.
@@ -41,39 +43,34 @@ def cluster_host_twice_or_local(job: Job) -> Iterator[Verdict]:
 
     Known limits: One host listed under two names is not recognised.
     """
-    for subject, _, claim in distinct_claims(job, "cluster_hosts"):
-        undecided_verdict = undecided(subject, (claim,))
-        if undecided_verdict is not None:
-            yield undecided_verdict
-            continue
-        listed = [str(host) for value in claim.alternatives if isinstance(value, tuple) for host in value]
-        bare = [host.rpartition("@")[2].partition(":")[0] for host in listed]
-        twice = next((host for host in bare if bare.count(host) > 1), None)
-        local = next((host for host in bare if is_loopback(host)), None)
-        if not listed:
-            yield failed(
-                subject,
-                f"{quoted(claim)} names no host: paddle.py starts no server and no trainer.",
-                at=claim,
-                remedy='Name the hosts: `HOSTS = ["root@10.0.0.1", "root@10.0.0.2"]`.',
-            )
-        elif twice is not None:
-            yield failed(
-                subject,
-                f"{quoted(claim)} names {twice} {bare.count(twice)} times: two servers on one host cannot share their"
-                f" ports.",
-                at=claim,
-                remedy="Name each host once.",
-            )
-        elif local is not None and len(bare) > 1:
-            yield failed(
-                subject,
-                f"{quoted(claim)} names {local} in addition to other hosts: on each host, it is that host itself.",
-                at=claim,
-                remedy="Write the address that the other hosts can reach.",
-            )
-        else:
-            yield passed(subject)
+    (claim,) = question.claims
+    listed = [str(host) for value in claim.alternatives if isinstance(value, tuple) for host in value]
+    bare = [host.rpartition("@")[2].partition(":")[0] for host in listed]
+    twice = next((host for host in bare if bare.count(host) > 1), None)
+    local = next((host for host in bare if is_loopback(host)), None)
+    if not listed:
+        return failed(
+            question.subject,
+            f"{quoted(claim)} names no host: paddle.py starts no server and no trainer.",
+            at=claim,
+            remedy='Name the hosts: `HOSTS = ["root@10.0.0.1", "root@10.0.0.2"]`.',
+        )
+    if twice is not None:
+        return failed(
+            question.subject,
+            f"{quoted(claim)} names {twice} {bare.count(twice)} times: two servers on one host cannot share their"
+            f" ports.",
+            at=claim,
+            remedy="Name each host once.",
+        )
+    if local is not None and len(bare) > 1:
+        return failed(
+            question.subject,
+            f"{quoted(claim)} names {local} in addition to other hosts: on each host, it is that host itself.",
+            at=claim,
+            remedy="Write the address that the other hosts can reach.",
+        )
+    return None
 
 
 @rule(
@@ -267,8 +264,9 @@ def sparse_update_without_ports(job: Job) -> Iterator[Verdict]:
     applies_to="paddlepaddle < 0.12",
     otherwise="no conf.py of cluster_train is among the files",
     evidence=(("paddle/scripts/cluster_train/paddle.py of 0.11 (job_create_workspace, job_pserver)", TOOL),),
+    each=claims_about("cluster_workspace"),
 )
-def cluster_workspace_relative(job: Job) -> Iterator[Verdict]:
+def cluster_workspace_relative(question: SubjectQuestion) -> Verdict | None:
     """ROOT_DIR or the workspace of cluster_train is a relative path.
 
     What it checks: ROOT_DIR in conf.py and `--job_workspace` are absolute.
@@ -282,16 +280,12 @@ def cluster_workspace_relative(job: Job) -> Iterator[Verdict]:
 
     Known limits: A path that starts with `~` or a variable is expanded on the host, and is not reported.
     """
-    for subject, _, claim in distinct_claims(job, "cluster_workspace"):
-        undecided_verdict = undecided(subject, (claim,))
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif all(not str(path).startswith(("/", "~", "$")) for path in claim.alternatives):
-            yield failed(
-                subject,
-                f"{quoted(claim)} is relative: on each host it depends on the directory of every single command.",
-                at=claim,
-                remedy='Write an absolute path, such as `ROOT_DIR = "/home/paddle"`.',
-            )
-        else:
-            yield passed(subject)
+    (claim,) = question.claims
+    if all(not str(path).startswith(("/", "~", "$")) for path in claim.alternatives):
+        return failed(
+            question.subject,
+            f"{quoted(claim)} is relative: on each host it depends on the directory of every single command.",
+            at=claim,
+            remedy='Write an absolute path, such as `ROOT_DIR = "/home/paddle"`.',
+        )
+    return None

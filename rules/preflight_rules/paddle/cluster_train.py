@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Relation, Scope
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import placed, quoted, subjects, undecided, where
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted, where
+from preflight.plugins.questions import LaunchQuestion, launches_with, subjects
 
 DOCUMENT = "https://github.com/PaddlePaddle/Paddle/blob/v0.11.0/doc/howto/usage/cluster/cluster_train_en.md"
 TOOL = "https://github.com/PaddlePaddle/Paddle/blob/v0.11.0/paddle/scripts/cluster_train/paddle.py"
@@ -181,8 +182,9 @@ def _role(job: Job, launch: Launch) -> str:
             "https://github.com/PaddlePaddle/Paddle/blob/v0.11.0/doc/howto/usage/cmd_parameter/detail_introduction_en.md",
         ),
     ),
+    each=launches_with("trains_locally", where=lambda stated: bool(stated.job.setting("ps_mode", stated.scope))),
 )
-def trainer_left_local(job: Job) -> Iterator[Verdict]:
+def trainer_left_local(question: LaunchQuestion) -> Verdict | None:
     """A trainer is given servers and trains without them.
 
     What it checks: `paddle train` with `--pservers`, and `paddle.py`, are given `--local=0`.
@@ -196,19 +198,12 @@ def trainer_left_local(job: Job) -> Iterator[Verdict]:
 
     Known limits: A configuration may set it too.
     """
-    for launch in job.launches:
-        claims = job.setting("trains_locally", launch.scope)
-        if not claims or not job.setting("ps_mode", launch.scope):
-            continue
-        undecided_verdict = undecided(launch.id, claims, launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif claims[0].alternatives == (True,):
-            yield failed(
-                launch.id,
-                f"{quoted(claims[0])} makes the trainer train alone, without the servers that it is given.",
-                at=claims[0],
-                remedy="Add `--local=0`.",
-            )
-        else:
-            yield passed(launch.id)
+    claims = question.claims
+    if claims[0].alternatives == (True,):
+        return failed(
+            question.subject,
+            f"{quoted(claims[0])} makes the trainer train alone, without the servers that it is given.",
+            at=claims[0],
+            remedy="Add `--local=0`.",
+        )
+    return None

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import placed, quoted, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted
 from preflight_rules.rendezvous.variables import variables
 
 _DOCUMENT = "https://github.com/PaddlePaddle/docs/tree/develop/docs/guides/flags"

@@ -8,7 +8,8 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Scope
 from preflight.model.job.value import texts
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight_rules.helpers import joined, placed, quoted, subjects
+from preflight.plugins.claim_text import joined, placed, quoted
+from preflight.plugins.questions import subjects
 from preflight_rules.scripts.script_facts import started_files
 
 _STRATEGY = "https://github.com/PaddlePaddle/Paddle/tree/v2.6.2/python/paddle/distributed/fleet"

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Scope
 from preflight.model.job.value import Symbol, numbers, symbols_in
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import placed, quoted, ranks_started, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted
+from preflight_rules.launches import ranks_started
 from preflight_rules.paddle.fleet import distinct_claims
 
 _STRATEGY = "https://github.com/PaddlePaddle/Paddle/tree/v2.6.2/python/paddle/distributed/fleet"

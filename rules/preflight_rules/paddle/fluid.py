@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Scope, Unresolved
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import placed, quoted, subjects, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted
+from preflight.plugins.questions import subjects
 from preflight_rules.paddle.server_lists import endpoints
 from preflight_rules.scripts.script_facts import stated
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Scope
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import placed, quoted, subjects, undecided, where
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted, where
+from preflight.plugins.questions import subjects
 from preflight_rules.paddle.fluid import transpilers, transpiling_scopes
 
 

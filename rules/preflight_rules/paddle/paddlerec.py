@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from preflight.model.findings import Severity
 from preflight.model.job import Job
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule
-from preflight_rules.helpers import placed, quoted, undecided
+from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, undecided
+from preflight.plugins.claim_text import placed, quoted
+from preflight.plugins.questions import SubjectQuestion, claims_about
 from preflight_rules.paddle.fleet import distinct_claims
 
 _MODES = ("sync", "async", "half-async", "geo", "heter", "gpubox")
@@ -29,8 +30,9 @@ _MODES = ("sync", "async", "half-async", "geo", "heter", "gpubox")
         ),
         "https://github.com/PaddlePaddle/PaddleRec/blob/master/doc/yaml.md",
     ),
+    each=claims_about("ps_update_mode", where=lambda claim: claim.source == "paddlerec"),
 )
-def update_mode_unknown(job: Job) -> Iterator[Verdict]:
+def update_mode_unknown(question: SubjectQuestion) -> Verdict | None:
     """A PaddleRec configuration requests an update mode that PaddleRec does not have.
 
     What it checks: `runner.sync_mode`, `distribute_strategy` and the optimizer's `strategy` are sync, async,
@@ -44,26 +46,20 @@ def update_mode_unknown(job: Job) -> Iterator[Verdict]:
 
     Known limits: Which of the modes a model supports is not known.
     """
-    for subject, _, claim in distinct_claims(job, "ps_update_mode"):
-        if claim.source != "paddlerec":
-            continue
-        undecided_verdict = undecided(subject, (claim,))
-        found = texts(claim.value)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif found and not set(found) & set(_MODES):
-            near = difflib.get_close_matches(found[0], _MODES, 1, 0.6)
-            yield failed(
-                subject,
-                f"{quoted(claim)}: PaddleRec knows {', '.join(_MODES).replace('half-async', 'half_async')}.",
-                at=claim,
-                remedy=f"Write {near[0].replace('-', '_')}." if near else "Write one of them.",
-                fix=make_fix(f"write {near[0]}", replace_text(claim, found[0], near[0].replace("-", "_")), safe=False)
-                if near
-                else None,
-            )
-        else:
-            yield passed(subject)
+    (claim,) = question.claims
+    found = texts(claim.value)
+    if found and not set(found) & set(_MODES):
+        near = difflib.get_close_matches(found[0], _MODES, 1, 0.6)
+        return failed(
+            question.subject,
+            f"{quoted(claim)}: PaddleRec knows {', '.join(_MODES).replace('half-async', 'half_async')}.",
+            at=claim,
+            remedy=f"Write {near[0].replace('-', '_')}." if near else "Write one of them.",
+            fix=make_fix(f"write {near[0]}", replace_text(claim, found[0], near[0].replace("-", "_")), safe=False)
+            if near
+            else None,
+        )
+    return None
 
 
 @rule(
@@ -125,8 +121,9 @@ def runner_named_nowhere(job: Job) -> Iterator[Verdict]:
             "https://github.com/PaddlePaddle/PaddleRec/blob/release/1.8.5/doc/distributed_train.md",
         ),
     ),
+    each=claims_about("runner_class"),
 )
-def runner_trains_locally(job: Job) -> Iterator[Verdict]:
+def runner_trains_locally(question: SubjectQuestion) -> Verdict | None:
     """A runner has settings for distributed training but trains locally.
 
     What it checks: A runner with `fleet_mode` or `distribute_strategy` that `mode` selects has `class: cluster_train`.
@@ -140,19 +137,16 @@ def runner_trains_locally(job: Job) -> Iterator[Verdict]:
 
     Known limits: A runner that `mode` does not name is not judged.
     """
-    for subject, scope, kind in distinct_claims(job, "runner_class"):
-        misplaced = [c for c in job.about("runner_not_distributed", scope) if c.span.path == kind.span.path]
-        undecided_verdict = undecided(subject, (kind,))
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif misplaced and texts(kind.value) == ("train",):
-            yield failed(
-                subject,
-                f"{quoted(misplaced[0])} is for cluster training, but the runner is {placed(kind)}: it trains on one"
-                " machine and does not read it.",
-                at=kind,
-                also=((misplaced[0], "not read"),),
-                remedy="Write `class: cluster_train`.",
-            )
-        else:
-            yield passed(subject)
+    (kind,) = question.claims
+    stated = question.of.job.about("runner_not_distributed", question.of.scope)
+    misplaced = [claim for claim in stated if claim.span.path == kind.span.path]
+    if misplaced and texts(kind.value) == ("train",):
+        return failed(
+            question.subject,
+            f"{quoted(misplaced[0])} is for cluster training, but the runner is {placed(kind)}: it trains on one"
+            " machine and does not read it.",
+            at=kind,
+            also=((misplaced[0], "not read"),),
+            remedy="Write `class: cluster_train`.",
+        )
+    return None

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from preflight._util.hostnames import host_of
 from preflight.model.findings import Fix, Severity
 from preflight.model.job import Claim, Job, Launch, Scope, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, unknown
-from preflight_rules.helpers import host_of, placed, quoted, subjects, undecided
+from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted
+from preflight.plugins.questions import SubjectQuestion, subjects, subjects_with
 from preflight_rules.paddle.server_lists import endpoints, place_of
 
 #: The roles that fleet's role maker accepts in TRAINING_ROLE (paddle/distributed/fleet/base/role_maker.py, 2.6).
@@ -244,6 +246,14 @@ def _misplaced(
     )
 
 
+def _server_modes(job: Job, scope: Scope) -> list[Claim]:
+    return [claim for claim in job.value_claims("ps_mode", scope) if True in claim.alternatives]
+
+
+def _releases(job: Job, scope: Scope) -> tuple[Claim, ...]:
+    return job.value_claims("paddle_version", scope) or _images(job, scope)
+
+
 @rule(
     "PPS008",
     "parameter-server-missing-in-paddle",
@@ -255,8 +265,9 @@ def _misplaced(
         ("the build options were dropped", "PaddlePaddle/Paddle#73999"),
         ("the sources too", "PaddlePaddle/Paddle#77412"),
     ),
+    each=subjects_with(_server_modes, also=(_releases,)),
 )
-def parameter_server_missing_in_paddle(job: Job) -> Iterator[Verdict]:
+def parameter_server_missing_in_paddle(question: SubjectQuestion) -> Verdict | None:
     """A parameter-server job names a Paddle release whose wheels have no parameter server.
 
     What it checks: A job that starts parameter servers does not request PaddlePaddle 3.1.1 or newer.
@@ -271,28 +282,20 @@ def parameter_server_missing_in_paddle(job: Job) -> Iterator[Verdict]:
     Known limits: Only a version that the job's files name is judged, such as the tag of the official image; what is
     installed is checked by `preflight check`. A custom build may contain the parameter server.
     """
-    for subject, scope, launch in subjects(job):
-        modes = [c for c in job.value_claims("ps_mode", scope) if True in c.alternatives]
-        if not modes:
-            continue
-        versions = job.value_claims("paddle_version", scope) or _images(job, scope)
-        undecided_verdict = undecided(subject, (*modes, *versions), launch)
-        found = [version for claim in versions for text in texts(claim.value) if (version := _version(text))]
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif not found:
-            yield unknown(subject, "the PaddlePaddle release is not given", at=modes[0])
-        elif all(_without_servers(text) for text in found):
-            yield failed(
-                subject,
-                f"{quoted(versions[0])} requests PaddlePaddle {found[0]}, whose wheels have no parameter server"
-                f" (since {_FIRST_WITHOUT}), but {placed(modes[0])} starts one.",
-                at=versions[0],
-                also=((modes[0], "starts parameter servers"),),
-                remedy="Use PaddlePaddle 3.0.0 or older for this job.",
-            )
-        else:
-            yield passed(subject)
+    modes, versions = question.of
+    found = [version for claim in versions for text in texts(claim.value) if (version := _version(text))]
+    if not found:
+        return unknown(question.subject, "the PaddlePaddle release is not given", at=modes[0])
+    if all(_without_servers(text) for text in found):
+        return failed(
+            question.subject,
+            f"{quoted(versions[0])} requests PaddlePaddle {found[0]}, whose wheels have no parameter server"
+            f" (since {_FIRST_WITHOUT}), but {placed(modes[0])} starts one.",
+            at=versions[0],
+            also=((modes[0], "starts parameter servers"),),
+            remedy="Use PaddlePaddle 3.0.0 or older for this job.",
+        )
+    return None
 
 
 def _images(job: Job, scope: Scope) -> tuple[Claim, ...]:

@@ -9,8 +9,9 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job, Launch
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import placed, quoted, subjects, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted
+from preflight.plugins.questions import subjects
 from preflight_rules.paddle.fleet import distinct_claims, started_by_hand
 
 #: The first release without paddle.fluid.

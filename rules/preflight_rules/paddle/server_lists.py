@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight._util.hostnames import is_loopback
+from preflight._util.hostnames import host_of, is_loopback
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Scope, is_whole_number
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight_rules.helpers import host_of, placed, quoted, subjects, undecided, where
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted, where
+from preflight.plugins.questions import SubjectQuestion, subjects, subjects_with
 
 
 def endpoints(claims: tuple[Claim, ...]) -> tuple[str, ...]:
@@ -197,8 +198,9 @@ def _is_list(job: Job, claim: Claim, listed: str, scope: Scope) -> bool:
     severity=Severity.WARNING,
     otherwise="no launch lists both servers and trainers",
     evidence=("tensorflow/tensorflow#3762", "PaddlePaddle/Paddle#10398"),
+    each=subjects_with("ps_server_endpoints", "ps_worker_endpoints"),
 )
-def servers_all_on_one_host(job: Job) -> Iterator[Verdict]:
+def servers_all_on_one_host(question: SubjectQuestion) -> Verdict | None:
     """All parameter servers share one host although the trainers are spread over several.
 
     What it checks: Where trainers are on two hosts or more, two or more servers are not all on the same one.
@@ -212,27 +214,17 @@ def servers_all_on_one_host(job: Job) -> Iterator[Verdict]:
 
     Known limits: A single server is not reported.
     """
-    for subject, scope, launch in subjects(job):
-        servers = job.setting("ps_server_endpoints", scope)
-        workers = job.setting("ps_worker_endpoints", scope)
-        if not servers or not workers:
-            continue
-        undecided_verdict = undecided(subject, (*servers, *workers), launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-            continue
-        at, work = [host_of(e) for e in endpoints(servers)], {host_of(e) for e in endpoints(workers)}
-        if len(at) > 1 and len(set(at)) == 1 and len(work) > 1:
-            yield failed(
-                subject,
-                f"{quoted(servers[0])} puts all {len(at)} servers on {at[0]}, while the trainers are on"
-                f" {len(work)} hosts.",
-                at=servers[0],
-                also=((workers[0], "the trainers"),),
-                remedy="Spread the servers over the hosts.",
-            )
-        else:
-            yield passed(subject)
+    servers, workers = question.of
+    at, work = [host_of(e) for e in endpoints(servers)], {host_of(e) for e in endpoints(workers)}
+    if len(at) > 1 and len(set(at)) == 1 and len(work) > 1:
+        return failed(
+            question.subject,
+            f"{quoted(servers[0])} puts all {len(at)} servers on {at[0]}, while the trainers are on {len(work)} hosts.",
+            at=servers[0],
+            also=((workers[0], "the trainers"),),
+            remedy="Spread the servers over the hosts.",
+        )
+    return None
 
 
 @rule(
@@ -242,8 +234,9 @@ def servers_all_on_one_host(job: Job) -> Iterator[Verdict]:
     profile="gate",
     otherwise="no list of servers or trainers is given",
     evidence=("PaddlePaddle/Paddle#37951", "PaddlePaddle/Paddle#37116"),
+    each=subjects_with(also=("ps_server_endpoints", "ps_worker_endpoints"), where=any),
 )
-def loopback_among_remote_endpoints(job: Job) -> Iterator[Verdict]:
+def loopback_among_remote_endpoints(question: SubjectQuestion) -> Verdict | None:
     """A list of servers or trainers mixes loopback with addresses of other hosts.
 
     What it checks: If a list names another host, no entry of the lists is 127.x.x.x or localhost.
@@ -256,29 +249,21 @@ def loopback_among_remote_endpoints(job: Job) -> Iterator[Verdict]:
 
     Known limits: Lists with only loopback addresses belong to a trial on one host and are not reported.
     """
-    for subject, scope, launch in subjects(job):
-        claims = (*job.setting("ps_server_endpoints", scope), *job.setting("ps_worker_endpoints", scope))
-        if not claims:
-            continue
-        undecided_verdict = undecided(subject, claims, launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-            continue
-        entries = [(claim, entry) for claim in claims for entry in endpoints((claim,))]
-        local = [(claim, entry) for claim, entry in entries if is_loopback(host_of(entry))]
-        if local and len(local) < len(entries):
-            claim, entry = local[0]
-            others = [(other, text) for other, text in entries if not is_loopback(host_of(text))]
-            # An entry of the same list is visible on the same line; one of the other list is named.
-            beside, remote = min(others, key=lambda item: item[0] is not claim)
-            yield failed(
-                subject,
-                f"{quoted(claim)} holds {entry} beside {remote}"
-                + (f" of {placed(beside)}" if beside is not claim else "")
-                + f": on every other host {host_of(entry)} means that host itself.",
-                at=claim,
-                also=() if beside is claim else ((beside, f"holds {remote}"),),
-                remedy=f"Replace {host_of(entry)} by the address that the other hosts can reach.",
-            )
-        else:
-            yield passed(subject)
+    claims = question.claims
+    entries = [(claim, entry) for claim in claims for entry in endpoints((claim,))]
+    local = [(claim, entry) for claim, entry in entries if is_loopback(host_of(entry))]
+    if local and len(local) < len(entries):
+        claim, entry = local[0]
+        others = [(other, text) for other, text in entries if not is_loopback(host_of(text))]
+        # An entry of the same list is visible on the same line; one of the other list is named.
+        beside, remote = min(others, key=lambda item: item[0] is not claim)
+        return failed(
+            question.subject,
+            f"{quoted(claim)} holds {entry} beside {remote}"
+            + (f" of {placed(beside)}" if beside is not claim else "")
+            + f": on every other host {host_of(entry)} means that host itself.",
+            at=claim,
+            also=() if beside is claim else ((beside, f"holds {remote}"),),
+            remedy=f"Replace {host_of(entry)} by the address that the other hosts can reach.",
+        )
+    return None

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from preflight._util.hostnames import host_of
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Scope, Unresolved
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import host_of, placed, quoted, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted
 from preflight_rules.kubernetes.workloads import Role, Workload, workloads
 from preflight_rules.paddle.fleet import distinct_claims
 from preflight_rules.paddle.fluid import claims_of

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from preflight._util.hostnames import is_loopback
+from preflight._util.hostnames import host_of, is_loopback
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Known, Launch
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, argument_of, failed, passed, rule, unknown
-from preflight_rules.helpers import host_of, quoted, starting_file, undecided, where
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import argument_of, quoted, where
+from preflight_rules.launches import starting_file
 from preflight_rules.paddle.server_lists import endpoints
 
 #: Names of scripts that each start one node: trainer0.sh, worker-1.sh, node2.sh.

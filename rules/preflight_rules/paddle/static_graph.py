@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight_rules.helpers import joined, quoted, where
+from preflight.plugins.claim_text import joined, quoted, where
 from preflight_rules.paddle.fleet import distinct_claims
 
 

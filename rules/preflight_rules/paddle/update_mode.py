@@ -8,8 +8,9 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Scope, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import joined, placed, quoted, subjects, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import joined, placed, quoted
+from preflight.plugins.questions import subjects
 from preflight_rules.paddle.fleet import distinct_claims
 
 _STRATEGY = (

@@ -8,8 +8,9 @@ from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch, Strength
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, delete_word, failed, make_fix, passed, rule
-from preflight_rules.helpers import certainly_one, certainly_several, joined, nodes_spanned, quoted, undecided
+from preflight.plugins.authoring import Verdict, delete_word, failed, make_fix, passed, rule, undecided
+from preflight.plugins.claim_text import joined, quoted
+from preflight_rules.launches import certainly_one, certainly_several, nodes_spanned
 
 
 @rule(

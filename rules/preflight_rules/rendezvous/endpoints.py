@@ -5,23 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from preflight._util.hostnames import is_loopback
+from preflight._util.hostnames import host_of, is_loopback
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Strength
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import Symbol, affixes_of, numbers, symbols_in, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import (
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import joined, placed, quoted
+from preflight_rules.launches import (
     AGENT_LAUNCHERS,
     SPREADING_WRAPPERS,
     certainly_several,
-    host_of,
-    joined,
     nodes_spanned,
     on_first_node_only,
-    placed,
-    quoted,
-    undecided,
 )
 from preflight_rules.rendezvous.identities import address_in_force, evaluated_on_each_node, has_no_address
 

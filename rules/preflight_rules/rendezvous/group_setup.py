@@ -11,9 +11,11 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Known, Launch, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, undecided, unknown
+from preflight.plugins.claim_text import joined, quoted
+from preflight.plugins.questions import subjects
 from preflight_rules.data_tables import scheduler_variables
-from preflight_rules.helpers import certainly_one, certainly_several, joined, quoted, subjects, undecided
+from preflight_rules.launches import certainly_one, certainly_several
 from preflight_rules.rendezvous.variables import nearest
 from preflight_rules.scripts.script_facts import nodes_of, stated
 

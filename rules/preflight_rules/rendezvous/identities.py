@@ -5,26 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from preflight._util.hostnames import is_loopback
+from preflight._util.hostnames import host_of, is_loopback, is_unspecified
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch, Relation, Strength, Value, strongest
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import Symbol, numbers, symbols_in, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import (
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import joined, placed, quoted, why_unresolved
+from preflight_rules.launches import (
     AGENT_LAUNCHERS,
     SPREADING_WRAPPERS,
     certainly_one,
     certainly_several,
-    host_of,
-    is_unspecified,
-    joined,
     nodes_spanned,
-    placed,
-    quoted,
     starting_file,
-    undecided,
-    why_unresolved,
 )
 
 #: Shells that evaluate a command on the node where it runs (`srun bash -c '...'`).

@@ -9,8 +9,10 @@ from typing import NamedTuple
 from preflight.model.findings import Confidence, Fix, Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, unknown
-from preflight_rules.helpers import certainly_one, certainly_several, nodes_spanned, quoted, subjects, undecided
+from preflight.plugins.authoring import Question, Verdict, failed, make_fix, replace_text, rule, unknown
+from preflight.plugins.claim_text import quoted
+from preflight.plugins.questions import subjects
+from preflight_rules.launches import certainly_one, certainly_several, nodes_spanned
 
 #: NCCL filters by prefix, with `^` and `=`; Gloo and TensorPipe take exact names (torch, ProcessGroupGloo).
 _FILTERS = ("NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME")
@@ -29,6 +31,7 @@ class Filter(NamedTuple):
     claim: Claim
     launch: Launch | None
     several: bool | None
+    job: Job
 
     @property
     def exact(self) -> bool:
@@ -47,10 +50,23 @@ def filters(job: Job) -> Iterator[Filter]:
         for name in (*_FILTERS, *_EXACT):
             for claim in job.setting(f"env.{name}", scope):
                 key = (claim.span.path, claim.span.line, claim.span.column)
-                found = Filter(subject, name, claim, launch, several)
+                found = Filter(subject, name, claim, launch, several, job)
                 if key not in seen or (several and not seen[key].several):
                     seen[key] = found
     yield from seen.values()
+
+
+def each_filter(job: Job) -> Iterator[Question[Filter]]:
+    """Ask about each interface variable."""
+    for item in filters(job):
+        yield Question(item.subject, (item.claim,), item.launch, of=item)
+
+
+def each_open_filter(job: Job) -> Iterator[Question[Filter]]:
+    """Ask about each one that matches prefixes of names, and may be for several nodes."""
+    for question in each_filter(job):
+        if not question.of.exact and question.of.several is not False:
+            yield question
 
 
 def names(text: str) -> list[str]:
@@ -65,8 +81,9 @@ def names(text: str) -> list[str]:
     profile="gate",
     otherwise="no variable selects an interface",
     evidence=("NVIDIA/nccl#286", "horovod/horovod#310", "PaddlePaddle/Paddle#51096"),
+    each=each_filter,
 )
-def interface_cannot_reach_other_nodes(job: Job) -> Iterator[Verdict]:
+def interface_cannot_reach_other_nodes(question: Question[Filter]) -> Verdict | None:
     """The interface filter for several nodes selects only interfaces inside the node.
 
     What it checks: For a launch over several nodes, that NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME and TP_SOCKET_IFNAME
@@ -82,27 +99,22 @@ def interface_cannot_reach_other_nodes(job: Job) -> Iterator[Verdict]:
     Known limits: Container bridges are a warning: on some sites an interface of that name does reach other nodes. The
     interfaces of a node are checked by `preflight check`.
     """
-    for item in filters(job):
-        undecided_verdict = undecided(item.subject, (item.claim,), item.launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-            continue
-        values = [text for text in texts(item.claim.value) if len(text) > 1]
-        local = [_local_interfaces(text) for text in values]
-        if item.several is None and any(local):
-            yield unknown(item.subject, "the number of nodes is not given", at=item.claim)
-        elif item.several and values and all(local):
-            yield failed(
-                item.subject,
-                f"{quoted(item.claim)} selects only {local[0]} and so cannot reach other nodes, but the launch"
-                " spans several.",
-                at=item.claim,
-                also=((item.launch, "spans several nodes"),) if item.launch is not None else (),
-                remedy=f"Name the interface that reaches the other nodes in {item.name}, or leave it unset.",
-                severity=None if all("loopback" in reach for reach in local) else Severity.WARNING,
-            )
-        else:
-            yield passed(item.subject)
+    item = question.of
+    values = [text for text in texts(item.claim.value) if len(text) > 1]
+    local = [_local_interfaces(text) for text in values]
+    if item.several is None and any(local):
+        return unknown(question.subject, "the number of nodes is not given", at=item.claim)
+    if item.several and values and all(local):
+        return failed(
+            question.subject,
+            f"{quoted(item.claim)} selects only {local[0]} and so cannot reach other nodes, but the launch"
+            " spans several.",
+            at=item.claim,
+            also=((item.launch, "spans several nodes"),) if item.launch is not None else (),
+            remedy=f"Name the interface that reaches the other nodes in {item.name}, or leave it unset.",
+            severity=None if all("loopback" in reach for reach in local) else Severity.WARNING,
+        )
+    return None
 
 
 def _local_interfaces(text: str) -> str:
@@ -133,8 +145,9 @@ def _local_interfaces(text: str) -> str:
             "https://docs.pytorch.org/docs/stable/distributed.html#common-environment-variables",
         ),
     ),
+    each=each_filter,
 )
-def interface_filter_malformed(job: Job) -> Iterator[Verdict]:
+def interface_filter_malformed(question: Question[Filter]) -> Verdict | None:
     """An interface variable has a form that its reader does not understand.
 
     What it checks: NCCL's filter has `^` or `=` only before the whole list, no spaces inside and no name that is longer
@@ -150,25 +163,20 @@ def interface_filter_malformed(job: Job) -> Iterator[Verdict]:
 
     Known limits: An error only where the variable belongs to the backend that the script names; a warning otherwise.
     """
-    for item in filters(job):
-        undecided_verdict = undecided(item.subject, (item.claim,), item.launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-            continue
-        values = texts(item.claim.value)
-        faults = [_fault(item, text) for text in values]
-        if faults and all(faults):
-            empty = not values[0].strip()
-            yield failed(
-                item.subject,
-                f"{quoted(item.claim)}: {faults[0]}.",
-                at=item.claim,
-                remedy=_filter_remedy(item, empty=empty),
-                severity=Severity.INFO if empty else _filter_severity(job, item),
-                fix=_normalized(item, values[0]) if len(values) == 1 else None,
-            )
-        else:
-            yield passed(item.subject)
+    item = question.of
+    values = texts(item.claim.value)
+    faults = [_fault(item, text) for text in values]
+    if faults and all(faults):
+        empty = not values[0].strip()
+        return failed(
+            question.subject,
+            f"{quoted(item.claim)}: {faults[0]}.",
+            at=item.claim,
+            remedy=_filter_remedy(item, empty=empty),
+            severity=Severity.INFO if empty else _filter_severity(item),
+            fix=_normalized(item, values[0]) if len(values) == 1 else None,
+        )
+    return None
 
 
 def _fault(item: Filter, text: str) -> str:
@@ -209,9 +217,9 @@ def _filter_remedy(item: Filter, *, empty: bool) -> str:
     return "Write prefixes separated by commas, with one `^` at the start to exclude (`^lo,docker`)."
 
 
-def _filter_severity(job: Job, item: Filter) -> Severity | None:
+def _filter_severity(item: Filter) -> Severity | None:
     scope = item.launch.scope if item.launch is not None else item.claim.scope
-    backends = {text.lower() for claim in job.setting("backend", scope) for text in texts(claim.value)}
+    backends = {text.lower() for claim in item.job.setting("backend", scope) for text in texts(claim.value)}
     own = "gloo" if item.exact else "nccl"
     return None if backends and all(own in backend for backend in backends) else Severity.WARNING
 
@@ -230,8 +238,9 @@ def _filter_severity(job: Job, item: Filter) -> Severity | None:
         ),
         "NVIDIA/nccl#913",
     ),
+    each=each_open_filter,
 )
-def interface_exclusion_keeps_loopback(job: Job) -> Iterator[Verdict]:
+def interface_exclusion_keeps_loopback(question: Question[Filter]) -> Verdict | None:
     """NCCL's interface variable excludes some interfaces, but not loopback.
 
     What it checks: A NCCL_SOCKET_IFNAME that begins with `^` names `lo`, where the launch does not certainly stay on
@@ -247,37 +256,28 @@ def interface_exclusion_keeps_loopback(job: Job) -> Iterator[Verdict]:
     Known limits: Whether loopback is chosen depends on the order in which the node lists its interfaces. Where the
     number of nodes is unknown the finding is informational.
     """
-    for item in filters(job):
-        if item.exact or item.several is False:
-            continue
-        undecided_verdict = undecided(item.subject, (item.claim,), item.launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-            continue
-        values = texts(item.claim.value)
-        if values and all(text.startswith("^") and not _excludes_loopback(text) for text in values):
-            wanted = ",".join(("lo", *names(values[0])))
-            # Without a card of the node that leads to the others, `^lo,...` leaves nothing.
-            cards = [name for name in names(values[0]) if not name.startswith(_LOCAL_PREFIXES)]
-            remedy = f"Write {item.name}=^{wanted}."
-            if cards:
-                remedy = f"Name the interface that leads to the other nodes ({item.name}=NAME). If it is not"
-                remedy += f" {' or '.join(cards)}, {item.name}=^{wanted} will do."
-            yield failed(
-                item.subject,
-                f"{quoted(item.claim)} excludes {', '.join(names(values[0]))} but not lo, so NCCL may choose"
-                " the loopback interface, which it avoids by default.",
-                at=item.claim,
-                remedy=remedy,
-                fix=make_fix(
-                    f"exclude lo in {item.name}", replace_text(item.claim, values[0], f"^{wanted}"), safe=False
-                )
-                if len(values) == 1 and not values[0].startswith("^=") and not cards
-                else None,
-                severity=None if item.several else Severity.INFO,
-            )
-        else:
-            yield passed(item.subject)
+    item = question.of
+    values = texts(item.claim.value)
+    if values and all(text.startswith("^") and not _excludes_loopback(text) for text in values):
+        wanted = ",".join(("lo", *names(values[0])))
+        # Without a card of the node that leads to the others, `^lo,...` leaves nothing.
+        cards = [name for name in names(values[0]) if not name.startswith(_LOCAL_PREFIXES)]
+        remedy = f"Write {item.name}=^{wanted}."
+        if cards:
+            remedy = f"Name the interface that leads to the other nodes ({item.name}=NAME). If it is not"
+            remedy += f" {' or '.join(cards)}, {item.name}=^{wanted} will do."
+        return failed(
+            question.subject,
+            f"{quoted(item.claim)} excludes {', '.join(names(values[0]))} but not lo, so NCCL may choose"
+            " the loopback interface, which it avoids by default.",
+            at=item.claim,
+            remedy=remedy,
+            fix=make_fix(f"exclude lo in {item.name}", replace_text(item.claim, values[0], f"^{wanted}"), safe=False)
+            if len(values) == 1 and not values[0].startswith("^=") and not cards
+            else None,
+            severity=None if item.several else Severity.INFO,
+        )
+    return None
 
 
 def _excludes_loopback(text: str) -> bool:

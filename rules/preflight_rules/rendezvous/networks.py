@@ -9,10 +9,23 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Scope
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
+from preflight.plugins.authoring import (
+    Question,
+    Verdict,
+    failed,
+    make_fix,
+    not_applicable,
+    passed,
+    replace_text,
+    rule,
+    undecided,
+    unknown,
+)
+from preflight.plugins.claim_text import placed, quoted
+from preflight.plugins.questions import subjects
 from preflight_rules.data_tables import Contradiction, contradictions
-from preflight_rules.helpers import nodes_spanned, placed, quoted, subjects, undecided
-from preflight_rules.rendezvous.interfaces import filters, names
+from preflight_rules.launches import nodes_spanned
+from preflight_rules.rendezvous.interfaces import Filter, each_open_filter, names
 
 _PREFIX = "env."
 #: Interfaces that usually carry VLANs, named with a number added: bond0.2093.
@@ -146,8 +159,9 @@ def _matches(pattern: str, text: str) -> bool:
             "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname",
         ),
     ),
+    each=each_open_filter,
 )
-def interface_prefix_selects_vlans(job: Job) -> Iterator[Verdict]:
+def interface_prefix_selects_vlans(question: Question[Filter]) -> Verdict | None:
     """NCCL_SOCKET_IFNAME selects VLANs because NCCL reads a name as a prefix.
 
     What it checks: NCCL_SOCKET_IFNAME names a bond or team without `=` before it. NCCL uses every interface whose name
@@ -163,28 +177,21 @@ def interface_prefix_selects_vlans(job: Job) -> Iterator[Verdict]:
     Known limits: Whether a node has such VLANs is known only on the node. Plain names such as eth0 are not reported,
     because most nodes and all containers have one interface of the kind.
     """
-    for item in filters(job):
-        if item.exact or item.several is False:
-            continue
-        undecided_verdict = undecided(item.subject, (item.claim,), item.launch)
-        values = texts(item.claim.value)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-            continue
-        caught = [_carriers(text) for text in values]
-        if caught and all(caught):
-            name = caught[0]
-            yield failed(
-                item.subject,
-                f"{quoted(item.claim)} is a prefix: besides {name} it selects every VLAN on it, such as {name}.100.",
-                at=item.claim,
-                remedy=f"Write {item.name}=={name}, which selects exactly {name}.",
-                fix=make_fix(f"select exactly {name}", replace_text(item.claim, values[0], f"={values[0]}"), safe=False)
-                if len(values) == 1
-                else None,
-            )
-        else:
-            yield passed(item.subject)
+    item = question.of
+    values = texts(item.claim.value)
+    caught = [_carriers(text) for text in values]
+    if caught and all(caught):
+        name = caught[0]
+        return failed(
+            question.subject,
+            f"{quoted(item.claim)} is a prefix: besides {name} it selects every VLAN on it, such as {name}.100.",
+            at=item.claim,
+            remedy=f"Write {item.name}=={name}, which selects exactly {name}.",
+            fix=make_fix(f"select exactly {name}", replace_text(item.claim, values[0], f"={values[0]}"), safe=False)
+            if len(values) == 1
+            else None,
+        )
+    return None
 
 
 def _carriers(text: str) -> str:

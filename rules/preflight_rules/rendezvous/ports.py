@@ -8,20 +8,17 @@ from dataclasses import replace
 
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Span, as_int, refused_number
-from preflight.model.job.claim import job_value
+from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, argument_of, failed, passed, rule, unknown
-from preflight_rules.helpers import (
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import argument_of, joined, quoted
+from preflight.plugins.questions import subjects
+from preflight_rules.launches import (
     SPREADING_WRAPPERS,
     certainly_several,
-    distinct,
     is_same_line_again,
-    joined,
     nodes_spanned,
-    quoted,
     starting_file,
-    subjects,
-    undecided,
 )
 
 _MAX_PORT = 65535

@@ -6,10 +6,22 @@ from collections.abc import Iterator
 
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Unresolved
+from preflight.model.job.claim import distinct
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
+from preflight.plugins.authoring import (
+    Verdict,
+    failed,
+    make_fix,
+    not_applicable,
+    passed,
+    replace_text,
+    rule,
+    undecided,
+    unknown,
+)
+from preflight.plugins.claim_text import quoted
 from preflight_rules.data_tables import known_variables
-from preflight_rules.helpers import AGENT_LAUNCHERS, distinct, quoted, starting_file, undecided
+from preflight_rules.launches import AGENT_LAUNCHERS, starting_file
 
 
 @rule(

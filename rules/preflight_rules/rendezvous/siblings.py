@@ -5,23 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from preflight._util.hostnames import is_loopback
+from preflight._util.hostnames import host_of, is_loopback
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch, Plain, Strength
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, argument_of, failed, passed, rule
-from preflight_rules.helpers import (
-    SPREADING_WRAPPERS,
-    certainly_several,
-    host_of,
-    nodes_spanned,
-    placed,
-    quoted,
-    starting_file,
-    undecided,
-    where,
-)
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided
+from preflight.plugins.claim_text import argument_of, placed, quoted, where
+from preflight_rules.launches import SPREADING_WRAPPERS, certainly_several, nodes_spanned, starting_file
 
 _SHARED = {
     "rendezvous_endpoint": "the rendezvous endpoint",

@@ -9,18 +9,11 @@ from preflight.model.findings import Confidence, Fix, Severity
 from preflight.model.job import Claim, Job, Launch, Strength
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, undecided, unknown
+from preflight.plugins.claim_text import joined, placed, quoted
+from preflight.plugins.questions import subjects
 from preflight_rules.data_tables import accepted_values, known_variables, leftovers
-from preflight_rules.helpers import (
-    certainly_one,
-    certainly_several,
-    joined,
-    nodes_spanned,
-    placed,
-    quoted,
-    subjects,
-    undecided,
-)
+from preflight_rules.launches import certainly_one, certainly_several, nodes_spanned
 
 _PREFIX = "env."
 #: Prefixes of variables that belong to a library.

@@ -8,10 +8,20 @@ from typing import NamedTuple
 
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import UNSEEN, Claim, Job, Known, OneOf, Unresolved
-from preflight.model.job.claim import job_value
+from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
-from preflight_rules.helpers import counted, distinct, quoted, undecided, where
+from preflight.plugins.authoring import (
+    Verdict,
+    failed,
+    make_fix,
+    not_applicable,
+    passed,
+    replace_text,
+    rule,
+    undecided,
+    unknown,
+)
+from preflight.plugins.claim_text import counted, quoted, where
 from preflight_rules.schedulers.slurm_steps import steps
 
 #: Modules whose handler saves and requeues on the first task alone (submitit/core/job_environment.py).

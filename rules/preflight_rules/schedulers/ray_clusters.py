@@ -9,8 +9,9 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, delete_word, failed, make_fix, passed, rule, unknown
-from preflight_rules.helpers import certainly_several, joined, placed, quoted, undecided, why_unresolved
+from preflight.plugins.authoring import Verdict, delete_word, failed, make_fix, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import joined, placed, quoted, why_unresolved
+from preflight_rules.launches import certainly_several
 
 #: Default ports of worker processes (ray start --help, 2.60).
 _FIRST, _LAST = 10002, 19999

@@ -7,11 +7,12 @@ from typing import Any
 
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Unresolved
+from preflight.model.job.claim import distinct
 from preflight.model.job.quantities import SECTION
 from preflight.model.job.value import texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
+from preflight.plugins.claim_text import placed, quoted
 from preflight_rules.data_tables import table
-from preflight_rules.helpers import distinct, placed, quoted
 from preflight_rules.scripts.script_facts import runs_program, stated
 from preflight_rules.settings.conditions import GIVEN, Section, UnknownValue, holds
 from preflight_rules.settings.tables import in_range, pinned

@@ -8,20 +8,10 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Strength
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import Symbol, numbers, symbols_in
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight_rules.helpers import (
-    AGENT_LAUNCHERS,
-    SCHEDULERS,
-    certainly_one,
-    certainly_several,
-    counted,
-    joined,
-    on_first_node_only,
-    quoted,
-    undecided,
-    where,
-    why_unresolved,
-)
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import counted, joined, quoted, where, why_unresolved
+from preflight.plugins.questions import LaunchQuestion, Stated, launches_with
+from preflight_rules.launches import AGENT_LAUNCHERS, SCHEDULERS, certainly_one, certainly_several, on_first_node_only
 
 #: Modules that start the ranks of their node, for `python -m`.
 _LAUNCHER_MODULES = (
@@ -127,6 +117,10 @@ def _several_launchers_finding(job: Job, launch: Launch, tasks: Claim, count: tu
     )
 
 
+def _is_task_of_srun(stated: Stated[Launch]) -> bool:
+    return stated.launch.launcher == "srun" and not _is_launcher(stated.launch.program)
+
+
 @rule(
     "SLU002",
     "one-task-for-several-gpus",
@@ -134,8 +128,9 @@ def _several_launchers_finding(job: Job, launch: Launch, tasks: Claim, count: tu
     confidence=Confidence.MEDIUM,
     otherwise="srun starts no script on nodes with a known number of GPUs",
     evidence=("Lightning-AI/pytorch-lightning#4389", "Lightning-AI/pytorch-lightning#18950"),
+    each=launches_with("gpus_per_node", "nodes", also=("tasks_per_node",), where=_is_task_of_srun),
 )
-def one_task_for_several_gpus(job: Job) -> Iterator[Verdict]:
+def one_task_for_several_gpus(question: LaunchQuestion) -> Verdict | None:
     """srun starts one task per node, although each node has several GPUs.
 
     What it checks: Where srun starts Python itself on several nodes, that tasks per node is not 1 while more than one
@@ -151,35 +146,21 @@ def one_task_for_several_gpus(job: Job) -> Iterator[Verdict]:
     Known limits: A script that drives all GPUs of its node from one process (model parallelism in one process, or its
     own spawn) is correct; therefore the finding is a warning of medium confidence.
     """
-    for launch in job.launches:
-        if launch.launcher != "srun" or _is_launcher(launch.program):
-            continue
-        tasks = job.setting("tasks_per_node", launch.scope)
-        gpus, nodes = job.setting("gpus_per_node", launch.scope), job.setting("nodes", launch.scope)
-        if not gpus or not nodes:
-            continue
-        undecided_verdict = undecided(launch.id, (*tasks, *gpus, *nodes), launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif not tasks:
-            yield unknown(launch.id, "the number of tasks that srun starts on each node is not given")
-        elif (
-            certainly_one(job_value(tasks))
-            and certainly_several(job_value(gpus))
-            and certainly_several(job_value(nodes))
-        ):
-            count = numbers(job_value(gpus))
-            yield failed(
-                launch.id,
-                f"{quoted(gpus[0])} grants {joined(count)} GPUs on each node, but srun starts one task there"
-                f" ({quoted(tasks[0])}), so one rank: {joined(n - 1 for n in count)} stay idle unless the"
-                " script uses them itself.",
-                at=launch,
-                also=((gpus[0], "GPUs of each node"), (tasks[0], "tasks of each node")),
-                remedy=f"Set `--ntasks-per-node={joined(count)}`, or start the script with torchrun.",
-            )
-        else:
-            yield passed(launch.id)
+    gpus, nodes, tasks = question.of
+    if not tasks:
+        return unknown(question.subject, "the number of tasks that srun starts on each node is not given")
+    if certainly_one(job_value(tasks)) and certainly_several(job_value(gpus)) and certainly_several(job_value(nodes)):
+        count = numbers(job_value(gpus))
+        return failed(
+            question.subject,
+            f"{quoted(gpus[0])} grants {joined(count)} GPUs on each node, but srun starts one task there"
+            f" ({quoted(tasks[0])}), so one rank: {joined(n - 1 for n in count)} stay idle unless the"
+            " script uses them itself.",
+            at=question.of.launch,
+            also=((gpus[0], "GPUs of each node"), (tasks[0], "tasks of each node")),
+            remedy=f"Set `--ntasks-per-node={joined(count)}`, or start the script with torchrun.",
+        )
+    return None
 
 
 @rule(

@@ -10,9 +10,11 @@ from typing import NamedTuple
 from preflight._util.usage_error import similar_names
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Unresolved
+from preflight.model.job.claim import distinct
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.claim_text import placed, quoted
 from preflight_rules.data_tables import table
-from preflight_rules.helpers import distinct, is_placeholder, placed, quoted
+from preflight_rules.launches import is_placeholder
 
 #: Names that are less alike are taken for options of a plugin of the site.
 _SIMILARITY = 0.8

@@ -9,8 +9,8 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Scope
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight_rules.helpers import counted, placed, quoted, undecided
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import counted, placed, quoted
 from preflight_rules.schedulers.slurm_steps import steps
 
 #: Forms of --time (sbatch manual): minutes[:seconds], hours:minutes:seconds, days-hours[:minutes[:seconds]].

@@ -6,14 +6,20 @@ import posixpath
 from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Severity
-from preflight.model.job import Job
+from preflight.model.job import Job, Launch
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight_rules.helpers import placed, quoted, undecided, where
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted, where
+from preflight.plugins.questions import LaunchQuestion, Stated, launches_with
 
 #: Patterns that make file names differ between array tasks or jobs.
 _TASK_PATTERNS = ("%a", "%A", "%j", "%J", "%x_%a")
+
+
+def _runs_tasks_at_once(stated: Stated[Launch]) -> bool:
+    """Whether several tasks of the array may run at a time: `%1` after its range allows one."""
+    return not all("%1" in text for text in texts(job_value(stated.settings[0])) or ("",))
 
 
 @rule(
@@ -23,8 +29,9 @@ _TASK_PATTERNS = ("%a", "%A", "%j", "%J", "%x_%a")
     confidence=Confidence.MEDIUM,
     otherwise="no launch of a job array names a port",
     evidence=("pytorch/pytorch#85604", "meta-pytorch/torchtune#392"),
+    each=launches_with("job_array", "master_port", where=_runs_tasks_at_once),
 )
-def array_tasks_share_a_port(job: Job) -> Iterator[Verdict]:
+def array_tasks_share_a_port(question: LaunchQuestion) -> Verdict | None:
     """All tasks of a job array use the same port and may run on the same node.
 
     What it checks: A header with `--array` and a launch whose port is a fixed number, where nothing keeps two tasks of
@@ -39,26 +46,19 @@ def array_tasks_share_a_port(job: Job) -> Iterator[Verdict]:
     Known limits: A node with fewer than eight GPUs may be filled by one task; the size of a node is not known from
     files.
     """
-    for launch in job.launches:
-        arrays = job.setting("job_array", launch.scope)
-        ports = job.setting("master_port", launch.scope)
-        if not arrays or not ports or all("%1" in text for text in texts(job_value(arrays)) or ("",)):
-            continue
-        held = numbers(job_value(job.setting("gpus_per_node", launch.scope)))
-        undecided_verdict = undecided(launch.id, (*arrays, *ports), launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif job.setting("exclusive", launch.scope) or (held and min(held) >= 8) or not numbers(job_value(ports)):
-            yield passed(launch.id)
-        else:
-            yield failed(
-                launch.id,
-                f"{quoted(arrays[0])} starts this launch many times, always with port {placed(ports[0])}: two"
-                " on one node collide.",
-                at=ports[0],
-                also=((arrays[0], "the array"),),
-                remedy="Add $SLURM_ARRAY_TASK_ID to the port, or use --standalone if each task runs on one node.",
-            )
+    arrays, ports = question.of
+    job, scope = question.of.job, question.of.scope
+    held = numbers(job_value(job.setting("gpus_per_node", scope)))
+    if job.setting("exclusive", scope) or (held and min(held) >= 8) or not numbers(job_value(ports)):
+        return None
+    return failed(
+        question.subject,
+        f"{quoted(arrays[0])} starts this launch many times, always with port {placed(ports[0])}: two"
+        " on one node collide.",
+        at=ports[0],
+        also=((arrays[0], "the array"),),
+        remedy="Add $SLURM_ARRAY_TASK_ID to the port, or use --standalone if each task runs on one node.",
+    )
 
 
 @rule(

@@ -10,8 +10,9 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Known, Launch, Scope, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, unknown
-from preflight_rules.helpers import certainly_one, certainly_several, placed, quoted, undecided, where
+from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted, where
+from preflight_rules.launches import certainly_one, certainly_several
 
 #: Values of --gpu-bind that give each task one GPU.
 _ONE_EACH = re.compile(r"(?:verbose,)?(?:single:1|per_task:1|closest)$")

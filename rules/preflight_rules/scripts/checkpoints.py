@@ -9,8 +9,10 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Scope
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import certainly_several, nodes_spanned, placed, quoted, subjects, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted
+from preflight.plugins.questions import subjects
+from preflight_rules.launches import certainly_several, nodes_spanned
 from preflight_rules.scripts.script_facts import (
     definitely_on_one_node,
     definitely_one_rank,

@@ -8,8 +8,10 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Plain, as_int, is_whole_number, lift
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import certainly_several, joined, placed, quoted, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import joined, placed, quoted
+from preflight.plugins.questions import LaunchQuestion, launches_with
+from preflight_rules.launches import certainly_several
 from preflight_rules.scripts.script_facts import launches_of, stated
 
 _STARTERS = frozenset(
@@ -138,8 +140,9 @@ def _devices_of(mask: Claim) -> tuple[int, ...]:
     severity=Severity.WARNING,
     otherwise="no launch sets both a number of loader workers and of cores",
     evidence=("NVIDIA/enroot#175", "facebookresearch/vissl#254"),
+    each=launches_with("dataloader_workers", "processes_per_node", "cpus_per_task", "tasks_per_node"),
 )
-def more_loader_workers_than_cores(job: Job) -> Iterator[Verdict]:
+def more_loader_workers_than_cores(question: LaunchQuestion) -> Verdict | None:
     """The loaders of a node start more worker processes than Slurm grants cores.
 
     What it checks: A loader's workers times the ranks of a node are at most twice the cores granted there (tasks times
@@ -155,24 +158,17 @@ def more_loader_workers_than_cores(job: Job) -> Iterator[Verdict]:
     Known limits: Up to twice as many workers as cores the finding is informational: workers that wait for storage do
     not need a full core.
     """
-    for launch in job.launches:
-        workers = job.setting("dataloader_workers", launch.scope)
-        processes = job.setting("processes_per_node", launch.scope)
-        cores = job.setting("cpus_per_task", launch.scope)
-        tasks = job.setting("tasks_per_node", launch.scope)
-        if not workers or not processes or not cores or not tasks:
-            continue
-        undecided_verdict = undecided(launch.id, (*workers, *processes, *cores, *tasks), launch)
-        requested = lift(_product, as_int(job_value(workers)), as_int(job_value(processes)))
-        granted = lift(_product, as_int(job_value(cores)), as_int(job_value(tasks)))
-        needs, has = numbers(requested), numbers(granted)
-        if undecided_verdict is not None or not needs or not has:
-            yield undecided_verdict or unknown(launch.id, "the number of cores or loader workers of a node is unknown")
-        elif min(needs) <= max(has):
-            yield passed(launch.id)
-        else:
-            severe = min(needs) > 2 * max(has)
-            yield _too_many_workers_finding(launch, workers[0], cores[0], (joined(needs), joined(has)), severe=severe)
+    workers, processes, cores, tasks = question.of
+    requested = lift(_product, as_int(job_value(workers)), as_int(job_value(processes)))
+    granted = lift(_product, as_int(job_value(cores)), as_int(job_value(tasks)))
+    needs, has = numbers(requested), numbers(granted)
+    if not needs or not has:
+        return unknown(question.subject, "the number of cores or loader workers of a node is unknown")
+    if min(needs) <= max(has):
+        return None
+    severe = min(needs) > 2 * max(has)
+    shown = joined(needs), joined(has)
+    return _too_many_workers_finding(question.of.launch, workers[0], cores[0], shown, severe=severe)
 
 
 def _too_many_workers_finding(

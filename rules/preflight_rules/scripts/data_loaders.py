@@ -7,10 +7,12 @@ from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Unresolved
-from preflight.model.job.claim import job_value
+from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, unknown
-from preflight_rules.helpers import distinct, joined, quoted, ranks_started, subjects, undecided, where, why_unresolved
+from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, undecided, unknown
+from preflight.plugins.claim_text import joined, quoted, where, why_unresolved
+from preflight.plugins.questions import subjects
+from preflight_rules.launches import ranks_started
 from preflight_rules.scripts.script_facts import (
     definitely_on_one_node,
     definitely_one_rank,

@@ -8,8 +8,9 @@ from preflight.model.findings import Confidence, Severity, Status
 from preflight.model.job import Claim, Job, Launch, Plain, Scope, Unresolved, is_whole_number
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import Scalar, numbers, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import certainly_several, counted, placed, quoted, ranks_started, undecided, why_unresolved
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import counted, placed, quoted, why_unresolved
+from preflight_rules.launches import certainly_several, ranks_started
 from preflight_rules.scripts.script_facts import launches_of, nodes_of, started_files, stated
 
 _MASK = "env.CUDA_VISIBLE_DEVICES"

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight_rules.helpers import placed, quoted, undecided
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted
 from preflight_rules.scripts.script_facts import launches_of, stated
 from preflight_rules.sizes.fsdp import is_value, only_claim
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job, Unresolved
+from preflight.model.job.claim import distinct
 from preflight.model.job.value import texts
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight_rules.helpers import distinct
 
 
 @rule(

@@ -9,7 +9,9 @@ from preflight.model.job import Claim, Job, Launch, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight_rules.helpers import certainly_several, joined, quoted, subjects, why_unresolved
+from preflight.plugins.claim_text import joined, quoted, why_unresolved
+from preflight.plugins.questions import subjects
+from preflight_rules.launches import certainly_several
 from preflight_rules.scripts.script_facts import definitely_one_rank, launches_of, started_files, stated
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from preflight.model.job import WHOLE_JOB, Claim, Job, Launch, Unresolved, Value
 from preflight.model.job.value import numbers
-from preflight_rules.helpers import certainly_one, certainly_several, nodes_spanned, ranks_started, subjects
+from preflight.plugins.questions import subjects
+from preflight_rules.launches import certainly_one, certainly_several, nodes_spanned, ranks_started
 
 
 def runs_program(job: Job) -> bool:

@@ -10,7 +10,8 @@ from typing import Any
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Unresolved, is_whole_number
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import quoted, subjects
+from preflight.plugins.claim_text import quoted
+from preflight.plugins.questions import subjects
 
 #: Roles that a strategy waits for; the evaluator opens no server.
 _SERVING = frozenset(("chief", "master", "worker", "ps"))

@@ -8,7 +8,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job
 from preflight.model.job.value import numbers
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight_rules.helpers import joined, placed, quoted
+from preflight.plugins.claim_text import joined, placed, quoted
 from preflight_rules.scripts.script_facts import launches_of, runs_program, started_files, stated
 
 #: A job that asks for at least this long loses much when a node fails, in seconds.

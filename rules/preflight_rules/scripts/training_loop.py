@@ -8,7 +8,9 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.job.value import texts
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight_rules.helpers import certainly_several, joined, placed, quoted, ranks_started, subjects
+from preflight.plugins.claim_text import joined, placed, quoted
+from preflight.plugins.questions import subjects
+from preflight_rules.launches import certainly_several, ranks_started
 from preflight_rules.scripts.script_facts import (
     definitely_one_rank,
     launches_of,

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Unresolved
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import joined, quoted, subjects
+from preflight.plugins.claim_text import joined, quoted
+from preflight.plugins.questions import subjects
 from preflight_rules.scripts.script_facts import definitely_one_rank, runs_program, stated
 
 _FAULTS = {

@@ -13,8 +13,10 @@ from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch, Plain, Scope, Strength, Unresolved, is_whole_number
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
+from preflight.plugins.claim_text import placed, quoted, why_unresolved
+from preflight.plugins.questions import subjects
 from preflight_rules.data_tables import table
-from preflight_rules.helpers import nodes_spanned, placed, quoted, ranks_started, subjects, why_unresolved
+from preflight_rules.launches import nodes_spanned, ranks_started
 from preflight_rules.settings.tables import cut, pinned, release
 
 _FEATURE = "script_feature"

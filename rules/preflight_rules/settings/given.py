@@ -10,9 +10,11 @@ from typing import Any
 from preflight.model.job import WHOLE_JOB, Claim, Job, Known, Launch, Scope, Span, Strength
 from preflight.model.job.quantities import ENVIRONMENT_PREFIX, SECTION, SETTING_PREFIX
 from preflight.model.job.value import numbers, texts
+from preflight.plugins.claim_text import why_unresolved
+from preflight.plugins.questions import subjects
 from preflight.sources.python.called_settings import FACTS, ITEMS, MAKER
 from preflight.sources.python.called_settings import SOURCE as CALLED
-from preflight_rules.helpers import ranks_started, subjects, why_unresolved
+from preflight_rules.launches import ranks_started
 from preflight_rules.settings.conditions import GIVEN, Section, UnknownValue
 from preflight_rules.settings.frameworks import ENVIRONMENT, SBATCH, framework, named_as, reads
 from preflight_rules.settings.tables import from_checkpoint, full_name

@@ -11,8 +11,8 @@ from preflight.model.findings import Severity
 from preflight.model.job import WHOLE_JOB, Claim, Job, Strength
 from preflight.model.job.value import texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
+from preflight.plugins.claim_text import quoted, why_unresolved
 from preflight.sources.tables import Generated, load_table
-from preflight_rules.helpers import quoted, why_unresolved
 from preflight_rules.settings.frameworks import Keys, framework, reads, with_all_keys
 from preflight_rules.settings.given import CALL, CLASS, PARSER, Given, given
 from preflight_rules.settings.tables import canonical, in_range, may_have, newest, pinned, release, row_of, settings

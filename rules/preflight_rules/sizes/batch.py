@@ -20,10 +20,22 @@ from preflight.model.job import (
     lift,
     strongest,
 )
-from preflight.model.job.claim import job_value
+from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
-from preflight_rules.helpers import distinct, joined, placed, quoted, ranks_started, subjects, undecided, why_unresolved
+from preflight.plugins.authoring import (
+    Verdict,
+    failed,
+    make_fix,
+    not_applicable,
+    passed,
+    replace_text,
+    rule,
+    undecided,
+    unknown,
+)
+from preflight.plugins.claim_text import joined, placed, quoted, why_unresolved
+from preflight.plugins.questions import subjects
+from preflight_rules.launches import ranks_started
 from preflight_rules.settings.given import is_compared
 
 #: Added where the number of nodes is unknown: deepspeed without a hostfile starts on the node it is called on.

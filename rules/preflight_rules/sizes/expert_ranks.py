@@ -9,8 +9,9 @@ from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import placed, quoted, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted
+from preflight.plugins.questions import LaunchQuestion, Stated, launches_with
 from preflight_rules.sizes.megatron import on_one_node
 
 #: Sizes that take ranks away from those that may share experts.
@@ -18,6 +19,11 @@ _BESIDE = ("pipeline_parallel_size", "replicate_degree")
 _EXPERT_TENSOR = "--expert-tensor-parallel-size"
 #: Options that take the shape of the model from elsewhere.
 _SHAPE_ELSEWHERE = ("--use-checkpoint-args", "--yaml-cfg", "--use-mp-args-from-checkpoint-args")
+
+
+def _may_share_experts(stated: Stated[Launch]) -> bool:
+    counts = numbers(job_value(stated.settings[0]))
+    return not counts or max(counts) > 1
 
 
 @rule(
@@ -34,8 +40,9 @@ _SHAPE_ELSEWHERE = ("--use-checkpoint-args", "--yaml-cfg", "--use-mp-args-from-c
             "https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/training/arguments.py",
         ),
     ),
+    each=launches_with("expert_parallel_size", where=_may_share_experts),
 )
-def expert_ranks_impossible(job: Job) -> Iterator[Verdict]:
+def expert_ranks_impossible(question: LaunchQuestion) -> Verdict | None:
     """Experts are to be shared by ranks, but there are no experts, or not the ranks.
 
     What it checks: The expert parallel size divides the ranks of a pipeline stage (and of a replica, where the
@@ -50,20 +57,14 @@ def expert_ranks_impossible(job: Job) -> Iterator[Verdict]:
 
     Known limits: A model whose shape comes from a checkpoint or another file is not judged for its experts.
     """
-    for launch in job.launches:
-        shared = job.setting("expert_parallel_size", launch.scope)
-        counts = numbers(job_value(shared)) if shared else ()
-        if not shared or (counts and max(counts) < 2):
-            continue
-        undecided_verdict = undecided(launch.id, shared, launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif not counts or min(counts) < 2:
-            yield unknown(launch.id, f"{quoted(shared[0])} may be 1", at=shared[0])
-        elif (verdict := _without_experts(job, launch, shared[0])) is not None:
-            yield verdict
-        else:
-            yield _divided(job, launch, shared[0], counts)
+    shared = question.claims
+    counts = numbers(job_value(shared))
+    if not counts or min(counts) < 2:
+        return unknown(question.subject, f"{quoted(shared[0])} may be 1", at=shared[0])
+    job, launch = question.of.job, question.of.launch
+    if (verdict := _without_experts(job, launch, shared[0])) is not None:
+        return verdict
+    return _divided(job, launch, shared[0], counts)
 
 
 def _without_experts(job: Job, launch: Launch, shared: Claim) -> Verdict | None:

@@ -9,19 +9,12 @@ from typing import NamedTuple
 from preflight.analysis.model_size import is_megatron
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Strength
-from preflight.model.job.claim import job_value
+from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import (
-    certainly_one,
-    counted,
-    distinct,
-    placed,
-    quoted,
-    ranks_started,
-    subjects,
-    undecided,
-)
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import counted, placed, quoted
+from preflight.plugins.questions import subjects
+from preflight_rules.launches import certainly_one, ranks_started
 from preflight_rules.sizes.parallel_sizes import Setup
 
 

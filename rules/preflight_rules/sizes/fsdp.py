@@ -9,8 +9,9 @@ from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Known, Launch, Scope, Strength, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import placed, quoted, subjects, undecided, where
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted, where
+from preflight.plugins.questions import subjects
 
 #: Values that accelerate 1.15 accepts (utils/constants.py); the old numbers count from 1.
 _WORDS = {

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job, Launch, Scope
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, rule, unknown
+from preflight.plugins.claim_text import placed, quoted
+from preflight.plugins.questions import Stated, SubjectQuestion, subjects_with
 from preflight.sources.tables import load_table
 from preflight_rules.data_tables import models
-from preflight_rules.helpers import placed, quoted, subjects, undecided
 from preflight_rules.sizes.fsdp import has_fsdp, is_value, only_claim
 
 _BY_CLASS = "TRANSFORMER_BASED_WRAP"
+
+
+def _uses_fsdp(stated: Stated[Launch | None]) -> bool:
+    return has_fsdp(stated.job, stated.scope)
 
 
 @rule(
@@ -25,8 +29,9 @@ _BY_CLASS = "TRANSFORMER_BASED_WRAP"
     confidence=Confidence.MEDIUM,
     otherwise="no FSDP policy wraps layers by class",
     evidence=("hiyouga/LlamaFactory#8279",),
+    each=subjects_with("fsdp_wrap_policy", where=_uses_fsdp),
 )
-def fsdp_wrap_class_missing(job: Job) -> Iterator[Verdict]:
+def fsdp_wrap_class_missing(question: SubjectQuestion) -> Verdict | None:
     """FSDP wraps layers by class, but no class is named.
 
     What it checks: With fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP, fsdp_transformer_layer_cls_to_wrap names a class,
@@ -45,31 +50,22 @@ def fsdp_wrap_class_missing(job: Job) -> Iterator[Verdict]:
     use its own code (trust_remote_code), and a configuration without a launch only where it lacks
     fsdp_cpu_ram_efficient_loading, which works only with those models.
     """
-    for subject, scope, launch in subjects(job):
-        policies = job.setting("fsdp_wrap_policy", scope)
-        if not policies or not has_fsdp(job, scope):
-            continue
-        undecided_verdict = undecided(subject, policies, launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif (
-            not is_value(policies[0], _BY_CLASS)
-            or job.about("fsdp_layer_classes", scope)
-            or _names_own_layers(job, scope)
-        ):
-            yield passed(subject)
-        elif launch is not None and not _trusts_remote_code(job, launch):
-            yield unknown(subject, "whether a class is needed depends on the model, which is unknown", at=policies[0])
-        else:
-            yield failed(
-                subject,
-                f"{quoted(policies[0])}, but fsdp_transformer_layer_cls_to_wrap names no class: a model that does"
-                " not define which layers to keep whole (`_no_split_modules`) stops with 'Could not find the"
-                " transformer layer class to wrap'.",
-                at=policies[0],
-                remedy="Add fsdp_transformer_layer_cls_to_wrap with the class of the model's layers, such as"
-                " LlamaDecoderLayer.",
-            )
+    policies = question.claims
+    job, scope, launch = question.of.job, question.of.scope, question.of.launch
+    if not is_value(policies[0], _BY_CLASS) or job.about("fsdp_layer_classes", scope) or _names_own_layers(job, scope):
+        return None
+    if launch is not None and not _trusts_remote_code(job, launch):
+        why = "whether a class is needed depends on the model, which is unknown"
+        return unknown(question.subject, why, at=policies[0])
+    return failed(
+        question.subject,
+        f"{quoted(policies[0])}, but fsdp_transformer_layer_cls_to_wrap names no class: a model that does"
+        " not define which layers to keep whole (`_no_split_modules`) stops with 'Could not find the"
+        " transformer layer class to wrap'.",
+        at=policies[0],
+        remedy="Add fsdp_transformer_layer_cls_to_wrap with the class of the model's layers, such as"
+        " LlamaDecoderLayer.",
+    )
 
 
 def _names_own_layers(job: Job, scope: Scope) -> bool:
@@ -97,8 +93,9 @@ def _models(job: Job, scope: Scope) -> tuple[str, ...]:
     severity=Severity.ERROR,
     otherwise="no launch specifies both a model and the layer class to wrap",
     evidence=("netease-youdao/BCEmbedding#66",),
+    each=subjects_with("fsdp_layer_classes", "model_name", where=_uses_fsdp),
 )
-def fsdp_wrap_class_of_another_model(job: Job) -> Iterator[Verdict]:
+def fsdp_wrap_class_of_another_model(question: SubjectQuestion) -> Verdict | None:
     """The layer class to wrap belongs to a different model family from the trained model's.
 
     What it checks: If both the model and the class are known: the family of the model has a layer class of that name,
@@ -115,31 +112,23 @@ def fsdp_wrap_class_of_another_model(job: Job) -> Iterator[Verdict]:
     Known limits: The model's family is identified by its published name (preflight_rules/data/models.toml); a local
     path with another name does not identify it.
     """
-    for subject, scope, launch in subjects(job):
-        classes, named = job.setting("fsdp_layer_classes", scope), job.setting("model_name", scope)
-        if not classes or not named or not has_fsdp(job, scope):
-            continue
-        undecided_verdict = undecided(subject, (*classes, *named), launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-            continue
-        families = {family_of(text) for text in _models(job, scope)}
-        wanted = sorted({name for claim in classes for item in claim.alternatives for name in _members(item)})
-        wrong = next((name for name in wanted if _is_foreign_class(name, families)), "")
-        if not wrong or "" in families:
-            yield passed(subject)
-            continue
-        family = min(families)
-        right, owners = main_layer(family), " or ".join(sorted(families_with(wrong)))
-        whose = f"{wrong} is a class of {owners} models" if owners else f"no model has a class {wrong}"
-        yield failed(
-            subject,
-            f"{quoted(classes[0])}: {whose}, and {placed(named[0])} is a {family} model"
-            + (f", whose layers are {right}." if right else "."),
-            at=classes[0],
-            also=((named[0], "the model"),),
-            remedy=f"Write {right}, or remove the setting." if right else "Remove the setting.",
-        )
+    classes, named = question.of
+    families = {family_of(text) for text in _models(question.of.job, question.of.scope)}
+    wanted = sorted({name for claim in classes for item in claim.alternatives for name in _members(item)})
+    wrong = next((name for name in wanted if _is_foreign_class(name, families)), "")
+    if not wrong or "" in families:
+        return None
+    family = min(families)
+    right, owners = main_layer(family), " or ".join(sorted(families_with(wrong)))
+    whose = f"{wrong} is a class of {owners} models" if owners else f"no model has a class {wrong}"
+    return failed(
+        question.subject,
+        f"{quoted(classes[0])}: {whose}, and {placed(named[0])} is a {family} model"
+        + (f", whose layers are {right}." if right else "."),
+        at=classes[0],
+        also=((named[0], "the model"),),
+        remedy=f"Write {right}, or remove the setting." if right else "Remove the setting.",
+    )
 
 
 def _is_foreign_class(name: str, families: set[str]) -> bool:

@@ -9,8 +9,8 @@ from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight_rules.helpers import placed, quoted, undecided
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted
 
 #: What each family of strategies takes (`_PRECISION_INPUT` in lightning/fabric/plugins/precision/{deepspeed,fsdp}.py,
 #: `mp_precision_supported` in fabric/connector.py), in lightning 2.6.6.

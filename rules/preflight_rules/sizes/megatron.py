@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch, Unresolved, strongest
-from preflight.model.job.claim import job_value
+from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.value import numbers
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight_rules.helpers import certainly_one, distinct, quoted, ranks_started, why_unresolved
+from preflight.plugins.claim_text import quoted, why_unresolved
+from preflight_rules.launches import certainly_one, ranks_started
 
 _PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
 #: Options that only Megatron-LM's argument parser has in this spelling (megatron/training/arguments.py, core_r0.12).

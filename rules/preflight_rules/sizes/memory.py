@@ -22,8 +22,10 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Scope, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import placed, quoted, ranks_started, subjects, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted
+from preflight.plugins.questions import subjects
+from preflight_rules.launches import ranks_started
 from preflight_rules.sizes.hardware import gpu_of, largest_memory_gib
 from preflight_rules.sizes.parallel_sizes import Setup, setups
 from preflight_rules.sizes.pipelines import Pipeline, pipeline_of

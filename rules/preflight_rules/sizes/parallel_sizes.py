@@ -10,8 +10,9 @@ from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Known, Launch, Scope
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, passed, rule
-from preflight_rules.helpers import placed, quoted, subjects, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided
+from preflight.plugins.claim_text import placed, quoted
+from preflight.plugins.questions import subjects
 
 #: Sources whose sizes are compared: within one command line, or one configuration.
 _SOURCES = ("arguments", "gpt-neox", "lightning", "nanotron", "megatron-bridge", "paddlefleetx", "trainer")

@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job
+from preflight.model.job.claim import distinct
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import distinct, placed, quoted, ranks_started, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted
+from preflight_rules.launches import ranks_started
 from preflight_rules.sizes.parallel_sizes import Setup, setups
 
 #: Efficient pipelines have a smaller bubble (Narayanan et al.).

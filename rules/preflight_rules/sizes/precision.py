@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Severity
-from preflight.model.job import AUTO, Claim, Job, Known, Scope, Unresolved
+from preflight.model.job import AUTO, Claim, Job, Known, Launch, Scope, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule
-from preflight_rules.helpers import placed, quoted, subjects, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided
+from preflight.plugins.claim_text import placed, quoted
+from preflight.plugins.questions import Stated, SubjectQuestion, stated_by, subjects, subjects_with
 from preflight_rules.sizes.hardware import gpu_of
 
 _BF16_FROM, _FP8_FROM = 8.0, 8.9
@@ -112,8 +113,9 @@ def _stated_as(job: Job, name: str, scope: Scope) -> tuple[Claim, ...]:
     confidence=Confidence.MEDIUM,
     otherwise="no fp16 section names a type",
     evidence=("EleutherAI/gpt-neox#939", "https://github.com/EleutherAI/gpt-neox/pull/787"),
+    each=subjects_with(stated_by("deepspeed", "fp16_type")),
 )
-def bfloat16_inside_fp16_section(job: Job) -> Iterator[Verdict]:
+def bfloat16_inside_fp16_section(question: SubjectQuestion) -> Verdict | None:
     """bfloat16 is requested in the fp16 section, which only old versions read.
 
     What it checks: `fp16.type` is bfloat16 in a DeepSpeed or gpt-neox configuration that has no `bf16` section switched
@@ -128,28 +130,22 @@ def bfloat16_inside_fp16_section(job: Job) -> Iterator[Verdict]:
 
     Known limits: gpt-neox 1.0 with its own fork of DeepSpeed understood it.
     """
-    for subject, scope, launch in subjects(job):
-        kinds = [c for c in job.setting("fp16_type", scope) if c.source == "deepspeed"]
-        if not kinds:
-            continue
-        undecided_verdict = undecided(subject, kinds, launch)
-        brain = _enabling_claims(job, "bf16_enabled", scope)
-        off = any(c.value == Known(False) for c in job.setting("fp16_enabled", scope))
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif not off and not brain and all(text.lower() in ("bfloat16", "bf16") for text in texts(job_value(kinds))):
-            stage = job.setting("zero_stage", scope)
-            yield failed(
-                subject,
-                f"{quoted(kinds[0])} is in the fp16 section, where DeepSpeed ignores it: DeepSpeed trains"
-                " in fp16, and the first step with a bfloat16 model fails.",
-                at=kinds[0],
-                also=tuple((c, "ZeRO stage") for c in stage[:1]),
-                remedy='Write `"bf16": {"enabled": true}` (in gpt-neox `"precision": "bfloat16"`) in place of the fp16'
-                " section.",
-            )
-        else:
-            yield passed(subject)
+    kinds = question.claims
+    job, scope = question.of.job, question.of.scope
+    brain = _enabling_claims(job, "bf16_enabled", scope)
+    off = any(c.value == Known(False) for c in job.setting("fp16_enabled", scope))
+    if not off and not brain and all(text.lower() in ("bfloat16", "bf16") for text in texts(job_value(kinds))):
+        stage = job.setting("zero_stage", scope)
+        return failed(
+            question.subject,
+            f"{quoted(kinds[0])} is in the fp16 section, where DeepSpeed ignores it: DeepSpeed trains"
+            " in fp16, and the first step with a bfloat16 model fails.",
+            at=kinds[0],
+            also=tuple((c, "ZeRO stage") for c in stage[:1]),
+            remedy='Write `"bf16": {"enabled": true}` (in gpt-neox `"precision": "bfloat16"`) in place of the fp16'
+            " section.",
+        )
+    return None
 
 
 @rule(
@@ -225,6 +221,12 @@ def _formats(job: Job, scope: Scope) -> list[tuple[Claim, str, float]]:
     return found
 
 
+def _fp16(stated: Stated[Launch | None]) -> tuple[Claim, ...]:
+    """The claims that turn fp16 on."""
+    job, scope = stated.job, stated.scope
+    return tuple(_enabling_claims(job, "fp16_enabled", scope) or _stated_as(job, "fp16", scope))
+
+
 @rule(
     "PRC004",
     "fp16-without-loss-scaling",
@@ -239,8 +241,9 @@ def _formats(job: Job, scope: Scope) -> list[tuple[Claim, str, float]]:
         ),
         ("DeepSpeed documentation, fp16 options", "https://www.deepspeed.ai/docs/config-json/#fp16-training-options"),
     ),
+    each=subjects_with("fp16_loss_scale", where=lambda stated: bool(_fp16(stated))),
 )
-def fp16_without_loss_scaling(job: Job) -> Iterator[Verdict]:
+def fp16_without_loss_scaling(question: SubjectQuestion) -> Verdict | None:
     """fp16 is used without loss scaling.
 
     What it checks: fp16 is switched on with a fixed loss scale of 1.
@@ -253,21 +256,13 @@ def fp16_without_loss_scaling(job: Job) -> Iterator[Verdict]:
 
     Known limits: A model without small gradients trains anyway.
     """
-    for subject, scope, launch in subjects(job):
-        scales = job.setting("fp16_loss_scale", scope)
-        on = _enabling_claims(job, "fp16_enabled", scope) or _stated_as(job, "fp16", scope)
-        if not scales or not on:
-            continue
-        undecided_verdict = undecided(subject, scales, launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif all(value in (1, 1.0) and not isinstance(value, bool) for c in scales for value in c.alternatives):
-            yield failed(
-                subject,
-                f"{quoted(scales[0])} does not scale the loss, so small gradients become 0 in fp16.",
-                at=scales[0],
-                also=((on[0], "fp16"),),
-                remedy="Use 0 for a dynamic loss scale.",
-            )
-        else:
-            yield passed(subject)
+    scales, on = question.claims, _fp16(question.of)
+    if all(value in (1, 1.0) and not isinstance(value, bool) for c in scales for value in c.alternatives):
+        return failed(
+            question.subject,
+            f"{quoted(scales[0])} does not scale the loss, so small gradients become 0 in fp16.",
+            at=scales[0],
+            also=((on[0], "fp16"),),
+            remedy="Use 0 for a dynamic loss scale.",
+        )
+    return None

@@ -11,8 +11,8 @@ from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch, Plain, Scope, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import placed, quoted, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted
 
 _Numbers = dict[str, int]
 

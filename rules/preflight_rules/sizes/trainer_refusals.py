@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Known, Launch, Scope, Unresolved
-from preflight.model.job.claim import job_value
+from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, undecided, unknown
+from preflight.plugins.claim_text import quoted
+from preflight.plugins.questions import LaunchQuestion, launches_with, required, subjects
 from preflight.sources.tables import load_table
-from preflight_rules.helpers import certainly_several, distinct, quoted, subjects, undecided
+from preflight_rules.launches import certainly_several
 from preflight_rules.rendezvous.variables import distance
 from preflight_rules.settings.given import given
 from preflight_rules.sizes.batch import uses_hugging_face
@@ -24,8 +26,9 @@ from preflight_rules.sizes.trainer_settings import numbers_of, trainer_claims
     fix="unsafe",
     otherwise="the job does not start llamafactory-cli on several nodes",
     evidence=("hiyouga/LlamaFactory#7326", "llamafactory/launcher.py of 0.9.5"),
+    each=launches_with(required("nodes"), where=lambda stated: stated.launch.launcher == "llamafactory-cli"),
 )
-def llamafactory_rank_of_the_node_ignored(job: Job) -> Iterator[Verdict]:
+def llamafactory_rank_of_the_node_ignored(question: LaunchQuestion) -> Verdict | None:
     """llamafactory-cli is given RANK, but reads NODE_RANK.
 
     What it checks: A `llamafactory-cli train` over several nodes that sets RANK also sets NODE_RANK.
@@ -39,28 +42,20 @@ def llamafactory_rank_of_the_node_ignored(job: Job) -> Iterator[Verdict]:
 
     Known limits: Versions before 0.9.2 looked for RANK; which version is installed is not known.
     """
-    for launch in job.launches:
-        if launch.launcher != "llamafactory-cli":
-            continue
-        nodes = job.requiring("nodes", launch.scope)
-        ranks = job.setting("env.RANK", launch.scope)
-        if not nodes:
-            continue
-        undecided_verdict = undecided(launch.id, nodes, launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif ranks and certainly_several(job_value(nodes)) and not job.about("env.NODE_RANK", launch.scope):
-            yield failed(
-                launch.id,
-                f"{quoted(ranks[0])} is ignored: llamafactory-cli reads the rank of a node from NODE_RANK, which"
-                " is not set, so every node is node 0.",
-                at=ranks[0],
-                also=((nodes[0], "several nodes"),),
-                remedy="Set NODE_RANK instead, starting at 0 and different on each node.",
-                fix=make_fix("set NODE_RANK", replace_text(ranks[0], "RANK", "NODE_RANK"), safe=False),
-            )
-        else:
-            yield passed(launch.id)
+    nodes = question.claims
+    job, launch = question.of.job, question.of.launch
+    ranks = job.setting("env.RANK", launch.scope)
+    if ranks and certainly_several(job_value(nodes)) and not job.about("env.NODE_RANK", launch.scope):
+        return failed(
+            question.subject,
+            f"{quoted(ranks[0])} is ignored: llamafactory-cli reads the rank of a node from NODE_RANK, which"
+            " is not set, so every node is node 0.",
+            at=ranks[0],
+            also=((nodes[0], "several nodes"),),
+            remedy="Set NODE_RANK instead, starting at 0 and different on each node.",
+            fix=make_fix("set NODE_RANK", replace_text(ranks[0], "RANK", "NODE_RANK"), safe=False),
+        )
+    return None
 
 
 _MIN_LENGTH = 8

@@ -10,8 +10,9 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Relation, Scope, Unresolved, is_whole_number, strongest
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
-from preflight_rules.helpers import placed, quoted, subjects, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import placed, quoted
+from preflight.plugins.questions import SubjectQuestion, subjects, subjects_with
 from preflight_rules.settings.given import is_compared
 from preflight_rules.sizes.batch import configured, data_parallel_ranks, given_to_trainer, uses_hugging_face
 
@@ -103,6 +104,14 @@ def trainer_setting_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
                 yield passed(subject)
 
 
+def _trainer_precision(job: Job, scope: Scope) -> tuple[Claim, ...]:
+    return trainer_claims(job, "mixed_precision", scope)
+
+
+def _accelerate_precision(job: Job, scope: Scope) -> tuple[Claim, ...]:
+    return strongest(claim for claim in job.about("mixed_precision", scope) if claim.source == "accelerate")
+
+
 @rule(
     "HFT006",
     "precision-differs-between-accelerate-and-trainer",
@@ -115,8 +124,9 @@ def trainer_setting_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
         ),
         ("where the trainer takes its precision from", "huggingface/transformers#32622"),
     ),
+    each=subjects_with(_trainer_precision, _accelerate_precision),
 )
-def precision_differs_between_accelerate_and_trainer(job: Job) -> Iterator[Verdict]:
+def precision_differs_between_accelerate_and_trainer(question: SubjectQuestion) -> Verdict | None:
     """Accelerate and the trainer are given different half precisions.
 
     What it checks: mixed_precision of `accelerate launch` and its configuration is not bf16 where the trainer, or the
@@ -131,26 +141,18 @@ def precision_differs_between_accelerate_and_trainer(job: Job) -> Iterator[Verdi
 
     Known limits: What the script itself decides is not seen. PRC001 reports a trainer that is given both fp16 and bf16.
     """
-    for subject, scope, launch in subjects(job):
-        trainer = trainer_claims(job, "mixed_precision", scope)
-        outer = strongest(c for c in job.about("mixed_precision", scope) if c.source == "accelerate")
-        if not trainer or not outer:
-            continue
-        undecided_verdict = undecided(subject, (*trainer, *outer), launch)
-        inner, around = set(texts(job_value(trainer))), set(texts(job_value(outer)))
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif inner <= _HALF and around <= _HALF and inner and around and not inner & around:
-            yield failed(
-                subject,
-                f"{quoted(trainer[0])} sets the trainer to {min(inner)}, but {placed(outer[0])} sets the launcher to "
-                f"{min(around)}; the trainer's value is used.",
-                at=trainer[0],
-                also=((outer[0], "Accelerate's"),),
-                remedy="Set the precision once, or the same in both places.",
-            )
-        else:
-            yield passed(subject)
+    trainer, outer = question.of
+    inner, around = set(texts(job_value(trainer))), set(texts(job_value(outer)))
+    if inner <= _HALF and around <= _HALF and inner and around and not inner & around:
+        return failed(
+            question.subject,
+            f"{quoted(trainer[0])} sets the trainer to {min(inner)}, but {placed(outer[0])} sets the launcher to "
+            f"{min(around)}; the trainer's value is used.",
+            at=trainer[0],
+            also=((outer[0], "Accelerate's"),),
+            remedy="Set the precision once, or the same in both places.",
+        )
+    return None
 
 
 _HALF = frozenset({"fp16", "bf16"})
@@ -167,8 +169,9 @@ _HALF = frozenset({"fp16", "bf16"})
         ("transformers' guides to FSDP and DeepSpeed", "https://huggingface.co/docs/transformers/deepspeed"),
         "transformers/trainer.py (5.23), axolotl/utils/schemas/validation.py (0.19)",
     ),
+    each=subjects_with(lambda job, scope: strongest(job.about("sharding_library", scope))),
 )
-def deepspeed_and_fsdp_together(job: Job) -> Iterator[Verdict]:
+def deepspeed_and_fsdp_together(question: SubjectQuestion) -> Verdict | None:
     """The trainer is configured for both DeepSpeed and FSDP.
 
     What it checks: A file of training arguments, or a command line, gives deepspeed a configuration and fsdp its
@@ -183,25 +186,18 @@ def deepspeed_and_fsdp_together(job: Job) -> Iterator[Verdict]:
 
     Known limits: If one is in the file and the other on the command line, nothing is reported.
     """
-    for subject, scope, launch in subjects(job):
-        libraries = strongest(job.about("sharding_library", scope))
-        if not libraries:
-            continue
-        undecided_verdict = undecided(subject, libraries, launch)
-        by_name = {text: claim for claim in libraries for text in texts(claim.value)}
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif len(by_name) > 1 and by_name["deepspeed"].span.path == by_name["fsdp"].span.path:
-            yield failed(
-                subject,
-                f"{quoted(by_name['fsdp'])} and {placed(by_name['deepspeed'])} are both given; the trainer accepts"
-                f" only one.",
-                at=by_name["fsdp"],
-                also=((by_name["deepspeed"], "DeepSpeed"),),
-                remedy="Remove one of the two.",
-            )
-        else:
-            yield passed(subject)
+    libraries = question.claims
+    by_name = {text: claim for claim in libraries for text in texts(claim.value)}
+    if len(by_name) > 1 and by_name["deepspeed"].span.path == by_name["fsdp"].span.path:
+        return failed(
+            question.subject,
+            f"{quoted(by_name['fsdp'])} and {placed(by_name['deepspeed'])} are both given; the trainer accepts"
+            f" only one.",
+            at=by_name["fsdp"],
+            also=((by_name["deepspeed"], "DeepSpeed"),),
+            remedy="Remove one of the two.",
+        )
+    return None
 
 
 #: Usual names of scripts' own options: samples of one rank, and accumulated steps.

@@ -8,8 +8,10 @@ from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Known, Scope
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule
-from preflight_rules.helpers import certainly_several, nodes_spanned, quoted, subjects, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided
+from preflight.plugins.claim_text import quoted
+from preflight.plugins.questions import subjects
+from preflight_rules.launches import certainly_several, nodes_spanned
 
 #: Below this number of elements the latency of a message exceeds its transfer time.
 _MIN_BUCKET_ELEMENTS = 1_000_000

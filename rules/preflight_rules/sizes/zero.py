@@ -8,9 +8,20 @@ from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch, Scope, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, not_applicable, passed, replace_text, rule, unknown
+from preflight.plugins.authoring import (
+    Verdict,
+    failed,
+    make_fix,
+    not_applicable,
+    passed,
+    replace_text,
+    rule,
+    undecided,
+    unknown,
+)
+from preflight.plugins.claim_text import placed, quoted
+from preflight.plugins.questions import subjects
 from preflight.sources.tables import Generated, load_table
-from preflight_rules.helpers import placed, quoted, subjects, undecided
 from preflight_rules.rendezvous.variables import distance
 from preflight_rules.settings.tables import in_range, pinned, settings
 

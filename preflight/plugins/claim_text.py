@@ -1,0 +1,111 @@
+"""Claims as messages show them: their text and place, and why a value is uncertain."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from preflight.model.job import Claim, Launch, Plain, Span, Unresolved
+
+#: Longest value in a message, in characters; a longer one is cut.
+_MAX_VALUE_LENGTH = 60
+#: A positional parameter of a shell script or function: `$1`, `${2:-x}`.
+_PARAMETER = re.compile(r"\$\{?\d")
+
+
+def quoted(claim: Claim) -> str:
+    """A claim as the user wrote it, in back quotes on one line, followed by its value where it contains `$X`.
+
+    Messages quote claims with this function, so that `--node_rank=$i` always comes with the rank.
+    """
+    value = _variable_name(claim)
+    return f"{_as_written(claim)} ({value})" if value else _as_written(claim)
+
+
+def placed(claim: Claim) -> str:
+    """The quoted claim and its location: `` `--nodes=4` (train.sbatch:2)``, `` `-N $N` (4, train.sbatch:2)``."""
+    value = _variable_name(claim)
+    return f"{_as_written(claim)} ({value + ', ' if value else ''}{where(claim)})"
+
+
+def where(claim: Claim) -> str:
+    """`train.sbatch:3`, for a message: the line of the call where an argument gives the value."""
+    span = argument_of(claim) or claim.span
+    return f"{span.path}:{span.line}"
+
+
+def editable(claim: Claim) -> str:
+    """What to edit to change a claim: the claim itself, or the assignment of the variable that it uses."""
+    return assigned(claim) or _as_written(claim)
+
+
+def _as_written(claim: Claim) -> str:
+    return f"`{' '.join(claim.spelling.split())}`"
+
+
+def _variable_name(claim: Claim) -> str:
+    """The value of a claim that contains a variable or substitution; empty where the text already shows it."""
+    shown = [_value_text(item) for item in claim.alternatives]
+    if "$" not in claim.spelling or not all(shown):
+        return ""
+    # `${NODES:-4}` shows its 4 already.
+    if len(shown) == 1 and re.search(rf"(?<![\w.$]){re.escape(shown[0])}(?![\w.])", claim.spelling):
+        return ""
+    return " or ".join(shown)
+
+
+def _value_text(item: Plain) -> str:
+    """A value on one line, cut if long; empty for null and booleans."""
+    if item is None or isinstance(item, bool):
+        return ""
+    text = " ".join((",".join(map(str, item)) if isinstance(item, tuple) else str(item)).split())
+    return text if len(text) <= _MAX_VALUE_LENGTH else text[: _MAX_VALUE_LENGTH - 1] + "…"
+
+
+def argument_of(claim: Claim) -> Span | None:
+    """The argument that gives a claim its value, if a script or function is called with it; otherwise None."""
+    if claim.origin is None:
+        return None
+    is_argument = claim.origin.path != claim.span.path or _PARAMETER.search(claim.spelling) is not None
+    return claim.origin if is_argument and not assigned(claim) else None
+
+
+def assigned(claim: Claim) -> str:
+    """Format as `` `NNODES=8` (train.sbatch:4)`` the assignment of the claim's value; empty if unknown."""
+    span = claim.origin
+    if span is None or span.line != span.end_line or span.end_column - 1 > len(span.snippet):
+        return ""
+    text = span.snippet[span.column - 1 : span.end_column - 1]
+    return f"`{text}` ({span.path}:{span.line})" if "=" in text else ""
+
+
+def counted(number: Plain, singular: str, many: str = "") -> str:
+    """`1 node`, `4 nodes`."""
+    return f"{number} {singular if number == 1 else many or singular + 's'}"
+
+
+def joined(values: Iterable[Plain]) -> str:
+    """`4`, or `2 or 4` where branches give several."""
+    return " or ".join(str(value) for value in values)
+
+
+def why_unresolved(claims: Iterable[Claim], launch: Launch | None = None) -> tuple[Claim, str] | None:
+    """The first claim without a certain value, and why it is uncertain.
+
+    A claim depends on its value being known, and on its branch: one that holds only under a condition which the
+    launch itself is not under may not be in force.
+    """
+    for claim in claims:
+        if isinstance(claim.value, Unresolved):
+            return claim, claim.value.why
+        if not _definitely_holds(claim, launch):
+            return claim, f"the branch `{' '.join(claim.condition.split())[:80]}`"
+    return None
+
+
+def _definitely_holds(claim: Claim, launch: Launch | None) -> bool:
+    condition = claim.condition
+    if not condition or (launch is not None and condition == launch.condition):
+        return True
+    # `if __name__ == "__main__":` is the entry of a script, not a branch.
+    return "__name__" in condition and " and " not in condition

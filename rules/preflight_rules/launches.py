@@ -1,0 +1,126 @@
+"""Launches: what starts their ranks, on how many nodes, and how many there are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from preflight.model.job import (
+    Claim,
+    Job,
+    Launch,
+    Scope,
+    Unresolved,
+    Value,
+    alternatives,
+    as_int,
+    lift,
+)
+from preflight.model.job.claim import distinct, job_value
+from preflight.model.job.value import numbers
+
+#: Launchers that start one agent on each node, which then starts the ranks of that node.
+AGENT_LAUNCHERS = frozenset(
+    {"torchrun", "accelerate", "llamafactory-cli", "paddle", "torch.distributed.launch", "composer", "fabric"}
+)
+#: What starts its command once on every node or task of an allocation.
+SPREADING_WRAPPERS = frozenset({"srun", "mpirun", "mpiexec", "pdsh", "clush", "horovodrun"})
+#: Schedulers whose headers are read: the source of their claims, their name, and a command that runs on every node.
+SCHEDULERS = {
+    "slurm": ("Slurm", "srun --ntasks-per-node=1"),
+    "pbs": ("PBS", "mpiexec --ppn 1"),
+    "lsf": ("LSF", "blaunch"),
+    "cobalt": ("Cobalt", "mpiexec --ppn 1"),
+    "flux": ("Flux", "flux run --tasks-per-node=1"),
+    "sge": ("Grid Engine", "mpirun --npernode 1"),
+}
+#: Launchers that start processes on the other nodes themselves.
+REACHING_LAUNCHERS = frozenset({"srun", "mpirun", "mpiexec", "deepspeed", "horovodrun", "colossalai", "torchx"})
+#: A word in place of a number that is not known yet.
+_PLACEHOLDER = re.compile(r"<.*|\{.*\}|\[.*\]|[A-Z][A-Z0-9_]*|[a-z]+(?:_[a-z]+)+|x+|\?+|\.\.\.")
+
+
+def is_placeholder(word: str) -> bool:
+    """Whether a word is a placeholder for a number: `<n>`, `{rank}`, `N`, `NUM_NODES`, `your_nodes`, `xx`."""
+    return _PLACEHOLDER.fullmatch(word) is not None
+
+
+def starting_file(launch: Launch) -> str:
+    """The script that the user starts, which may start the one that holds the launch line."""
+    return launch.started_at[0].path if launch.started_at else launch.span.path
+
+
+def is_same_line_again(first: Launch, second: Launch) -> bool:
+    """Whether two launches are one line with an `&` of its own, in a script that is started twice.
+
+    Nothing says that the two starts of the script overlap: the line runs in the background of each.
+    """
+    return first.span == second.span and first.span.snippet.rstrip().endswith("&")
+
+
+def nodes_spanned(job: Job, launch: Launch) -> tuple[Value, tuple[Claim, ...]]:
+    """The number of nodes in the rank group of one launch, and the claims that give it.
+
+    The launcher's own number (`--nnodes`) wins over what the scheduler grants, because a group never spans more nodes.
+    A plain `python` line runs on one node, however many are granted.
+    """
+    stated = job.requiring("nodes", launch.scope)
+    if stated:
+        return job_value(stated), stated
+    if launch.launcher in REACHING_LAUNCHERS or SPREADING_WRAPPERS.intersection(launch.wrappers):
+        claims = job.setting("nodes", launch.scope)
+        if claims:
+            return job_value(claims), claims
+    own = tuple(c for c in job.setting("nodes", launch.scope) if c.scope.launch == launch.id)
+    if own:
+        return job_value(own), own
+    return Unresolved("the number of nodes is not given"), ()
+
+
+def certainly_several(value: Value) -> bool:
+    """Whether every alternative is more than one."""
+    found = numbers(value)
+    return bool(found) and all(number > 1 for number in found)
+
+
+def certainly_one(value: Value) -> bool:
+    """Whether every alternative is one."""
+    found = numbers(value)
+    return bool(found) and all(number == 1 for number in found)
+
+
+def ranks_started(job: Job, scope: Scope) -> tuple[Value, tuple[Claim, ...]]:
+    """The number of ranks of the whole launch, and the claims that it is computed from.
+
+    The world size if it is set, otherwise nodes x processes per node.
+    """
+    direct = job.setting("world_size", scope)
+    if direct:
+        return _at_least_one(job_value(direct)), roots(direct)
+    nodes = job.requiring("nodes", scope) or job.setting("nodes", scope)
+    processes = job.setting("processes_per_node", scope)
+    if not nodes or not processes:
+        return Unresolved("the number of ranks is not given"), (*nodes, *processes)
+    product = lift(lambda a, b: int(a) * int(b), as_int(job_value(nodes)), as_int(job_value(processes)))
+    return _at_least_one(product), (*nodes, *processes)
+
+
+def _at_least_one(count: Value) -> Value:
+    """The same count, unresolved where it may be zero or negative."""
+    if any(isinstance(singular, int | float) and singular < 1 for singular in alternatives(count)):
+        return Unresolved("the number of ranks is not positive")
+    return count
+
+
+def roots(claims: Iterable[Claim]) -> tuple[Claim, ...]:
+    """The claims that are written in files: a derived claim is replaced by the claims that it is derived from."""
+    found: list[Claim] = []
+    for claim in claims:
+        follows = claim.because and claim.source in ("derived", "slurm")
+        found.extend(roots(claim.because) if follows else (claim,))
+    return distinct(found)
+
+
+def on_first_node_only(claim: Claim, launch: Launch) -> bool:
+    """Whether a claim shows that the batch script runs this launch directly, so on the first node alone."""
+    return claim.source in SCHEDULERS and claim.scope.launch == launch.id and "srun" not in launch.wrappers
