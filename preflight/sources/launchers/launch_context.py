@@ -182,18 +182,14 @@ _USED_VARIABLE = re.compile(r"\$\{?(?P<name>[A-Za-z_][A-Za-z0-9_]{0,60})")
 
 def _state_variables_left_here(builder: ClaimBuilder, line: LaunchLine) -> None:
     """State each variable of this script that a command for another machine leaves to the shell there."""
-    outer = line.command.outer
-    for word in line.words if outer is not None else ():
+    here = line.command.outer.variables if line.command.outer is not None else {}
+    for word in line.words:
         for match in _USED_VARIABLE.finditer(word.spelling):
-            name = match["name"]
-            if outer is not None and name in outer.variables and name not in line.command.variables:
-                builder.add(
-                    "variable_left_here",
-                    Known(name),
-                    word.span,
-                    word.spelling,
-                    condition=outer.variables[name].condition or None,
-                )
+            variable = here.get(match["name"])
+            inside = isinstance(word.value, Unresolved) and match["name"] not in line.command.variables
+            if variable is not None and inside:
+                name, condition = Known(match["name"]), variable.condition or None
+                builder.add("variable_left_here", name, word.span, word.spelling, condition=condition)
 
 
 def _settings_file(line: LaunchLine, tree: Tree) -> list[Reference]:
