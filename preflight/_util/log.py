@@ -78,7 +78,7 @@ def _add(handler: logging.Handler, form: str) -> None:
     import logging
 
     from preflight._util.redaction import scrub_traceback
-    from preflight._util.sanitize import clean, neutralize_commands
+    from preflight._util.sanitize import printable
 
     class Redacted(logging.Formatter):
         """Formats a record, including its traceback, without secrets and without terminal control characters."""
@@ -88,7 +88,7 @@ def _add(handler: logging.Handler, form: str) -> None:
             text = scrub_traceback(super().format(record))
             if len(text) > MAX_MESSAGE_LENGTH:
                 text = f"{text[:MAX_MESSAGE_LENGTH]}... ({len(text) - MAX_MESSAGE_LENGTH} more characters)"
-            return neutralize_commands(clean(text, keep_newlines=True))
+            return printable(text)
 
     handler.setFormatter(Redacted(form))
     logger = logging.getLogger("preflight")

@@ -47,6 +47,11 @@ def neutralize_commands(text: str) -> str:
     return INLINE_COMMAND.sub(" #", text) if "##" in text else text
 
 
+def printable(text: str) -> str:
+    """`text` of several lines, as it may be printed: without control characters and commands to a CI runner."""
+    return neutralize_commands(clean(text, keep_newlines=True))
+
+
 def _escape(code: int) -> str:
     if code < 0x100:
         return f"\\x{code:02x}"

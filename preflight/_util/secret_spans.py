@@ -51,7 +51,6 @@ _VALUE = re.compile(
 )
 #: A shell word made of several pieces: `"a"b`, `''x`, `'a'\\''b'`.
 _PIECES = re.compile(r"(?:\\.|\"[^\"\n]{0,4000}\"|'[^'\n]{0,4000}'|[^\s\"'`;&|()<>{}\[\],\\]){2,}")
-_TO_THE_END = re.compile(r"[\"']?(?P<bare>[^\"'\n\r]{1,2000})")
 _IN_ADDRESS = re.compile(
     r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]{0,30}://"
     r"(?P<value>[^\s/@:\"'<>]{0,200}:(?!\d{1,5}/)[^\s\"'<>`]{1,500})@(?=[\w.\[$%{<-])"

@@ -16,7 +16,7 @@ def stated_backends(job: Job, scopes: Sequence[Scope]) -> tuple[frozenset[str], 
     names: set[str] = set()
     claims: list[Claim] = []
     for scope in scopes:
-        for claim in _in_force(job, "backend", scope):
+        for claim in job.value_claims("backend", scope):
             for alternative in claim.alternatives:
                 # `cpu:gloo,cuda:nccl` names one backend per kind of device.
                 names.update(part.split(":")[-1].strip().lower() for part in str(alternative).split(","))
@@ -50,9 +50,5 @@ def gpu_requests(job: Job, scopes: Sequence[Scope]) -> tuple[Claim, ...]:
         for scope in scopes:
             count = as_int(job.value(quantity, scope))
             if isinstance(count, Known) and isinstance(count.value, int) and count.value > 0:
-                found.extend(_in_force(job, quantity, scope))
+                found.extend(job.value_claims(quantity, scope))
     return tuple(dict.fromkeys(found))
-
-
-def _in_force(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
-    return job.setting(quantity, scope) or job.requiring(quantity, scope)

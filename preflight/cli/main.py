@@ -391,19 +391,17 @@ def _with_stdin(paths: tuple[Path, ...], chosen: dict[str, Any]) -> tuple[tuple[
 
 
 def _print(text: str) -> None:
-    """Print to standard output, without control characters or CI commands that a hostile file may contain."""
-    from preflight._util.sanitize import clean, neutralize_commands
-    from preflight.reporters.output import print_bytes
+    from preflight.reporters.output import print_text
 
-    print_bytes(neutralize_commands(clean(text, keep_newlines=True)).encode("utf-8", "replace"))
+    print_text(text)
 
 
 def _print_error(text: str) -> None:
     """Print to standard error, without secrets, control characters or CI commands that a hostile file may contain."""
     from preflight._util.redaction import scrub
-    from preflight._util.sanitize import clean, neutralize_commands
+    from preflight._util.sanitize import printable
 
-    click.echo(neutralize_commands(clean(scrub(text), keep_newlines=True)), err=True)
+    click.echo(printable(scrub(text)), err=True)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import click
 
 from preflight.cli import live_options, options
 
-DIAGNOSIS_FORMATS = ("text", "json")
+FORMATS = ("text", "json")
 
 
 @click.command()
@@ -57,7 +57,7 @@ def diagnose(
     from preflight.reporters import output
     from preflight.reporters.live.display import live_progress
 
-    targets = output.targets(outputs or ("text",), DIAGNOSIS_FORMATS)
+    targets = output.targets(outputs or ("text",), FORMATS)
     with live_progress(sys.stderr, color=color, quiet=quiet, after_s=SHOW_WAIT_AFTER_S) as progress:
         found = api.diagnose(logs, symptoms=symptoms, given=sys.stdin.buffer, progress=progress)
     for name, path in targets:
@@ -75,7 +75,6 @@ def diagnose(
     return found.exit_code
 
 
-FORMATS = ("text", "json")
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 

@@ -157,7 +157,7 @@ def comment(paths: tuple[Path, ...], root: Path | None, since: str, platform: st
     from preflight.commands.comment.change_report import comment as written
     from preflight.commands.comment.change_report import key_of
     from preflight.commands.comment.platforms import PlatformError, publish
-    from preflight.reporters.output import print_bytes
+    from preflight.reporters.output import print_text
     from preflight.sources.discovery.snapshot import below
     from preflight.sources.discovery.walk import root_of
 
@@ -170,7 +170,7 @@ def comment(paths: tuple[Path, ...], root: Path | None, since: str, platform: st
             raise click.UsageError("--since REV is needed without --github or --gitlab, for instance origin/main")
         report = api.change_report(targets, since, root=root, configuration=found.configuration)
         body = written(report, key).body
-        print_bytes(neutralize_commands(clean(body, keep_newlines=True)).encode("utf-8", "replace"))
+        print_text(body)
         return 0
     from preflight.commands.comment.platforms import platform_of
 

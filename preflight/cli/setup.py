@@ -115,6 +115,7 @@ def init(folder: Path, show: bool, force: bool, accept: bool) -> int:
     executed, and an existing configuration is left alone.
     """
     from preflight import api
+    from preflight._util.sanitize import printable
     from preflight._util.usage_error import UsageError
     from preflight.commands.init import first_config
     from preflight.config import baseline as baselines
@@ -133,20 +134,14 @@ def init(folder: Path, show: bool, force: bool, accept: bool) -> int:
     )
     if show:
         output.print_bytes(made.text.encode("utf-8", "replace"))
-        _print_on(decisions, to_errors=True)
+        click.echo(printable(decisions), nl=False, err=True)
         return 0
     if accept:
         accepted = baselines.of_findings(made.report.findings)
         output.write(folder / baselines.DEFAULT_NAME, baselines.dump(accepted))
     output.write(target, made.text.encode("utf-8", "replace"))
-    _print_on(f"{decisions}Wrote {target}. Run `preflight lint` in that folder.\n", to_errors=False)
+    output.print_text(f"{decisions}Wrote {target}. Run `preflight lint` in that folder.\n")
     return 0
-
-
-def _print_on(text: str, *, to_errors: bool) -> None:
-    from preflight._util.sanitize import clean, neutralize_commands
-
-    click.echo(neutralize_commands(clean(text, keep_newlines=True)), nl=False, err=to_errors)
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -187,7 +182,7 @@ def baseline_write(paths: tuple[Path, ...], root: Path | None, **chosen: Any) ->
     file = named or found.baseline or Path(baselines.DEFAULT_NAME)
     accepted = baselines.of_findings(_lint(targets, root, found.configuration).findings)
     output.write(file, baselines.dump(accepted))
-    _print(f"{file}: {baselines.summary(accepted.entries)} accepted\n")
+    output.print_text(f"{file}: {baselines.summary(accepted.entries)} accepted\n")
     return 0
 
 
@@ -218,7 +213,9 @@ def baseline_prune(paths: tuple[Path, ...], root: Path | None, **chosen: Any) ->
     after = baselines.without(before, gone)
     if after != before:
         output.write(file, baselines.dump(after))
-    _print(baselines.listed(gone) + f"{file}: {baselines.summary(gone)} removed, {len(after.entries)} left\n")
+    output.print_text(
+        baselines.listed(gone) + f"{file}: {baselines.summary(gone)} removed, {len(after.entries)} left\n"
+    )
     return 0
 
 
@@ -227,8 +224,9 @@ def baseline_prune(paths: tuple[Path, ...], root: Path | None, **chosen: Any) ->
 def baseline_show(file: Path | None) -> int:
     """Count the findings that FILE (default: preflight-baseline.json) accepts, by rule and by file."""
     from preflight.config import baseline as baselines
+    from preflight.reporters import output
 
-    _print(baselines.table(baselines.load(file or Path(baselines.DEFAULT_NAME))))
+    output.print_text(baselines.table(baselines.load(file or Path(baselines.DEFAULT_NAME))))
     return 0
 
 
@@ -240,10 +238,3 @@ def _lint(paths: tuple[Path, ...], root: Path | None, configuration: Configurati
 
     with live_progress(sys.stderr, after_s=SHOW_WAIT_AFTER_S, threads=False) as progress:
         return api.lint(paths, root=root, configuration=configuration, progress=progress)
-
-
-def _print(text: str) -> None:
-    from preflight._util.sanitize import clean, neutralize_commands
-    from preflight.reporters.output import print_bytes
-
-    print_bytes(neutralize_commands(clean(text, keep_newlines=True)).encode("utf-8", "replace"))

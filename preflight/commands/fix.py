@@ -18,6 +18,7 @@ from preflight._util import regular_file
 from preflight._util.sanitize import clean
 from preflight.engine.report import Report
 from preflight.model.findings import Edit, Finding, Fix
+from preflight.reporters.text.groups import count
 from preflight.sources.formats.tree import MAX_BYTES
 
 _BOM = b"\xef\xbb\xbf"
@@ -83,7 +84,7 @@ class Plan:
 
     def summary(self, *, is_preview: bool) -> str:
         """Return what was done, or would be done, one line each."""
-        findings, files = _count(len(self.fixed), "finding"), _count(len(self.changes), "file")
+        findings, files = count(len(self.fixed), "finding"), count(len(self.changes), "file")
         lines = [f"{'would fix' if is_preview else 'fixed'} {findings} in {files}"] if self.fixed else []
         lines.extend(f"not fixed: {refused.finding.id}: {refused.reason}" for refused in self.refused)
         if self.unsafe_left:
@@ -278,7 +279,3 @@ def _shown(line: str, hide: Callable[[str], str]) -> str:
 
 def _paths(finding: Finding) -> set[str]:
     return {edit.path for edit in finding.fix.edits} if finding.fix is not None else set()
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -136,11 +136,11 @@ def vocabulary() -> str:
 
 
 def _rows(items: Sequence[Rule | Check], width: int | None = None) -> str:
-    rows = [(item.meta, _kind(item)) for item in items]
+    rows = [(item.meta, _stage_of(item)) for item in items]
     longest = max((len(meta.name) for meta, _ in rows), default=0)
     lines: list[str] = []
-    for meta, kind in rows:
-        line = f"{meta.id}  {meta.name:<{longest}}  {kind:<5}  {meta.severity.value:<7}"
+    for meta, stage in rows:
+        line = f"{meta.id}  {meta.name:<{longest}}  {stage:<5}  {meta.severity.value:<7}"
         if width is not None and len(line) + 2 + len(_first_line(meta)) > width:
             lines += [line.rstrip(), _wrap(f"        {_first_line(meta)}", width)]
         else:
@@ -148,7 +148,7 @@ def _rows(items: Sequence[Rule | Check], width: int | None = None) -> str:
     return "\n".join(lines) + "\n" if lines else ""
 
 
-def _kind(item: Rule | Check) -> str:
+def _stage_of(item: Rule | Check) -> str:
     return "lint" if isinstance(item, Rule) else item.when
 
 
@@ -161,7 +161,7 @@ def _as_json(item: Rule | Check) -> dict[str, object]:
     return {
         "id": meta.id,
         "name": meta.name,
-        "when": _kind(item),
+        "when": _stage_of(item),
         "severity": meta.severity.value,
         "confidence": meta.confidence.value,
         "profile": meta.profile,
@@ -182,10 +182,6 @@ def _as_json(item: Rule | Check) -> dict[str, object]:
         ),
         "doc": inspect.cleandoc(meta.doc),
     }
-
-
-def _observes(item: Check) -> dict[str, object]:
-    return {"probes": list(map(probe_name, item.probes)), "cost": item.cost, "without_root": item.without_root}
 
 
 INDEX = "README.md"
@@ -337,10 +333,6 @@ def _prose(text: str) -> str:
 def _title(area: str) -> str:
     title = registry.areas().get(area, area)
     return title[:1].upper() + title[1:]
-
-
-def _stage_of(item: Rule | Check) -> str:
-    return "lint" if isinstance(item, Rule) else item.when
 
 
 def _anchor(item: Rule | Check) -> str:

@@ -17,12 +17,6 @@ from preflight.model.job import Claim, Job, Known, Launch, Scope, Strength
 
 #: Launchers whose agents use torch's rendezvous before any rank starts, and the name of that rendezvous in messages.
 _ELASTIC = ("torchrun", "torch.distributed.launch", "accelerate")
-
-
-#: Launchers whose ranks are known to use torch.
-_TORCH = (*_ELASTIC, "deepspeed", "llamafactory-cli", "composer", "fabric")
-
-
 #: In `--rdzv_conf`: how long a node waits for the others.
 _CONF = {
     "static": re.compile(r"(?:^|,)\s*timeout=(\d{1,9})(?!\d)"),

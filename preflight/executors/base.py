@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import anyio
@@ -106,6 +107,21 @@ class Executor(Protocol):
 
 def _accept_any(value: str) -> str:
     return ""
+
+
+def file_problem(value: str) -> str:
+    """What is wrong with the value of an option that names a file."""
+    return "" if Path(value).is_file() else f"the file {value} does not exist"
+
+
+def yes_no_problem(value: str) -> str:
+    """What is wrong with the value of an option that is yes or no."""
+    return "" if value in ("yes", "no") else "expected yes or no"
+
+
+def interpreter_problem(value: str) -> str:
+    """What is wrong with the value of an option that names a Python interpreter."""
+    return "" if value and "\0" not in value else "expected the path of a Python interpreter"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,16 @@ from preflight._util import regular_file
 from preflight._util.hostnames import is_hostname
 from preflight._util.usage_error import UsageError
 from preflight.agent import bootstrap
-from preflight.executors.base import Bundle, ExecutorError, GatheredNodes, NodeRequest, Option
+from preflight.executors.base import (
+    Bundle,
+    ExecutorError,
+    GatheredNodes,
+    NodeRequest,
+    Option,
+    file_problem,
+    interpreter_problem,
+    yes_no_problem,
+)
 from preflight.executors.bridge.head import Bridge, BridgedChannel
 from preflight.executors.kubernetes_pods import PodSource, build_job, choose_source
 from preflight.executors.pipe import make_nonce, start_agent
@@ -430,20 +439,8 @@ def _name_problem(value: str) -> str:
     )
 
 
-def _file_problem(value: str) -> str:
-    return "" if Path(value).is_file() else f"the file {value} does not exist"
-
-
-def _yes_no_problem(value: str) -> str:
-    return "" if value in ("yes", "no") else "expected yes or no"
-
-
 def _number_problem(value: str) -> str:
     return "" if is_whole_number(value) and 0 < int(value) <= 100_000 else "expected a number above 0"
-
-
-def _program_problem(value: str) -> str:
-    return "" if value and "\0" not in value else "expected the path of a Python interpreter"
 
 
 OPTIONS = (
@@ -451,14 +448,14 @@ OPTIONS = (
     Option("selector", "use the pods that this label selector matches", "app=train"),
     Option("namespace", "the namespace of the pods; default: the manifest's, else the context's", "ml", _name_problem),
     Option("container", "the container of each pod; default: the one with devices, else the first", "trainer"),
-    Option("manifest", "the manifest that names the job, and whose pods `create` copies", "job.yaml", _file_problem),
+    Option("manifest", "the manifest that names the job, and whose pods `create` copies", "job.yaml", file_problem),
     Option("object", "the object of the manifest, if it contains several jobs", "train"),
-    Option("create", "make pods like the manifest's, one per node, and delete them at the end", "yes", _yes_no_problem),
+    Option("create", "make pods like the manifest's, one per node, and delete them at the end", "yes", yes_no_problem),
     Option("pods", "the number of pods to make; default: that of the manifest's job", "4", _number_problem),
     Option("lifetime", "the maximum lifetime of created pods, in seconds", str(LIFETIME_S), _number_problem),
-    Option("kubeconfig", "the configuration to use instead of kubectl's", "~/.kube/other", _file_problem),
+    Option("kubeconfig", "the configuration to use instead of kubectl's", "~/.kube/other", file_problem),
     Option("context", "the context of the configuration to use", "cluster-a"),
-    Option("interpreter", "a local Python that has the Kubernetes client", "/opt/k8s/bin/python", _program_problem),
+    Option("interpreter", "a local Python that has the Kubernetes client", "/opt/k8s/bin/python", interpreter_problem),
 )
 
 

@@ -16,7 +16,15 @@ import anyio
 
 from preflight._util.hostnames import is_hostname
 from preflight.agent import bootstrap
-from preflight.executors.base import Bundle, ExecutorError, GatheredNodes, NodeRequest, Option
+from preflight.executors.base import (
+    Bundle,
+    ExecutorError,
+    GatheredNodes,
+    NodeRequest,
+    Option,
+    interpreter_problem,
+    yes_no_problem,
+)
 from preflight.executors.bridge.head import Bridge, BridgedChannel
 from preflight.executors.pipe import make_nonce, start_agent
 from preflight.model.job import is_whole_number
@@ -33,18 +41,10 @@ def _address_problem(value: str) -> str:
     )
 
 
-def _program_problem(value: str) -> str:
-    return "" if value and "\0" not in value else "expected the path of a Python interpreter"
-
-
-def _yes_no_problem(value: str) -> str:
-    return "" if value in ("yes", "no") else "expected yes or no"
-
-
 _OPTIONS = (
     Option("address", "the cluster; default: RAY_ADDRESS, else this machine's", "ray://head:10001", _address_problem),
-    Option("interpreter", "a local Python with the cluster's Ray", "/opt/ray/bin/python", _program_problem),
-    Option("head", "whether the head node runs ranks; default: if it announces CPUs or GPUs", "no", _yes_no_problem),
+    Option("interpreter", "a local Python with the cluster's Ray", "/opt/ray/bin/python", interpreter_problem),
+    Option("head", "whether the head node runs ranks; default: if it announces CPUs or GPUs", "no", yes_no_problem),
 )
 
 

@@ -11,7 +11,6 @@ import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -32,7 +31,7 @@ from preflight.agent.wire import (
     Signal,
     encode,
 )
-from preflight.executors.base import Bundle, ExecutorError, GatheredNodes, NodeRequest, Option
+from preflight.executors.base import Bundle, ExecutorError, GatheredNodes, NodeRequest, Option, file_problem
 from preflight.model.recording import EventRecord, FactRecord, Node, NodeRecord, Recording
 from preflight.model.recording_io import MAX_BYTES, load
 
@@ -42,14 +41,8 @@ _RUN_PARAMETERS = frozenset(("listening", "unheard", "run_id", "run_key", "timeo
 _MAX_TRIP_S = 1.0
 
 
-def _recording_problem(value: str) -> str:
-    return "" if Path(value).is_file() else f"the file {value} does not exist"
-
-
 _OPTIONS = (
-    Option(
-        "recording", "the recording to replay, as `preflight check --save` writes it", "run.json", _recording_problem
-    ),
+    Option("recording", "the recording to replay, as `preflight check --save` writes it", "run.json", file_problem),
 )
 
 

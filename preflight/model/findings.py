@@ -158,10 +158,6 @@ class Command:
         return bool(self.line.strip()) and self.line.isprintable()
 
 
-#: Where all ranks wait when there is a fault: for each other before the group exists, or in the group.
-WAITS = ("", "rendezvous", "collective")
-
-
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One fault. The same fault on 512 nodes is one finding that lists the nodes.

@@ -9,10 +9,6 @@ from preflight.engine.report import Report
 from preflight.model.findings import Severity, VerdictKind
 
 
-class ReporterError(Exception):
-    """The report cannot be rendered in this format."""
-
-
 @dataclass(frozen=True, slots=True)
 class Style:
     """How to render for a reader: width in columns, colours, and amount of detail.

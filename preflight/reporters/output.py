@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from preflight._util import terminal
-from preflight._util.sanitize import INLINE_COMMAND, LINE_START_COMMAND, clean, neutralize_commands
+from preflight._util.sanitize import INLINE_COMMAND, LINE_START_COMMAND, clean, neutralize_commands, printable
 from preflight._util.usage_error import UsageError, similar_names
 from preflight.engine.report import Report
 from preflight.plugins import registry
@@ -144,6 +144,11 @@ def print_bytes(data: bytes) -> None:
     except BrokenPipeError:
         # The interpreter flushes once more at exit and would report the error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def print_text(text: str) -> None:
+    """Print to standard output, without control characters or CI commands that a hostile file may contain."""
+    print_bytes(printable(text).encode("utf-8", "replace"))
 
 
 def _parsed(wanted: str) -> Output:

@@ -304,11 +304,6 @@ class AgentSession:
         with anyio.CancelScope(shield=True):
             await self._channel.aclose()
 
-    @property
-    def clock_estimate(self) -> ClockEstimate | None:
-        """The best estimate so far: the one with the smallest round trip."""
-        return self._estimate
-
     def record(self) -> NodeRecord:
         """The data about the node."""
         assert self.ready is not None

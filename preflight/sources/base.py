@@ -29,10 +29,6 @@ from preflight.model.job import (
 SETTINGS = "settings"
 
 
-class SourceError(Exception):
-    """A source cannot handle its input; the engine turns this into a note with the file's name."""
-
-
 @dataclass(frozen=True, slots=True)
 class SourceFile:
     """A file as read. `text` is decoded UTF-8 with undecodable bytes replaced; `path` is relative to the root."""

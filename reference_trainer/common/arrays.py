@@ -23,11 +23,6 @@ def _library(array: Any) -> Any:
     return torch
 
 
-def device_of(array: Any) -> Any:
-    """The device for arrays that are combined with this one."""
-    return NUMPY if type(array).__module__.startswith("numpy") else array.device
-
-
 def numbers(count: int, device: Any) -> Any:
     """int64[count]: 0, 1, 2 ..."""
     if isinstance(device, str) and device == NUMPY:

@@ -336,32 +336,3 @@ def dial_until(
         if outcome.result == "open" or time.monotonic() >= ends:
             return outcome
         pause(RETRY_S)
-
-
-def own_address(host: str, port: int, interface: str = "") -> str:
-    """The address that this machine will use: that of `interface`, otherwise the one that routes to `host`.
-
-    Empty if unknown. Nothing is sent: connecting a datagram socket only queries the routing table.
-    """
-    if interface:
-        return _interface_address(interface)
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.connect(address)
-            return str(probe.getsockname()[0])
-    except OSError:
-        return ""
-
-
-def _interface_address(interface: str) -> str:
-    import fcntl
-    import struct
-
-    request = struct.pack("256s", interface.encode()[:15])
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            answer = fcntl.ioctl(probe.fileno(), 0x8915, request)  # SIOCGIFADDR, linux/sockios.h
-        except OSError:
-            return ""
-    return socket.inet_ntoa(answer[20:24])

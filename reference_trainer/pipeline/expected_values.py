@@ -14,7 +14,7 @@ that a backward pass that did not use the weights of its forward pass shows whic
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, List, Optional, Sequence
+from typing import Any, Optional
 
 from reference_trainer.common import arrays, oracle
 from reference_trainer.pipeline.schedule import FORWARD, SCHEDULES, Slot, versions
@@ -194,8 +194,3 @@ def judge_weights(expected: ExpectedValues, stage: int, rank: int, got: Any, ste
     """Check the weights of a stage after all microbatches of a step."""
     found = oracle.compare("", rank, got, expected.weights(stage, expected.microbatches))
     return None if found is None else _fault("weights", stage, -1, step, -1, found, found.explanation)
-
-
-def without_none(faults: Sequence[Optional[StageFault]]) -> List[StageFault]:
-    """The items that are not None."""
-    return [fault for fault in faults if fault is not None]

@@ -123,11 +123,6 @@ def rows_held(rows: int, servers: int) -> Tuple[int, ...]:
     return tuple(rows // servers + (1 if index < rows % servers else 0) for index in range(servers))
 
 
-def server_of_row(row: int, servers: int) -> int:
-    """The server that holds a row."""
-    return row % servers
-
-
 def bytes_held(
     dense: Sequence[Sequence[int]],
     tables: Sequence[Tuple[int, int]],

@@ -10,6 +10,8 @@ import shlex
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tests.constraints.huggingface_forms import parts
+
 Files = dict[str, str]
 Tree = dict[str, Any]
 
@@ -21,15 +23,9 @@ _PART = re.compile(
 )
 
 
-def _parts(text: str) -> tuple[str, Files]:
-    """The first part, and the files that follow it."""
-    first, *others = re.split(r"^@ (\S+)\n", text if text.endswith("\n") else f"{text}\n", flags=re.MULTILINE)
-    return first.rstrip("\n"), dict(zip(others[::2], others[1::2], strict=True))
-
-
 def sbatch(text: str, run: str) -> Files:
     """Options of a batch header, one or several a line, and after them the script."""
-    first, others = _parts(text)
+    first, others = parts(text)
     lines = first.split("\n")
     count = next((number for number, line in enumerate(lines) if not line.startswith("-")), len(lines))
     header = "".join(f"#SBATCH {line}\n" for line in lines[:count])
@@ -44,13 +40,13 @@ def batch(text: str, _run: str) -> Files:
 
 def lines(text: str, _run: str) -> Files:
     """A launch script, and files; without a `train.py`, one of a single process."""
-    first, others = _parts(text)
+    first, others = parts(text)
     return {"run.sh": f"#!/bin/bash\n{first}\n", "train.py": _TRAIN, **others}
 
 
 def ray_calls(text: str, _run: str) -> Files:
     """Statements of a program that uses Ray."""
-    first, others = _parts(text)
+    first, others = parts(text)
     head = (
         "import ray\nfrom ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig\n"
         "from ray.train.torch import TorchTrainer\nfrom ray.util.placement_group import placement_group\n\n"
@@ -75,7 +71,7 @@ def dstack(text: str, run: str) -> Files:
 
 
 def _task(name: str, base: list[str], text: str, program: str) -> Files:
-    first, others = _parts(text)
+    first, others = parts(text)
     words, _, rest = first.partition("\n\n")
     rest = f"{rest}\n" if rest else ""
     if rest.startswith("-program\n"):
@@ -89,7 +85,7 @@ def manifest(text: str, _run: str) -> Files:
 
     The value `?` is one that is filled in later. Paths may begin with the names of `_NAMES`.
     """
-    first, others = _parts(text)
+    first, others = parts(text)
     documents = [_document(part) for part in re.split(r"^---\n", first, flags=re.MULTILINE)]
     return {"job.yaml": "---\n".join(documents), **others}
 

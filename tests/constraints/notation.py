@@ -212,7 +212,7 @@ def fleetx(text: str, run: str) -> Files:
     """Keys of a configuration of PaddleFleetX, for eight cards."""
     given = text if "Global.local_batch_size" in text or "global_batch" in text else f"{text} Global.local_batch_size=8"
     started = run or f"launch --devices {_CARDS} ./tools/train.py -c cfg.yaml"
-    return {"run.sh": script(started), "cfg.yaml": _sections(_words(given)), "tools/train.py": _TRAIN}
+    return {"run.sh": script(started), "cfg.yaml": huggingface_forms.sections(_words(given)), "tools/train.py": _TRAIN}
 
 
 def paddlerec(text: str, run: str) -> Files:
@@ -229,7 +229,7 @@ def paddlerec(text: str, run: str) -> Files:
     ]
     return {
         "run.sh": script(started),
-        "config.yaml": _sections(words),
+        "config.yaml": huggingface_forms.sections(words),
         name: "import paddle\nfrom paddle.distributed import fleet\n",
     }
 
@@ -237,7 +237,7 @@ def paddlerec(text: str, run: str) -> Files:
 def detection(text: str, run: str) -> Files:
     """Keys of a configuration of PaddleDetection."""
     words = ["epoch=12", *_words(text), "LearningRate.base_lr=0.01"]
-    return {"run.sh": script(run), "config.yml": _sections(words), "tools/train.py": _TRAIN}
+    return {"run.sh": script(run), "config.yml": huggingface_forms.sections(words), "tools/train.py": _TRAIN}
 
 
 def cluster_train(text: str, run: str) -> Files:
@@ -295,29 +295,6 @@ def _pod(flags: list[str], depth: int) -> str:
         lines += ["    volumeMounts:", "    - name: shm", "      mountPath: /dev/shm"]
         lines += ["  volumes:", "  - name: shm", "    emptyDir:", "      medium: Memory"]
     return "".join(f"{' ' * depth}{item}\n" for item in lines)
-
-
-def _sections(words: list[str]) -> str:
-    """`a.b=1` and so on as YAML."""
-    tree: dict[str, Any] = {}
-    for word in words:
-        path, _, value = word.partition("=")
-        *above, last = path.split(".")
-        place = tree
-        for name in above:
-            place = place.setdefault(name, {})
-        place[last] = value
-    return "".join(_yaml(tree, ""))
-
-
-def _yaml(tree: dict[str, Any], indent: str) -> list[str]:
-    found: list[str] = []
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            found += [f"{indent}{key}:\n", *_yaml(value, f"{indent}  ")]
-        else:
-            found.append(f"{indent}{key}: {value}\n")
-    return found
 
 
 def _words(text: str) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.hostile.mutants import CONTROL, HUGE, Agent, Mutant, Raw, deeply, endless, frame, number, text
+from tests.hostile.mutants import CONTROL, HUGE, Agent, Mutant, Raw, deeply, endless, frame, number, text, with_events
 
 
 def with_data(**changed: Any) -> Mutant:
@@ -17,17 +17,6 @@ def with_data(**changed: Any) -> Mutant:
     def mutate(agent: Agent, message: dict[str, Any]) -> bytes:
         if message["type"] == "event":
             message = {**message, "data": {**message["data"], **changed}}
-        return frame(message)
-
-    return mutate
-
-
-def with_every(change: Callable[[Any], Any]) -> Mutant:
-    """Every leaf of every event of a rank is changed."""
-
-    def mutate(agent: Agent, message: dict[str, Any]) -> bytes:
-        if message["type"] == "event":
-            message = {**message, "data": deeply(message["data"], change)}
         return frame(message)
 
     return mutate
@@ -98,10 +87,10 @@ MUTANTS: dict[str, Mutant] = {
     "rank-event-list": with_data(event=["phase"]),
     "rank-decides": with_extra_events({"event": "decided", "because": "somebody else"}, origin="head"),
     "rank-replaces-others": with_extra_events({"event": "replaced", "worker": 0, "spare": 1}),
-    "rank-numbers-huge": with_every(number(HUGE)),
-    "rank-numbers-negative": with_every(number(-1)),
-    "rank-texts-control": with_every(text(CONTROL)),
-    "rank-nulls": with_every(lambda leaf: None),
+    "rank-numbers-huge": with_events(number(HUGE)),
+    "rank-numbers-negative": with_events(number(-1)),
+    "rank-texts-control": with_events(text(CONTROL)),
+    "rank-nulls": with_events(lambda leaf: None),
     "rank-answers-huge": with_value(number(1 << 62)),
     "rank-answers-nan": with_value(number(Raw("NaN"))),
     "rank-floods": floods,
@@ -116,7 +105,7 @@ SEALED: dict[str, Mutant] = {
     "rank-sealed-lies-about-all": with_extra_events(
         *({"event": "phase", "phase": phase} for phase in ("done", "started", "parity", "listening"))
     ),
-    "rank-sealed-texts-long": with_every(text("x" * 5_000)),
+    "rank-sealed-texts-long": with_events(text("x" * 5_000)),
     "rank-sealed-enters-out-of-order": with_extra_events(
         {"event": "entering", "what": "sum", "collective": (1 << 53) - 1, "waiting_for": [0]}, times=50
     ),

@@ -59,7 +59,6 @@ FILLED_BY_WEBHOOK = {"JobSet": (("failurePolicy", "rules", "name"),)}
 #: Kueue's webhooks do the same to any job with the label of a queue. Read from lws v0.10.0, trainer v2.3.0, jobset
 #: v0.12.0, volcano v1.15.1 and kueue v0.19.2 (pkg/webhooks, pkg/controller/jobframework).
 REWRITTEN = ("JobSet", "LeaderWorkerSet", "TrainJob", "Job")
-QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 #: Kinds that users write; the others belong to controllers and administrators.
 KINDS = frozenset(
     (

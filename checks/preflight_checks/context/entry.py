@@ -15,7 +15,7 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight_checks.planning import has_launches, missing_facts, on_every_node
 from preflight_checks.probes.installed import installed
 from preflight_checks.probes.start_cost import ReadCost, import_cost, read_cost
-from preflight_checks.requirements.claims import claims_in_force, scopes
+from preflight_checks.requirements.claims import scopes
 from preflight_checks.requirements.hosts import fold, unreached
 
 #: The agent's messages when the interpreter or directory is missing and no setup line could have provided it.
@@ -126,7 +126,7 @@ def _entry_finding(job: Job, reason: str, failures: list[_EntryFailure], *, ever
         claim
         for quantity in ("interpreter", "working_directory")
         for scope in scopes(job)
-        for claim in claims_in_force(job, quantity, scope)
+        for claim in job.value_claims(quantity, scope)
     )
     detail = failures[0].detail.strip().splitlines()
     others = "" if everywhere else ", but they can on the other nodes"

@@ -25,7 +25,7 @@ from preflight_checks.context.node_environment import (
 from preflight_checks.data_tables import Group, group_of
 from preflight_checks.planning import missing_facts
 from preflight_checks.probes.environment import environment
-from preflight_checks.requirements.claims import backends, claims_in_force, gpu_claims, scopes
+from preflight_checks.requirements.claims import backends, gpu_claims, scopes
 from preflight_checks.requirements.hosts import fold, nodes_share_machine
 
 _COST = "reads the environment and at most three small files in one process, milliseconds"
@@ -78,7 +78,7 @@ def stated(name: str, job: Job) -> tuple[Claim, ...]:
         claim
         for quantity in _OVERRIDES.get(name, ())
         for scope in scopes(job)
-        for claim in claims_in_force(job, quantity, scope)
+        for claim in job.value_claims(quantity, scope)
         if claim.strength >= Strength.FLAG and isinstance(claim.value, Known)
     )
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from preflight.model.findings import Command, Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
-from preflight.model.recording import Facts, Observed, Unavailable
+from preflight.model.recording import Facts, Unavailable
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
 from preflight_checks.probes.gpus import Gpu, gpus
 from preflight_checks.requirements.claims import gpu_claims, known_text, largest, scopes
@@ -219,9 +219,3 @@ def _unreadable(every: Iterable[NodeGpu], subject: str, needs: tuple[str, ...]) 
             missing.setdefault(reason, []).append(f"{item.node} GPU {item.gpu.index}")
     for reason, devices in missing.items():
         yield unknown(f"{subject} of {fold(devices, 4)}", reason)
-
-
-def driver_of(facts: Facts, node: str) -> str:
-    """The driver's version on a node; empty if unknown."""
-    fact = facts.of(gpus, node)
-    return fact.value.driver if isinstance(fact, Observed) else ""

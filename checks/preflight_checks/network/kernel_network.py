@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Evidence, Severity
-from preflight.model.job import Claim, Job
+from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
+from preflight_checks.comparison import ranks_of_node, world_of
 from preflight_checks.planning import combined, multi_node, multi_node_facts, on_every_node
 from preflight_checks.probes.kernel_network import KernelNetwork, kernel_network
-from preflight_checks.requirements.claims import largest
 from preflight_checks.requirements.hosts import endpoints, fold
 
 _COST = "reads a few files of /proc/sys/net; milliseconds"
@@ -20,17 +20,7 @@ PORTS_PER_RANK = 64
 NEARLY_FULL = 0.9
 
 
-def _ranks(job: Job) -> tuple[int, tuple[Claim, ...]]:
-    """The number of ranks on one node, with the claims that state it."""
-    return largest(job, "processes_per_node") or largest(job, "tasks_per_node") or (1, ())
-
-
-def _world(job: Job, fleet: Fleet) -> int:
-    stated = largest(job, "world_size")
-    return stated[0] if stated is not None else _ranks(job)[0] * max(1, len(fleet.nodes))
-
-
-_plan = on_every_node(kernel_network, when=multi_node, because=lambda job: _ranks(job)[1])
+_plan = on_every_node(kernel_network, when=multi_node, because=lambda job: ranks_of_node(job)[1])
 
 
 @check(
@@ -58,8 +48,8 @@ def ephemeral_ports_few(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     known here; the link checks try real ports.
     """
     yield from multi_node_facts(fleet, facts, kernel_network, "local ports")
-    ranks, claims = _ranks(job)
-    needed = ranks * (PORTS_PER_RANK + _world(job, fleet))
+    ranks, claims = ranks_of_node(job)
+    needed = ranks * (PORTS_PER_RANK + world_of(job, fleet)[0])
     observed = {node: fact for node, fact in facts.observed(kernel_network).items() if fact.ports is not None}
     short = {node: fact for node, fact in observed.items() if (fact.ports or 0) < needed}
     for hard in (True, False):
@@ -71,7 +61,7 @@ def ephemeral_ports_few(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
             f"local ports: {'certain' if hard else 'estimate'}",
             f"{fold(group)} {'has' if len(group) == 1 else 'have'} {fact.ports} local ports "
             f"({fact.first_port} to {fact.last_port}) for {ranks} {'rank' if ranks == 1 else 'ranks'} of "
-            f"{_world(job, fleet)}, which need about {needed}",
+            f"{world_of(job, fleet)[0]}, which need about {needed}",
             at=Evidence("ip_local_port_range", f"{fact.ports} ports", f"about {needed}", _RANGE, node),
             also=claims,
             nodes=tuple(group),
@@ -296,7 +286,7 @@ def listen_backlog_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
         if facts.observed(kernel_network):
             yield unknown("listen backlog", f"somaxconn of {master} is not known")
         return
-    world = _world(job, fleet)
+    world = world_of(job, fleet)[0]
     if fact.listen_backlog >= world:
         yield passed(f"listen backlog of {master}")
         return
@@ -305,7 +295,7 @@ def listen_backlog_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
         f"{fact.listen_backlog} connections can be pending on {master}, the node of rank 0, and {world} ranks connect "
         "to it at once",
         at=Evidence("somaxconn", str(fact.listen_backlog), f"{world}", "sysctl net.core.somaxconn", master),
-        also=_ranks(job)[1],
+        also=ranks_of_node(job)[1],
         nodes=(master,),
         remedy=f"`sysctl -w net.core.somaxconn=4096` on {master}.",
         run=(root_command("sysctl", "-w", "net.core.somaxconn=4096", on=(master,)),),

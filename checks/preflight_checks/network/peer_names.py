@@ -15,7 +15,7 @@ from preflight_checks.network.names import lookups
 from preflight_checks.planning import missing_facts, multi_node, multi_node_facts, on_every_node
 from preflight_checks.probes.identity import Identity, identity
 from preflight_checks.probes.names import MAX_NAMES, Lookup, Lookups, resolve, resolve_many
-from preflight_checks.requirements.claims import claims_in_force, scopes
+from preflight_checks.requirements.claims import scopes
 from preflight_checks.requirements.hosts import (
     fold,
     is_literal,
@@ -178,7 +178,7 @@ def two_names_of_one_machine(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
             f"machine of {fold(nodes, 3)}",
             f"{fold(nodes)} are one machine, {seen[nodes[0]].hostname}, under {len(nodes)} names",
             at=Evidence("boot id", seen[nodes[0]].boot_id, "one for each name", f"cat {_BOOT}", nodes[0]),
-            also=tuple(claim for scope in scopes(job) for claim in claims_in_force(job, "hosts", scope)),
+            also=tuple(claim for scope in scopes(job) for claim in job.value_claims("hosts", scope)),
             nodes=nodes,
             remedy=f"Keep one of {fold(nodes)} in the list of nodes.",
         )

@@ -15,11 +15,6 @@ def scopes(job: Job) -> tuple[Scope, ...]:
     return tuple(launch.scope for launch in job.launches) or (WHOLE_JOB,)
 
 
-def claims_in_force(job: Job, quantity: str, scope: Scope = WHOLE_JOB) -> tuple[Claim, ...]:
-    """The claims that determine `quantity` in `scope`: those that set it, else those that require it."""
-    return job.setting(quantity, scope) or job.requiring(quantity, scope)
-
-
 def known_int(job: Job, quantity: str, scope: Scope = WHOLE_JOB) -> int | None:
     """The value of `quantity` in `scope` if it is one known whole number, else None."""
     value = as_int(job.value(quantity, scope))
@@ -44,7 +39,7 @@ def largest(job: Job, quantity: str) -> tuple[int, tuple[Claim, ...]] | None:
     for scope in scopes(job):
         value = known_int(job, quantity, scope)
         if value is not None and (best is None or value > best[0]):
-            best = (value, claims_in_force(job, quantity, scope))
+            best = (value, job.value_claims(quantity, scope))
     return best
 
 
@@ -59,7 +54,7 @@ def backends(job: Job) -> tuple[frozenset[str], tuple[Claim, ...]]:
     for scope in scopes(job):
         if job.value("ps_mode", scope) == Known(True):
             names.add("ps")
-            claims.extend(claims_in_force(job, "ps_mode", scope))
+            claims.extend(job.value_claims("ps_mode", scope))
     return frozenset(names), tuple(dict.fromkeys(claims))
 
 

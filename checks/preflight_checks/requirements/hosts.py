@@ -12,7 +12,7 @@ from preflight._util.hostnames import folded, is_loopback, split_endpoint
 from preflight.model.job import Claim, Job, Known, Scope
 from preflight.model.recording import Fleet, Node
 from preflight.plugins.authoring import memoize
-from preflight_checks.requirements.claims import claims_in_force, known_int, known_text, names_value, scopes
+from preflight_checks.requirements.claims import known_int, known_text, names_value, scopes
 
 #: Number of addresses whose parsed form is cached: several for each node of a large fleet.
 _ADDRESSES = 1 << 16
@@ -148,7 +148,7 @@ def _store_endpoint(job: Job, scope: Scope) -> Endpoint | None:
         return None
     if job.value("ps_mode", scope) == Known(True):
         return None
-    claims = claims_in_force(job, "rendezvous_endpoint", scope)
+    claims = job.value_claims("rendezvous_endpoint", scope)
     if claims:
         kind = "rendezvous" if backend == "c10d" else "store"
         spelled = known_text(job, "rendezvous_endpoint", scope)
@@ -158,7 +158,7 @@ def _store_endpoint(job: Job, scope: Scope) -> Endpoint | None:
         # Port 0 lets the system choose one; only a missing port has a default.
         chosen = default if port is None else port
         return Endpoint("the rendezvous endpoint", kind, host, chosen if spelled else 0, claims, bool(port))
-    addresses, ports = claims_in_force(job, "master_addr", scope), claims_in_force(job, "master_port", scope)
+    addresses, ports = job.value_claims("master_addr", scope), job.value_claims("master_port", scope)
     if not addresses and not ports:
         return None
     port = known_int(job, "master_port", scope) or 0
@@ -186,7 +186,7 @@ def server_endpoints(job: Job) -> tuple[Endpoint, ...]:
                 if parts is None or not parts[1]:
                     continue
                 what = f"parameter {kind} {index}" if kind == "server" else f"trainer {index}"
-                endpoint = Endpoint(what, kind, parts[0], parts[1], claims_in_force(job, quantity, scope))
+                endpoint = Endpoint(what, kind, parts[0], parts[1], job.value_claims(quantity, scope))
                 found.setdefault((kind, endpoint.host, endpoint.port), endpoint)
     return tuple(found.values())
 

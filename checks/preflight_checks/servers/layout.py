@@ -11,7 +11,7 @@ from preflight.model.recording import Facts, Fleet
 from preflight_checks.comparison import split
 from preflight_checks.context.node_environment import bare
 from preflight_checks.probes.server_place import ResolvedHost, ServerPlace, server_place
-from preflight_checks.requirements.claims import claims_in_force, known_int, scopes
+from preflight_checks.requirements.claims import known_int, scopes
 from preflight_checks.requirements.hosts import Endpoint, is_ps, named, server_endpoints
 from reference_trainer.ps.partition import FLOAT_BYTES, MIN_BLOCK, OPTIMIZER_SLOTS, bytes_held, product
 
@@ -182,8 +182,3 @@ def _shape(claim: Claim) -> tuple[int, ...] | None:
 def layout_claims(layout: Layout) -> tuple[Claim, ...]:
     """The claims that name the servers."""
     return tuple(dict.fromkeys(claim for endpoint in layout.servers for claim in endpoint.claims))
-
-
-def counts(job: Job) -> tuple[Claim, ...]:
-    """The claims that state the number of servers."""
-    return tuple(dict.fromkeys(claim for scope in scopes(job) for claim in claims_in_force(job, "ps_servers", scope)))

@@ -18,7 +18,7 @@ from preflight_checks.probes.interfaces import Interface, interfaces
 from preflight_checks.probes.limits import limits
 from preflight_checks.probes.names import resolve
 from preflight_checks.probes.packages import packages
-from preflight_checks.requirements.claims import backends, claims_in_force, known_int, scopes
+from preflight_checks.requirements.claims import backends, known_int, scopes
 from preflight_checks.requirements.hosts import MASTER_PORT, Endpoint, nodes_share_machine, owner, store_endpoints
 from preflight_checks.smoke.injected_fault import with_injected_fault
 from preflight_checks.smoke.ranks import NCCL, Backend, backend_of, framework_of, ranks_per_node, sharding_claims
@@ -60,13 +60,13 @@ def pipeline_plan(job: Job, world_size: int) -> PipelinePlan:
     if stages < 2:
         return PipelinePlan(reason="the job has no pipeline of known size")
     scope = scopes(job)[-at]
-    claims = claims_in_force(job, "pipeline_parallel_size", scope)
+    claims = job.value_claims("pipeline_parallel_size", scope)
     microbatches = MAX_MICROBATCHES
     for quantity in _MICROBATCHES:
         stated = known_int(job, quantity, scope)
         if stated is not None and stated > 1:
             microbatches = min(stated, MAX_MICROBATCHES)
-            claims = (*claims, *claims_in_force(job, quantity, scope))
+            claims = (*claims, *job.value_claims(quantity, scope))
             break
     reason = pipeline_problem(world_size, stages, microbatches, ONE_F_ONE_B)
     return PipelinePlan(stages, microbatches, claims, reason)

@@ -13,7 +13,7 @@ from preflight_checks.host.processors import usable_cores
 from preflight_checks.probes.gpus import gpus
 from preflight_checks.probes.limits import limits
 from preflight_checks.probes.packages import packages
-from preflight_checks.requirements.claims import asked_backend, backends, claims_in_force, known_int, scopes
+from preflight_checks.requirements.claims import asked_backend, backends, known_int, scopes
 from preflight_checks.requirements.hosts import fold, nodes_share_machine
 
 #: From this ZeRO stage on, DeepSpeed shards the parameters over ranks, as FSDP does.
@@ -30,7 +30,7 @@ def ranks_per_node(job: Job, fleet: Fleet, facts: Facts) -> tuple[int, str, tupl
     for scope in scopes(job):
         stated = known_int(job, "processes_per_node", scope)
         if stated is not None and stated > wanted:
-            wanted, claims = stated, claims_in_force(job, "processes_per_node", scope)
+            wanted, claims = stated, job.value_claims("processes_per_node", scope)
     least = min((gpus_on(facts, node.name) for node in fleet.nodes), default=0)
     if least and least < wanted:
         return least, f"{least} ranks per node, one per GPU, instead of the job's {wanted}", claims
@@ -83,7 +83,7 @@ def sharding_claims(job: Job) -> tuple[Claim, ...]:
     for scope in scopes(job):
         stage = known_int(job, "zero_stage", scope)
         if stage is not None and stage >= _SHARDING_STAGE:
-            found.extend(claims_in_force(job, "zero_stage", scope))
+            found.extend(job.value_claims("zero_stage", scope))
         for quantity, sharding in (
             ("uses_fsdp", True),
             ("sharding_library", "fsdp"),
@@ -91,7 +91,7 @@ def sharding_claims(job: Job) -> tuple[Claim, ...]:
             ("lightning_strategy", "fsdp"),
         ):
             if job.value(quantity, scope) == Known(sharding):
-                found.extend(claims_in_force(job, quantity, scope))
+                found.extend(job.value_claims(quantity, scope))
     return tuple(dict.fromkeys(found))
 
 

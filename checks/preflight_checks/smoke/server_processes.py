@@ -17,7 +17,7 @@ from preflight.model.recording import Facts, Fleet, Node
 from preflight_checks.context.node_environment import bare, set_by_job
 from preflight_checks.links.dial_requests import address_of
 from preflight_checks.network.ports import free_ports_of
-from preflight_checks.requirements.claims import claims_in_force, known_int, known_text, names_value, scopes
+from preflight_checks.requirements.claims import known_int, known_text, names_value, scopes
 from preflight_checks.requirements.hosts import is_single_machine, named
 from preflight_checks.servers.layout import SERVER, WORKER, layout
 
@@ -257,7 +257,7 @@ def _with_settings(job: Job, process: Process, line: _Line) -> Process:
 
 
 def _claims(job: Job) -> tuple[Claim, ...]:
-    claims = (claim for scope in scopes(job) for name in _QUANTITIES for claim in claims_in_force(job, name, scope))
+    claims = (claim for scope in scopes(job) for name in _QUANTITIES for claim in job.value_claims(name, scope))
     return tuple(dict.fromkeys(claims))
 
 

@@ -11,7 +11,7 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight_checks.comparison import minor_of, short_version, version_of
 from preflight_checks.planning import combined, on_every_node
 from preflight_checks.probes.stack import Stack, stack
-from preflight_checks.requirements.claims import claims_in_force, gpu_claims, known_text, scopes
+from preflight_checks.requirements.claims import gpu_claims, known_text, scopes
 from preflight_checks.requirements.hosts import fold
 from preflight_checks.software.frameworks import COST, build_of, observed_software, plan_software
 
@@ -31,7 +31,7 @@ def compiled_at_start(job: Job) -> dict[str, tuple[Claim, ...]]:
             continue
         offloaded = known_text(job, "offload_optimizer_device", scope) in ("cpu", "nvme")
         quantity = "offload_optimizer_device" if offloaded else "optimizer_type"
-        found[_ON_CPU[optimizer] if offloaded else _FUSED[optimizer]] = claims_in_force(job, quantity, scope)
+        found[_ON_CPU[optimizer] if offloaded else _FUSED[optimizer]] = job.value_claims(quantity, scope)
     return found
 
 
@@ -127,9 +127,9 @@ def _build_fault(
 def _horovod_claims(job: Job) -> tuple[Claim, ...]:
     started = [launch for launch in job.launches if launch.launcher.startswith("horovod")]
     scoped = [*(launch.scope for launch in started), *scopes(job)]
-    found = [claim for scope in scoped for claim in claims_in_force(job, "horovod_started", scope)]
+    found = [claim for scope in scoped for claim in job.value_claims("horovod_started", scope)]
     if started and not found:
-        found = [claim for launch in started for claim in claims_in_force(job, "world_size", launch.scope)]
+        found = [claim for launch in started for claim in job.value_claims("world_size", launch.scope)]
     return tuple(dict.fromkeys(found))
 
 
@@ -166,7 +166,7 @@ def horovod_lacks_feature(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
     for scope in scopes(job):
         controller = known_text(job, "controller", scope)
         if controller in ("gloo", "mpi"):
-            wanted[controller] = claims_in_force(job, "controller", scope)
+            wanted[controller] = job.value_claims("controller", scope)
     if gpu_claims(job):
         wanted["nccl"] = gpu_claims(job)
     wrong: dict[tuple[str, Severity], list[str]] = {}

@@ -14,7 +14,7 @@ from preflight_checks.probes.devices import DeviceNodes, device_nodes
 from preflight_checks.probes.gpus import gpus
 from preflight_checks.probes.libraries import DriverLibrary
 from preflight_checks.probes.stack import stack
-from preflight_checks.requirements.claims import claims_in_force, gpu_claims, known_text, scopes
+from preflight_checks.requirements.claims import gpu_claims, known_text, scopes
 from preflight_checks.requirements.hosts import fold
 from preflight_checks.software.frameworks import COST, build_of, observed_software, plan_stack
 
@@ -133,7 +133,7 @@ def _container_claims(job: Job) -> tuple[Claim, ...]:
     found: list[Claim] = []
     for scope in scopes(job):
         if known_text(job, "container", scope):
-            found.extend(claims_in_force(job, "container", scope))
+            found.extend(job.value_claims("container", scope))
     return tuple(dict.fromkeys(found))
 
 

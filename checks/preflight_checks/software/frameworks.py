@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from preflight.model.findings import Command, Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
@@ -61,16 +61,6 @@ def observed_software(job: Job, facts: Facts, subject: str) -> tuple[dict[str, S
         else:
             missing.setdefault(seen.fact.reason, []).append(seen.node)
     return observed, [unknown(f"{subject} on {fold(nodes)}", reason) for reason, nodes in missing.items()]
-
-
-def grouped(values: dict[str, Stack], key: Callable[[Stack], str]) -> dict[str, list[str]]:
-    """Nodes grouped by `key` of their software; nodes with an empty key are left out."""
-    found: dict[str, list[str]] = {}
-    for node, value in values.items():
-        value_key = key(value)
-        if value_key:
-            found.setdefault(value_key, []).append(node)
-    return found
 
 
 #: Packages whose major or minor version must agree: a difference ends in a protocol error or a hang.

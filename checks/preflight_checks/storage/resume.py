@@ -11,7 +11,7 @@ from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.probes.checkpoints import CheckpointState, checkpoint_state
-from preflight_checks.requirements.claims import claims_in_force, known_int, scopes
+from preflight_checks.requirements.claims import known_int, scopes
 from preflight_checks.requirements.hosts import fold
 from preflight_checks.storage.paths import on_a_node
 
@@ -172,7 +172,7 @@ def _resize_findings(job: Job, item: _Resumed, existing: Mapping[str, Checkpoint
     parts = 1
     # Sequence-parallel ranks also partition the optimizer states.
     for quantity in ("tensor_parallel_size", "pipeline_parallel_size"):
-        claims = claims_in_force(job, quantity, item.scope)
+        claims = job.value_claims(quantity, item.scope)
         size = known_int(job, quantity, item.scope)
         if claims and size is None:
             yield unknown(item.path, f"the value of {quantity} is unknown", at=claims[0])
@@ -184,7 +184,7 @@ def _resize_findings(job: Job, item: _Resumed, existing: Mapping[str, Checkpoint
     ):
         written, now = len(_ranks_with_pieces(existing, kind)), known_int(job, quantity, item.scope) or 1
         if written and written != now and not _ranks_with_pieces(existing, "distributed"):
-            yield _resize_finding(item, existing, what, written, now, claims_in_force(job, quantity, item.scope))
+            yield _resize_finding(item, existing, what, written, now, job.value_claims(quantity, item.scope))
             return
     zero = _ranks_with_pieces(existing, "zero")
     world = known_int(job, "world_size", item.scope)
@@ -200,7 +200,7 @@ def _resize_findings(job: Job, item: _Resumed, existing: Mapping[str, Checkpoint
             "data-parallel ranks",
             len(zero),
             world // parts,
-            claims_in_force(job, "world_size", item.scope),
+            job.value_claims("world_size", item.scope),
         )
 
 

@@ -76,16 +76,6 @@ class Past:
         return tuple(self.states)
 
 
-@dataclass(frozen=True, slots=True)
-class PastLink:
-    """The values of one direction of a link, by the number of the run."""
-
-    quantity: Quantity
-    node: str
-    peer: str
-    values: Values
-
-
 def load_past(database: Database, *, days: float | None = None) -> Past:
     """Everything about nodes in the runs of the last `days` before the newest run; without `days` in all runs.
 
@@ -120,24 +110,6 @@ def past_in(
         properties=_properties(connection),
         failures=_failures(connection, place, names),
         series=_series(connection, place, names) if measured else {},
-    )
-
-
-def load_links(database: Database, past: Past, node: str) -> tuple[PastLink, ...]:
-    """The measurements of every link of a node in these runs, by quantity and peer."""
-    place = {run.id: number for number, run in enumerate(past.runs)}
-    found: dict[tuple[str, str, str], Values] = {}
-    with database.reading() as connection:
-        names, quantities = names_in(connection), quantities_in(connection)
-        for run, quantity, nodes, peers, values in measured_in(connection, place, links=True):
-            for source, peer, value in zip(json.loads(nodes), json.loads(peers), json.loads(values), strict=True):
-                pair = names[source], names[peer]
-                if node in pair:
-                    series = found.setdefault((quantities[quantity].name, *pair), [None] * len(place))
-                    series[place[run]] = value
-    by_name = {quantity.name: quantity for quantity in quantities.values()}
-    return tuple(
-        PastLink(by_name[name], source, peer, found[name, source, peer]) for name, source, peer in sorted(found)
     )
 
 

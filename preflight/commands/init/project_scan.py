@@ -9,7 +9,8 @@ from pathlib import PurePosixPath
 
 from preflight.engine.report import Report
 from preflight.model.findings import Finding
-from preflight.model.job import Job, Known, OneOf, Value
+from preflight.model.job import Job, Known, OneOf
+from preflight.reporters.text.groups import count
 
 #: Folders whose jobs are often not the project's own: examples, tests, copies. Third-party code under a common
 #: name (`third_party`, `vendor`) is always left out.
@@ -141,12 +142,6 @@ def _foreign_folder(path: str) -> str:
     return ""
 
 
-def _values(value: Value) -> tuple[object, ...]:
-    if isinstance(value, OneOf):
-        return value.values
-    return (value.value,) if isinstance(value, Known) else ()
-
-
 def _interfaces(jobs: Iterable[Job]) -> tuple[NamedInterface, ...]:
     found: dict[tuple[str, str], NamedInterface] = {}
     for job in jobs:
@@ -208,12 +203,12 @@ def chosen(scan: ProjectScan, *, executor: str, because: str, accept: bool) -> R
     executor_name, why_executor = (executor, because) if executor else _executor(scan)
     written_for = {"ssh": "hostfile"}.get(executor_name, executor_name)
     job = scan.systems.get(written_for, next(iter(scan.jobs), ""))
-    count = scan.counts.get(profile, 0)
+    findings = scan.counts.get(profile, 0)
     decisions = [
         Decision("profile", profile, why_profile),
         Decision("fail-on", fail_on, why_fail_on),
         *(
-            Decision("exclude", f"{folder.path}/", f"a submodule, with {_count_text(folder.jobs, 'job')}")
+            Decision("exclude", f"{folder.path}/", f"a submodule, with {count(folder.jobs, 'job')}")
             for folder in excluded
         ),
         *(
@@ -222,9 +217,9 @@ def chosen(scan: ProjectScan, *, executor: str, because: str, accept: bool) -> R
         ),
     ]
     if accept:
-        decisions.append(Decision("baseline", "written", f"{_count_text(count, 'finding')} of this run do not count"))
-    elif count:
-        why = f"{_count_text(count, 'finding')} in this run; `init --accept` or `preflight baseline write` accepts them"
+        decisions.append(Decision("baseline", "written", f"{count(findings, 'finding')} of this run do not count"))
+    elif findings:
+        why = f"{count(findings, 'finding')} in this run; `init --accept` or `preflight baseline write` accepts them"
         decisions.append(Decision("baseline?", "none", why))
     decisions.append(Decision("executor", executor_name, why_executor))
     return Recommendations(profile, fail_on, excluded, offered, accept, executor_name, job, tuple(decisions))
@@ -239,7 +234,7 @@ def _profile(scan: ProjectScan) -> tuple[str, str]:
         )
     more = scan.counts.get("pedantic", 0) - default
     also = f"; `pedantic` would find {more} more" if more > 0 else ""
-    return "default", f"{_count_text(default, 'finding')}{also}"
+    return "default", f"{count(default, 'finding')}{also}"
 
 
 def _fail_on(scan: ProjectScan, profile: str, *, accept: bool) -> tuple[str, str]:
@@ -252,7 +247,7 @@ def _fail_on(scan: ProjectScan, profile: str, *, accept: bool) -> tuple[str, str
         return "warning", "today's findings are accepted, so only new ones count"
     return (
         "error",
-        f"{_count_text(errors, 'error')} and {_count_text(warnings, 'warning')} now; use `warning` once they are fixed",
+        f"{count(errors, 'error')} and {count(warnings, 'warning')} now; use `warning` once they are fixed",
     )
 
 
@@ -270,8 +265,4 @@ def _executor(scan: ProjectScan) -> tuple[str, str]:
 
 
 def _content_of(folder: Folder) -> str:
-    return f"{_count_text(folder.jobs, 'job')}, {_count_text(folder.findings, 'finding')}"
-
-
-def _count_text(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return f"{count(folder.jobs, 'job')}, {count(folder.findings, 'finding')}"

@@ -29,6 +29,7 @@ from preflight.model.job.value import (
     lift,
     not_a_number,
     one_of,
+    product,
     refused_number,
 )
 
@@ -63,6 +64,7 @@ __all__ = [
     "lift",
     "not_a_number",
     "one_of",
+    "product",
     "refused_number",
     "span_of",
     "strongest",

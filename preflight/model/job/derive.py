@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from preflight.model.job.claim import Claim, Relation, Strength
 from preflight.model.job.job import Job, Launch
-from preflight.model.job.value import Known, Plain, Unresolved, Value, join, lift
+from preflight.model.job.value import Known, Plain, Unresolved, Value, join, lift, product
 
 #: Launchers that start the ranks themselves: one task is one rank.
 _TASK_STARTERS = ("srun", "mpirun", "horovodrun", "jsrun")
@@ -115,7 +115,7 @@ def _world_size(job: Job, launch: Launch) -> Iterator[Claim]:
     processes = job.setting("processes_per_node", scope)
     if not nodes or not processes:
         return
-    value = lift(_product, join(c.value for c in nodes), join(c.value for c in processes))
+    value = lift(product, join(c.value for c in nodes), join(c.value for c in processes))
     yield from _unless_set(job, launch, value, (*nodes, *processes))
 
 
@@ -182,20 +182,11 @@ def _derived(
     )
 
 
-def _product(*sizes: Plain) -> Plain:
-    total = 1
-    for size in sizes:
-        if not isinstance(size, int):
-            raise ValueError(f"{size!r} is not a number")
-        total *= size
-    return total
-
-
 def _quotient(world: Plain, *sizes: Plain) -> Plain:
-    product = _product(*sizes)
-    if not isinstance(world, int) or not isinstance(product, int) or product < 1 or world % product:
-        raise ValueError(f"a world of {world} ranks is not a multiple of {product}")
-    return world // product
+    size = product(*sizes)
+    if not isinstance(world, int) or not isinstance(size, int) or size < 1 or world % size:
+        raise ValueError(f"a world of {world} ranks is not a multiple of {size}")
+    return world // size
 
 
 def host_slots(job: Job, launch: Launch) -> dict[str, int]:

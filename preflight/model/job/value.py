@@ -153,6 +153,16 @@ def lift(function: Callable[..., Plain], *values: Value) -> Value:
     return one_of(results)
 
 
+def product(*sizes: Plain) -> Plain:
+    """The product of whole numbers, for `lift`; ValueError for anything else."""
+    total = 1
+    for size in sizes:
+        if not isinstance(size, int):
+            raise ValueError(f"{size!r} is not a number")
+        total *= size
+    return total
+
+
 def _unresolved(error: Exception) -> Unresolved:
     text = str(error)
     return Unresolved(_NOT_A_NUMBER + text.removeprefix(_INT_ERROR) if text.startswith(_INT_ERROR) else text)

@@ -38,7 +38,7 @@ def written(page: Page) -> bytes:
 
 def rendered(template: str, **values: Any) -> bytes:
     """Return a template filled in, with our style, script and policy, as UTF-8."""
-    style, script = _static(_STYLE), _static(_SCRIPT)
+    style, script = static_text(_STYLE), static_text(_SCRIPT)
     # Our own files: the only content that is not escaped.
     own = {"style": Markup(style), "script": Markup(script), "policy": _policy(style, script)}
     text: str = environment().get_template(template).render(**values, **own)
@@ -63,13 +63,14 @@ def _sum(text: str) -> str:
 
 
 @functools.cache
-def _static(name: str) -> str:
-    return (resources.files(__package__) / "static" / name).read_text(encoding="utf-8")
+def static_text(name: str, package: str = __package__) -> str:
+    """Return the text of a file in the folder `static` of a package."""
+    return (resources.files(package) / "static" / name).read_text(encoding="utf-8")
 
 
 def stylesheet() -> str:
     """Return the style of the page, for pages with the same look."""
-    return _static(_STYLE)
+    return static_text(_STYLE)
 
 
 @functools.cache

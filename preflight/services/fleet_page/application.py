@@ -10,7 +10,6 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from importlib import resources
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qs, quote
 
@@ -25,7 +24,7 @@ from starlette.routing import Route
 from preflight import __version__
 from preflight._util.sanitize import fold_nodes
 from preflight.commands.history.database import HistoryUnavailable, ReadOnlyHistory
-from preflight.reporters.html.write import environment, stylesheet
+from preflight.reporters.html.write import environment, static_text, stylesheet
 from preflight.reporters.text.groups import count
 from preflight.services.access import COOKIE, MAX_LENGTH, SESSION_S, Access, is_own_name
 from preflight.services.fleet_page.fleet_view import Pages, chosen_run, fleet_view, only_the_newest
@@ -322,7 +321,7 @@ class FleetPage:
         name = request.path_params["name"]
         if name not in ("report.css", "fleet.css"):
             raise HTTPException(404)
-        content = stylesheet() if name == "report.css" else _own(name)
+        content = stylesheet() if name == "report.css" else static_text(name, __package__)
         return Response(content, media_type="text/css", headers={"cache-control": "max-age=3600"})
 
     async def _http_error(self, request: Request, error: HTTPException) -> Response:
@@ -452,7 +451,3 @@ def _local(target: str) -> str:
 
 def _html(body: bytes, status: int = 200) -> Response:
     return Response(body, status, media_type="text/html")
-
-
-def _own(name: str) -> str:
-    return (resources.files(__package__) / "static" / name).read_text(encoding="utf-8")

@@ -199,7 +199,7 @@ class _Services:
         memlock = node.member("ulimits", "memlock")
         if memlock is not None:
             node_claims.add("container_memlock", Known("memlock"), memlock, scope=scope)
-        for item in _items(node.at("cap_add")):
+        for item in node.items_at("cap_add"):
             node_claims.add(
                 "pod_capability", value_of(item), Member("cap_add", item.start, item.end, item), scope=scope
             )
@@ -210,7 +210,7 @@ class _Services:
 
     def _state_gpus(self, node: Node, scope: Scope) -> None:
         node_claims = self.node_claims
-        for device in _items(node.at("deploy", "resources", "reservations", "devices")):
+        for device in node.items_at("deploy", "resources", "reservations", "devices"):
             member = device.member("capabilities") or device.member("driver")
             if member is None:
                 continue
@@ -226,7 +226,7 @@ class _Services:
             node_claims.add("container_gpus", Known("gpus"), gpus, scope=scope)
         elif runtime is not None and runtime.node.value != "runc":
             node_claims.add_member("container_gpus", runtime, scope=scope)
-        for item in _items(node.at("devices")):
+        for item in node.items_at("devices"):
             member = Member("devices", item.start, item.end, item)
             if _GPU_DEVICE.search(str(item.value)):
                 node_claims.add("container_gpus", value_of(item), member, scope=scope)
@@ -235,15 +235,11 @@ class _Services:
 
     def _state_mounts(self, node: Node, scope: Scope) -> None:
         for key in ("volumes", "tmpfs"):
-            for item in _items(node.at(key)):
+            for item in node.items_at(key):
                 text = str(item.value) if item.kind is Kind.SCALAR else item.text("target")
                 if re.search(r"(?:^|:)/dev/shm(?:$|:)", text):
                     member = Member(key, item.start, item.end, item)
                     self.node_claims.add("shm_mib", Unresolved("a volume mounted there"), member, scope=scope)
-
-
-def _items(node: Node | None) -> tuple[Node, ...]:
-    return node.items if node is not None and node.kind is Kind.ARRAY else ()
 
 
 def _unresolve_interpolations(text: Text) -> Text:

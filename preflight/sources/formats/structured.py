@@ -82,6 +82,11 @@ class Node:
         found = self.member(*path)
         return found.node if found is not None else None
 
+    def items_at(self, *path: str) -> tuple[Node, ...]:
+        """The items of the list at the end of a path of keys; empty if there is none."""
+        node = self.at(*path)
+        return node.items if node is not None else ()
+
     def text(self, *path: str) -> str:
         """The string at the end of a path of keys; empty if there is none, or if it is unknown."""
         node = self.at(*path) if path else self

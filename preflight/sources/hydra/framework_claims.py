@@ -8,18 +8,7 @@ from dataclasses import replace
 
 from preflight._util.budget import truncate
 from preflight._util.secret_names import is_secret
-from preflight.model.job import (
-    Claim,
-    Known,
-    Plain,
-    Scope,
-    Span,
-    Strength,
-    Unresolved,
-    Value,
-    as_int,
-    lift,
-)
+from preflight.model.job import Claim, Known, Plain, Scope, Span, Strength, Unresolved, Value, as_int, lift, product
 from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.sources.hydra.configuration import (
     Leaf,
@@ -169,7 +158,7 @@ def _world(claims: list[Claim], scope: Scope) -> Iterator[Claim]:
     nodes, processes = (_strongest(own, quantity) for quantity in ("nodes", "processes_per_node"))
     if nodes is None or processes is None:
         return
-    value = lift(_product, nodes.value, processes.value)
+    value = lift(product, nodes.value, processes.value)
     strength = max(nodes.strength, processes.strength)
     yield Claim(
         "world_size",
@@ -185,15 +174,6 @@ def _world(claims: list[Claim], scope: Scope) -> Iterator[Claim]:
 
 def _strongest(claims: list[Claim], quantity: str) -> Claim | None:
     return max((claim for claim in claims if claim.quantity == quantity), key=lambda c: c.strength, default=None)
-
-
-def _product(*sizes: Plain) -> Plain:
-    total = 1
-    for size in sizes:
-        if not isinstance(size, int):
-            raise ValueError(f"{size!r} is not a number")
-        total *= size
-    return total
 
 
 def _refusal_claims(run: RunConfig, scope: Scope, at: Span, spelling: str) -> Iterator[Claim]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from preflight._util.budget import spend
@@ -47,9 +47,9 @@ class Overlay:
         folder = posixpath.dirname(file.path)
         found: list[Node] = []
         for key in ("resources", "bases"):
-            for item in _texts(root.at(key)):
+            for item in _texts(root.items_at(key)):
                 found.extend(self._resource(item, folder, depth, file))
-        for item in _texts(root.at("components")):
+        for item in _texts(root.items_at("components")):
             inner = self._kustomization(posixpath.join(folder, str(item.value)))
             if inner is not None:
                 found = self._component(inner, found, depth)
@@ -62,7 +62,7 @@ class Overlay:
         if root is None or depth > _MAX_DEPTH:
             return objects
         folder = posixpath.dirname(file.path)
-        for item in _texts(root.at("resources")):
+        for item in _texts(root.items_at("resources")):
             objects.extend(self._resource(item, folder, depth, file))
         objects.extend(self._generate(root, folder, file))
         return self._apply_changes(objects, root, folder, file)
@@ -145,7 +145,7 @@ class Overlay:
 
     def _entries(self, generator: Node, folder: str) -> Iterator[tuple[str, Origin]]:
         """The files of a generator by key."""
-        for item in _texts(generator.at("files")):
+        for item in _texts(generator.items_at("files")):
             key, equals, path = str(item.value).partition("=")
             found = self._file(posixpath.join(folder, path if equals else key))
             if found is not None:
@@ -209,18 +209,18 @@ class Overlay:
             added = root.at(part)
             if added is not None:
                 node = _with_metadata(node, key, added)
-        for labels in _items(root.at("labels")):
+        for labels in root.items_at("labels"):
             pairs = labels.at("pairs")
             if pairs is not None:
                 node = _with_metadata(node, "labels", pairs)
         namespace = root.member("namespace")
         if namespace is not None and node.at("metadata") is not None:
             node = _set_at_path(node, ("metadata", "namespace"), namespace.node)
-        for entry in _items(root.at("replicas")):
+        for entry in root.items_at("replicas"):
             count = entry.member("count")
             if count is not None and entry.text("name") == name and node.at("spec") is not None:
                 node = _set_at_path(node, ("spec", "replicas"), count.node)
-        images = {entry.text("name"): entry for entry in _items(root.at("images"))}
+        images = {entry.text("name"): entry for entry in root.items_at("images")}
         if images:
             node = _replace_value(node, lambda key, value: _image(images, value) if key == "image" else None)
         prefix, suffix = root.text("namePrefix"), root.text("nameSuffix")
@@ -305,12 +305,8 @@ def _selects(selector: str, labels: Node | None) -> bool:
     return True
 
 
-def _texts(node: Node | None) -> tuple[Node, ...]:
-    return tuple(item for item in _items(node) if item.kind is Kind.SCALAR and isinstance(item.value, str))
-
-
-def _items(node: Node | None) -> tuple[Node, ...]:
-    return node.items if node is not None and node.kind is Kind.ARRAY else ()
+def _texts(items: Iterable[Node]) -> tuple[Node, ...]:
+    return tuple(item for item in items if item.kind is Kind.SCALAR and isinstance(item.value, str))
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

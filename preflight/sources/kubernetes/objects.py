@@ -31,15 +31,15 @@ def objects(root: Node, text: str, depth: int = 0) -> Iterator[Node]:
     kind = root.text("kind")
     held: tuple[Node, ...] = ()
     if kind.endswith("List"):
-        held = _items(root.at("items"))
+        held = root.items_at("items")
     elif kind == "Template":
-        held = _items(root.at("objects"))
+        held = root.items_at("objects")
     elif kind == "ManifestWork":
-        held = _items(root.at("spec", "workload", "manifests"))
+        held = root.items_at("spec", "workload", "manifests")
     elif kind == "AppWrapper":
-        components = _items(root.at("spec", "components"))
+        components = root.items_at("spec", "components")
         held = tuple(node for item in components if (node := item.at("template")) is not None)
-        generic = _items(root.at("spec", "resources", "GenericItems"))
+        generic = root.items_at("spec", "resources", "GenericItems")
         held += tuple(node for item in generic if (node := item.at("generictemplate")) is not None)
     elif kind in WORKFLOW_KINDS:
         held = tuple(_manifests(root, text))
@@ -57,7 +57,7 @@ def workflow_spec(root: Node) -> Node | None:
 def _manifests(root: Node, text: str) -> Iterator[Node]:
     """The objects that the templates of a workflow create."""
     spec = workflow_spec(root)
-    for template in _items(spec.at("templates") if spec is not None else None):
+    for template in spec.items_at("templates") if spec is not None else ():
         manifest = template.at("resource", "manifest")
         if manifest is None:
             continue
@@ -77,10 +77,6 @@ def _parse_block(code: str, start: int) -> Iterator[Node]:
     for document in lenient_yaml.parse_all(code):
         if document.root is not None:
             yield shift_node(document.root, start)
-
-
-def _items(node: Node | None) -> tuple[Node, ...]:
-    return node.items if node is not None and node.kind is Kind.ARRAY else ()
 
 
 #: Kinds that exist to train; any other kind is a job only if one of its containers has a launch line.

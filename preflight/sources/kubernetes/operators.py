@@ -23,7 +23,6 @@ from preflight.sources.shell.words import hole, literal
 
 _TORCH_PORT = "23456"
 _TRAINER_PORT = "29400"
-_PADDLE_PORT = "36543"
 _SET_BY_OPERATOR = "the operator sets it in each pod"
 
 

@@ -57,9 +57,9 @@ def _kueue(node_claims: NodeClaims, root: Node, scope: Scope) -> None:
     if root.at("spec", "cohort") is not None or root.at("spec", "cohortName") is not None:
         return
     found: list[Member] = []
-    for group in _items(root.at("spec", "resourceGroups")):
-        for flavor in _items(group.at("flavors")):
-            for resource in _items(flavor.at("resources")):
+    for group in root.items_at("spec", "resourceGroups"):
+        for flavor in group.items_at("flavors"):
+            for resource in flavor.items_at("resources"):
                 quota = resource.member("nominalQuota")
                 if quota is not None and GPU_RESOURCE.fullmatch(resource.text("name")):
                     found.append(quota)
@@ -88,9 +88,7 @@ def _policy(node_claims: NodeClaims, root: Node, head: Member, scope: Scope) -> 
 def _allowance(node_claims: NodeClaims, root: Node, head: Member, scope: Scope) -> None:
     """A policy that admits some connections: policies add up, so it may open what another one leaves closed."""
     namespace = root.text("metadata", "namespace")
-    rules = [
-        rule for spec in (root.at("spec"), *_items(root.at("specs"))) if spec for rule in _items(spec.at("ingress"))
-    ]
+    rules = [rule for spec in (root.at("spec"), *root.items_at("specs")) if spec for rule in spec.items_at("ingress")]
     if any(not _lets_only_others_in(rule, namespace) for rule in rules):
         node_claims.add_member("namespace", root.member("metadata", "namespace"), scope=scope)
         node_claims.add("allows_ingress", Known(True), head, scope=scope)
@@ -101,13 +99,9 @@ def _lets_only_others_in(rule: Node, namespace: str) -> bool:
 
     A peer without a namespace selector is in the policy's own namespace, and a rule without peers admits everybody.
     """
-    peers = _items(rule.at("from"))
+    peers = rule.items_at("from")
     named = [peer.text("namespaceSelector", "matchLabels", "kubernetes.io/metadata.name") for peer in peers]
     return bool(namespace and peers) and all(name and name != namespace for name in named)
-
-
-def _items(node: Node | None) -> tuple[Node, ...]:
-    return node.items if node is not None and node.kind is Kind.ARRAY else ()
 
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"

@@ -181,6 +181,16 @@ def variable_setting(variable: Variable | None, strength: Strength = Strength.EN
     return Setting(variable.value, variable.span, spelling, strength, (), variable.condition)
 
 
+def sum_of(*items: Plain) -> Plain:
+    """The sum of whole numbers, which may be texts; for `lift`."""
+    return sum(int(str(item)) for item in items)
+
+
+def product_of(one: Plain, other: Plain) -> Plain:
+    """The product of two whole numbers, which may be texts; for `lift`."""
+    return int(str(one)) * int(str(other))
+
+
 def as_text(value: Value) -> Value:
     """The value as a string."""
     return lift(lambda item: item if isinstance(item, str) else str(item), value)

@@ -13,7 +13,7 @@ from preflight.model.job import Claim, Known, Plain, Scope, Span, Strength, Unre
 from preflight.model.job.value import Symbol
 from preflight.sources.base import Command, Word
 from preflight.sources.launchers.claim_builder import ClaimBuilder
-from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, known_prefix, text_of
+from preflight.sources.launchers.option_parser import ScannedLine, known_prefix, known_text, text_of
 from preflight.sources.launchers.wrappers import Wrapper, program_name, strip_wrappers
 
 #: Engines that share the host's network, memory and devices, but the driver's libraries only on request.
@@ -129,11 +129,6 @@ def _state_hpc_container(builder: ClaimBuilder, wrapper: Wrapper) -> None:
         builder.add("container_gpus", _UNKNOWN_OPTIONS, word.span, word.spelling)
     builder.add("container_network", Known("host"), word.span, word.spelling)
     builder.add("shm_mib", Unresolved("the /dev/shm of the host"), word.span, word.spelling)
-
-
-def known_text(given: GivenOption) -> str:
-    """The known value of an option, or an empty string."""
-    return str(given.value.value) if isinstance(given.value, Known) else ""
 
 
 def _state_gpus(builder: ClaimBuilder, wrapper: Wrapper) -> None:

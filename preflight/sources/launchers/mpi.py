@@ -15,7 +15,7 @@ from dataclasses import replace
 from preflight._util.budget import truncate
 from preflight.model.job import Known, Plain, Reference, Strength, Unresolved, Value, as_int, lift
 from preflight.sources.base import LaunchLine, Reading, Tree, Word
-from preflight.sources.launchers.claim_builder import ClaimBuilder, as_text
+from preflight.sources.launchers.claim_builder import ClaimBuilder, as_text, product_of, sum_of
 from preflight.sources.launchers.option_parser import (
     GivenOption,
     Option,
@@ -125,7 +125,7 @@ def merged_contexts(contexts: Sequence[ScannedLine]) -> ScannedLine:
     if count is not None:
         values = [as_int(option.value) if option is not None else Unresolved("`-np` of a program") for option in counts]
         shown = " : ".join(option.spelling for option in counts if option is not None)
-        given.append(count._replace(value=lift(_sum, *values), spelling=shown, parts=()))
+        given.append(count._replace(value=lift(sum_of, *values), spelling=shown, parts=()))
     host = next((option for option in hosts if option is not None), None)
     if host is not None:
         names = [option.value if option is not None else Unresolved("hosts of a program") for option in hosts]
@@ -139,10 +139,6 @@ def merged_contexts(contexts: Sequence[ScannedLine]) -> ScannedLine:
     ]
     incomplete = any(line.incomplete for line in contexts)
     return ScannedLine(tuple(merged), first.rest, incomplete, first.unknown)
-
-
-def _sum(*items: Plain) -> Plain:
-    return sum(int(str(item)) for item in items)
 
 
 def _joined(*items: Plain) -> Plain:
@@ -388,12 +384,12 @@ def state_resource_sets(builder: ClaimBuilder, scanned: ScannedLine, word: Word)
     in_set: Value = as_int(inside.value) if inside is not None else Known(1)
     tasks = scanned.last("tasks")
     if sets is not None and (inside is not None or tasks is None):
-        _add(builder, "tasks", lift(_times, as_int(sets.value), in_set), sets, inside)
+        _add(builder, "tasks", lift(product_of, as_int(sets.value), in_set), sets, inside)
     elif tasks is not None:
         _add(builder, "tasks", as_int(tasks.value), tasks, None)
     on_host = scanned.last("sets_per_host")
     if on_host is not None:
-        _add(builder, "tasks_per_node", lift(_times, as_int(on_host.value), in_set), on_host, inside)
+        _add(builder, "tasks_per_node", lift(product_of, as_int(on_host.value), in_set), on_host, inside)
         if sets is not None:
             nodes = lift(_nodes, as_int(sets.value), as_int(on_host.value))
             _add(builder, "nodes", nodes, sets, on_host)
@@ -412,10 +408,6 @@ def starts_one_task(scanned: ScannedLine) -> bool:
     """Whether it starts a single task, which is preparation and not a rank."""
     counts = [scanned.last(name) for name in ("sets", "tasks_per_set", "tasks")]
     return all(as_int(given.value) == Known(1) for given in counts if given is not None) and any(counts)
-
-
-def _times(sets: Plain, tasks: Plain) -> Plain:
-    return int(str(sets)) * int(str(tasks))
 
 
 def _nodes(sets: Plain, on_host: Plain) -> Plain:

@@ -69,6 +69,11 @@ class GivenOption(NamedTuple):
     parts: tuple[Value, ...] = ()
 
 
+def known_text(given: GivenOption) -> str:
+    """The known value of an option, or an empty string."""
+    return str(given.value.value) if isinstance(given.value, Known) else ""
+
+
 @dataclass(frozen=True, slots=True)
 class ScannedLine:
     """A parsed command line.

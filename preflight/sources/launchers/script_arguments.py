@@ -20,7 +20,7 @@ from preflight.model.job import Claim, Known, Reference, Value, as_int, lift
 from preflight.sources.base import LaunchLine, Tree, Word
 from preflight.sources.launchers.claim_builder import ClaimBuilder, as_text
 from preflight.sources.launchers.framework_arguments import state_overrides
-from preflight.sources.launchers.option_parser import GivenOption, paths_of, relative, scan, table, text_of
+from preflight.sources.launchers.option_parser import GivenOption, known_text, paths_of, relative, scan, table, text_of
 
 _CONFIG = "config"
 _OPTIONS = table(
@@ -241,14 +241,14 @@ def path_claims(line: LaunchLine, words: Sequence[Word]) -> tuple[Claim, ...]:
     builder.add_setting("checkpoints_kept", scanned.last("checkpoints_kept"), as_int)
     resumed = scanned.last("resume_path")
     # In Hugging Face's trainer `True` means the last checkpoint of its own output folder.
-    if resumed is not None and _text(resumed).lower() not in ("true", "false", "1", "0", "none", "auto"):
+    if resumed is not None and known_text(resumed).lower() not in ("true", "false", "1", "0", "none", "auto"):
         builder.add_setting("resume_path", resumed, as_text)
     for dest, quantity in (("checkpoint_or_flag", "checkpoint_path"), ("resume_or_flag", "resume_path")):
         given = scanned.last(dest)
-        if given is not None and "/" in _text(given):
+        if given is not None and "/" in known_text(given):
             builder.add_setting(quantity, given, as_text)
     for given in scanned.every("input_file"):
-        if _IS_PATH.search(_text(given)) or _IS_FILE.search(_text(given)):
+        if _IS_PATH.search(known_text(given)) or _IS_FILE.search(known_text(given)):
             builder.add_setting("input_file", given, as_text)
     for given in _data_paths(words):
         builder.add_setting("data_path", given, as_text)
@@ -282,9 +282,5 @@ def _data_paths(words: Sequence[Word]) -> Iterator[GivenOption]:
             given = GivenOption("data_path", after.value, after.span, f"{name} {after.spelling}")
         else:
             continue
-        if _IS_PATH.search(_text(given)) and not _text(given).startswith("$"):
+        if _IS_PATH.search(known_text(given)) and not known_text(given).startswith("$"):
             yield given
-
-
-def _text(given: GivenOption) -> str:
-    return str(given.value.value) if isinstance(given.value, Known) else ""

@@ -30,7 +30,7 @@ from preflight.model.job import (
     one_of,
 )
 from preflight.sources.base import Directive, SourceFile
-from preflight.sources.launchers.claim_builder import ClaimBuilder, as_text
+from preflight.sources.launchers.claim_builder import ClaimBuilder, as_text, product_of, sum_of
 from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, table
 
 #: Longer lists do not occur in practice, and are slow to split.
@@ -200,13 +200,9 @@ def merged_steps(steps: Sequence[ScannedLine]) -> ScannedLine:
         unknown = Unresolved("the tasks of one of several programs")
         values = [as_int(option.value) for option in counts] + [unknown] * (len(steps) - len(counts))
         shown = " : ".join(option.spelling for option in counts)
-        given.append(counts[0]._replace(value=lift(_sum, *values), spelling=shown, parts=()))
+        given.append(counts[0]._replace(value=lift(sum_of, *values), spelling=shown, parts=()))
     incomplete = any(step.incomplete for step in steps)
     return ScannedLine(tuple(given), first.rest, incomplete, first.unknown)
-
-
-def _sum(*items: Plain) -> Plain:
-    return sum(int(str(item)) for item in items)
 
 
 def from_options(options: Iterable[GivenOption]) -> dict[str, BatchOption]:
@@ -255,7 +251,7 @@ def _add_tasks_of_gpus(builder: ClaimBuilder, options: dict[str, BatchOption], c
     value = Unresolved("no option says how many GPUs a node grants") if gpus is None else gpus.value
     claims["tasks_per_node"] = builder.add(
         "tasks_per_node",
-        lift(_product, as_int(each.value), value),
+        lift(product_of, as_int(each.value), value),
         each.span,
         each.spelling,
         strength=Strength.SCHEDULER,
@@ -282,7 +278,7 @@ def _add_derived_tasks(builder: ClaimBuilder, claims: dict[str, Claim]) -> None:
     elif (
         per_node is not None
         and tasks is None
-        and not isinstance(lift(_product, nodes.value, per_node.value), Unresolved)
+        and not isinstance(lift(product_of, nodes.value, per_node.value), Unresolved)
     ):
         claims["tasks"] = add_total_tasks(builder, nodes, per_node)
 
@@ -298,14 +294,10 @@ def add_tasks_per_node(builder: ClaimBuilder, tasks: Claim, nodes: Claim) -> Cla
 
 def add_total_tasks(builder: ClaimBuilder, nodes: Claim, per_node: Claim) -> Claim:
     """State the number of tasks that follows from the number of nodes and the tasks per node."""
-    value = lift(_product, nodes.value, per_node.value)
+    value = lift(product_of, nodes.value, per_node.value)
     return builder.add(
         "tasks", value, per_node.span, per_node.spelling, strength=Strength.SCHEDULER, because=(nodes, per_node)
     )
-
-
-def _product(nodes: Plain, per_node: Plain) -> Plain:
-    return int(str(nodes)) * int(str(per_node))
 
 
 def nodes_of(value: Value) -> Value:

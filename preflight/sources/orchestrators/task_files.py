@@ -24,7 +24,6 @@ from preflight.model.job import (
     Known,
     Launch,
     OneOf,
-    Plain,
     Scope,
     Strength,
     Unresolved,
@@ -40,6 +39,7 @@ from preflight.sources.formats.claim_redaction import secrets_of, without_secret
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.located_text import code_of
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, value_of
+from preflight.sources.launchers.claim_builder import product_of
 from preflight.sources.orchestrators.orchestrator import (
     DSTACK,
     GPUS,
@@ -263,7 +263,7 @@ class _Tasks:
         of_ranks = ranks.variables if ranks is not None else {}
         for name, what in {**self.kind.variables, **of_ranks}.items():
             if what == WORLD and ranks is not None:
-                place, value = at, ranks.count if ranks.total else lift(_product, count, ranks.count)
+                place, value = at, ranks.count if ranks.total else lift(product_of, count, ranks.count)
             else:
                 place, value = at, self._value(what, count, gpus)
             if what == NODES and nodes is not None:
@@ -280,7 +280,7 @@ class _Tasks:
         each: Value = gpus.count if gpus is not None else Unresolved(Symbol.GPU_COUNT.value)
         if kind == GPUS_PER_NODE or (gpus is not None and gpus.total):
             return each
-        return lift(_product, count, each)
+        return lift(product_of, count, each)
 
     def _environment(self, node: Node | None) -> Iterator[tuple[str, Slot]]:
         """`NAME: value`, `- NAME=value`, or mcli's `- key: NAME` with `value`; a name alone is set by the caller."""
@@ -306,10 +306,6 @@ class _Tasks:
             text = hole(f"${name}, which the caller sets", place, name, origin=set_by_caller(name))
             return Slot(SlotKind.TEXT, place, text, exported=True)
         return Slot(SlotKind.TEXT, place, code_of(self._text, node), exported=True)
-
-
-def _product(one: Plain, other: Plain) -> Plain:
-    return int(str(one)) * int(str(other))
 
 
 def _text_of(value: Value, place: Place, spelling: str) -> Text:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import multiprocessing.synchronize
 import os
@@ -19,7 +20,7 @@ from preflight import api
 from preflight._util.usage_error import UsageError
 from preflight.commands.history.account import to_json
 from preflight.commands.history.database import open_database
-from preflight.commands.history.past import load_links, load_past
+from preflight.commands.history.past import load_past, measured_in, names_in
 from preflight.commands.history.writer import add_run, check_keep, why_not_kept
 from preflight.engine.report import Report
 from preflight.model.measurements import Measurements, NodeProperties, Quantity
@@ -57,8 +58,12 @@ def test_a_run_comes_back_as_it_was(address: str) -> None:
     assert past.series["gpu_temperature"].values == {names[0]: [45.0], names[1]: [61.5]}
     assert past.series["gpu_temperature"].quantity == TEMPERATURE
     assert past.properties[past.sets[names[0]][0] or 0] == {"driver": "550.54", "kernel": "5.15 \N{MICRO SIGN}"}
-    links = {(item.node, item.peer): item.values for item in load_links(database, past, names[0])}
-    assert links == {(names[0], names[1]): [9.1e9], (names[1], names[0]): [8.9e9]}
+    with database.reading() as connection:
+        ((_, _, *lists),) = measured_in(connection, [past.runs[0].id], links=True)
+        known = names_in(connection)
+    nodes, peers, values = map(json.loads, lists)
+    assert [known[node] for node in nodes] == list(names[:2]) and values == [9.1e9, 8.9e9]
+    assert [known[peer] for peer in peers] == [names[1], names[0]]
     database.close()
 
 

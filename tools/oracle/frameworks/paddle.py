@@ -208,7 +208,6 @@ _STRATEGY: dict[str, tuple[Any, ...]] = {
     "zero": (True,),
     "num_threads": (1,),
 }
-_BACK = ("0", "1", "x", "", "1.5", "-1")
 _COMMON: dict[str, tuple[Any, ...]] = {
     "log_level": ("INFO", "debug", "verbose", "WARNING", "trace"),
     "log_overwrite": ("true", "False", "yes", "maybe", "2"),

@@ -120,25 +120,6 @@ _DYNAMIC: dict[str, Any] = {
     },
     "trainer": {**_TRAINER, "nnodes": 4},
 }
-_MEGATRON: dict[str, Any] = {
-    "model_engine": "megatron",
-    **_GRPO,
-    "actor_rollout_ref": {
-        "model": _MODEL,
-        "actor": {
-            **_ACTOR,
-            "megatron": {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2, "param_offload": True},
-        },
-        "rollout": {**_ROLLOUT, "tensor_model_parallel_size": 4},
-        "ref": {"log_prob_micro_batch_size_per_gpu": 8, "megatron": {"tensor_model_parallel_size": 2}},
-    },
-    "trainer": {**_TRAINER, "nnodes": 2},
-}
-_MEGATRON_PPO: dict[str, Any] = {
-    **_MEGATRON,
-    "algorithm": {"adv_estimator": "gae"},
-    "critic": {**_CRITIC, "megatron": {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2}},
-}
 _A, _R = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 _SHARED: dict[str, tuple[Any, ...]] = {
     "data.train_batch_size": (8, 32, 64, 100, 128, 250, 512, 1024, 1),

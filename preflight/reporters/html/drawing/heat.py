@@ -65,9 +65,9 @@ _Lines: TypeAlias = dict[int, list[Mark]]
 
 def heat_view(matrix: Matrix) -> HeatView:
     """Build the heat map of a matrix."""
-    values = _values(matrix.marks)
+    values = _known_values(matrix.marks)
     # Bad values have a colour of their own; on the scale they would make all others look alike.
-    usual = _values([mark for mark in matrix.marks if mark.state == "ok"])
+    usual = _known_values([mark for mark in matrix.marks if mark.state == "ok"])
     scale = scale_of(usual) if usual else None
     largest = max(len(matrix.rows), len(matrix.columns))
     small = largest <= MAX_SQUARES
@@ -110,10 +110,6 @@ def _style(mark: Mark, scale: Scale | None) -> str:
     if scale is None or mark.value is None or not is_known(mark.value):
         return OK
     return scale.style(mark.value)
-
-
-def _values(marks: Sequence[Mark]) -> list[float]:
-    return [mark.value for mark in marks if mark.value is not None and is_known(mark.value)]
 
 
 def _summary(matrix: Matrix, values: Sequence[float]) -> str:
@@ -233,7 +229,7 @@ def _any_bad(marks: Iterable[Mark]) -> bool:
 def _length(marks: Sequence[Mark], *, bad: bool) -> float:
     if bad:
         return sum(mark.state == "bad" for mark in marks) / len(marks)
-    values = _values(marks)
+    values = _known_values(marks)
     return float(median(values)) if values else 0.0
 
 
@@ -245,7 +241,7 @@ def _strip_note(matrix: Matrix, size: int) -> str:
     parts = [f"A cell stands for {size} by {size} pairs and shows the worst of them."] if size > 1 else []
     if _any_bad(matrix.marks):
         parts.append("The bars beside it show the share of bad pairs of each row and column.")
-    elif _values(matrix.marks):
+    elif _known_values(matrix.marks):
         parts.append("The bars beside it show the median of each row and column.")
     return " ".join(parts)
 

@@ -280,7 +280,6 @@ _COMMAND = re.compile(
 _STEP = re.compile(r"([^.\[\]\\]+)|\[(\d{1,4})\]")
 _UNKNOWN = re.compile(r"\$\{?\w|\$\(|`|<[\w -]+>")
 _MAX_COMMANDS = 20
-_MAX_VALUE_FILES = 12
 #: Options of `helm install`, `upgrade` and `template` with a value that do not affect the rendered text.
 _WITH_VALUE = frozenset(
     (
