@@ -91,12 +91,12 @@ class NodeReport:
 #: The scores that lint has reached, by collection and half. Those of the learnt halves are floors for every change;
 #: those of the sealed halves are measured, not worked on.
 REACHED = {
-    ("first", "learnt"): Score(reports=95, found=77, stops=68, stops_at_error=48),
-    ("first", "sealed"): Score(reports=54, found=23, stops=39, stops_at_error=13),
-    ("by_cause", "learnt"): Score(reports=50, found=42, stops=42, stops_at_error=29),
-    ("by_cause", "sealed"): Score(reports=41, found=26, stops=34, stops_at_error=13),
+    ("first", "learnt"): Score(reports=95, found=79, stops=68, stops_at_error=48),
+    ("first", "sealed"): Score(reports=54, found=25, stops=39, stops_at_error=14),
+    ("by_cause", "learnt"): Score(reports=50, found=43, stops=42, stops_at_error=29),
+    ("by_cause", "sealed"): Score(reports=41, found=27, stops=34, stops_at_error=14),
     ("third", "learnt"): Score(reports=58, found=47, stops=50, stops_at_error=22),
-    ("third", "sealed"): Score(reports=33, found=17, stops=29, stops_at_error=9),
+    ("third", "sealed"): Score(reports=33, found=19, stops=29, stops_at_error=10),
 }
 #: What lint found in the third collection before any of its rules was written for it: the jobs were written from the
 #: reports, and lint ran on them once.
@@ -107,7 +107,7 @@ AT_FIRST_SIGHT = {
 #: The sealed reports by class of cause: how many there are, and how many lint finds.
 SEALED_BY_CAUSE = {
     "clusters": (3, 2),
-    "collectives": (2, 1),
+    "collectives": (2, 2),
     "device_binding": (7, 3),
     "fsdp_and_precision": (7, 7),
     "paddle_launch": (5, 3),
