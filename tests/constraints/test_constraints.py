@@ -29,7 +29,7 @@ COUNTS = {
     "megatron": 379,
     "network-versions": 80,
     "paddle": 344,
-    "program-contracts": 104,
+    "program-contracts": 103,
     "torch": 390,
 }
 #: How many rows no rule finds yet; the number may only fall.

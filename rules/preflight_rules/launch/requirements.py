@@ -81,7 +81,9 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
             if row["version"] != str(release):
                 # Another patch of the release may pin another patch.
                 needed = _PATCH.sub(r"==\1.*", needed)
-            if not needed or not _excludes(needed, other):
+            same = [each for each in named if each.name == other.name]
+            # Groups of extras, or of several images, may each name a release of their own.
+            if not needed or not all(_excludes(needed, each) for each in same):
                 continue
             refused = True
             shown = _shown(needed)
