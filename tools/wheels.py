@@ -2,21 +2,20 @@
 
     python -m tools.wheels
 
-The versions are those that a wheel pins in its own metadata, which pip fetches without the wheel. Architectures are in
+The versions are those that a wheel pins in its own metadata, which is fetched without the rest. Architectures are in
 no metadata; they are maintained by hand in data/architectures.toml.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
-import tempfile
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
+
+from packaging.version import Version
+
+from tools.package_index import Wheel, metadata, wheels
 
 TARGET = Path(__file__).parent.parent / "checks" / "preflight_checks" / "data" / "wheels.toml"
 #: One release of each minor version.
@@ -30,7 +29,6 @@ VERSIONS = {
 }
 #: The keys of a row, and the distribution whose version each contains.
 _PINS = {"cuda": "cuda-runtime", "cudnn": "cudnn", "nccl": "nccl"}
-_DEADLINE_S = 120
 _HEAD = """\
 # Which CUDA, cuDNN and NCCL the wheels on the package index were built for, by framework and minor version. Written by
 # `python -m tools.wheels` from the pins in each wheel's metadata. An installed wheel states its own versions, which
@@ -48,20 +46,10 @@ class Row:
     pins: dict[str, str]
 
 
-def metadata(distribution: str, version: str) -> dict[str, Any] | None:
-    """The metadata of the wheel that pip would install here; None if the index has none for this interpreter."""
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.json"
-        words = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-deps", "--ignore-installed", "--quiet"]
-        words += ["--only-binary", ":all:", "--disable-pip-version-check", "--report", str(report)]
-        done = subprocess.run(
-            [*words, f"{distribution}=={version}"], capture_output=True, text=True, timeout=_DEADLINE_S, check=False
-        )
-        if done.returncode != 0:
-            print(f"{distribution} {version}: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
-            return None
-        found: dict[str, Any] = json.loads(report.read_text())["install"][0]["metadata"]
-        return found
+def wheel_of(distribution: str, version: str) -> Wheel | None:
+    """A wheel of a release for Linux on x86_64; None if the index has none."""
+    found = [wheel for wheel in wheels(distribution) if wheel.version == Version(version)]
+    return next((w for w in found if any("linux" in tag and tag.endswith("x86_64") for tag in w.platforms)), None)
 
 
 def pins(requires: list[str]) -> dict[str, str]:
@@ -93,8 +81,8 @@ def main() -> None:
     rows = []
     for distribution, versions in VERSIONS.items():
         for version in versions:
-            found = metadata(distribution, version)
-            pinned = pins(found.get("requires_dist") or []) if found is not None else {}
+            wheel = wheel_of(distribution, version)
+            pinned = pins(metadata(wheel).get_all("Requires-Dist", [])) if wheel is not None else {}
             if pinned:
                 rows.append(Row(distribution.replace("paddlepaddle-gpu", "paddle"), version, pinned))
     TARGET.write_text(text(rows), encoding="utf-8")

@@ -98,12 +98,13 @@ def why_unresolved(claims: Iterable[Claim], launch: Launch | None = None) -> tup
     for claim in claims:
         if isinstance(claim.value, Unresolved):
             return claim, claim.value.why
-        if not _definitely_holds(claim, launch):
+        if not definitely_holds(claim, launch):
             return claim, f"the branch `{' '.join(claim.condition.split())[:80]}`"
     return None
 
 
-def _definitely_holds(claim: Claim, launch: Launch | None) -> bool:
+def definitely_holds(claim: Claim, launch: Launch | None) -> bool:
+    """Whether a claim is in force, as far as branches decide it: it stands in none, or in that of the launch."""
     condition = claim.condition
     if not condition or (launch is not None and condition == launch.condition):
         return True

@@ -88,7 +88,7 @@ def claims_about(quantity: str, *, where: Callable[[Claim], bool] = lambda claim
                 place = (claim.span.path, claim.span.line, claim.span.column)
                 if place not in seen and where(claim):
                     seen.add(place)
-                    yield Question(subject, (claim,), of=Stated(job, scope, launch))
+                    yield Question(subject, (claim,), launch, of=Stated(job, scope, launch))
 
     return each
 

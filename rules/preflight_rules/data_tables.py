@@ -1,8 +1,9 @@
-"""Versioned knowledge as data: the tables of `data/*.toml`, read once."""
+"""Versioned knowledge as data: the tables of `data/`, read once."""
 
 from __future__ import annotations
 
 import functools
+import json
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -134,4 +135,8 @@ def gpu_rows() -> tuple[GpuRow, ...]:
 @functools.cache
 def table(name: str) -> dict[str, Any]:
     """The table of a name, as it stands in its file. It is read once; callers do not change it."""
+    generated = _FOLDER / f"{name}.json"
+    if generated.exists():
+        found: dict[str, Any] = json.loads(generated.read_text(encoding="utf-8"))
+        return found
     return toml.load(_FOLDER / f"{name}.toml")

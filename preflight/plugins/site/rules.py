@@ -32,6 +32,7 @@ from preflight.model.job import (
 from preflight.model.job.quantities import QUANTITIES
 from preflight.plugins.authoring import Rule as PluginRule
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.claim_text import definitely_holds
 from preflight.plugins.site.conditions import Requirements, format_tests, passes_all, plain, problems_of, tests_of
 
 #: The parts of a launch that can be tested.
@@ -182,7 +183,7 @@ class _FileValue:
         if self.claims:
             self.at = self.claims[0]
             self.value = join(claim.value for claim in self.claims)
-            branch = next((c.condition for c in self.claims if not _definitely_holds(c, launch)), "")
+            branch = next((c.condition for c in self.claims if not definitely_holds(c, launch)), "")
             if branch and not isinstance(self.value, Unresolved):
                 self.value = Unresolved(f"the branch `{' '.join(branch.split())[:80]}`")
 
@@ -199,14 +200,6 @@ class _FileValue:
         )
         self.stated = bool(value)
         self.value = Known(value) if value or name == "wrappers" else Unresolved(f"the {name} is unknown")
-
-
-def _definitely_holds(claim: Claim, launch: Launch | None) -> bool:
-    condition = claim.condition
-    if not condition or (launch is not None and condition == launch.condition):
-        return True
-    # `if __name__ == "__main__":` is the entry of a script, not a branch.
-    return "__name__" in condition and " and " not in condition
 
 
 def _holds(condition: Condition, job: Job, scope: Scope, launch: Launch | None) -> bool | None:

@@ -18,7 +18,8 @@ from preflight.plugins.authoring import (
     rule,
     unknown,
 )
-from preflight.plugins.claim_text import joined, quoted, why_unresolved
+from preflight.plugins.claim_text import definitely_holds, joined, quoted, why_unresolved
+from preflight_rules.data_tables import table
 from preflight_rules.launches import certainly_several
 
 
@@ -213,19 +214,6 @@ def local_rank_same_for_all_processes(job: Job) -> Iterator[Verdict]:
             yield passed(launch.id)
 
 
-#: The variables of ranks that a starter sets; starters that are not here may set any.
-_SET_BY: dict[str, frozenset[str]] = {
-    **dict.fromkeys(("srun", "mpirun", "mpiexec", "jsrun", "aprun"), frozenset()),
-    # deepspeed/launcher/launch.py of 0.19
-    "deepspeed": frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE")),
-}
-_REMEDIES = {
-    "srun": "Start torchrun once on every node, or set them in each task:"
-    " srun bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS exec python ...'.",
-    "deepspeed": "Read LOCAL_SIZE, or torch.distributed.get_world_size().",
-}
-
-
 @rule(
     "LRK004",
     "ranked-script-without-launcher",
@@ -240,9 +228,8 @@ _REMEDIES = {
 def ranked_script_without_launcher(job: Job) -> Iterator[Verdict]:
     """A script that reads its rank from the environment is started by what sets no such variable.
 
-    What it checks: A script that a plain `python` line, srun, mpirun or the launcher of DeepSpeed starts reads
-    `os.environ["RANK"]`, `["LOCAL_RANK"]`, `["WORLD_SIZE"]`, `["LOCAL_WORLD_SIZE"]` and the like only if that starter,
-    the launch script or the script itself sets them.
+    What it checks: A script reads `os.environ["RANK"]`, `["LOCAL_RANK"]`, `["WORLD_SIZE"]`, `["LOCAL_WORLD_SIZE"]` and
+    the like only if the launcher that starts it, the launch script or the script itself sets them.
 
     Why it matters: The script stops with KeyError in every rank; where the variables are left over from an interactive
     session, it waits for ranks that are never started.
@@ -255,7 +242,6 @@ def ranked_script_without_launcher(job: Job) -> Iterator[Verdict]:
     Known limits: A variable that is read under a condition, or whose error is caught, is not counted. Variables that
     something outside the script exports are not seen, so a plain `python` line is only a warning.
     """
-    applicable = False
     applicable = False
     for claim in distinct(job.about("plain_program")):
         needed = [c for c in job.about("required_variable") if c.span.path in texts(claim.value)]
@@ -280,24 +266,31 @@ def ranked_script_without_launcher(job: Job) -> Iterator[Verdict]:
         read = distinct(job.about("required_variable", launch.scope))
         if not read:
             continue
-        set_by_launcher = _SET_BY.get(launch.launcher)
-        missing = [
-            claim
+        row = next((row for row in table("rank_variables")["launcher"] if launch.launcher in row["names"]), None)
+        exported = {n: job.about(f"env.{n}", launch.scope) for claim in read for n in texts(claim.value)}
+        set_here = {n for n, claims in exported.items() if any(definitely_holds(c, launch) for c in claims)}
+        unset = [
+            (name, claim)
             for claim in read
             for name in texts(claim.value)
-            if set_by_launcher is not None
-            and name not in set_by_launcher
-            and not job.about(f"env.{name}", launch.scope)
+            if name not in set_here and (row is None or not {"all", name}.intersection(row["sets"]))
         ]
-        if not missing:
+        missing = [(name, claim) for name, claim in unset if row is not None and not exported[name]]
+        if not unset:
             yield passed(launch.id)
             continue
-        names = [name for claim in missing for name in texts(claim.value)]
+        if not missing:
+            name, claim = unset[0]
+            branch = why_unresolved(exported[name], launch)
+            why = f"on {branch[1]}" if branch is not None else f"on what `{launch.launcher}` sets"
+            yield unknown(launch.id, f"whether {name} is set, which the script needs, depends {why}", at=claim)
+            continue
+        names = [name for name, _ in missing]
         yield failed(
             launch.id,
             f"`{launch.launcher}` sets no {' and no '.join(names)}, which the script needs, and neither does the launch"
             " script: every rank stops with KeyError.",
-            at=missing[0],
-            also=((launch, "started here"), *((claim, "read here") for claim in missing[1:])),
-            remedy=_REMEDIES.get(launch.launcher, f"Set {names[0]} in each task, or start the script with torchrun."),
+            at=missing[0][1],
+            also=((launch, "started here"), *((claim, "read here") for _, claim in missing[1:])),
+            remedy=(row or {}).get("remedy", f"Set {names[0]} in each task, or start the script with torchrun."),
         )

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from preflight.model.findings import Confidence, Severity
-from preflight.model.job import Claim, Job, Unresolved
+from preflight.model.job import Claim, Job, Span, Unresolved
 from preflight.model.job.value import texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.plugins.claim_text import placed, quoted
+from preflight_rules.data_tables import table
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
@@ -33,10 +31,14 @@ class _Named(NamedTuple):
     @property
     def release(self) -> Version | None:
         """The release, if the place names exactly one."""
-        from packaging.version import Version
+        from packaging.version import InvalidVersion, Version
 
         only = [item for item in self.specifier if item.operator in ("==", "===")]
-        return Version(only[0].version) if len(only) == 1 and "*" not in only[0].version else None
+        try:
+            return Version(only[0].version) if len(only) == 1 else None
+        except InvalidVersion:
+            # `==2.1.*` and `===nightly` name no single release.
+            return None
 
 
 @rule(
@@ -60,48 +62,77 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
     Why it matters: pip refuses to install such a pair, on every node or while the image is built. Where they are
     installed one after the other it only warns, and the program stops at an import or at a call.
 
-    Example: `transformers==5.0.0`, which requires torch>=2.4, beside `torch==2.0.1`.
+    Example: `torchvision==0.24.1`, which requires torch==2.9.1, beside `torch==2.8.0`.
 
     Fix: Name a release of the other package that is required, or another release of the first.
 
-    Known limits: The requirements of a release that was not read are taken from the newest one of its minor version;
-    then, and where the two are named in different files, the finding is a warning. Extras are not counted, but for
-    torch.
+    Known limits: It is an error where one command or one requirements file names both. The finding is a warning where
+    they are installed one after the other, where only an extra of the package has the requirement (transformers and
+    torch), and where the requirements of the release were not read, but those of the newest one of its minor version.
     """
     named = [package for claim in job.about("package") for package in _read(claim)]
-    unresolved = next((claim for claim in job.about("package") if isinstance(claim.value, Unresolved)), None)
+    unresolved = [claim for claim in job.about("package") if isinstance(claim.value, Unresolved)]
     for package in named:
         release = package.release
         row = _row(package.name, release) if release is not None else None
         if row is None or release is None:
             continue
-        refused = False
-        for other in named:
-            needed = row.get("requires", {}).get(other.name, "")
-            if row["version"] != str(release):
-                # Another patch of the release may pin another patch.
-                needed = _PATCH.sub(r"==\1.*", needed)
-            same = [each for each in named if each.name == other.name]
-            # Groups of extras, or of several images, may each name a release of their own.
-            if not needed or not all(_excludes(needed, each) for each in same):
-                continue
-            refused = True
+        exact = row["version"] == release.public
+        certain, uncertain = row.get("requires", {}), row.get("extra", {})
+        needs = {**uncertain, **certain}
+        conflicts = [(other, needs[other.name]) for other in named if other.name in needs]
+        conflicts = [
+            (other, needed) for other, needed in conflicts if _refused(job, package, other, needed, named, exact=exact)
+        ]
+        for other, needed in conflicts:
             shown = _shown(needed)
-            together = other.claim.span.path == package.claim.span.path
-            certain = together and row["version"] == str(release)
+            is_error = exact and other.name in certain and _installed_together(job, package.claim, other.claim)
             yield failed(
                 f"{package.name} {release}",
                 f"{quoted(package.claim)} requires {other.name}{shown}, which {placed(other.claim)} excludes.",
                 at=package.claim,
                 also=((other.claim, f"excludes {shown}"),),
                 remedy=f"Name a release of {other.name} that is {shown}, or another release of {package.name}.",
-                severity=None if certain else Severity.WARNING,
-                confidence=None if certain else Confidence.MEDIUM,
+                severity=None if is_error else Severity.WARNING,
+                confidence=None if is_error else Confidence.MEDIUM,
             )
-        if not refused and unresolved is not None and "requires" in row:
-            yield unknown(f"{package.name} {release}", f"{quoted(unresolved)} is unknown", at=unresolved)
-        elif not refused:
+        if conflicts:
+            continue
+        open_claims = [c for c in unresolved if (m := _NAMED.match(c.spelling)) is not None and m["name"] in needs]
+        if open_claims:
+            yield unknown(f"{package.name} {release}", f"{quoted(open_claims[0])} is unknown", at=open_claims[0])
+        else:
             yield passed(f"{package.name} {release}")
+
+
+def _refused(job: Job, package: _Named, other: _Named, needed: str, named: list[_Named], *, exact: bool) -> bool:
+    """Whether what a package requires of another is excluded by this place, and by every other place that names it."""
+    if not exact:
+        # Another patch of the release may pin another patch.
+        needed = _PATCH.sub(r"==\1.*", needed)
+    if not _excludes(needed, other):
+        return False
+    # Groups of extras, several images, a later command: each may name a release of its own.
+    same = [each for each in named if each.name == other.name]
+    return _installed_together(job, package.claim, other.claim) or all(_excludes(needed, each) for each in same)
+
+
+def _installed_together(job: Job, one: Claim, other: Claim) -> bool:
+    """Whether one installer decides about both: they stand in one requirements file, or in one command."""
+    if one.span.path != other.span.path:
+        return False
+    if one.source == other.source == "requirements":
+        return not one.span.path.endswith((".yml", ".yaml"))
+    return any(
+        _contains(command.span, one.span) and _contains(command.span, other.span)
+        for command in job.about("installing_line")
+        if not any("--no-deps" in words for words in command.alternatives if isinstance(words, tuple))
+    )
+
+
+def _contains(outer: Span, inner: Span) -> bool:
+    starts = (outer.path, outer.line, outer.column) <= (inner.path, inner.line, inner.column)
+    return starts and (inner.path, inner.end_line, inner.end_column) <= (outer.path, outer.end_line, outer.end_column)
 
 
 def _read(claim: Claim) -> Iterator[_Named]:
@@ -123,8 +154,12 @@ def _excludes(needed: str, other: _Named) -> bool:
     wanted = SpecifierSet(needed)
     if other.release is not None:
         return not wanted.contains(other.release, prereleases=True)
-    known = [row["version"] for row in _table().get(other.name, ()) if other.specifier.contains(row["version"])]
-    return bool(known) and not any(wanted.contains(version) for version in known)
+    known = [row["version"] for row in table("requirements").get(other.name, ())]
+    # Of a minor version the table has the newest release only; the bounds of what is required may name others.
+    named = [item.version for item in wanted if "*" not in item.version]
+    return bool(known) and not any(
+        wanted.contains(version) and other.specifier.contains(version) for version in (*known, *named)
+    )
 
 
 def _shown(needed: str) -> str:
@@ -136,12 +171,5 @@ def _row(name: str, release: Version) -> dict[str, Any] | None:
     """What a release requires, or the newest one of its minor version; None where neither was read."""
     from packaging.version import Version
 
-    rows = _table().get(name, ())
+    rows = table("requirements").get(name, ())
     return next((row for row in rows if Version(row["version"]).release[:2] == release.release[:2]), None)
-
-
-@functools.cache
-def _table() -> dict[str, list[dict[str, Any]]]:
-    path = Path(__file__).parents[1] / "data" / "requirements.json"
-    table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return {name: rows for name, rows in table.items() if name != "date"}
