@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 
 from preflight.model.job import Claim, Known, alternatives
 from preflight.sources.python.module import Module, argument, last, value_of
@@ -172,9 +173,6 @@ def _names(module: Module, expression: ast.expr, texts: bool) -> Iterator[str]:
             pending.extend(ast.iter_child_nodes(node))
 
 
-_DISTRIBUTED_REMOVAL = re.compile(
-    r"DistributedDataParallel|FullyShardedDataParallel|fully_shard|init_process_group|horovod|init_parallel_env"
-)
 _RANK_WORDS = re.compile(r"\b(?:\w+_)?rank\b", re.IGNORECASE)
 #: Names in a path that make it different on every rank.
 _OWN_SHARED_PATH = re.compile(
@@ -192,19 +190,21 @@ _REMOVERS = ("rmtree", "remove", "unlink")
 def shared_path_claims(module: Module) -> Iterator[Claim]:
     """Claims `shared_path`: `removed by every rank`, `removed too early`, `made by one rank`, `written by one rank`."""
     text = module.file.text
-    if _DISTRIBUTED_REMOVAL.search(text) is not None:
+    is_distributed, has_ranks = _DISTRIBUTED.search(text) is not None, _RANK_WORDS.search(text) is not None
+    waits = _waits(module) if is_distributed or has_ranks else []
+    if is_distributed:
         for call in module.named("rmtree"):
             if module.called(call) != "shutil.rmtree" or len(call.args) != 1 or call.keywords:
                 continue
-            if _is_of_all(module, call) and not _is_caught_removal(module, call) and not _is_own(module, call.args[0]):
+            if _is_of_all(module, call) and not _is_caught(module, call) and not _is_own(module, call.args[0]):
                 yield module.claim("shared_path", "removed by every rank", call)
-        yield from _removed_early(module)
-    if _RANK_WORDS.search(text) is not None:
-        yield from _made_by_one(module)
-        yield from _read_early(module)
+        yield from _removed_early(module, waits)
+    if has_ranks:
+        yield from _made_by_one(module, waits)
+        yield from _read_early(module, waits)
 
 
-def _removed_early(module: Module) -> Iterator[Claim]:
+def _removed_early(module: Module, waits: Sequence[int]) -> Iterator[Claim]:
     """Rank 0 removes what every rank reads above, with nothing between at which it waits for the others."""
     for call in module.named(*_REMOVERS):
         path = _removed_path(module, call)
@@ -212,13 +212,13 @@ def _removed_early(module: Module) -> Iterator[Claim]:
             continue
         for read in module.named("load", "load_file", "load_state_dict", "from_pretrained"):
             above = read.lineno < call.lineno and _is_of_all(module, read)
-            if above and _uses(read, dotted(path)) and _nothing_waits(module, read, call):
+            if above and _uses(read, dotted(path)) and _nothing_waits(module, read, call, waits):
                 because = module.claim("shared_path", "read by every rank", read)
                 yield module.claim("shared_path", "removed too early", call, because=(because,))
                 break
 
 
-def _made_by_one(module: Module) -> Iterator[Claim]:
+def _made_by_one(module: Module, waits: Sequence[int]) -> Iterator[Claim]:
     """Rank 0 makes a folder into which every rank writes below, with nothing between at which the others wait."""
     for call in module.named("makedirs", "mkdir"):
         path = _made_path(module, call)
@@ -230,7 +230,7 @@ def _made_by_one(module: Module) -> Iterator[Claim]:
                 below
                 and _is_of_several(module, write)
                 and _uses(write, dotted(path))
-                and _nothing_waits(module, call, write)
+                and _nothing_waits(module, call, write, waits)
             ):
                 because = module.claim("checkpoint_written", RankSet.ALL.value, write)
                 yield module.claim("shared_path", "made by one rank", call, because=(because,))
@@ -246,24 +246,22 @@ _READING = re.compile(
 )
 
 
-def _read_early(module: Module) -> Iterator[Claim]:
+def _read_early(module: Module, waits: Sequence[int]) -> Iterator[Claim]:
     """Rank 0 writes a path that every rank reads below, with nothing between at which the others wait."""
+    reads: dict[str, list[ast.Call]] = {}
     for call in module.calls:
+        if call.args and _READING.fullmatch(last(module.called(call))) and _is_of_all(module, call):
+            reads.setdefault(_path_text(call.args[0]), []).append(call)
+    reads.pop("", None)
+    for call in module.calls if reads else ():
         if not _WRITING.fullmatch(last(module.called(call))) or ranks_of(module).guard_of(call).who not in _ONE_RANK:
             continue
-        paths = {_path_text(given) for given in (*call.args, *(word.value for word in call.keywords))} - {""}
-        for read in module.calls if paths else ():
-            if (
-                read.lineno > call.lineno
-                and _READING.fullmatch(last(module.called(read)))
-                and read.args
-                and _path_text(read.args[0]) in paths
-                and _is_of_all(module, read)
-                and _nothing_waits(module, call, read)
-            ):
-                because = module.claim("shared_path", "read by every rank", read)
-                yield module.claim("shared_path", "written by one rank", call, because=(because,))
-                break
+        paths = {_path_text(given) for given in (*call.args, *(word.value for word in call.keywords))}
+        later = [read for path in paths for read in reads.get(path, ()) if read.lineno > call.lineno]
+        read = next((read for read in later if _nothing_waits(module, call, read, waits)), None)
+        if read is not None:
+            because = module.claim("shared_path", "read by every rank", read)
+            yield module.claim("shared_path", "written by one rank", call, because=(because,))
 
 
 def _path_text(given: ast.expr) -> str:
@@ -311,15 +309,6 @@ def _is_own(module: Module, path: ast.expr) -> bool:
     return any(_OWN_SHARED_PATH.search(module.text(each)) is not None for each in (path, meant))
 
 
-def _is_caught_removal(module: Module, call: ast.Call) -> bool:
-    for outer in module.outline.above(call):
-        if isinstance(outer, ast.Try) and outer.handlers:
-            return True
-        if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            break
-    return False
-
-
 def _uses(call: ast.Call, name: str) -> bool:
     """Whether an argument of a call holds the name."""
     return any(
@@ -329,21 +318,21 @@ def _uses(call: ast.Call, name: str) -> bool:
     )
 
 
-def _nothing_waits(module: Module, first: ast.Call, second: ast.Call) -> bool:
-    """Whether two calls stand in one function and no call between them, by its name, waits for other ranks.
+def _waits(module: Module) -> list[int]:
+    """The lines of the calls of every rank that, by their names, wait for other ranks; in order.
 
-    Calls under the first one's condition on the rank are those of that rank alone, so they do not count.
+    Calls under a condition on the rank are those of one rank alone, so they do not count.
     """
-    if module.outline.function_of(first) is not module.outline.function_of(second):
-        return False
-    return not any(
-        first.lineno < call.lineno < second.lineno
-        and _WAITING.search(last(module.called(call))) is not None
-        and not _is_around(call, first)
-        and ranks_of(module).guard_of(call).who is RankSet.ALL
-        for call in module.nodes(ast.Call)
+    return sorted(
+        call.lineno
+        for call in module.calls
+        if _WAITING.search(last(module.called(call))) is not None and _is_of_all(module, call)
     )
 
 
-def _is_around(outer: ast.Call, inner: ast.Call) -> bool:
-    return any(node is inner for node in ast.walk(outer))
+def _nothing_waits(module: Module, first: ast.Call, second: ast.Call, waits: Sequence[int]) -> bool:
+    """Whether two calls stand in one function and no rank waits for others on a line between them."""
+    after = bisect_right(waits, first.lineno)
+    if after < len(waits) and waits[after] < second.lineno:
+        return False
+    return module.outline.function_of(first) is module.outline.function_of(second)
