@@ -16,7 +16,7 @@ from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Strength, Unresolved, Value, alternatives, lift
 from preflight.model.job.quantities import ENVIRONMENT_PREFIX
 from preflight.model.job.value import Plain
-from preflight.sources.python.module import Module
+from preflight.sources.python.module import Module, last
 from preflight.sources.python.rank_conditions import variable_read
 
 _ENVIRON = "os.environ"
@@ -134,6 +134,23 @@ def required_claims(module: Module) -> Iterator[Claim]:
             found.setdefault(name, node)
     for name in sorted(set(found) - given_variables(module)):
         yield module.claim("required_variable" if name in _RANKS else "required_node_variable", name, found[name])
+
+
+#: Packages that may set the variables of ranks when they are imported: idr_torch of Jean Zay, and what sites have.
+_SETTERS = re.compile(r"idr_torch|\w*(?:slurm|site|cluster|hpc|mpi_|dist_|rank)\w*", re.IGNORECASE)
+#: Calls that set them from the variables of the scheduler: of deepspeed.comm, and of submitit.
+_SETTING_CALLS = ("mpi_discovery", "TorchDistributedEnvironment")
+
+
+def rank_setters(module: Module) -> Iterator[Claim]:
+    """One claim for each call that sets the variables of ranks, and for each package that may set them."""
+    for call in module.named(*_SETTING_CALLS):
+        yield module.claim("rank_setter", last(module.called(call)), call)
+    for node in (*module.nodes(ast.Import), *module.nodes(ast.ImportFrom)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+        for name in names:
+            if _SETTERS.fullmatch(name.partition(".")[0]):
+                yield module.claim("rank_setter", Unresolved(f"{name} may set the variables of ranks"), node)
 
 
 def given_variables(module: Module) -> frozenset[str]:

@@ -53,6 +53,7 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     argparse_options.claims,
     environment.claims,
     environment.required_claims,
+    environment.rank_setters,
     imports.claims,
     training_loop.serial_claims,
     paddle.claims,

@@ -267,23 +267,26 @@ def ranked_script_without_launcher(job: Job) -> Iterator[Verdict]:
         if not read:
             continue
         row = next((row for row in table("rank_variables")["launcher"] if launch.launcher in row["names"]), None)
+        setters = job.about("rank_setter", launch.scope)
         exported = {n: job.about(f"env.{n}", launch.scope) for claim in read for n in texts(claim.value)}
         set_here = {n for n, claims in exported.items() if any(definitely_holds(c, launch) for c in claims)}
         unset = [
             (name, claim)
             for claim in read
             for name in texts(claim.value)
-            if name not in set_here and (row is None or not {"all", name}.intersection(row["sets"]))
+            if name not in set_here
+            and not any(c.alternatives for c in setters)
+            and (row is None or not {"all", name}.intersection(row["sets"]))
         ]
-        missing = [(name, claim) for name, claim in unset if row is not None and not exported[name]]
+        missing = [(name, claim) for name, claim in unset if row is not None and not exported[name] and not setters]
         if not unset:
             yield passed(launch.id)
             continue
         if not missing:
             name, claim = unset[0]
-            branch = why_unresolved(exported[name], launch)
-            why = f"on {branch[1]}" if branch is not None else f"on what `{launch.launcher}` sets"
-            yield unknown(launch.id, f"whether {name} is set, which the script needs, depends {why}", at=claim)
+            branch = why_unresolved((*exported[name], *setters), launch)
+            why = branch[1] if branch is not None else f"`{launch.launcher}` may set it"
+            yield unknown(launch.id, f"whether {name} is set, which the script needs, is not known: {why}", at=claim)
             continue
         names = [name for name, _ in missing]
         yield failed(

@@ -10,7 +10,7 @@ from typing import Any
 from preflight.model.job import WHOLE_JOB, Claim, Job, Known, Launch, Scope, Span, Strength
 from preflight.model.job.quantities import ENVIRONMENT_PREFIX, SECTION, SETTING_PREFIX
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.claim_text import why_unresolved
+from preflight.plugins.claim_text import definitely_holds, why_unresolved
 from preflight.plugins.questions import subjects
 from preflight.sources.python.called_settings import FACTS, ITEMS, MAKER
 from preflight.sources.python.called_settings import SOURCE as CALLED
@@ -114,11 +114,16 @@ class Given:
         return self._one((claim,))
 
     def _is_given(self, key: str) -> bool:
-        """Whether a key is there. Raises UnknownValue if it may be in a section that is not known."""
+        """Whether a key is there. Raises UnknownValue if it stands in a branch, or in a section that is not known."""
         claim = self.claim(key)
         if claim is None:
             self._check_sections(key)
             return False
+        if key.startswith(OF_JOB):
+            claims = self._of_job(key.removeprefix(OF_JOB))
+            if not any(definitely_holds(each, self.launch) for each in claims):
+                raise UnknownValue(f"whether the branch of `{claim.spelling}` is taken")
+            return True
         # An argument of a call that is None counts as left out.
         if claim.source == CALLED and not claim.alternatives and not self._is_made(key):
             raise UnknownValue(f"`{claim.spelling}`")
