@@ -428,7 +428,7 @@ def diff(
     Args:
         old, new: reports, recordings, or the files that they were written to. Recordings are judged first.
         fail_on: the lowest severity that counts; empty for that of the newer report's configuration.
-        allow_incomplete: values that are no longer known do not count.
+        allow_incomplete: outcomes that became unknown do not count.
 
     Raises:
         UsageError: a file cannot be read, or is neither.

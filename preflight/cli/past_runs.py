@@ -94,8 +94,8 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     type=click.Choice(["error", "warning", "info"]),
     help="The lowest severity that makes the exit code 1. Default: the severity that NEW was judged by.",
 )
-@click.option("--allow-incomplete", is_flag=True, help="Exit 0 instead of 3 if something required is no longer known.")
-@click.option("-v", "--verbose", count=True, help="List everything that drifted or is no longer known.")
+@click.option("--allow-incomplete", is_flag=True, help="Exit 0 instead of 3 if a required check became unknown.")
+@click.option("-v", "--verbose", count=True, help="List everything that drifted or became unknown.")
 @click.option("-q", "--quiet", is_flag=True, help="Show only what is worse, and the last line.")
 @click.option("--color/--no-color", default=None, help="Use colours. Default: on a terminal unless NO_COLOR is set.")
 @options.PLUGIN
@@ -113,7 +113,7 @@ def diff(
 
     OLD and NEW are reports (-o json:FILE) or recordings (--save FILE). Recordings are judged first.
 
-    Exit codes: 0 nothing is worse, 1 NEW is worse, 3 something required is no longer known.
+    Exit codes: 0 nothing is worse, 1 NEW is worse, 3 a required check became unknown.
     """
     from preflight import api
     from preflight.reporters import output

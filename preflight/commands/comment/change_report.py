@@ -1,6 +1,6 @@
 """What a change does to the jobs of a repository, and the comment on a pull request that says it.
 
-Everything that a stranger may have written (names of files, values, messages that quote them) stands in an HTML block:
+Text from the change itself (file names, values, messages that quote them) may be hostile. It stands in an HTML block:
 there, no text is Markdown. A word that is not plainly a word is put into `<code>`, where neither mentions (`@user`) nor
 references (`#1`, `!2`) nor addresses become links.
 """

@@ -278,7 +278,7 @@ class RestClient:
         """Send a request; return the JSON of the answer.
 
         Raises:
-            PlatformError: there is no answer in time, or it is an error.
+            PlatformError: the platform answers with an error, or not in time.
         """
         left = self._end - time.monotonic()
         where = f"{method} {path.partition('?')[0]}"

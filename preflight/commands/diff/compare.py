@@ -42,7 +42,7 @@ def compare(
         names: the names of the two reports.
         fail_on: the lowest severity that counts; empty means that of the newer report's configuration. Slower links and
             steps are warnings.
-        allow_incomplete: ignore what is no longer known.
+        allow_incomplete: ignore outcomes that became unknown.
     """
     severity = Severity(fail_on or new.configuration.fail_on)
     appeared, gone, changed, unchanged = compare_findings(old, new, severity)

@@ -50,7 +50,7 @@ def page(difference: Difference, style: Style) -> str:
     for measured in difference.measured:
         _worse(sheet, measured)
     if style.verbosity >= 0:
-        _outcomes(sheet, "no longer known", difference.became_unknown)
+        _outcomes(sheet, "became unknown", difference.became_unknown)
         for gone in difference.gone:
             _print_gone(sheet, gone.finding, gone.unknown_because)
         for change in difference.changed:

@@ -428,7 +428,7 @@ def _member(node: Node, key: str) -> Member:
 
 def _index(node: Node, step: str) -> int:
     if not step.isdecimal() or len(step) > 6 or int(step) >= len(node.items):
-        raise PatchFault(f"there is no item {step}")
+        raise PatchFault(f"the list has no item {step}")
     return int(step)
 
 

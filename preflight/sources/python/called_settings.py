@@ -261,7 +261,7 @@ def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
     if called.lacks and not module.named(*called.lacks):
         yield module.claim(f"{prefix}lacks", True, call.func, source=SOURCE, because=(place,))
     reached_by = ranks_of(module).guard_of(call).who
-    # That one rank alone comes here is no doubt about it, but what it says.
+    # A condition on the rank says who calls it; it does not leave open whether it is called.
     condition = "" if reached_by in (RankSet.FIRST, RankSet.LOCAL_FIRST) else None
     facts: dict[str, bool | str] = {"reached_by": reached_by.value}
     if called.before and _comes_late(module, call, called.before):
@@ -303,9 +303,9 @@ def _results(module: Module, call: ast.Call) -> list[str]:
 def _about_ranks(module: Module, key: str, given: ast.keyword | ast.expr, place: Claim) -> Iterator[Claim]:
     """What an argument has to do with ranks.
 
-    `KEY.rank` is "local" or "global" for a rank, "from local" or "from global" for what is computed from one;
-    `KEY.variable` is the variable
-    that it is read from; `KEY.divided_by` the function by whose result it is divided; `KEY.is_list` for a list.
+    `KEY.rank` is "local" or "global" for a rank, "from local" or "from global" for what is computed from one.
+    `KEY.variable` is the variable that it is read from, `KEY.divided_by` the function by whose result it is divided.
+    `KEY.is_list` is stated for a list.
     """
     written = value_of(given)
     made = _made(module, written)

@@ -400,7 +400,7 @@ def data_not_divided_among_ranks(job: Job) -> Iterator[Verdict]:
             yield failed(
                 subject,
                 f"{quoted(sampler)} counts from 0 on each of the {several} nodes: all nodes read the same part of the"
-                " data, and nobody the rest.",
+                " data, and the rest is never read.",
                 at=sampler,
                 remedy="Give the rank in the whole job: dist.get_rank(), or leave the argument out.",
             )

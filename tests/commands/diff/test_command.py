@@ -149,7 +149,7 @@ def test_a_missing_fact_is_not_a_pass(recording: Path, tmp_path: Path, capfd: py
     new = changed(recording, tmp_path / "new.json", slow_to_answer)
     assert run_command(recording, new) == 3
     said = capfd.readouterr().out
-    assert "no longer known:" in said and "(required)" in said
+    assert "became unknown:" in said and "(required)" in said
     assert said.splitlines()[-1].startswith("INCOMPLETE")
     assert "not checked now: node2" in said and "no longer on" not in said
     assert run_command(recording, new, "--allow-incomplete", "-q") == 0
