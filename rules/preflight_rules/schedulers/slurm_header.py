@@ -27,7 +27,8 @@ def header_claims(job: Job, quantity: str) -> tuple[Claim, ...]:
 @rule(
     "SLU007",
     "directive-not-read",
-    severity=Severity.WARNING,
+    severity=Severity.ERROR,
+    profile="gate",
     evidence=(
         (
             "sbatch's manual (directives are read up to the first line that is neither blank nor a comment)",
@@ -40,8 +41,9 @@ def directive_not_read(job: Job) -> Iterator[Verdict]:
     """A line looks like an sbatch directive, but sbatch does not read it.
 
     What it checks: `#SBATCH` after the first command of the script, `#SBATCH--nodes` without a space, `#sbatch` in
-    lower case; as information `# SBATCH` with a space, which may be disabled on purpose, unless it gives the nodes that
-    a launch counts on and nothing else does.
+    lower case. It is an error after the first command where the option asks for nodes, tasks, GPUs, memory, time, a
+    partition, an account and the like, and a warning otherwise. `# SBATCH` with a space may be disabled on purpose: it
+    is information, and a warning where it gives the nodes that a launch counts on and nothing else does.
 
     Why it matters: sbatch stops reading at the first command and ignores the rest without a message. The job runs with
     the defaults of the cluster: one node, no GPU, an hour.
@@ -55,18 +57,32 @@ def directive_not_read(job: Job) -> Iterator[Verdict]:
     found = job.about("directive_unread")
     for claim in found:
         reasons = texts(claim.value)
-        has_space = claim.spelling[1:2].isspace()
         undecided_verdict = undecided(job.name, (claim,))
         yield undecided_verdict or failed(
             job.name,
             f"{quoted(claim)} is not read by sbatch: {reasons[0] if reasons else ''}.",
             at=claim,
             remedy="Move it to the directives at the top of the script, written `#SBATCH --option=value`.",
-            severity=Severity.INFO if has_space and not _sets_needed_nodes(job, claim) else None,
+            severity=_severity(job, claim),
         )
     if not found:
         headers = header_claims(job, "nodes") or header_claims(job, "time_limit") or header_claims(job, "gpus_per_node")
         yield passed(job.name) if headers else not_applicable(job.name, "no Slurm batch script")
+
+
+#: Options whose loss leaves a job with other nodes, GPUs, memory, time, queue or account than it asked for.
+_DECISIVE = re.compile(
+    r"#SBATCH[ \t]+(?:--(?:nodes|ntasks|gres|gpus|cpus|mem|time|account|partition|qos|constraint|nodelist|exclusive"
+    r"|reservation|exclude|array|dependency|licenses|tmp)\b|-[NnGcACpqtwxaDdL])"
+)
+
+
+def _severity(job: Job, claim: Claim) -> Severity:
+    """An error where a decisive option is lost for certain; a line with a space may be switched off on purpose."""
+    if claim.spelling[1:2].isspace():
+        return Severity.WARNING if _sets_needed_nodes(job, claim) else Severity.INFO
+    is_repeated = any(read.spelling.strip() == claim.spelling.strip() for read in job.about("batch_directive"))
+    return Severity.ERROR if _DECISIVE.match(claim.spelling) and not is_repeated else Severity.WARNING
 
 
 def _sets_needed_nodes(job: Job, claim: Claim) -> bool:
@@ -80,7 +96,7 @@ def _sets_needed_nodes(job: Job, claim: Claim) -> bool:
 @rule(
     "SLU008",
     "tasks-contradict-tasks-per-node",
-    severity=Severity.WARNING,
+    severity=Severity.ERROR,
     evidence=(
         ("sbatch's manual, --ntasks-per-node", "https://slurm.schedmd.com/sbatch.html#OPT_ntasks-per-node"),
         "pytorch/pytorch#67547",
