@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.model.findings import Severity
+from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job, Note, NoteDetail, NoteKind
 from preflight.plugins.authoring import Verdict, command, failed, passed, rule, unknown
 from preflight_rules.sizes.batch import uses_hugging_face
@@ -37,7 +37,8 @@ def input_unreadable(job: Job) -> Iterator[Verdict]:
     Fix: Correct the path, make the file readable, or leave it out of the selection.
 
     Known limits: A missing file that another file refers to may be created at run time: it is listed under coverage and
-    does not change the verdict. An existing file that cannot be read is a warning; a selected one is unknown and makes
+    does not change the verdict. It is a warning where a file of a similar name, or of this name in another folder, is
+    there. An existing file that cannot be read is a warning; a selected one is unknown and makes
     the verdict incomplete.
     """
     for note in job.notes:
@@ -47,6 +48,14 @@ def input_unreadable(job: Job) -> Iterator[Verdict]:
                 note.message,
                 at=note,
                 remedy="Correct the path or make the file readable; its content was not judged.",
+            )
+        elif note.detail is NoteDetail.MISNAMED:
+            yield failed(
+                note.span.path,
+                f"{note.message}.",
+                at=note,
+                remedy="Correct the path, or add the file before the job is submitted.",
+                confidence=Confidence.MEDIUM,
             )
         elif note.kind in _UNREADABLE:
             yield unknown(note.span.path, note.message, required=note.required, at=note)

@@ -39,6 +39,8 @@ class NoteDetail(enum.Enum):
     HJSON = "hjson"
     #: The indentation is wrong in every version of Python.
     INDENTATION = "indentation"
+    #: A file that is missing under this name is there under a similar one, or in another folder.
+    MISNAMED = "misnamed"
     #: The word that a carriage return changes is the value of an option.
     OPTION_VALUE = "option-value"
 

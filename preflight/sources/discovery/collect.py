@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import posixpath
 import re
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from preflight._util.usage_error import similar_names
 from preflight.model.job import (
     WHOLE_JOB,
     Claim,
@@ -16,6 +18,7 @@ from preflight.model.job import (
     Job,
     Launch,
     Note,
+    NoteDetail,
     NoteKind,
     Reference,
     Scope,
@@ -36,6 +39,8 @@ MAX_FILES = 300
 _ASIDE = frozenset(("data", "module", "submodule"))
 #: Kinds of files whose commands are evaluated, with the scripts that they start.
 _EVALUATING = frozenset(("shell", "makefile", "recipes", "python", "kubernetes"))
+#: The similarity, from 0 to 1, from which a name is taken for a misspelt one.
+_SLIP = 0.85
 #: The list of packages that a program's own folder, or one above it, has by convention.
 REQUIREMENTS = "requirements.txt"
 #: The default name of standard input.
@@ -208,6 +213,9 @@ class JobCollector:
         reference = step.reference
         if reference is None:
             self.notes.append(replace(note, required=self.explicit or note.required))
+        elif note.kind is NoteKind.MISSING and (meant := self._meant(step)):
+            message = f"`{step.path}` ({step.role}) does not exist, but `{meant}` does"
+            self.notes.append(Note(NoteKind.MISSING, message, reference.span, detail=NoteDetail.MISNAMED))
         elif note.kind is NoteKind.MISSING:
             message = (
                 f"`{step.path}` ({step.role}) is named here but is not in the tree;"
@@ -219,6 +227,21 @@ class JobCollector:
             # a job, whatever its role.
             cut_off = note.kind is NoteKind.TOO_LARGE and step.role not in _ASIDE
             self.notes.append(replace(note, span=reference.span, required=note.required or cut_off))
+
+    def _meant(self, step: _Step) -> str:
+        """The file that is meant by a path that does not exist: of a similar name, or the only one in other folders."""
+        if step.role in _ASIDE or step.reference is None:
+            return ""
+        tree, (folder, name) = self._tree(), posixpath.split(step.path)
+        beside = [n for n in tree.names(folder) if posixpath.splitext(n)[1] == posixpath.splitext(name)[1]]
+        # `config_8.yaml` beside `config_16.yaml` is another file, not a slip.
+        near = [n for n in similar_names(name, beside, cutoff=_SLIP) if _without_digits(n) != _without_digits(name)]
+        if near:
+            return posixpath.join(folder, near[0])
+        above = [posixpath.dirname(folder), "", posixpath.dirname(step.reference.span.path)]
+        folders = [*above, *(n.rstrip("/") for n in tree.names("") if n.endswith("/"))]
+        found = {posixpath.join(each, name) for each in folders if name in tree.names(each)}
+        return found.pop() if len(found) == 1 else ""
 
     def job(self) -> Job:
         """The collected job, in the order in which files were found."""
@@ -345,3 +368,7 @@ def _relocate(claim: Claim, origin: WrittenFile) -> Claim:
         because=tuple(_relocate(reason, origin) for reason in claim.because),
         origin=None if claim.origin is None else place(claim.origin),
     )
+
+
+def _without_digits(name: str) -> str:
+    return re.sub(r"\d+", "", name)
