@@ -112,49 +112,13 @@ SRUN = table(
 _DESTS = {spelling: dest for dest, spellings in _VALUED.items() for spelling in spellings.split()}
 #: Programs that do not train: starting them with srun or ssh does not show where training runs.
 HARMLESS = frozenset(
-    [
-        "hostname",
-        "echo",
-        "printf",
-        "nvidia-smi",
-        "rocm-smi",
-        "mkdir",
-        "rm",
-        "cp",
-        "rsync",
-        "mv",
-        "ls",
-        "cat",
-        "true",
-        "sleep",
-        "date",
-        "env",
-        "printenv",
-        "ip",
-        "ifconfig",
-        "ibstat",
-        "ibv_devinfo",
-        "lscpu",
-        "free",
-        "df",
-        "pkill",
-        "killall",
-        "kill",
-        "touch",
-        "chmod",
-        "tar",
-        "tee",
-        "which",
-        "whoami",
-        "id",
-        "uname",
-        "sync",
-        "dmesg",
-        "ping",
-        "module",
-        "ulimit",
-        "scontrol",
-    ]
+    (
+        *("hostname", "echo", "printf", "nvidia-smi", "rocm-smi", "mkdir", "rm", "cp", "rsync", "mv", "ls", "cat"),
+        *("true", "sleep", "date", "env", "printenv", "ip", "ifconfig", "ibstat", "ibv_devinfo", "lscpu", "free"),
+        *("df", "pkill", "killall", "kill", "touch", "chmod", "tar", "tee", "which", "whoami", "id", "uname", "sync"),
+        *("dmesg", "ping", "module", "ulimit", "scontrol", "conda", "mamba", "micromamba", "source", "pip", "pip3"),
+        *("wget", "curl", "git", "unzip", "export", "cd"),
+    )
 )
 
 

@@ -10,7 +10,19 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from preflight.model.job import Claim, Known, Relation, Scope, Strength, Unresolved, Value, alternatives, as_int, lift
+from preflight.model.job import (
+    Claim,
+    Known,
+    Launch,
+    Relation,
+    Scope,
+    Strength,
+    Unresolved,
+    Value,
+    alternatives,
+    as_int,
+    lift,
+)
 from preflight.sources.base import Command, Variable
 from preflight.sources.launchers import slurm
 from preflight.sources.launchers.claim_builder import ClaimBuilder, option_setting, state_launcher, variable_setting
@@ -34,16 +46,20 @@ _SIGNAL = re.compile(r"(?:SIG)?([A-Z]+[0-9]?)|([0-9]+)")
 _SIGNAL_NAMES = {"2": "INT", "10": "USR1", "12": "USR2", "15": "TERM", "0": "EXIT", "18": "CONT", "1": "HUP"}
 
 
-def state_steps(commands: Sequence[Command], header: Mapping[str, slurm.BatchOption], text: str) -> tuple[Claim, ...]:
+def state_steps(
+    commands: Sequence[Command], header: Mapping[str, slurm.BatchOption], text: str, launches: Sequence[Launch] = ()
+) -> tuple[Claim, ...]:
     """State the claims about the steps of one script, and about how it waits for them.
 
     Args:
         commands: the evaluated commands.
         header: the options of the `#SBATCH` header; empty without one.
         text: the script, for constructs that are in no command (`${PIPESTATUS[0]}`).
+        launches: the launches of the script; a step has the scope of the launch that it starts.
     """
     claims: list[Claim] = []
     seen: dict[str, int] = {}
+    others = {launch.id for launch in launches if "srun" not in (launch.launcher, *launch.wrappers)}
     keeps_status = "PIPESTATUS" in text
     pipefail: set[int] = {0} if re.match(r"#!.*\bpipefail\b", text) else set()
     for command in commands:
@@ -58,7 +74,9 @@ def state_steps(commands: Sequence[Command], header: Mapping[str, slurm.BatchOpt
         if srun is not None and len(seen) < _MAX_STEPS:
             key = f"{command.span.path}:{command.span.line}"
             seen[key] = seen.get(key, 0) + 1
-            scope = Scope(launch=key if seen[key] == 1 else f"{key}#{seen[key]}")
+            step = key if seen[key] == 1 else f"{key}#{seen[key]}"
+            # `srun mkdir /scratch && torchrun train.py` is a step and, beside it, a launch.
+            scope = Scope(launch=f"{step} srun" if step in others else step)
             hides = not keeps_status and shell not in pipefail
             claims.extend(_step_claims(command, srun, header, scope, hides=hides))
     claims.extend(_left_behind(commands))

@@ -93,7 +93,7 @@ class ShellSource:
         own, submitted = submissions.split(script.commands, file.path)
         launches = read_commands(own, header, tree, batch=batch, scheduler=scheduler)
         parts = submissions.parts_of_one_job(submitted, tree)
-        steps = state_steps(own, header, file.text) if header and other_header is None else ()
+        steps = state_steps(own, header, file.text, launches.launches) if header and other_header is None else ()
         exports = () if launches.launches else library_exports(script.final, scope)
         variables_read = tuple(slurm_variables_read(file, scope)) if header or launches.launches else ()
         reading = Reading(
