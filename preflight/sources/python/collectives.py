@@ -19,7 +19,14 @@ from preflight._util.budget import spend
 from preflight.model.job import Claim
 from preflight.sources.python.module import Module, argument, is_none, last, value_of
 from preflight.sources.python.outline import Function, dotted, end_of
-from preflight.sources.python.rank_conditions import RankSet, decorated, ranks_of, ranks_where_true
+from preflight.sources.python.rank_conditions import (
+    RankSet,
+    decorated,
+    first_without,
+    is_rank,
+    ranks_of,
+    ranks_where_true,
+)
 
 #: What a call inside may not be reached in. A loop is not among them: a training loop runs.
 _MAY_SKIP = (ast.If, ast.IfExp, ast.While, ast.Try, ast.Match, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -131,6 +138,7 @@ def collectives(module: Module) -> Iterator[ast.Call]:
 def claims(module: Module) -> Iterator[Claim]:
     """All claims about collectives that hang."""
     yield from _guarded_collectives(module)
+    yield from _in_loops_by_rank(module)
     yield from _orders_in_branches(module)
     yield from _guarded_trainer_saves(module)
     yield from _collectives_in_finally(module)
@@ -149,7 +157,9 @@ def _guarded_collectives(module: Module) -> Iterator[Claim]:
         function = module.outline.function_of(call)
         if guard_of.who is RankSet.ALL and function is not None:
             guard_of = decorated(function)
-        if guard_of.test is None or guard_of.who in (RankSet.ALL, RankSet.UNDECIDED, RankSet.SOME):
+        if guard_of.test is None or guard_of.who in (RankSet.ALL, RankSet.UNDECIDED):
+            continue
+        if guard_of.who is RankSet.SOME and _left_out(module, call, guard_of.test) is None:
             continue
         found.setdefault(id(function), []).append((call, row, guard_of.who, guard_of.test))
     for calls in found.values():
@@ -159,10 +169,40 @@ def _guarded_collectives(module: Module) -> Iterator[Claim]:
         for call, row, who, test in calls:
             if not _has_counterpart(module, call):
                 guard = module.claim("checkpoint_guard", who.value, test, condition="")
+                left_out = _left_out(module, call, test) if who is RankSet.SOME else None
+                because = () if left_out is None else (module.claim("rank_left_out", left_out, test, condition=""),)
                 quantity = "guarded_gather" if row.divided else "guarded_collective"
-                yield module.claim(quantity, who.value, call, because=(guard,))
+                yield module.claim(quantity, who.value, call, because=(guard, *because))
                 if _is_reached(module, call, test) if row.divided else _is_unmatched(module, call, test):
                     yield module.claim("collective_unmatched", True, call, condition="")
+
+
+def _left_out(module: Module, call: ast.Call, test: ast.expr) -> int | None:
+    """The lowest rank that does not come to a call under a condition like `rank < 2`; None if that is not known."""
+    child: ast.AST = call
+    for outer in module.outline.above(call):
+        if isinstance(outer, ast.If) and outer.test is test:
+            return first_without(module, test, otherwise=module.outline.is_else(child))
+        child = outer
+    return None
+
+
+def _in_loops_by_rank(module: Module) -> Iterator[Claim]:
+    """Collectives in a loop that runs another number of times on every rank: `for i in range(10 + rank)`."""
+    counts = [loop.iter for loop in module.nodes(ast.For) if _depends_on_rank(module, loop.iter)]
+    # With two of them, `range(rank)` and `range(rank, world)`, the ranks take turns.
+    for call in collectives(module) if len(counts) == 1 else ():
+        if any(isinstance(outer, ast.For) and outer.iter is counts[0] for outer in module.outline.above(call)):
+            because = module.claim("checkpoint_guard", "another number of steps", counts[0], condition="")
+            yield module.claim("collective_in_rank_loop", True, call, because=(because,))
+
+
+def _depends_on_rank(module: Module, count: ast.expr) -> bool:
+    """Whether this is a range whose bounds contain the rank."""
+    if not isinstance(count, ast.Call) or end_of(count.func) != "range":
+        return False
+    nodes = [node for bound in count.args[:2] for node in ast.walk(bound)]
+    return any(isinstance(node, ast.expr) and is_rank(module, node) for node in nodes) and len(count.args) < 3
 
 
 def _orders_in_branches(module: Module) -> Iterator[Claim]:

@@ -146,7 +146,8 @@ def rank_setters(module: Module) -> Iterator[Claim]:
     """One claim for each call that sets the variables of ranks, and for each package that may set them."""
     for call in module.named(*_SETTING_CALLS):
         yield module.claim("rank_setter", last(module.called(call)), call)
-    for node in (*module.nodes(ast.Import), *module.nodes(ast.ImportFrom)):
+    statements: list[ast.Import | ast.ImportFrom] = [*module.nodes(ast.Import), *module.nodes(ast.ImportFrom)]
+    for node in statements:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
         for name in names:
             if _SETTERS.fullmatch(name.partition(".")[0]):

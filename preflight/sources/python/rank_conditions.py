@@ -9,8 +9,10 @@ from __future__ import annotations
 import ast
 import enum
 import functools
+import operator
 import re
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from preflight._util.budget import spend
 from preflight.sources.python.module import Module, argument, value_of
@@ -105,6 +107,55 @@ def ranks_where_true(module: Module, test: ast.expr, depth: int = 0) -> RankSet:
     if is_rank(module, test):
         return complement(_first_of(module, test))
     return _evaluate_name(module, test, depth)
+
+
+#: Ranks for which a condition is tried.
+_TRIED = 64
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda item, items: item in items,
+    ast.NotIn: lambda item, items: item not in items,
+}
+
+
+def first_without(module: Module, test: ast.expr, *, otherwise: bool) -> int | None:
+    """The lowest rank of the job for which a condition is false, or true for `otherwise`; None if that is not known."""
+    return next((rank for rank in range(_TRIED) if _truth(module, test, rank) is otherwise), None)
+
+
+def _truth(module: Module, test: ast.expr, rank: int) -> bool | None:
+    """Whether a condition is true on a rank; None if it does not depend on the rank alone."""
+    if isinstance(test, ast.BoolOp):
+        parts = [_truth(module, part, rank) for part in test.values]
+        deciding = isinstance(test.op, ast.Or)
+        return deciding if deciding in parts else None if None in parts else not deciding
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = _truth(module, test.operand, rank)
+        return None if inner is None else not inner
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or type(test.ops[0]) not in _COMPARE:
+        return None
+    left, right = (_number(module, side, rank) for side in (test.left, test.comparators[0]))
+    try:
+        return None if left is None or right is None else _COMPARE[type(test.ops[0])](left, right)
+    except TypeError:
+        return None
+
+
+def _number(module: Module, expression: ast.expr, rank: int) -> Any:
+    """The value of a side of a comparison on a rank of the job; None if it is not known."""
+    if is_rank(module, expression):
+        return None if is_local(module, expression) else rank
+    if isinstance(expression, ast.BinOp) and isinstance(expression.op, (ast.Mod, ast.FloorDiv)):
+        left, right = (_number(module, side, rank) for side in (expression.left, expression.right))
+        if not isinstance(left, int) or not isinstance(right, int) or right == 0:
+            return None
+        return left % right if isinstance(expression.op, ast.Mod) else left // right
+    return getattr(module.fold(expression), "value", None)
 
 
 def complement(who: RankSet) -> RankSet:

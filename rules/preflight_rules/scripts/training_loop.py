@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job
-from preflight.model.job.value import texts
+from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.plugins.claim_text import joined, placed, quoted
 from preflight.plugins.questions import subjects
@@ -116,8 +116,14 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
             yield passed(subject) if divided is False else unknown(subject, reason, at=call)
             continue
         guard = call.because[0] if call.because else call
-        if definitely_one_rank(job, call):
+        left_out = [n for c in call.because if c.quantity == "rank_left_out" for n in numbers(c.value)]
+        world = [numbers(ranks_started(job, launch.scope)[0]) for launch in launches_of(job, call)]
+        if definitely_one_rank(job, call) or (left_out and world and all(n and max(n) <= left_out[0] for n in world)):
             yield passed(subject)
+        elif left_out and not all(n and min(n) > left_out[0] for n in world):
+            yield unknown(
+                subject, f"whether there is a rank {left_out[0]}, which does not call it, is unknown", at=call
+            )
         elif not runs_program(job):
             yield unknown(subject, "no launch runs this; the caller may contain the counterpart", at=call)
         else:
@@ -132,6 +138,22 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
                 waits_at="collective",
                 severity=None if sure else Severity.WARNING,
                 confidence=None if sure else Confidence.MEDIUM,
+            )
+    for subject, call in stated(job, "collective_in_rank_loop"):
+        applicable = True
+        if definitely_one_rank(job, call):
+            yield passed(subject)
+        elif not runs_program(job):
+            yield unknown(subject, "no launch runs this", at=call)
+        else:
+            yield failed(
+                subject,
+                f"{quoted(call)} waits for every rank, but is in a loop over {quoted(call.because[0])}, which has"
+                " another number of steps on every rank: the longer loops wait for ranks that are done.",
+                at=call,
+                also=((call.because[0], "depends on the rank"),),
+                remedy="Give every rank the same number of steps.",
+                waits_at="collective",
             )
     for subject, save in stated(job, "guarded_trainer_save"):
         stages = job.about("zero_stage", save.scope)
