@@ -75,9 +75,9 @@ CALLS = (
         before=("init_process_group",),
         lacks=("destroy_process_group",),
     ),
-    Called("torch_broadcast", ("broadcast",), ("tensor", "src", "group"), _TORCH, lacks=_DEFAULT_DEVICE),
-    Called("torch_reduce", ("reduce",), ("tensor", "dst", "op", "group"), _TORCH, lacks=_DEFAULT_DEVICE),
-    Called("torch_all_reduce", ("all_reduce",), ("tensor", "op", "group"), _TORCH, lacks=_DEFAULT_DEVICE),
+    Called("torch_broadcast", ("broadcast",), ("tensor", "src", "group"), _TORCH, lacks=_DEFAULT_DEVICE, uses=True),
+    Called("torch_reduce", ("reduce",), ("tensor", "dst", "op", "group"), _TORCH, lacks=_DEFAULT_DEVICE, uses=True),
+    Called("torch_all_reduce", ("all_reduce",), ("tensor", "op", "group"), _TORCH, lacks=_DEFAULT_DEVICE, uses=True),
     Called("torch_gather", ("gather", "gather_object"), ("tensor", "gather_list", "dst", "group"), _TORCH),
     Called("torch_scatter", ("scatter",), ("tensor", "scatter_list", "src", "group"), _TORCH),
     Called(
