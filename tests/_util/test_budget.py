@@ -283,16 +283,15 @@ def test_texts_beyond_the_memory_limit_are_read_again(tmp_path: Path) -> None:
 
 
 BASH = "#!/bin/bash\n#SBATCH --nodes=2\n"
-FAULTY = (
-    "#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\ntorchrun --nnodes=2 --nproc-per-node=8 --rdzv-endpoint=h:1 t.py\n"
-)
+LAUNCH = "torchrun --nnodes=2 --nproc-per-node=8 --rdzv-endpoint=h:1 t.py\n"
+FAULTY = "#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\n" + LAUNCH
 
 
 @pytest.mark.parametrize(
     ("name", "content"),
     [
         ("comments.sh", (BASH + "# a comment\n" * 40_000 + FAULTY).encode()),
-        ("steps.sh", (BASH + "for a in 1 2 3 4 5 6 7 8; do x=$a; y=$x; z=$y; done\n" * 3000 + FAULTY).encode()),
+        ("steps.sh", (BASH + "for a in 1 2 3 4 5 6 7 8; do x=$a; y=$x; z=$y; done\n" * 3000 + LAUNCH).encode()),
         ("nul.sh", (BASH + "\0\n" + FAULTY).encode()),
         ("huge.sh", (BASH + "#" * (11 << 20) + "\n" + FAULTY).encode()),
         ("wide.sh", (BASH + FAULTY).encode("utf-16")),

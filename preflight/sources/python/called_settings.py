@@ -41,8 +41,16 @@ FACTS = frozenset(("function", "early", "late", "owner", "lacks", "reached_by", 
 _CALLS = (
     Called("paddle_init", ("init",), ("role_maker", "is_collective", "strategy", "log_level"), ("fleet",)),
     Called("paddle_optimizer", ("distributed_optimizer",), ("optimizer", "strategy"), ("fleet",), after=("init",)),
-    Called("paddle_model", ("distributed_model",), ("model",), ("fleet",)),
+    Called(
+        "paddle_model",
+        ("distributed_model",),
+        ("model",),
+        ("fleet",),
+        after=("init",),
+        lacks=("distributed_optimizer",),
+    ),
     Called("paddle_workers", ("init_worker",), ("scopes",), ("fleet",), after=("run",)),
+    Called("paddle_step", ("clear_grad", "clear_gradients")),
     Called("paddle_minimize", ("minimize",), ("loss",)),
     Called("paddle_parallel", ("DataParallel",), ("layers",), ("paddle",), after=("init_parallel_env", "init")),
     Called("paddle_env", ("init_parallel_env",), (), ("paddle",), after=("init",)),
@@ -53,6 +61,15 @@ _CALLS = (
         ("paddle",),
     ),
     Called("paddle_collective", ("broadcast", "scatter"), ("tensor", "src", "group"), ("paddle.distributed",)),
+    Called("paddle_reduce", ("reduce",), ("tensor", "dst", "op", "group"), ("paddle.distributed",)),
+    Called("paddle_new_group", ("new_group",), ("ranks",), ("paddle.distributed",)),
+    Called("paddle_amp", ("decorate",), ("models", "optimizers", "level", "dtype"), ("paddle.amp",)),
+    Called(
+        "paddle_cast",
+        ("auto_cast",),
+        ("enable", "custom_white_list", "custom_black_list", "level", "dtype"),
+        ("paddle.amp",),
+    ),
     Called("paddle_device", ("set_device",), ("device",), ("paddle",)),
     Called("paddle_build", ("BuildStrategy",), within=("paddle", "fluid"), sets=True),
     Called("paddle_role", ("PaddleCloudRoleMaker",), ("is_collective",)),
@@ -239,7 +256,19 @@ def _claims(module: Module, frameworks: Sequence[str]) -> Iterator[Claim]:
                 found.append((called, call))
                 break
     for called, call in truncate(found, _MAX_CALLS, "calls whose arguments are settings"):
-        yield from _stated(module, called, call)
+        of_ranks = _condition_on_ranks(module, call)
+        for claim in _stated(module, called, call):
+            # Some ranks make the call for certain.
+            yield replace(claim, condition="") if of_ranks and claim.condition == of_ranks else claim
+
+
+def _condition_on_ranks(module: Module, call: ast.Call) -> str:
+    """The condition of a call, if it is one on the rank and nothing else; otherwise empty."""
+    guard, condition = ranks_of(module).guard_of(call), module.condition(call)
+    if guard.test is None or guard.who in (RankSet.ALL, RankSet.UNDECIDED):
+        return ""
+    test = module.text(guard.test)
+    return condition if condition in (test, f"not ({test})") else ""
 
 
 def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
@@ -253,19 +282,19 @@ def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
     place = module.claim(f"{prefix}{CALL}", whole, call.func, source=SOURCE)
     yield module.claim(f"{prefix}{CALL}", whole, call.func, source=SOURCE, because=(place,))
     yield module.claim(f"{prefix}function", module.called(call), call.func, source=SOURCE, because=(place,))
-    if called.after and _comes_early(module, call, called.after):
-        yield module.claim(f"{prefix}early", True, call.func, source=SOURCE, because=(place,))
     owner = _made(module, call.func.value) if isinstance(call.func, ast.Attribute) else None
     if isinstance(owner, ast.Call):
         yield module.claim(f"{prefix}owner", last(module.called(owner)), call.func, source=SOURCE, because=(place,))
-    if called.lacks and not module.named(*called.lacks):
-        yield module.claim(f"{prefix}lacks", True, call.func, source=SOURCE, because=(place,))
     reached_by = ranks_of(module).guard_of(call).who
     # A condition on the rank says who calls it; it does not leave open whether it is called.
     condition = "" if reached_by in (RankSet.FIRST, RankSet.LOCAL_FIRST) else None
     facts: dict[str, bool | str] = {"reached_by": reached_by.value}
     if called.before and _comes_late(module, call, called.before):
         facts["late"] = True
+    if called.after and _comes_early(module, call, called.after):
+        facts["early"] = True
+    if called.lacks and not module.named(*called.lacks):
+        facts["lacks"] = True
     for name, value in facts.items():
         key = f"{prefix}{name}"
         yield module.claim(key, value, call.func, source=SOURCE, because=(place,), condition=condition)

@@ -63,6 +63,11 @@ _SHARDED = (
     *("reduce_buffer_size", "auto_refresh_trainable", "reduce_fp16"),
 )
 _TORCH = ("torch.",)
+#: The call that makes the group of all ranks.
+_GROUP = ("init_process_group",)
+#: Calls that send to another rank, and those that receive; a list of P2POp may do both.
+_SENDS = ("send", "isend", "send_object_list", "batch_isend_irecv", "P2POp")
+_RECEIVES = ("recv", "irecv", "recv_object_list", "batch_isend_irecv", "P2POp")
 #: Calls after which tensors are made on a GPU without saying so.
 _DEFAULT_DEVICE = ("set_default_device", "set_default_tensor_type")
 
@@ -75,18 +80,53 @@ CALLS = (
         before=("init_process_group",),
         lacks=("destroy_process_group",),
     ),
-    Called("torch_broadcast", ("broadcast",), ("tensor", "src", "group"), _TORCH, lacks=_DEFAULT_DEVICE, uses=True),
-    Called("torch_reduce", ("reduce",), ("tensor", "dst", "op", "group"), _TORCH, lacks=_DEFAULT_DEVICE, uses=True),
-    Called("torch_all_reduce", ("all_reduce",), ("tensor", "op", "group"), _TORCH, lacks=_DEFAULT_DEVICE, uses=True),
-    Called("torch_gather", ("gather", "gather_object"), ("tensor", "gather_list", "dst", "group"), _TORCH),
-    Called("torch_scatter", ("scatter",), ("tensor", "scatter_list", "src", "group"), _TORCH),
+    Called(
+        "torch_broadcast",
+        ("broadcast",),
+        ("tensor", "src", "group"),
+        _TORCH,
+        lacks=_DEFAULT_DEVICE,
+        uses=True,
+        after=_GROUP,
+    ),
+    Called(
+        "torch_reduce",
+        ("reduce",),
+        ("tensor", "dst", "op", "group"),
+        _TORCH,
+        lacks=_DEFAULT_DEVICE,
+        uses=True,
+        after=_GROUP,
+    ),
+    Called(
+        "torch_all_reduce",
+        ("all_reduce",),
+        ("tensor", "op", "group"),
+        _TORCH,
+        lacks=_DEFAULT_DEVICE,
+        uses=True,
+        after=_GROUP,
+    ),
+    Called(
+        "torch_gather", ("gather", "gather_object"), ("tensor", "gather_list", "dst", "group"), _TORCH, after=_GROUP
+    ),
+    Called("torch_scatter", ("scatter",), ("tensor", "scatter_list", "src", "group"), _TORCH, after=_GROUP),
+    Called(
+        "torch_all_gather",
+        ("all_gather", "all_gather_into_tensor", "all_to_all", "reduce_scatter", "reduce_scatter_tensor"),
+        (),
+        _TORCH,
+        after=_GROUP,
+    ),
     Called(
         "torch_scatter_objects",
         ("scatter_object_list",),
         ("scatter_object_output_list", "scatter_object_input_list", "src", "group"),
         _TORCH,
     ),
-    Called("torch_new_group", ("new_group",), ("ranks",), _TORCH),
+    Called("torch_new_group", ("new_group",), ("ranks",), _TORCH, after=_GROUP),
+    Called("torch_send", ("send", "isend"), ("tensor", "dst", "group"), _TORCH, lacks=_RECEIVES),
+    Called("torch_receive", ("recv", "irecv"), ("tensor", "src", "group"), _TORCH, lacks=_SENDS),
     Called("torch_barrier", ("barrier",), ("group", "async_op", "device_ids"), _TORCH, after=("set_device",)),
     Called("torch_monitored", ("monitored_barrier",), ("group",), _TORCH),
     Called(
@@ -117,7 +157,7 @@ CALLS = (
         ("dataset", "num_replicas", "rank", "shuffle"),
         _TORCH,
         lacks=("init_process_group", "init_distributed", "init_device_mesh"),
-        after=("init_process_group",),
+        after=_GROUP,
     ),
     Called("torch_checkpoint", ("checkpoint",), ("function",), ("torch.utils.checkpoint",)),
     Called("torch_state", ("StateDictOptions",), ("full_state_dict", "cpu_offload"), _TORCH),
@@ -126,7 +166,7 @@ CALLS = (
         ("save", "load", "async_save"),
         ("state_dict",),
         ("torch.distributed.checkpoint",),
-        after=("init_process_group",),
+        after=_GROUP,
     ),
     Called("torch_fsdp", ("FullyShardedDataParallel",), _FSDP, _TORCH, uses=True),
     Called(

@@ -31,6 +31,8 @@ ANY = "(any)"
 ON_LINE = "line."
 #: Before a quantity, in a condition: any other claim of the job (`job.env.TRAINING_ROLE`).
 OF_JOB = "job."
+#: Before an argument whose name has another meaning in a condition: `own.ranks` beside `ranks`.
+OWN = "own."
 #: The option of Megatron-LM that takes what other options leave out from a checkpoint.
 _CHECKPOINT = "use_checkpoint_args"
 #: The place of settings that are options of the launch line, which may take them from arrays of several scripts.
@@ -75,6 +77,7 @@ class Given:
             return self.parser
         if key == ANY:
             return next(iter(self.keys.values())) if self.is_named else None
+        key = key.removeprefix(OWN)
         prefix, _, rest = key.partition(".")
         if prefix in self.inner:
             return self.inner[prefix].claim(rest)
