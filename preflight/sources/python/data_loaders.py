@@ -214,8 +214,13 @@ _DIVIDING_WORDS = re.compile(
     r"|BatchSampler|[sS]ampler\s*=|num_replicas|\.shard\(|split_dataset_by_node|num_shards|colossalai|mosaicml|StreamingDataset"
     r"|\[rank::|rank(?:\(\))?\s*::|::\s*(?:\w+\.)*(?:get_)?world|nodesplitter|split_by_node|composer|ray\.train|parallel_state|tensor_parallel|pipeline_parallel|device_mesh|DeviceMesh|parallelize_",
 )
-#: An import alone divides nothing. A library that may divide is recognised by its import.
-_UNUSED = re.compile(r"^[ \t]*from[ \t]+torch[\w.]*[ \t]+import[ \t].*$", re.MULTILINE)
+#: An import alone divides nothing, and nor do samplers that draw from all of the data. A library that may divide is
+#: recognised by its import.
+_UNUSED = re.compile(
+    r"^[ \t]*from[ \t]+(?:torch|paddle)[\w.]*[ \t]+import[ \t].*$"
+    r"|\w*sampler\s*=\s*(?:\w+\.)*(?:Batch|Random|SubsetRandom|WeightedRandom)Sampler\(|\w*sampler=\w*sampler\b",
+    re.MULTILINE,
+)
 _SHARED = re.compile(
     r"worker_info|rank|world|shard|split|islice|num_workers|process_index|num_replicas|partition|nodesplitter|hvd\.",
     re.IGNORECASE,
@@ -255,16 +260,37 @@ def _streams(call: ast.Call) -> bool:
 
 
 def _shuffles_all(module: Module, call: ast.Call) -> bool:
-    """Training loaders that shuffle their data without a sampler."""
-    given = {keyword.arg for keyword in call.keywords}
-    if None in given or given & {"sampler", "batch_sampler"} or len(call.args) > 3:
+    """Training loaders that shuffle their data without a sampler of the rank."""
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    if None in given or len(call.args) > 3:
         return False
+    sampler = given.get("sampler") or given.get("batch_sampler")
+    if sampler is not None:
+        return _samples_all(module, sampler)
     shuffle = argument(call, "shuffle", 2)
     names = (module.bound_to(call), module.text(call.args[0]) if call.args else "")
     if shuffle is None or any(_EVALUATION_WORDS.search(name) for name in names):
         return False
     value = value_of(shuffle)
     return isinstance(value, ast.Constant) and value.value is True
+
+
+#: Samplers that draw from all of the data, whatever the rank.
+_RANDOM = ("RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler")
+
+
+def _samples_all(module: Module, sampler: ast.expr) -> bool:
+    """Whether a sampler certainly draws at random from all of the data."""
+    made = module.definition(sampler)
+    if not isinstance(made, ast.Call):
+        return False
+    name = last(module.called(made))
+    inner = argument(made, "sampler", 0)
+    if name != "BatchSampler":
+        return name in _RANDOM
+    shuffle = value_of(given) if (given := argument(made, "shuffle")) is not None else None
+    shuffles = isinstance(shuffle, ast.Constant) and shuffle.value is True
+    return shuffles or (inner is not None and _samples_all(module, value_of(inner)))
 
 
 def _web_datasets(module: Module, call: ast.Call) -> Iterator[Claim]:

@@ -62,7 +62,7 @@ def claims(module: Module) -> Iterator[Claim]:
             yield from _group(module, call, _DEEPSPEED)
         elif short == "InitProcessGroupKwargs":
             yield from _group(module, call, {"backend": 0, "init_method": 1, "timeout": 2})
-        elif short == "spawn" and ("multiprocessing" in name or name == "mp.spawn"):
+        elif short == "spawn" and ("multiprocessing" in name or name in ("mp.spawn", "paddle.distributed.spawn")):
             yield from spawned_processes(module, call)
         elif short == "init_rpc":
             yield module.claim("host_name_transport", "tensorpipe", call)

@@ -15,7 +15,7 @@ from preflight_rules.launches import certainly_several
 from preflight_rules.scripts.script_facts import launches_of, stated
 
 _STARTERS = frozenset(
-    {"torchrun", "torch.distributed.launch", "deepspeed", "accelerate", "srun", "mpirun", "horovodrun"}
+    {"torchrun", "torch.distributed.launch", "deepspeed", "accelerate", "srun", "mpirun", "horovodrun", "paddle"}
 )
 
 
@@ -33,8 +33,8 @@ _STARTERS = frozenset(
 def spawn_under_launcher(job: Job) -> Iterator[Verdict]:
     """A launcher starts a script several times per node, and the script spawns all ranks itself.
 
-    What it checks: A script that calls `torch.multiprocessing.spawn`, and never reads the variables of a launcher, is
-    started once on each node.
+    What it checks: A script that calls `torch.multiprocessing.spawn` or `paddle.distributed.spawn`, and never reads the
+    variables of a launcher, is started once on each node.
 
     Why it matters: Each of the started processes starts all ranks again: 64 instead of 8 on eight GPUs. They listen on
     the same port, "Address already in use", or share the GPUs until the memory is full.
