@@ -199,7 +199,8 @@ def _index_of(own: Plain, servers: Plain) -> Plain:
 _OF_PADDLE = re.compile(r"\b(?:paddle|PdArgumentParser|ppdet)")
 _OF_RANKS = re.compile(
     r"environ\s*\[\s*[\"'](?:LOCAL_RANK|RANK|WORLD_SIZE)[\"']\s*\]|torch\.distributed|paddle\.distributed|DataParallel"
-    r"|init_dist|distributed\.init|SyncBatchNorm|PdArgumentParser"
+    r"|init_dist|distributed\.init|SyncBatchNorm|PdArgumentParser|DistributeTranspiler|fluid\.incubate\.fleet"
+    r"|\bpservers\s*="
     r"|TrainingArguments\([^#]{0,2000}\bfsdp\s*=|underflow_overflow"
 )
 #: Words of a plain command that are searched for an option.

@@ -8,6 +8,7 @@ Source: paddle/scripts/cluster_train/conf.py and doc/howto/cluster of PaddlePadd
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 
 from preflight._util.budget import truncate
@@ -289,11 +290,16 @@ def _reads_environment(module: Module, expression: ast.expr) -> bool:
     return default is None or all(isinstance(item, str) for item in alternatives(module.fold(value_of(default))))
 
 
+_OF_ROLE = re.compile(r"role|pserver|server", re.IGNORECASE)
+
+
 def _pserver_program(module: Module, call: ast.Call) -> Iterator[Claim]:
     given = argument(call, "endpoint", 0)
     if given is not None:
         value = module.fold(value_of(given))
-        yield module.claim("pserver_program_endpoint", value, given, source="paddle")
+        # Servers alone come to this call, in the branch of their role; that says nothing against it.
+        condition = "" if _OF_ROLE.search(module.condition(call)) else None
+        yield module.claim("pserver_program_endpoint", value, given, source="paddle", condition=condition)
 
 
 def _memory_optimize(module: Module, call: ast.Call) -> Iterator[Claim]:

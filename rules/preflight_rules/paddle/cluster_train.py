@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Relation, Scope
+from preflight.model.job.claim import distinct
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted, where
@@ -118,8 +120,9 @@ def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
 def trainer_dials_other_ports(job: Job) -> Iterator[Verdict]:
     """Trainers and servers are given different ports or different numbers of trainers.
 
-    What it checks: --port, --ports_num, --ports_num_for_sparse and --num_gradient_servers of `paddle train` are those
-    of `paddle pserver`; and `paddle.py` passes the same numbers to trainers as conf.py to servers.
+    What it checks: --port, --ports_num, --ports_num_for_sparse and --num_gradient_servers of `paddle train`, and what a
+    program of the v2 API gives to `paddle.init()`, are those of `paddle pserver`; and `paddle.py` passes the same
+    numbers to trainers as conf.py to servers.
 
     Why it matters: A trainer treats each port as a separate server: with more ports it dials unused ones and retries
     forever, with fewer some servers wait forever. paddle.py passes options from its command line to trainers only.
@@ -130,38 +133,52 @@ def trainer_dials_other_ports(job: Job) -> Iterator[Verdict]:
 
     Known limits: Trainers and servers of different scripts are compared only where the scripts belong to one job.
     """
-    for launch in job.launches:
-        for quantity, name in _NAMES.items():
-            ours, theirs = _stated(job, launch, quantity)
-            if ours is None or theirs is None:
-                continue
-            undecided_verdict = undecided(launch.id, (ours, theirs), launch)
-            server, other = numbers(ours.value), numbers(theirs.value)
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif server and other and not set(server) & set(other):
-                yield failed(
-                    launch.id,
-                    f"{quoted(ours)} gives trainers {server[0]}, but {placed(theirs)} gives servers {other[0]}.",
-                    at=ours,
-                    also=((theirs, "the servers"),),
-                    remedy=f"Make {name} the same for servers and trainers.",
-                )
+    for subject, launch, name, ours, theirs in _pairs(job):
+        undecided_verdict = undecided(subject, (ours, theirs), launch)
+        trainers, servers = numbers(ours.value), numbers(theirs.value)
+        if undecided_verdict is not None:
+            yield undecided_verdict
+        elif trainers and servers and not set(trainers) & set(servers):
+            yield failed(
+                subject,
+                f"{quoted(ours)} gives trainers {trainers[0]}, but {placed(theirs)} gives servers {servers[0]}.",
+                at=ours,
+                also=((theirs, "the servers"),),
+                remedy=f"Make {name} the same for servers and trainers.",
+            )
+        else:
+            yield passed(subject)
+
+
+class _Pair(NamedTuple):
+    """A setting that trainers and servers are given, under the name of its option."""
+
+    subject: str
+    launch: Launch | None
+    option: str
+    trainers: Claim
+    servers: Claim
+
+
+def _pairs(job: Job) -> Iterator[_Pair]:
+    servers = [launch for launch in job.launches if launch.launcher == "paddle-v2" and _role(job, launch) == "PSERVER"]
+    one_server = servers[0] if len(servers) == 1 else None
+    for quantity, option in _NAMES.items():
+        theirs = _setting(job, quantity, one_server.scope) if one_server is not None else None
+        for launch in job.launches:
+            if launch.launcher == "cluster_train":
+                required = [c for c in job.about(quantity, launch.scope) if c.relation is Relation.REQUIRES]
+                ours, servers_own = (required[0] if required else None), _setting(job, quantity, launch.scope)
+            elif launch.launcher == "paddle-v2" and _role(job, launch) == "TRAINER":
+                ours, servers_own = _setting(job, quantity, launch.scope), theirs
             else:
-                yield passed(launch.id)
-
-
-def _stated(job: Job, launch: Launch, quantity: str) -> tuple[Claim | None, Claim | None]:
-    """The settings given to the trainers of a launch and to their servers."""
-    if launch.launcher == "cluster_train":
-        required = [c for c in job.about(quantity, launch.scope) if c.relation is Relation.REQUIRES]
-        return (required[0] if required else None), _setting(job, quantity, launch.scope)
-    if launch.launcher != "paddle-v2" or _role(job, launch) != "TRAINER":
-        return None, None
-    servers = [other for other in job.launches if other.launcher == "paddle-v2" and _role(job, other) == "PSERVER"]
-    if len(servers) != 1:
-        return None, None
-    return _setting(job, quantity, launch.scope), _setting(job, quantity, servers[0].scope)
+                continue
+            if ours is not None and servers_own is not None:
+                yield _Pair(launch.id, launch, option, ours, servers_own)
+        # A program of the v2 API is started by python and gives them to `paddle.init()`.
+        for claim in distinct(job.about(f"setting.paddle_v2.{option.removeprefix('--')}")):
+            if theirs is not None:
+                yield _Pair(claim.span.path, None, option, claim, theirs)
 
 
 def _role(job: Job, launch: Launch) -> str:
