@@ -12,6 +12,7 @@ from preflight.model.job.claim import job_value
 from preflight.model.job.value import Symbol, numbers, symbols_in, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import joined, placed, quoted, why_unresolved
+from preflight_rules.kubernetes.workloads import Role, workloads
 from preflight_rules.launches import (
     AGENT_LAUNCHERS,
     SPREADING_WRAPPERS,
@@ -307,10 +308,11 @@ _STARTERS = frozenset({"srun", "pdsh", "clush"})
     ),
 )
 def node_rank_same_on_every_node(job: Job) -> Iterator[Verdict]:
-    """The batch script expands the node rank itself, so every node gets the same rank.
+    """Every node gets the same node rank: it is a fixed number, or the batch script expands it itself.
 
     What it checks: For a launcher that srun, pdsh or clush starts on several nodes with a static rendezvous, that its
     node rank differs between nodes: not a fixed number, and not SLURM_NODEID or SLURM_PROCID expanded before srun runs.
+    For equal pods of a role of Kubernetes, that it is not a fixed number.
 
     Why it matters: In the batch script both variables are 0, so every node claims to be node 0: the ranks collide, or
     all but one wait for the others until rendezvous times out.
@@ -323,6 +325,11 @@ def node_rank_same_on_every_node(job: Job) -> Iterator[Verdict]:
     Known limits: With the c10d backend the node rank is ignored, so nothing is reported. A node rank that a script on
     the node computes is not followed.
     """
+    by_id = {launch.id: launch for launch in job.launches}
+    for role, scope in ((role, scope) for workload in workloads(job) for role, scope in workload.launches()):
+        verdict = _fixed_in_role(job, role, by_id[scope.launch]) if scope.launch in by_id else None
+        if verdict is not None:
+            yield verdict
     for launch in job.launches:
         nodes, because = nodes_spanned(job, launch)
         ranks = job.setting("node_rank", launch.scope)
@@ -340,6 +347,26 @@ def node_rank_same_on_every_node(job: Job) -> Iterator[Verdict]:
             yield passed(launch.id)
         else:
             yield _node_rank(job, launch, ranks[0], because[0], joined(numbers(nodes)))
+
+
+def _fixed_in_role(job: Job, role: Role, launch: Launch) -> Verdict | None:
+    """The verdict on a launch line of several equal pods that gives a number as its node rank; None for any other."""
+    ranks = [c for c in job.setting("node_rank", launch.scope) if c.strength > Strength.DEFAULT]
+    pods, stated = numbers(role.count.value), job.requiring("nodes", launch.scope)
+    if not ranks or not numbers(ranks[0].value) or not pods or min(pods) < 2 or backends(job, launch) - {"static"}:
+        return None
+    if not certainly_several(job_value(stated)) or why_unresolved((*ranks, *stated), launch) is not None:
+        return None
+    return failed(
+        launch.id,
+        f"{quoted(ranks[0])} is the node rank of each of the {joined(pods)} pods of {role.name or 'this object'}, but"
+        f" {quoted(stated[0])} needs every rank once: the others wait.",
+        at=ranks[0],
+        also=((role.count, "equal pods"),),
+        remedy="Take the rank from the index of the pod (JOB_COMPLETION_INDEX, the ordinal in its name), or use"
+        " --rdzv_backend=c10d, which needs no rank.",
+        waits_at="rendezvous",
+    )
 
 
 def _starter(launch: Launch) -> str:

@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 from preflight._util.hostnames import host_of, is_loopback
 from preflight.model.findings import Severity
-from preflight.model.job import Claim, Job, Launch, Plain, Strength
+from preflight.model.job import Claim, Job, Launch, Plain, Strength, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided
 from preflight.plugins.claim_text import argument_of, placed, quoted, where
+from preflight_rules.kubernetes.workloads import workloads
 from preflight_rules.launches import SPREADING_WRAPPERS, certainly_several, nodes_spanned, starting_file
 
 _SHARED = {
@@ -130,7 +131,7 @@ def rendezvous_differs_between_launches(job: Job) -> Iterator[Verdict]:
     What it checks: Launch lines of one program that carry different node ranks agree about the master address and port,
     the rendezvous endpoint, id and backend, and the number of nodes. Processes of one rank each that run at the same
     time agree about the master address and port. Lines of Paddle's launcher for one master, or for the same nodes,
-    agree without ranks as well, also about the order of the nodes.
+    agree without ranks as well, also about the order of the nodes; so do the roles of one object of Kubernetes.
 
     Why it matters: A node with a different address, port or id waits alone until its rendezvous times out, and so do
     all the others.
@@ -150,6 +151,14 @@ def rendezvous_differs_between_launches(job: Job) -> Iterator[Verdict]:
             verdict = _shared(job, group, quantity, meaning)
             if verdict is not None:
                 yield verdict
+    for group in _roles_of_objects(job):
+        for quantity, meaning in _SHARED.items():
+            stated = [_deciding(job, launch, quantity) for launch in group]
+            # What the operator fills in is the same for all roles.
+            known = all(claims and not any(isinstance(c.value, Unresolved) for c in claims) for claims in stated)
+            verdict = _shared(job, group, quantity, meaning) if known else None
+            if verdict is not None:
+                yield verdict
     for group in peers(job):
         if group[0].launcher != "paddle":
             continue
@@ -160,6 +169,16 @@ def rendezvous_differs_between_launches(job: Job) -> Iterator[Verdict]:
         verdict = _order_of_hosts(job, group)
         if verdict is not None:
             yield verdict
+
+
+def _roles_of_objects(job: Job) -> Iterator[tuple[Launch, ...]]:
+    """The launch lines of the training roles of one object of Kubernetes, where it has several."""
+    by_id = {launch.id: launch for launch in job.launches}
+    for workload in workloads(job):
+        scopes = [scope.launch for role, scope in workload.launches() if role.trains]
+        found = tuple(dict.fromkeys(by_id[each] for each in scopes if each in by_id))
+        if len(found) > 1 and len({launch.launcher for launch in found}) == 1:
+            yield found
 
 
 def _names(claim: Claim) -> tuple[str, ...]:
