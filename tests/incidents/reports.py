@@ -110,7 +110,7 @@ SEALED_BY_CAUSE = {
     "collectives": (2, 2),
     "device_binding": (7, 3),
     "fsdp_and_precision": (7, 7),
-    "paddle_launch": (5, 3),
+    "paddle_launch": (5, 4),
     "paddle_training": (6, 2),
     "processes": (6, 4),
     "sizes": (2, 1),
