@@ -205,6 +205,16 @@ def state(builder: ClaimBuilder, options: dict[str, BatchOption]) -> dict[str, C
     if "ntasks_per_gpu" in options and not claims.keys() & {"tasks", "tasks_per_node"}:
         _add_tasks_of_gpus(builder, options, claims)
     _add_derived_tasks(builder, claims)
+    if "gpus_per_task" in claims and "gpus_per_node" not in claims and "tasks_per_node" in claims:
+        each, tasks = claims["gpus_per_task"], claims["tasks_per_node"]
+        claims["gpus_per_node"] = builder.add(
+            "gpus_per_node",
+            lift(product_of, as_int(each.value), tasks.value),
+            each.span,
+            each.spelling,
+            strength=Strength.SCHEDULER,
+            because=(tasks,),
+        )
     return claims
 
 

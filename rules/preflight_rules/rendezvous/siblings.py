@@ -11,7 +11,7 @@ from preflight.model.job import Claim, Job, Launch, Plain, Strength, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided
-from preflight.plugins.claim_text import argument_of, placed, quoted, where
+from preflight.plugins.claim_text import argument_of, joined, placed, quoted, where
 from preflight_rules.kubernetes.workloads import workloads
 from preflight_rules.launches import SPREADING_WRAPPERS, certainly_several, nodes_spanned, starting_file
 
@@ -379,3 +379,57 @@ def _ranks_verdict(job: Job, group: Sequence[Launch]) -> Verdict:
             )
         seen[rank] = claim
     return passed(subject)
+
+
+@rule(
+    "RDV031",
+    "nodes-started-one-after-another",
+    severity=Severity.ERROR,
+    profile="gate",
+    otherwise="no script starts several nodes of one job on other machines",
+    evidence=(
+        ("Bash manual, lists of commands", "https://www.gnu.org/software/bash/manual/bash.html#Lists"),
+        "pytorch/pytorch#76367",
+    ),
+)
+def nodes_started_one_after_another(job: Job) -> Iterator[Verdict]:
+    """A script starts the nodes of one job one after another, so that the first waits for the second forever.
+
+    What it checks: Where a script reaches several machines by ssh and starts a node of one job on each, all but the
+    last of them run in the background.
+
+    Why it matters: The launcher on the first node ends when the job has ended, and until all nodes are there it waits.
+    The script comes to the second node only after that.
+
+    Example: `for r in 0 1; do ssh node$r torchrun --nnodes=2 --node_rank=$r ...; done`.
+
+    Fix: End each of these lines with `&`, and the script with `wait`.
+
+    Known limits: Lines without ssh may be meant for different terminals, and are not judged; nor are those in branches.
+    """
+    for group in groups(job):
+        lines = [launch for launch in group if "ssh" in launch.wrappers and not launch.condition]
+        scripts = {starting_file(launch) for launch in lines}
+        if len(lines) < 2 or len(scripts) > 1:
+            continue
+        subject = f"{lines[0].id} and {len(lines) - 1} more"
+        undecided_verdict = undecided(subject, [claim for launch in lines for claim in _rank_claims(job, launch)])
+        if undecided_verdict is not None:
+            yield undecided_verdict
+            continue
+        if len(_known_ranks(job, lines)) < len(lines):
+            continue
+        first = next((launch for launch in lines[:-1] if not launch.concurrent), None)
+        if first is None:
+            yield passed(subject)
+            continue
+        nodes, because = nodes_spanned(job, first)
+        yield failed(
+            subject,
+            f"`{first.launcher}` waits here for {joined(numbers(nodes))} nodes, but the script starts the next of them"
+            " only when this line has ended.",
+            at=first,
+            also=((because[0], "waits for all of them"),),
+            remedy="End each of these lines with `&`, and the script with `wait`.",
+            waits_at="rendezvous",
+        )
