@@ -423,6 +423,15 @@ def _arguments(call: ast.Call, positions: Sequence[str]) -> Iterator[tuple[str, 
             yield keyword.arg, keyword
 
 
+def _comprehended(module: Module, made: ast.expr) -> int | None:
+    """The number of items of `[... for _ in range(8)]`; None for any other expression."""
+    loop = made.generators[0] if isinstance(made, ast.ListComp) and len(made.generators) == 1 else None
+    if loop is None or loop.ifs or not isinstance(loop.iter, ast.Call) or module.called(loop.iter) != "range":
+        return None
+    found = module.fold(loop.iter.args[0]) if len(loop.iter.args) == 1 else None
+    return found.value if isinstance(found, Known) and isinstance(found.value, int) else None
+
+
 def _argument(
     module: Module,
     key: str,
@@ -455,6 +464,9 @@ def _argument(
         if items and depth < _MAX_DEPTH:
             classes = Known(tuple(last(module.called(item)) for item in items))
             yield replace(claim, quantity=f"{key}.classes", value=classes, span=module.span(at or given))
+    length = _comprehended(module, made)
+    if length is not None:
+        yield replace(claim, quantity=f"{key}.{ITEMS}", value=Known(length), span=module.span(at or given))
     shown = last(module.called(made)) if isinstance(made, ast.Call) else _class_named(module, made)
     if shown and shown != "getattr":
         yield replace(claim, quantity=f"{key}.{MAKER}", value=Known(shown), span=module.span(at or given))

@@ -404,6 +404,8 @@ _RANK_LOCAL_NAMES = re.compile(
     r"|is_?(?:nan|finite|inf)$|early_?stop\w*|(?:^|_)no_improve\w*|epochs_without",
     re.IGNORECASE,
 )
+#: Calls whose result is this rank's own: a number out of its tensors, or whether they hold one.
+_OWN_RESULTS = ("item", "isnan", "isinf", "isfinite")
 #: Failures that affect one rank alone: out of memory, a bad sample, a lost connection.
 _FAILURES = frozenset(("Exception", "BaseException", "RuntimeError", "OutOfMemoryError", "ValueError"))
 _CLOCKS = ("time.time", "time.perf_counter", "time.monotonic", "datetime.datetime.now", "time.process_time")
@@ -637,7 +639,7 @@ def _is_rank_local(module: Module, test: ast.expr, loop: _Loop, steps: _Steps) -
             continue
         if isinstance(node, ast.Call):
             name = module.called(node)
-            if name in _CLOCKS or last(name) == "item":
+            if name in _CLOCKS or last(name) in _OWN_RESULTS:
                 own = True
             elif steps.agrees(name):
                 return False

@@ -22,7 +22,7 @@ from preflight.model.job import Claim, Known, alternatives
 from preflight.sources.python.collectives import is_collective
 from preflight.sources.python.environment import always_reached
 from preflight.sources.python.module import SPAWNS, Module, argument, is_none, last, place_of, places_given, value_of
-from preflight.sources.python.outline import Function, dotted
+from preflight.sources.python.outline import Function, dotted, end_of
 from preflight.sources.python.rank_conditions import RankSet, ranks_of, ranks_where_true, variable_read
 
 _LOADERS = ("DataLoader", "StatefulDataLoader", "WebLoader")
@@ -1010,11 +1010,28 @@ def _text_compared_with_number(module: Module) -> Iterator[Claim]:
     for node in module.nodes(ast.Compare):
         if len(node.ops) != 1 or not isinstance(node.ops[0], (ast.Eq, ast.NotEq)):
             continue
-        name = variable_read(module, node.left)
+        name = variable_read(module, module.definition(node.left))
         other = node.comparators[0]
         number = isinstance(other, ast.Constant) and isinstance(other.value, int) and not isinstance(other.value, bool)
         if name is not None and "RANK" in name and number:
             yield _feature(module, "rank_text_compared_with_number", node, condition="")
+
+
+def _steps_without_sync(module: Module) -> Iterator[Claim]:
+    """A step of the optimizer inside `with model.no_sync()`, before the gradients were exchanged."""
+    for block in module.nodes(ast.With):
+        calls = [item.context_expr for item in block.items if isinstance(item.context_expr, ast.Call)]
+        if not any(last(module.called(call)) == "no_sync" for call in calls):
+            continue
+        inside = (node for statement in block.body for node in ast.walk(statement) if isinstance(node, ast.Call))
+        for call in inside:
+            if end_of(call.func) == "step" and _OPTIMIZERS.search(dotted(call.func)):
+                yield _feature(module, "step_without_sync", call, calls[0])
+                break
+
+
+#: Names of an optimizer whose step is made.
+_OPTIMIZERS = re.compile(r"opt|adam|sgd|scaler", re.IGNORECASE)
 
 
 _READERS: tuple[tuple[tuple[str, ...], Callable[[Module], Iterable[Claim]]], ...] = (
@@ -1053,5 +1070,6 @@ _READERS: tuple[tuple[tuple[str, ...], Callable[[Module], Iterable[Claim]]], ...
     (("Process(",), _forked_with_gpu),
     (("def prepare_data",), _kept_by_prepare_data),
     (("RANK",), _text_compared_with_number),
+    (("no_sync",), _steps_without_sync),
     (("extract", "unpack", "download", "copy"), _prepared_by_first_rank),
 )

@@ -111,9 +111,10 @@ CALLS = (
         "torch_gather", ("gather", "gather_object"), ("tensor", "gather_list", "dst", "group"), _TORCH, after=_GROUP
     ),
     Called("torch_scatter", ("scatter",), ("tensor", "scatter_list", "src", "group"), _TORCH, after=_GROUP),
+    Called("torch_gather_all", ("all_gather",), ("tensor_list", "tensor", "group"), _TORCH, after=_GROUP),
     Called(
-        "torch_all_gather",
-        ("all_gather", "all_gather_into_tensor", "all_to_all", "reduce_scatter", "reduce_scatter_tensor"),
+        "torch_exchange",
+        ("all_gather_into_tensor", "all_to_all", "reduce_scatter", "reduce_scatter_tensor"),
         (),
         _TORCH,
         after=_GROUP,

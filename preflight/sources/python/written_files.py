@@ -249,19 +249,32 @@ _READING = re.compile(
 def _read_early(module: Module, waits: Sequence[int]) -> Iterator[Claim]:
     """Rank 0 writes a path that every rank reads below, with nothing between at which the others wait."""
     reads: dict[str, list[ast.Call]] = {}
+    fetched = {module.called(call) for call in module.calls if _downloads(call)}
     for call in module.calls:
-        if call.args and _READING.fullmatch(last(module.called(call))) and _is_of_all(module, call):
-            reads.setdefault(_path_text(call.args[0]), []).append(call)
+        name = module.called(call)
+        is_read = name in fetched and not _downloads(call)
+        if call.args and (is_read or _READING.fullmatch(last(name))) and _is_of_all(module, call):
+            path = module.text(call.args[0]) if is_read else _path_text(call.args[0])
+            reads.setdefault(path, []).append(call)
     reads.pop("", None)
     for call in module.calls if reads else ():
-        if not _WRITING.fullmatch(last(module.called(call))) or ranks_of(module).guard_of(call).who not in _ONE_RANK:
+        is_written = _WRITING.fullmatch(last(module.called(call))) is not None or _downloads(call)
+        if not is_written or ranks_of(module).guard_of(call).who not in _ONE_RANK:
             continue
-        paths = {_path_text(given) for given in (*call.args, *(word.value for word in call.keywords))}
+        texts = {_path_text(given) for given in (*call.args, *(word.value for word in call.keywords))}
+        paths = texts | {module.text(call.args[0])} if _downloads(call) and call.args else texts - {""}
         later = [read for path in paths for read in reads.get(path, ()) if read.lineno > call.lineno]
         read = next((read for read in later if _nothing_waits(module, call, read, waits)), None)
         if read is not None:
             because = module.claim("shared_path", "read by every rank", read)
             yield module.claim("shared_path", "written by one rank", call, because=(because,))
+
+
+def _downloads(call: ast.Call) -> bool:
+    """Whether a data set is fetched where it is made: `CIFAR10(root, download=True)`."""
+    given = argument(call, "download")
+    value = value_of(given) if given is not None else None
+    return isinstance(value, ast.Constant) and value.value is True
 
 
 def _path_text(given: ast.expr) -> str:
