@@ -285,7 +285,8 @@ def node_rank_twice_or_missing(job: Job) -> Iterator[Verdict]:
     """The node ranks of a job's launch lines are not 0 to n-1, each once.
 
     What it checks: Node ranks are below the number of nodes; and where launch lines in different files carry them, or
-    run at the same time, no rank occurs twice. Of lines of Paddle's launcher for one master, all have a rank or none.
+    run at the same time, no rank occurs twice. Of lines of Paddle's launcher for one master, all have a rank or none. A
+    loop that reaches machines by ssh starts as many nodes as each of them waits for.
 
     Why it matters: A rank that occurs twice collides at the store; with one missing all wait until the rendezvous times
     out; one out of range is rejected at once.
@@ -305,10 +306,35 @@ def node_rank_twice_or_missing(job: Job) -> Iterator[Verdict]:
         at_once = all(launch.concurrent for launch in group)
         if at_once or len({starting_file(launch) for launch in group}) == len(group) or _services(job, group):
             yield _ranks_verdict(job, group)
+        verdict = _missing_in_loop(job, group)
+        if verdict is not None:
+            yield verdict
     for launch in launches:
         verdict = _beside_unranked(job, launch)
         if verdict is not None:
             yield verdict
+
+
+def _missing_in_loop(job: Job, group: Sequence[Launch]) -> Verdict | None:
+    """A loop over machines that starts fewer nodes than each of them waits for."""
+    line, counts = group[0].span, {numbers(nodes_spanned(job, launch)[0]) for launch in group}
+    in_loop = all("ssh" in launch.wrappers and launch.span == line for launch in group)
+    if not in_loop or len(counts) != 1 or _known_ranks(job, group) != set(range(len(group))):
+        return None
+    (expected,) = counts
+    _, because = nodes_spanned(job, group[0])
+    if not expected or min(expected) <= len(group):
+        return None
+    return failed(
+        f"{group[0].id} and {len(group) - 1} more",
+        f"{quoted(because[0])} waits for {joined(expected)} nodes, but the loop starts {len(group)}: the others have to"
+        " come from elsewhere.",
+        at=because[0],
+        also=((group[0], "started by the loop"),),
+        remedy=f"Add the missing machines to the loop, or expect {len(group)} nodes.",
+        severity=Severity.WARNING,
+        waits_at="rendezvous",
+    )
 
 
 def _beside_unranked(job: Job, launch: Launch) -> Verdict | None:
