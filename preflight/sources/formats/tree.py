@@ -29,7 +29,11 @@ MAX_BYTES = 10 * 1024 * 1024
 MAX_NAMES = 5_000
 #: Templates of YAML by their names, which `envsubst`, Jinja and the like fill in.
 TEMPLATE_SUFFIXES = (".yaml-template", ".yml-template", ".yaml.template", ".yml.template", ".template")
-_CONFIGURATIONS = (".yaml", ".yml", ".json", ".jsonc", ".hjson", ".toml", *TEMPLATE_SUFFIXES)
+#: Files whose paths count from where a command runs: configurations, and scripts of a shell.
+_RUN_ANYWHERE = (
+    *(".yaml", ".yml", ".json", ".jsonc", ".hjson", ".toml", *TEMPLATE_SUFFIXES),
+    *(".sh", ".bash", ".sbatch", ".slurm"),
+)
 _BOM = b"\xef\xbb\xbf"
 _MIB = 1024 * 1024
 #: The bytes that show the kind of a file.
@@ -367,12 +371,12 @@ def _resolve(path: str, relative_to: str, exists: Callable[[str], bool]) -> str 
     if not path:
         return None
     candidates: list[str | None] = []
-    # A program's own paths count from its folder or from the root. A configuration is read by a command that may run in
-    # any folder above it, so its paths count from the nearest of them that has the file.
+    # A program's own paths count from its folder or from the root. A configuration is read by a command, and a script
+    # started by one, that may run in any folder above it; their paths count from the nearest of them that has the file.
     start = posixpath.dirname(relative_to)
     folders = [start]
     while start and start != "/":
-        start = posixpath.dirname(start) if relative_to.endswith(_CONFIGURATIONS) else ""
+        start = posixpath.dirname(start) if relative_to.endswith(_RUN_ANYWHERE) else ""
         folders.append(start)
     for folder in folders:
         joined = posixpath.normpath(posixpath.join(folder, path))

@@ -72,8 +72,9 @@ def directive_not_read(job: Job) -> Iterator[Verdict]:
 
 #: Options whose loss leaves a job with other nodes, GPUs, memory, time, queue or account than it asked for.
 _DECISIVE = re.compile(
-    r"#SBATCH[ \t]+(?:--(?:nodes|ntasks|gres|gpus|cpus|mem|time|account|partition|qos|constraint|nodelist|exclusive"
-    r"|reservation|exclude|array|dependency|licenses|tmp)\b|-[NnGcACpqtwxaDdL])"
+    r"#SBATCH[ \t]+(?:--(?:nodes|ntasks(?:-per-(?:node|gpu))?|gres|gpus(?:-per-\w+)?|cpus-per-\w+|mem(?:-per-\w+)?|time"
+    r"|account|partition|qos|constraint|nodelist|exclude|exclusive|reservation|array|dependency|licenses)(?![\w-])"
+    r"|-[NnGcACpqtwxadL])"
 )
 
 

@@ -40,9 +40,15 @@ def test_a_path_of_a_configuration_counts_from_the_nearest_folder_above_that_has
 
 
 def test_a_path_of_a_program_counts_from_its_folder_or_from_the_root() -> None:
-    tree = MemoryTree({"jobs/one/run.sh": "", "jobs/train.py": "", "prepare.py": ""})
-    assert tree.resolve("train.py", relative_to="jobs/one/run.sh") == "jobs/one/train.py"
-    assert tree.resolve("prepare.py", relative_to="jobs/one/run.sh") == "prepare.py"
+    tree = MemoryTree({"jobs/one/main.py": "", "jobs/train.py": "", "prepare.py": ""})
+    assert tree.resolve("train.py", relative_to="jobs/one/main.py") == "jobs/one/train.py"
+    assert tree.resolve("prepare.py", relative_to="jobs/one/main.py") == "prepare.py"
+
+
+def test_a_path_of_a_script_counts_from_the_nearest_folder_that_has_the_file() -> None:
+    tree = MemoryTree({"jobs/one/run.sh": "", "jobs/train.py": "", "train.py": ""})
+    assert tree.resolve("train.py", relative_to="jobs/one/run.sh") == "jobs/train.py"
+    assert tree.resolve("other.py", relative_to="jobs/one/run.sh") == "jobs/one/other.py"
 
 
 def test_a_regular_file_comes_with_its_digest(root: Path) -> None:
