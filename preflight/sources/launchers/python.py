@@ -200,8 +200,9 @@ _OF_PADDLE = re.compile(r"\b(?:paddle|PdArgumentParser|ppdet)")
 _OF_RANKS = re.compile(
     r"environ\s*\[\s*[\"'](?:LOCAL_RANK|RANK|WORLD_SIZE)[\"']\s*\]|torch\.distributed|paddle\.distributed|DataParallel"
     r"|init_dist|distributed\.init|SyncBatchNorm|PdArgumentParser|DistributeTranspiler|fluid\.incubate\.fleet"
-    r"|\bpservers\s*="
-    r"|TrainingArguments\([^#]{0,2000}\bfsdp\s*=|underflow_overflow"
+    r"|\bpservers\s*=|^(?:import|from) (?:pytorch_)?lightning|^(?:import|from) ray\b"
+    r"|TrainingArguments\([^#]{0,2000}\bfsdp\s*=|underflow_overflow",
+    re.MULTILINE,
 )
 #: Words of a plain command that are searched for an option.
 _MAX_OPTIONS = 200

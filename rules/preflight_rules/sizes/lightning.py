@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job
-from preflight.model.job.claim import job_value
+from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted
@@ -206,5 +206,65 @@ def lightning_nodes_not_allocated(job: Job) -> Iterator[Verdict]:
                 at=asked[0],
                 also=((header[0], "the header"), (launch, "started here")),
                 remedy=f"Add `#SBATCH --nodes={counts[0]}`.",
+                waits_at="rendezvous",
+            )
+
+
+@rule(
+    "LIT011",
+    "lightning-started-once-in-an-allocation",
+    severity=Severity.ERROR,
+    profile="gate",
+    otherwise="no batch script starts a Lightning Trainer by python alone",
+    evidence=(
+        "Lightning-AI/pytorch-lightning#10098",
+        (
+            "Lightning's documentation, run on a Slurm cluster",
+            "https://lightning.ai/docs/pytorch/stable/clouds/cluster_advanced.html",
+        ),
+    ),
+)
+def lightning_started_once_in_an_allocation(job: Job) -> Iterator[Verdict]:
+    """A batch script starts a Lightning Trainer for several nodes or tasks by python, without srun.
+
+    What it checks: Where the header of a batch script of Slurm asks for several nodes or tasks, and the Trainer of a
+    program has `num_nodes` or `devices` above 1, srun starts the program.
+
+    Why it matters: sbatch runs the script on the first node alone. Lightning sees Slurm's variables, expects that srun
+    has started every rank, and waits for the others until the rendezvous times out.
+
+    Example: `#SBATCH --nodes=4 --ntasks-per-node=8` and `python train.py` with `Trainer(devices=8, num_nodes=4)`.
+
+    Fix: `srun python train.py`.
+
+    Known limits: Only sizes that are written in the program are known. With a job name of `bash` or `interactive`
+    Lightning ignores Slurm.
+    """
+    header = [claim for claim in job.about("batch_directive") if claim.source == "slurm"]
+    tasks = [claim for claim in job.setting("tasks") if claim.source == "slurm"]
+    for plain in distinct(job.about("plain_program")) if header else ():
+        of_program = [claim for claim in job.claims if claim.span.path in texts(plain.value)]
+        asked = {
+            quantity: [c for c in of_program if c.quantity == quantity and c.source == "lightning"]
+            for quantity in ("nodes", "processes_per_node")
+        }
+        if not asked["nodes"] and not asked["processes_per_node"]:
+            continue
+        several = [claims[0] for claims in asked.values() if claims and min(numbers(claims[0].value), default=1) > 1]
+        across = [claim for claim in several if claim.quantity == "nodes"]
+        waits = across or (several if tasks and min(numbers(tasks[0].value), default=1) > 1 else [])
+        undecided_verdict = undecided(plain.span.path, (plain, *(c for claims in asked.values() for c in claims)))
+        if undecided_verdict is not None:
+            yield undecided_verdict
+        elif not waits:
+            yield passed(plain.span.path)
+        else:
+            yield failed(
+                plain.span.path,
+                f"{quoted(plain)} starts one process on the first node, but {placed(waits[0])} makes Lightning wait for"
+                " the ranks that srun would start.",
+                at=plain,
+                also=((waits[0], "waits for them"), (header[0], "the header")),
+                remedy="Start it with srun.",
                 waits_at="rendezvous",
             )
