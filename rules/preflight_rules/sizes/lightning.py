@@ -243,17 +243,16 @@ def lightning_started_once_in_an_allocation(job: Job) -> Iterator[Verdict]:
     header = [claim for claim in job.about("batch_directive") if claim.source == "slurm"]
     tasks = [claim for claim in job.setting("tasks") if claim.source == "slurm"]
     for plain in distinct(job.about("plain_program")) if header else ():
-        of_program = [claim for claim in job.claims if claim.span.path in texts(plain.value)]
-        asked = {
-            quantity: [c for c in of_program if c.quantity == quantity and c.source == "lightning"]
-            for quantity in ("nodes", "processes_per_node")
-        }
-        if not asked["nodes"] and not asked["processes_per_node"]:
+        nodes, devices = (
+            [claim for claim in job.about(f"setting.lightning.{key}") if claim.span.path in texts(plain.value)]
+            for key in ("num_nodes", "devices")
+        )
+        if not nodes and not devices:
             continue
-        several = [claims[0] for claims in asked.values() if claims and min(numbers(claims[0].value), default=1) > 1]
-        across = [claim for claim in several if claim.quantity == "nodes"]
-        waits = across or (several if tasks and min(numbers(tasks[0].value), default=1) > 1 else [])
-        undecided_verdict = undecided(plain.span.path, (plain, *(c for claims in asked.values() for c in claims)))
+        across = [claim for claim in nodes if min(numbers(claim.value), default=1) > 1]
+        local = [claim for claim in devices if min(numbers(claim.value), default=1) > 1]
+        waits = across or (local if tasks and min(numbers(tasks[0].value), default=1) > 1 else [])
+        undecided_verdict = undecided(plain.span.path, (plain, *nodes, *devices))
         if undecided_verdict is not None:
             yield undecided_verdict
         elif not waits:
