@@ -27,6 +27,7 @@ from preflight.model.job import (
     Suppression,
     Unresolved,
 )
+from preflight.model.job.value import texts
 from preflight.sources.base import SETTINGS, Reading, Source, SourceFile, Tree, WrittenFile
 from preflight.sources.discovery.readings import RecognisedFiles, read_source
 from preflight.sources.formats.comments import suppressions
@@ -93,9 +94,11 @@ class JobCollector:
 
         The list says which releases the program is meant for; rules about releases need it.
         """
-        if any(claim.quantity == "package" for found in self.claims.values() for claim in found):
+        claims = [claim for found in self.claims.values() for claim in found]
+        if any(claim.quantity == "package" for claim in claims):
             return
         started = [launch.program for launch in self.launches if launch.program in self.files]
+        started += [text for claim in claims if claim.quantity == "plain_program" for text in texts(claim.value)]
         # A program that starts its ranks itself is a job without a launch line.
         for program in started or [path for path in self.entries if path.endswith(".py")]:
             for folder in Path(program).parents:
