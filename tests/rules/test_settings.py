@@ -199,7 +199,8 @@ def test_every_row_of_refusals_is_in_a_file_of_its_framework() -> None:
 
 
 def test_every_name_of_settings_that_a_source_gives_is_a_framework() -> None:
-    calls = (*called_settings.FRAMEWORKS, *called_settings.FAMILIES, *called_settings.OF_TORCH)
+    table = called_settings.calls()
+    calls = (*table.paddle, *table.families, *table.torch)
     objects = [name for shape in SHAPES.values() for name in (shape.framework, *shape.parts.values())]
     assert len(calls) > 90 and len(objects) > 20
     assert [name for name in (*calls, *objects) if framework(name) is None] == []

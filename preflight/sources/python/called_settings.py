@@ -1,32 +1,30 @@
 """The arguments of well-known calls as settings of a framework: `setting.paddle_spawn.nprocs`, with the call as place.
 
-The table names the calls and the order of their arguments; what is wrong with a value is a row of the rules' tables
-(data/refusals/FAMILY.toml), which name the sources of what is not Paddle's. Sources of Paddle's:
-fleet/fleet.py, fleet/base/role_maker.py, spawn.py, sharding/group_sharded.py,
-rpc/rpc.py, auto_parallel/{strategy,process_mesh}.py, fleet/meta_parallel/parallel_layers/pp_layers.py and
-fleet/layers/mpu/mp_layers.py of paddle/distributed in PaddlePaddle 2.6.2 and 3.3.1; fluid/transpiler and
-fluid/incubate/fleet of 1.8.5; paddle.v2 of 0.11.
+`called_settings.toml` names the calls and the order of their arguments; what is wrong with a value is a row of the
+rules' tables (data/refusals/FAMILY.toml).
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from preflight._util import toml
 from preflight._util.budget import truncate
 from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Unresolved, Value
 from preflight.model.job.quantities import SECTION, SETTING_PREFIX
-from preflight.sources.python import torch_calls
 from preflight.sources.python.module import Module, attributes, enclosing, last, value_of
 from preflight.sources.python.outline import dotted
 from preflight.sources.python.paddle_legacy import is_transpile
 from preflight.sources.python.rank_conditions import RankSet, is_local, is_rank, ranks_of, variable_read
-from preflight.sources.python.torch_calls import Called
 
-#: What a script with calls of `_OTHERS` imports.
+#: What a script with calls of other libraries imports.
 _OF_OTHERS = re.compile(
     r"peft|transformers|trl|accelerate|datasets|evaluate|lightning|composer|megatron|nemo|\bray\b|tensorflow"
 )
@@ -38,185 +36,57 @@ CALL = "(call)"
 FACTS = frozenset(("function", "early", "late", "owner", "lacks", "reached_by", "then"))
 
 
-_CALLS = (
-    Called("paddle_init", ("init",), ("role_maker", "is_collective", "strategy", "log_level"), ("fleet",)),
-    Called("paddle_optimizer", ("distributed_optimizer",), ("optimizer", "strategy"), ("fleet",), after=("init",)),
-    Called(
-        "paddle_model",
-        ("distributed_model",),
-        ("model",),
-        ("fleet",),
-        after=("init",),
-        lacks=("distributed_optimizer",),
-    ),
-    Called("paddle_workers", ("init_worker",), ("scopes",), ("fleet",), after=("run",)),
-    Called("paddle_step", ("clear_grad", "clear_gradients")),
-    Called("paddle_minimize", ("minimize",), ("loss",)),
-    Called("paddle_parallel", ("DataParallel",), ("layers",), ("paddle",), after=("init_parallel_env", "init")),
-    Called("paddle_env", ("init_parallel_env",), (), ("paddle",), after=("init",)),
-    Called(
-        "paddle_sampler",
-        ("DistributedBatchSampler",),
-        ("dataset", "batch_size", "num_replicas", "rank", "shuffle", "drop_last"),
-        ("paddle",),
-    ),
-    Called("paddle_collective", ("broadcast", "scatter"), ("tensor", "src", "group"), ("paddle.distributed",)),
-    Called("paddle_reduce", ("reduce",), ("tensor", "dst", "op", "group"), ("paddle.distributed",)),
-    Called("paddle_new_group", ("new_group",), ("ranks",), ("paddle.distributed",)),
-    Called("paddle_amp", ("decorate",), ("models", "optimizers", "level", "dtype"), ("paddle.amp",)),
-    Called(
-        "paddle_cast",
-        ("auto_cast",),
-        ("enable", "custom_white_list", "custom_black_list", "level", "dtype"),
-        ("paddle.amp",),
-    ),
-    Called("paddle_device", ("set_device",), ("device",), ("paddle",)),
-    Called("paddle_build", ("BuildStrategy",), within=("paddle", "fluid"), sets=True),
-    Called("paddle_role", ("PaddleCloudRoleMaker",), ("is_collective",)),
-    Called(
-        "paddle_user_role",
-        ("UserDefinedRoleMaker", "UserDefinedCollectiveRoleMaker"),
-        ("is_collective", "init_gloo"),
-        ("paddle.distributed", "fleet.UserDefined"),
-    ),
-    Called(
-        "fluid_role",
-        ("UserDefinedRoleMaker",),
-        ("current_id", "role", "worker_num", "server_endpoints"),
-        ("fluid", "role_maker"),
-    ),
-    Called("paddle_spawn", ("spawn",), ("func", "args", "nprocs", "join", "daemon"), ("paddle.distributed",)),
-    Called("paddle_shard", ("group_sharded_parallel",), ("model", "optimizer", "level", "scaler", "group", "offload")),
-    Called("paddle_rpc", ("init_rpc",), ("name", "rank", "world_size", "master_endpoint"), ("paddle",)),
-    Called("paddle_auto", ("Strategy",), ("config",), ("paddle.distributed",)),
-    Called("paddle_mesh", ("ProcessMesh",), ("mesh", "dim_names", "shape", "process_ids"), ("paddle",)),
-    Called("paddle_pipeline", ("PipelineLayer",), ("layers", "num_stages", "topology", "loss_fn", "seg_method")),
-    Called("paddle_layer", ("VocabParallelEmbedding",), ("num_embeddings", "embedding_dim")),
-    Called("paddle_layer", ("ColumnParallelLinear",), ("in_features", "out_features")),
-    Called("paddle_layer", ("RowParallelLinear",), ("in_features", "out_features")),
-    Called(
-        "fluid_transpile",
-        ("transpile",),
-        ("trainer_id", "program", "pservers", "trainers", "sync_mode", "startup_program", "current_endpoint"),
-    ),
-    Called("fluid_config", ("DistributeTranspilerConfig",), sets=True),
-    Called("fluid_strategy", ("DistributedStrategy",), within=("fluid.incubate.fleet.collective",), sets=True),
-    Called("paddle_v2", ("init",), within=("paddle.v2",)),
-)
-#: The arguments of `accelerator.prepare`, which have no names.
-_PREPARED = tuple(f"item{number}" for number in range(6))
-#: Beginnings of Lightning's names.
-_OF_LIGHTNING = ("lightning",)
-#: Beginnings of NeMo 2's names, and the calls of NeMo-Run that make what their first argument names.
-_OF_NEMO = ("nemo.",)
+class Called(NamedTuple):
+    """A row of `called_settings.toml`, whose head describes the fields."""
+
+    framework: str
+    names: tuple[str, ...]
+    positions: tuple[str, ...] = ()
+    within: tuple[str, ...] = ()
+    sets: bool = False
+    after: tuple[str, ...] = ()
+    uses: bool = False
+    lacks: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
+    family: str = ""
+
+
+class Calls(NamedTuple):
+    """The rows of the table.
+
+    Args:
+        paddle: the frameworks of Paddle's calls.
+        families: the family of each framework of the other libraries.
+        torch: the frameworks of torch and its neighbours, which begin with the name of the library.
+        by_name: the rows by the last part of the name of what is called.
+    """
+
+    paddle: tuple[str, ...]
+    families: dict[str, str]
+    torch: tuple[str, ...]
+    by_name: dict[str, list[Called]]
+
+
+@functools.cache
+def calls() -> Calls:
+    """The table, read once."""
+    table = toml.load(Path(__file__).with_suffix(".toml"))
+    rows: dict[str, list[Called]] = {}
+    by_name: dict[str, list[Called]] = {}
+    for group in ("paddle", "other", "torch"):
+        for row in table[group]:
+            given: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in row.items()}
+            called = Called(**given)
+            rows.setdefault(group, []).append(called)
+            for name in called.names:
+                by_name.setdefault(name, []).append(called)
+    paddle, torch = (tuple(dict.fromkeys(called.framework for called in rows[group])) for group in ("paddle", "torch"))
+    return Calls(paddle, {called.framework: called.family for called in rows["other"]}, torch, by_name)
+
+
+#: The calls of NeMo-Run that make what their first argument names.
 _BUILDERS = ("nemo_run.Config", "nemo_run.Partial")
-#: Calls of what is not Paddle's; each has a family of its own.
-_OTHERS = (
-    Called(
-        "hf_trainer",
-        ("Trainer", "Seq2SeqTrainer", "SFTTrainer", "DPOTrainer", "GRPOTrainer", "RewardTrainer"),
-        ("model", "args", "data_collator", "train_dataset", "eval_dataset"),
-        ("transformers.", "trl."),
-        family="transformers",
-    ),
-    Called(
-        "hf_model",
-        ("from_pretrained",),
-        ("pretrained_model_name_or_path",),
-        ("transformers.",),
-        family="transformers",
-    ),
-    Called("hf_distributed", ("DistributedConfig",), (), ("transformers.",), family="transformers"),
-    Called("hf_save", ("save_model",), ("output_dir",), lacks=("set_state_dict_type",), family="transformers"),
-    Called("lightning_trainer", ("Trainer",), (), _OF_LIGHTNING, family="lightning"),
-    Called(
-        "lightning_saver", ("ModelCheckpoint",), ("dirpath", "filename", "monitor"), _OF_LIGHTNING, family="lightning"
-    ),
-    Called("lightning_scale", ("scale_batch_size",), ("model",), family="lightning"),
-    Called("fabric_call", ("Fabric",), ("accelerator", "strategy", "devices"), _OF_LIGHTNING, family="lightning"),
-    Called("fabric_setup", ("setup", "setup_module"), _PREPARED, family="lightning"),
-    Called("fabric_optimizers", ("setup_optimizers",), _PREPARED, family="lightning"),
-    Called("fabric_clip", ("clip_gradients",), ("module", "optimizer", "clip_val", "max_norm"), family="lightning"),
-    Called("composer_trainer", ("Trainer",), ("model",), ("composer.",), family="composer"),
-    Called(
-        "datasets_split",
-        ("split_dataset_by_node",),
-        ("dataset", "rank", "world_size", "strategy"),
-        ("datasets",),
-        family="datasets",
-    ),
-    Called("datasets_shuffle", ("shuffle",), ("seed",), ("datasets",), family="datasets"),
-    Called("evaluate_load", ("load",), ("path", "config_name"), ("evaluate",), family="datasets"),
-    Called("peft_lora", ("LoraConfig",), (), ("peft",), family="transformers"),
-    Called("peft_merge", ("merge_and_unload",), lacks=("GatheredParameters",), family="transformers"),
-    Called(
-        "peft_save",
-        ("save_pretrained",),
-        ("save_directory",),
-        lacks=("GatheredParameters", "get_state_dict", "set_state_dict_type"),
-        family="transformers",
-    ),
-    Called("tf_strategy", ("MultiWorkerMirroredStrategy",), (), ("tensorflow.",), family="tensorflow"),
-    Called(
-        "tf_data",
-        ("list_files", "range", "from_tensor_slices", "from_generator", "TFRecordDataset"),
-        ("file_pattern", "shuffle", "seed"),
-        ("tensorflow.data.",),
-        after=("MultiWorkerMirroredStrategy",),
-        family="tensorflow",
-    ),
-    Called(
-        "tf_model",
-        ("Sequential", "Model", "load_model"),
-        (),
-        ("tensorflow.keras.",),
-        after=("MultiWorkerMirroredStrategy",),
-        family="tensorflow",
-    ),
-    Called("ray_scaling", ("ScalingConfig",), ("num_workers", "use_gpu"), ("ray.",), family="ray"),
-    Called("ray_torch", ("TorchConfig",), ("backend",), ("ray.",), family="ray"),
-    Called("ray_trainer", ("TorchTrainer",), ("train_loop_per_worker",), ("ray.",), family="ray"),
-    Called("ray_init", ("init",), ("address",), ("ray.init",), family="ray"),
-    Called("ray_environment", ("RuntimeEnv",), (), ("ray.",), family="ray"),
-    Called("ray_bundles", ("placement_group",), ("bundles", "strategy", "name", "lifetime"), ("ray.",), family="ray"),
-    Called("ray_run", ("RunConfig",), ("name", "storage_path"), ("ray.train", "ray.air"), family="ray"),
-    Called("ray_kept", ("CheckpointConfig",), ("num_to_keep",), ("ray.train", "ray.air"), family="ray"),
-    Called("accelerator", ("Accelerator",), (), ("accelerate",), after=("notebook_launcher",), family="accelerate"),
-    Called("accelerate_fsdp", ("FullyShardedDataParallelPlugin",), (), ("accelerate",), family="accelerate"),
-    Called("plain_backward", ("backward",), family="accelerate"),
-    Called("fabric_loaders", ("setup_dataloaders",), family="lightning"),
-    Called("ray_loader", ("prepare_data_loader",), ("data_loader",), ("ray.", "train."), family="ray"),
-    Called("accelerate_prepare", ("prepare",), _PREPARED, ("accelerat",), family="accelerate"),
-    Called("accelerate_clip", ("clip_grad_value_",), (), ("accelerat",), family="accelerate"),
-    Called(
-        "accelerate_notebook",
-        ("notebook_launcher",),
-        ("function", "args", "num_processes", "mixed_precision", "use_port", "master_addr", "node_rank", "num_nodes"),
-        ("accelerate",),
-        family="accelerate",
-    ),
-    Called("core_config", ("TransformerConfig", "MLATransformerConfig"), (), ("megatron.core",), family="megatron"),
-    Called("core_optimizer", ("OptimizerConfig",), (), ("megatron.core",), family="megatron"),
-    Called("core_ddp", ("DistributedDataParallelConfig",), (), ("megatron.core",), family="megatron"),
-    Called("nemo_strategy", ("MegatronStrategy",), (), _OF_NEMO, family="nemo"),
-    Called("nemo_resume", ("AutoResume",), (), _OF_NEMO, family="nemo"),
-    Called("nemo_logger", ("NeMoLogger",), (), _OF_NEMO, family="nemo"),
-    Called("nemo_data", ("PreTrainingDataModule",), ("paths",), _OF_NEMO, family="nemo"),
-    Called("nemo_sampler", ("add_megatron_sampler",), ("dataloader", "micro_batch_size"), _OF_NEMO, family="nemo"),
-    Called("nemo_precision", ("MegatronMixedPrecision",), ("precision",), _OF_NEMO, family="nemo"),
-    Called("nemo_task", ("run",), ("fn_or_script",), ("nemo_run.run",), family="nemo"),
-    Called("nemo_packing", ("FineTuningDataModule", "DollyDataModule", "SquadDataModule"), (), _OF_NEMO, family="nemo"),
-)
-FRAMEWORKS = tuple(dict.fromkeys(called.framework for called in _CALLS))
-#: Those of torch and its neighbours, which begin with the name of the library.
-OF_TORCH = tuple(dict.fromkeys(called.framework for called in torch_calls.CALLS))
-#: The family of each other framework.
-FAMILIES = {called.framework: called.family for called in _OTHERS}
-_BY_NAME: dict[str, list[Called]] = {}
-for _called in (*_CALLS, *_OTHERS, *torch_calls.CALLS):
-    for _name in _called.names:
-        _BY_NAME.setdefault(_name, []).append(_called)
-#: Libraries of the second table.
+#: Libraries of the rows of torch and its neighbours.
 _LIBRARIES = ("torch", "deepspeed", "horovod", "colossalai", "fairscale")
 #: Calls of one script that are read; more are not configuration.
 _MAX_CALLS = 120
@@ -229,9 +99,9 @@ ITEMS = "count"
 
 def claims(module: Module) -> Iterator[Claim]:
     """The arguments of every call of Paddle's, and of Hugging Face's and Lightning's, in the tables."""
-    used = FRAMEWORKS if "paddle" in module.file.text else ()
+    used = calls().paddle if "paddle" in module.file.text else ()
     if _OF_OTHERS.search(module.file.text) is not None:
-        used += tuple(FAMILIES)
+        used += tuple(calls().families)
     if used:
         yield from _claims(module, used)
 
@@ -240,14 +110,14 @@ def torch_claims(module: Module) -> Iterator[Claim]:
     """The arguments of every call of torch and its neighbours in the table."""
     used = tuple(library for library in _LIBRARIES if library in module.file.text)
     if used:
-        yield from _claims(module, tuple(name for name in OF_TORCH if name.startswith(used)))
+        yield from _claims(module, tuple(name for name in calls().torch if name.startswith(used)))
 
 
 def _claims(module: Module, frameworks: Sequence[str]) -> Iterator[Claim]:
     found: list[tuple[Called, ast.Call]] = []
     for call in module.calls:
         name = module.name(call.args[0]) if _is_built(module, call) else module.called(call)
-        for called in _BY_NAME.get(last(name), ()):
+        for called in calls().by_name.get(last(name), ()):
             if called.framework not in frameworks:
                 continue
             if called.framework == "fluid_transpile" and not is_transpile(call):
@@ -477,7 +347,7 @@ def _argument(
         bases = [last(module.name(base)) for base in _bases(module, made)]
         if bases:
             yield replace(claim, quantity=f"{key}.extends", value=Known(bases[0]), span=module.span(at or given))
-        positions = next((called.positions for called in _BY_NAME.get(shown, ())), ())
+        positions = next((called.positions for called in calls().by_name.get(shown, ())), ())
         inner.extend(_arguments(made, positions))
         if any(not item.arg for item in made.keywords):
             yield replace(claim, quantity=f"{key}.others", value=Known(True), span=module.span(at or given))
