@@ -159,8 +159,10 @@ def _guarded_collectives(module: Module) -> Iterator[Claim]:
             guard_of = decorated(function)
         if guard_of.test is None or guard_of.who in (RankSet.ALL, RankSet.UNDECIDED):
             continue
-        if guard_of.who is RankSet.SOME and _left_out(module, call, guard_of.test) is None:
-            continue
+        if guard_of.who is RankSet.SOME:
+            alone = sum(1 for _ in module.named(last(module.called(call)))) == 1
+            if not alone or _left_out(module, call, guard_of.test) is None:
+                continue
         found.setdefault(id(function), []).append((call, row, guard_of.who, guard_of.test))
     for calls in found.values():
         # Both rank 0 and the others make one, together or in sequence.
