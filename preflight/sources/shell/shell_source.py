@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from preflight.model.job import (
     WHOLE_JOB,
@@ -21,7 +22,7 @@ from preflight.model.job import (
     Strength,
     Unresolved,
 )
-from preflight.sources.base import Reading, Script, SourceFile, Tree
+from preflight.sources.base import Command, Reading, Script, SourceFile, Tree
 from preflight.sources.formats.claim_redaction import secrets_of, without_secrets
 from preflight.sources.formats.comments import suppressions
 
@@ -106,6 +107,8 @@ class ShellSource:
                 *variables_read,
                 *rejected_exports(file, scope),
                 *overwritten_exports(file, scope),
+                *blanks_in_assignments(script.commands, file, scope),
+                *comments_in_commands(file, scope),
                 *produced_hostfiles(script, launches.references, scope),
             ),
             launches=(*launches.launches, *parts.launches),
@@ -164,6 +167,7 @@ _EXPORTED = re.compile(
     r"(?P<name>[A-Za-z_$][\w${}]{0,60}[-.][\w.${}-]{0,60})=(?P<value>[^\s;&|]{0,80}))",
     re.MULTILINE,
 )
+_NAME = re.compile(r"[A-Za-z_]\w{0,100}", re.ASCII)
 #: The beginning of a here-document, whose content is not run.
 _HEREDOC = re.compile(r"<<-?[ \t]*[\"']?([A-Za-z_]\w*)[\"']?")
 _READ = re.compile(r"\$\{?(SLURM_[A-Z0-9_]+)")
@@ -185,6 +189,56 @@ def rejected_exports(file: SourceFile, scope: Scope) -> Iterator[Claim]:
         name = match["name"]
         value = Unresolved("a variable in the name") if "$" in name else Known(name)
         yield Claim("refused_variable", value, span, match["assignment"], "shell", scope)
+
+
+#: `export NAME= value`, where the value is no name that may be exported, too.
+_EMPTY_EXPORT = re.compile(
+    r"^[ \t]*export[ \t]+(?P<name>[A-Za-z_]\w{0,100})=[ \t]+(?![A-Za-z_]\w*[ \t]*(?:$|[;&|]))[^\s=#;&|]+[ \t]*$",
+    re.MULTILINE,
+)
+
+
+def blanks_in_assignments(commands: Iterable[Command], file: SourceFile, scope: Scope) -> Iterator[Claim]:
+    """Yield a claim for `NAME = value` and `export NAME= value` of variables that the script uses; they set nothing."""
+    seen: set[Span] = set()
+    for command in commands:
+        name, sign, value, *_ = [*(word.spelling for word in command.words[:3]), "", "", ""]
+        if not sign.startswith("=") or sign.startswith("==") or not (sign[1:] or value) or command.span in seen:
+            continue
+        if _NAME.fullmatch(name) and re.search(rf"\$\{{?{name}\b", file.text):
+            seen.add(command.span)
+            spelling = f"{name} {sign} {value}"
+            claim = Claim("blank_in_assignment", Known(name), command.span, spelling, "shell", scope)
+            yield replace(claim, condition=command.condition)
+    for match in _EMPTY_EXPORT.finditer(file.text) if "export" in file.text else ():
+        if not _is_in_heredoc(file.text, match.start()):
+            span = Places(file.path, file.text).span(match.start("name"), match.end())
+            yield Claim("blank_in_assignment", Known(match["name"]), span, match[0].strip(), "shell", scope)
+
+
+#: A line that goes on, comments below it, and a line of its own that the command was meant to have.
+_CUT_COMMAND = re.compile(r"(?<=\\\n)(?:[ \t]*#[^\n]*\n)+(?=[ \t]*-)|(?<=\\\n)[ \t]*#[^\n]*\\\n(?=[ \t]*[^\s#])")
+
+
+def comments_in_commands(file: SourceFile, scope: Scope) -> Iterator[Claim]:
+    """Yield a claim for each comment between the lines of one command; its value is the first line of the command."""
+    if "\\\n" not in file.text or "#" not in file.text:
+        return
+    lines = file.text.split("\n")
+    places = Places(file.path, file.text)
+    for match in _CUT_COMMAND.finditer(file.text):
+        if _is_in_heredoc(file.text, match.start()):
+            continue
+        number = places.line(match.start())
+        first = number - 1
+        while first > 1 and lines[first - 2].endswith("\\"):
+            first -= 1
+        if lines[first - 1].lstrip().startswith("#"):
+            continue
+        line = lines[number - 1]
+        at = match.start() + len(line) - len(line.lstrip())
+        span = places.span(at, at + len(line.strip()))
+        yield Claim("comment_in_command", Known(first), span, line.strip()[:100], "shell", scope)
 
 
 #: `export NAME=value` on a line of its own, with a constant value.

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job, Known, Launch
 from preflight.model.job.claim import distinct
-from preflight.model.job.value import texts
+from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.plugins.claim_text import placed, quoted, why_unresolved
 
@@ -124,6 +124,50 @@ def blank_after_backslash(job: Job) -> Iterator[Verdict]:
             " the next line is a command of its own.",
             at=found[0],
             remedy="Remove the blank after the backslash.",
+        )
+
+
+@rule(
+    "LCH022",
+    "comment-within-command",
+    severity=Severity.ERROR,
+    profile="gate",
+    otherwise="the job has no launch line in a script",
+    evidence=(
+        ("Bash manual, comments", "https://www.gnu.org/software/bash/manual/html_node/Comments.html"),
+        "the same line in bash 5.2",
+    ),
+)
+def comment_within_command(job: Job) -> Iterator[Verdict]:
+    """A comment stands between the lines of a launch, so the command ends there.
+
+    What it checks: No line of a launch that ends in a backslash is followed by a comment and further options.
+
+    Why it matters: The backslash joins the comment to the command, and the comment goes to the end of its own line,
+    where no backslash counts. The options below it are a command of their own, which the shell does not find.
+
+    Example: `torchrun --nproc_per_node=8 \\`, then `# --nnodes=2 \\`, then `train.py`.
+
+    Fix: Move the comment above the command.
+
+    Known limits: A comment after which nothing of the command is left is not reported.
+    """
+    comments = distinct(job.about("comment_in_command"))
+    for launch in job.launches:
+        lines = {claim: numbers(claim.value) for claim in comments if claim.span.path == launch.span.path}
+        cut = [claim for claim, first in lines.items() if first and first[0] <= launch.span.line < claim.span.line]
+        if not cut:
+            yield passed(launch.id)
+            continue
+        if launch.condition:
+            yield unknown(launch.id, f"the command is in the branch `{launch.condition}`", at=launch)
+            continue
+        yield failed(
+            launch.id,
+            f"{quoted(cut[0])} ends the command of {launch.launcher}: the lines below it are a command of their own.",
+            at=cut[0],
+            also=((launch, "the command"),),
+            remedy="Move the comment above the command.",
         )
 
 

@@ -67,6 +67,47 @@ def variable_name_refused_by_shell(job: Job) -> Iterator[Verdict]:
         yield passed(job.name) if exported else not_applicable(job.name, "no script exports a variable")
 
 
+@rule(
+    "ENV027",
+    "blank-beside-equals-sign",
+    severity=Severity.ERROR,
+    profile="gate",
+    otherwise="the job has no launch line",
+    evidence=(
+        ("Bash manual, shell parameters", "https://www.gnu.org/software/bash/manual/html_node/Shell-Parameters.html"),
+        "the same lines in bash 5.2",
+    ),
+)
+def blank_beside_equals_sign(job: Job) -> Iterator[Verdict]:
+    """A line means to set a variable and has a blank beside the equals sign.
+
+    What it checks: `NAME = value` where the script uses the variable, and `export NAME= value`.
+
+    Why it matters: The shell takes the first for a command called NAME, which it does not find, and the second for an
+    empty value and another name. The variable stays empty, and the launch line loses its value or its option.
+
+    Example: `NPROC = 8` and `torchrun --nproc_per_node=$NPROC train.py`.
+
+    Fix: `NPROC=8`.
+
+    Known limits: `NAME= command` runs a command with an empty variable, which may be meant.
+    """
+    found = distinct(job.about("blank_in_assignment"))
+    if not found and job.launches:
+        yield passed(job.name)
+    for claim in found:
+        (name,) = texts(claim.value) or ("",)
+        if claim.condition:
+            yield unknown(claim.span.path, f"{quoted(claim)} is in the branch `{claim.condition}`", at=claim)
+            continue
+        yield failed(
+            claim.span.path,
+            f"{quoted(claim)} does not set {name}: an assignment has no blanks beside the equals sign.",
+            at=claim,
+            remedy=f"Write {name}=VALUE.",
+        )
+
+
 #: Variables of ranks that torchrun and similar launchers set, whatever the script assigned.
 _SET_BY_LAUNCHERS = frozenset(("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"))
 
