@@ -198,16 +198,23 @@ def _state_sharding(builder: ClaimBuilder, words: Sequence[Word]) -> None:
             builder.add("sharding_library", Known("fsdp"), word.span, word.spelling)
 
 
+#: Programs whose argument is a file of training arguments, and the words in which they stand.
+_TAKES_FILE = re.compile(r"(?:^|/)(?:llamafactory|axolotl)(?:-cli$|\.cli\b|$)|^lmf$")
+_MAX_PROGRAM = 24
+
+
 def _argument_files(line: LaunchLine, words: Sequence[Word], tree: Tree) -> Iterator[Reference]:
     """Yield references to the files on the line that hold training arguments."""
     source = TrainerConfigSource()
+    # These take such a file for certain, whatever keys are in it.
+    certain = any(_TAKES_FILE.search(text_of(word) or "") for word in line.words[:_MAX_PROGRAM])
     for word in words:
         path = (text_of(word) or "").rpartition("=")[2]
         if not path.lower().endswith(_SUFFIXES):
             continue
         target = relative(path, line, tree)
         file = tree.read(target) if target is not None else None
-        if target is not None and isinstance(file, SourceFile) and source.recognises(file):
+        if target is not None and isinstance(file, SourceFile) and (certain or source.recognises(file)):
             yield Reference(target, ROLE, word.span, line.scope)
 
 
