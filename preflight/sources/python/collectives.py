@@ -186,7 +186,8 @@ def _left_out(module: Module, call: ast.Call, test: ast.expr) -> int | None:
         if isinstance(outer, ast.If) and outer.test is test:
             return first_without(module, test, otherwise=module.outline.is_else(child))
         child = outer
-    return None
+    # `if rank == 1: return` above the call
+    return first_without(module, test, otherwise=True)
 
 
 def _in_loops_by_rank(module: Module) -> Iterator[Claim]:

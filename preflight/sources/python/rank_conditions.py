@@ -443,7 +443,9 @@ class Ranks:
             if branch.orelse or not _leaves(self._module, branch.body[-1]):
                 continue
             who = complement(ranks_where_true(self._module, branch.test))
-            if who in (RankSet.ALL, RankSet.UNDECIDED, RankSet.SOME):
+            if who in (RankSet.ALL, RankSet.UNDECIDED):
+                continue
+            if who is RankSet.SOME and first_without(self._module, branch.test, otherwise=True) is None:
                 continue
             for later in self._outline.following(branch):
                 if id(later) in found:
