@@ -7,7 +7,7 @@ regular files inside the root and below the size limit.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -179,6 +179,8 @@ class Directive:
 
 #: Programs that return while the program they start continues.
 _DETACHED = frozenset(("tmux", "screen", "sbatch", "qsub", "bsub"))
+#: Options of ssh that take a value (ssh(1) of OpenSSH 9).
+SSH_VALUES = frozenset("BbcDEeFIiJLlmOopQRSWw")
 #: Programs that submit a script as a batch job of its own.
 SUBMITTERS = frozenset(("sbatch", "qsub", "bsub"))
 
@@ -236,9 +238,28 @@ class Command:
 
     @property
     def detached(self) -> bool:
-        """Whether it starts something and returns: in its own terminal, or as a submission."""
-        name = self.words[0].value if self.words else None
-        return isinstance(name, Known) and str(name.value).rpartition("/")[2] in _DETACHED
+        """Whether it starts something and returns: in its own terminal, as a submission, or by `ssh -f`."""
+        words = [str(word.value.value) if isinstance(word.value, Known) else "" for word in self.words]
+        name = words[0].rpartition("/")[2] if words else ""
+        return name in _DETACHED or (name == "ssh" and _is_in_background(words[1:]))
+
+
+def _is_in_background(words: Sequence[str]) -> bool:
+    """Whether ssh is told to go into the background, by an option before the host."""
+    takes_word = False
+    for word in words:
+        if takes_word:
+            takes_word = False
+            continue
+        if not word.startswith("-"):
+            return False
+        for at, letter in enumerate(word[1:], start=2):
+            if letter == "f":
+                return True
+            if letter in SSH_VALUES:
+                takes_word = at == len(word)
+                break
+    return False
 
 
 @dataclass(frozen=True, slots=True)

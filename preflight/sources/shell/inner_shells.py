@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from preflight.sources.base import SSH_VALUES
 from preflight.sources.shell.lookup import MPI_ALTERNATIVES
 from preflight.sources.shell.shell_document import Lit, Place, Text
 from preflight.sources.shell.words import Field, literal, skip_characters, written_path
@@ -97,7 +98,6 @@ _PROGRAMS = re.compile(
     r"(python[\d.]*|torchrun|deepspeed|accelerate|paddle\w*|fleetrun|horovodrun|colossalai|composer|pytest|julia|perl)$"
 )
 _SCRIPT = re.compile(r"[^=]*\.(sh|bash|slurm|sbatch|slrm|ksh|run|pbs|qsub|job|sub)$")
-_SSH_VALUES = frozenset("BbcDEeFIiJLlmOopQRSWw")
 #: Programs that run a command on many hosts, each with its options that take a value.
 _MULTI_HOST = {
     "pdsh": "-w -x -f -R -l -t -u -g -M -N",
@@ -230,7 +230,7 @@ def _ssh(fields: Sequence[Field], place: Place) -> InnerShell | None:
         word = fields[index].known
         if word is None or not word.startswith("-"):
             break
-        index += 2 if len(word) == 2 and word[1] in _SSH_VALUES else 1
+        index += 2 if len(word) == 2 and word[1] in SSH_VALUES else 1
     rest = fields[index + 1 :]
     if not rest:
         return InnerShell(None, None, (), ("ssh",), reads_input=True)
