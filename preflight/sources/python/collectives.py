@@ -12,12 +12,12 @@ import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from preflight._util import toml
 from preflight._util.budget import spend
 from preflight.model.job import Claim
-from preflight.sources.python.module import Module, argument, is_none, last, value_of
+from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.python.outline import Function, dotted, end_of
 from preflight.sources.python.rank_conditions import (
     RankSet,
@@ -55,10 +55,15 @@ class _Call(NamedTuple):
 
 
 @functools.cache
+def _table() -> dict[str, Any]:
+    return toml.load(Path(__file__).with_name("collectives.toml"))
+
+
+@functools.cache
 def _calls() -> dict[str, tuple[_Call, ...]]:
     """The rows by the names in them."""
     found: dict[str, tuple[_Call, ...]] = {}
-    for row in toml.load(Path(__file__).with_name("collectives.toml"))["call"]:
+    for row in _table()["call"]:
         call = _Call(
             (_ITSELF,) if row.get("itself") else tuple(row["names"]),
             re.compile(row["of"]) if "of" in row else None,
@@ -96,13 +101,14 @@ def _row_of(module: Module, call: ast.Call) -> _Call | None:
 
 def _is_of_group(call: ast.Call) -> bool:
     """Whether only the ranks of a group make the call."""
-    for group in (argument(call, "group"), argument(call, "process_group")):
-        if group is not None and not is_none(value_of(group)):
-            return True
     short = end_of(call.func)
-    if short == "new_group" and argument(call, "use_local_synchronization") is not None:
-        return True
-    return (short == "barrier" and bool(call.args)) or (short == "all_reduce" and len(call.args) > 2)
+    groups = [argument(call, word) for word in ("process_group", "process_set")]
+    for given in (argument(call, "group", _table()["group"].get(short)), *groups):
+        group = None if given is None else value_of(given)
+        # Horovod takes a name in the place of the group.
+        if group is not None and not isinstance(group, ast.Constant) and end_of(group) != "WORLD":
+            return True
+    return short == "new_group" and argument(call, "use_local_synchronization") is not None
 
 
 def _makers(module: Module, call: ast.Call) -> frozenset[str]:
