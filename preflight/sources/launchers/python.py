@@ -231,6 +231,12 @@ def spawns_ranks(command: Command, tree: Tree) -> bool:
     return isinstance(file, SourceFile) and _SPAWNS.search(file.text) is not None
 
 
+#: Changes the variables by which programs see that they are in a job of Slurm: `unset SLURM_NTASKS`.
+_HIDES_SLURM = re.compile(
+    r"\b(?:unset|pop|del)\b[^\n]{0,200}\bSLURM_|-u\s*SLURM_|\bSLURM_(?:JOB_NAME|NTASKS)\b['\"\]]{0,2}\s*=(?!=)"
+)
+
+
 def plain_program(command: Command, tree: Tree) -> Reading:
     """State that a script runs as one process, and refer to it, when its text speaks of ranks.
 
@@ -257,6 +263,9 @@ def plain_program(command: Command, tree: Tree) -> Reading:
         return Reading(claims=tuple(builder.claims))
     first = stripped.words[0]
     builder.add("plain_program", Known(path), first.span, f"{first.spelling} {word.spelling}")
+    script = tree.read(command.span.path)
+    if any(_HIDES_SLURM.search(each.text) for each in (file, script) if isinstance(each, SourceFile)):
+        builder.add("slurm_hidden", Known(True), first.span, f"{first.spelling} {word.spelling}")
     visible = command.environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         builder.add("plain_visible_devices", visible.value, visible.span, visible.spelling)

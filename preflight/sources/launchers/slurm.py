@@ -415,6 +415,7 @@ _LONG_NAMES = {
     "-x": "--exclude",
     "-L": "--licenses",
     "-t": "--time",
+    "-J": "--job-name",
     "--tasks-per-node": "--ntasks-per-node",
 }
 _MAX_LINES = 20_000

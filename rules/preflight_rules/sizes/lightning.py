@@ -210,6 +210,10 @@ def lightning_nodes_not_allocated(job: Job) -> Iterator[Verdict]:
             )
 
 
+#: Names of a job in which Lightning ignores Slurm (`SLURMEnvironment.detect` of lightning 2.6.6).
+_INTERACTIVE = frozenset(("job-name", name) for name in ("bash", "interactive"))
+
+
 @rule(
     "LIT011",
     "lightning-started-once-in-an-allocation",
@@ -237,11 +241,13 @@ def lightning_started_once_in_an_allocation(job: Job) -> Iterator[Verdict]:
 
     Fix: `srun python train.py`.
 
-    Known limits: Only sizes that are written in the program are known. With a job name of `bash` or `interactive`
-    Lightning ignores Slurm.
+    Known limits: Only sizes that are written in the program are known. On one node Lightning starts the ranks itself
+    where it does not look at Slurm: with a job name of `bash` or `interactive`, without SLURM_NTASKS, or as a plugin
+    says.
     """
     header = [claim for claim in job.about("batch_directive") if claim.source == "slurm"]
     tasks = [claim for claim in job.setting("tasks") if claim.source == "slurm"]
+    named = [claim for claim in header if _INTERACTIVE.intersection(claim.alternatives)]
     for plain in distinct(job.about("plain_program")) if header else ():
         nodes, devices = (
             [claim for claim in job.about(f"setting.lightning.{key}") if claim.span.path in texts(plain.value)]
@@ -253,8 +259,12 @@ def lightning_started_once_in_an_allocation(job: Job) -> Iterator[Verdict]:
         local = [claim for claim in devices if min(numbers(claim.value), default=1) > 1]
         waits = across or (local if tasks and min(numbers(tasks[0].value), default=1) > 1 else [])
         undecided_verdict = undecided(plain.span.path, (plain, *nodes, *devices))
+        plugins = [claim for claim in job.about("setting.lightning.plugins") if claim.span.path in texts(plain.value)]
+        ignored = (*named, *job.about("slurm_hidden"), *plugins)
         if undecided_verdict is not None:
             yield undecided_verdict
+        elif waits and not across and ignored:
+            yield unknown(plain.span.path, f"{quoted(ignored[0])} may make Lightning ignore Slurm", at=ignored[0])
         elif not waits:
             yield passed(plain.span.path)
         else:
