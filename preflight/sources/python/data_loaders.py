@@ -225,6 +225,7 @@ _SHARED = re.compile(
     r"worker_info|rank|world|shard|split|islice|num_workers|process_index|num_replicas|partition|nodesplitter|hvd\.",
     re.IGNORECASE,
 )
+_OF_RANKS = re.compile(r"rank|world|num_replicas|process_index|hvd\.", re.IGNORECASE)
 _EVALUATION_WORDS = re.compile(r"val|test|eval|dev|infer|predict", re.IGNORECASE)
 _PADDLE_LOADERS = ("paddle.io.DataLoader", "paddle.fluid.io.DataLoader")
 _LOADERS = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader", "DataLoader", "data.DataLoader")
@@ -263,6 +264,10 @@ def _shuffles_all(module: Module, call: ast.Call) -> bool:
     """Training loaders that shuffle their data without a sampler of the rank."""
     given = {keyword.arg: keyword.value for keyword in call.keywords}
     if None in given or len(call.args) > 3:
+        return False
+    data = argument(call, "dataset", 0)
+    if data is not None and _OF_RANKS.search(module.source(module.definition(value_of(data)))):
+        # `Subset(data, range(rank, len(data), world_size))`
         return False
     sampler = given.get("sampler") or given.get("batch_sampler")
     if sampler is not None:
