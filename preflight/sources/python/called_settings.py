@@ -19,10 +19,19 @@ from preflight._util.budget import truncate
 from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Unresolved, Value
 from preflight.model.job.quantities import SECTION, SETTING_PREFIX
-from preflight.sources.python.module import Module, attributes, enclosing, last, value_of
+from preflight.sources.base import SourceFile
+from preflight.sources.python import imports
+from preflight.sources.python.module import Module, argument, attributes, enclosing, last, value_of
 from preflight.sources.python.outline import dotted
 from preflight.sources.python.paddle_legacy import is_transpile
-from preflight.sources.python.rank_conditions import RankSet, is_local, is_rank, ranks_of, variable_read
+from preflight.sources.python.rank_conditions import (
+    RankSet,
+    first_without,
+    is_local,
+    is_rank,
+    ranks_of,
+    variable_read,
+)
 
 #: What a script with calls of other libraries imports.
 _OF_OTHERS = re.compile(
@@ -90,6 +99,8 @@ _BUILDERS = ("nemo_run.Config", "nemo_run.Partial")
 _LIBRARIES = ("torch", "deepspeed", "horovod", "colossalai", "fairscale")
 #: Calls of one script that are read; more are not configuration.
 _MAX_CALLS = 120
+#: Somebody is always among these.
+_FIRST_RANKS = (RankSet.FIRST, RankSet.LOCAL_FIRST)
 #: Arguments within arguments, such as those of an optimizer's clipping.
 _MAX_DEPTH = 2
 #: Below an argument: the class that it is made of or names, and the number of its items.
@@ -133,9 +144,15 @@ def _claims(module: Module, frameworks: Sequence[str]) -> Iterator[Claim]:
 
 
 def _condition_on_ranks(module: Module, call: ast.Call) -> str:
-    """The condition of a call, if it is one on the rank and nothing else; otherwise empty."""
+    """The condition of a call, if some ranks certainly fulfil it and it is about nothing else; otherwise empty."""
     guard, condition = ranks_of(module).guard_of(call), module.condition(call)
-    if guard.test is None or guard.who in (RankSet.ALL, RankSet.UNDECIDED):
+    if guard.test is None:
+        return ""
+    # `rank != -1` and `local_rank != -1` ask whether a launcher has set the rank.
+    certain = guard.who in _FIRST_RANKS or all(
+        first_without(module, guard.test, otherwise=each) is not None for each in (True, False)
+    )
+    if not certain:
         return ""
     test = module.text(guard.test)
     return condition if condition in (test, f"not ({test})") else ""
@@ -157,13 +174,13 @@ def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
         yield module.claim(f"{prefix}owner", last(module.called(owner)), call.func, source=SOURCE, because=(place,))
     reached_by = ranks_of(module).guard_of(call).who
     # A condition on the rank says who calls it; it does not leave open whether it is called.
-    condition = "" if reached_by in (RankSet.FIRST, RankSet.LOCAL_FIRST) else None
+    condition = "" if reached_by in _FIRST_RANKS else None
     facts: dict[str, bool | str] = {"reached_by": reached_by.value}
     if called.before and _comes_late(module, call, called.before):
         facts["late"] = True
     if called.after and _comes_early(module, call, called.after):
         facts["early"] = True
-    if called.lacks and not module.named(*called.lacks):
+    if called.lacks and not module.named(*called.lacks) and not _calls_in_modules(module, called.lacks):
         facts["lacks"] = True
     for name, value in facts.items():
         key = f"{prefix}{name}"
@@ -183,6 +200,13 @@ def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
     for item in truncate(attributes(module).get(target, []), _MAX_CALLS, "settings") if target else ():
         if not is_secret(item.name):
             yield from _argument(module, f"{prefix}{item.name}", item.value, (place,), 0, at=item.at)
+
+
+def _calls_in_modules(module: Module, names: Sequence[str]) -> bool:
+    """Whether a module of the user's own that the script imports speaks of one of these calls."""
+    imported = (module.files.read(found.target) for found in imports.references(module, ""))
+    texts = [file.text for file in imported if isinstance(file, SourceFile)]
+    return any(re.search(rf"\b{name}\(", text) for text in texts for name in names)
 
 
 def _is_built(module: Module, call: ast.Call) -> bool:
@@ -212,7 +236,7 @@ def _about_ranks(module: Module, key: str, given: ast.keyword | ast.expr, place:
     if is_rank(module, written) or is_rank(module, made):
         facts["rank"] = Known("local" if is_local(module, written) else "global")
     else:
-        parts = [node for node in ast.walk(made) if isinstance(node, (ast.Name, ast.Attribute, ast.Call))]
+        parts = [node for node in _parts(made) if isinstance(node, (ast.Name, ast.Attribute, ast.Call))]
         ranks = [node for node in parts if is_rank(module, node)]
         if ranks:
             facts["rank"] = Known("from local" if any(is_local(module, node) for node in ranks) else "from global")
@@ -232,6 +256,19 @@ def _about_ranks(module: Module, key: str, given: ast.keyword | ast.expr, place:
         yield replace(
             module.claim(f"{key}.{name}", value, given, source=SOURCE, because=(place,)), span=module.span(given)
         )
+
+
+def _parts(made: ast.expr) -> Iterator[ast.AST]:
+    """An expression and what it is computed from, but not from what its numbers are drawn and where they lie."""
+    pending: list[ast.AST] = [made]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending += [
+            child
+            for child in ast.iter_child_nodes(node)
+            if not (isinstance(child, ast.keyword) and child.arg in ("generator", "device"))
+        ]
 
 
 def _uses(module: Module, key: str, name: str, call: ast.Call, place: Claim, *, before: bool) -> Iterator[Claim]:
@@ -280,7 +317,7 @@ def _comes_late(module: Module, call: ast.Call, names: Sequence[str]) -> bool:
 
 def _is_reached(module: Module, call: ast.Call) -> bool:
     """Whether a call is under no condition but that of the first rank."""
-    return not module.condition(call) or ranks_of(module).inside(call).who in (RankSet.FIRST, RankSet.LOCAL_FIRST)
+    return not module.condition(call) or ranks_of(module).inside(call).who in _FIRST_RANKS
 
 
 def _arguments(call: ast.Call, positions: Sequence[str]) -> Iterator[tuple[str, ast.keyword | ast.expr]]:
@@ -349,10 +386,26 @@ def _argument(
             yield replace(claim, quantity=f"{key}.extends", value=Known(bases[0]), span=module.span(at or given))
         positions = next((called.positions for called in calls().by_name.get(shown, ())), ())
         inner.extend(_arguments(made, positions))
+        inner.extend(("device", around) for around in _devices_around(module, made))
         if any(not item.arg for item in made.keywords):
             yield replace(claim, quantity=f"{key}.others", value=Known(True), span=module.span(at or given))
     for word, below in inner:
         yield from _argument(module, f"{key}.{word}", below, because, depth + 1)
+
+
+def _devices_around(module: Module, made: ast.Call) -> Iterator[ast.expr]:
+    """The device of `with torch.device(...):` or `with device:` around a call."""
+    if argument(made, "device") is not None:
+        return
+    for outer in module.outline.above(made):
+        for item in outer.items if isinstance(outer, ast.With) else ():
+            device = module.definition(item.context_expr)
+            if isinstance(device, ast.Call) and module.called(device) == "torch.device":
+                yield device
+                return
+            if isinstance(device, (ast.Name, ast.Attribute)) and "device" in dotted(device).lower():
+                yield device
+                return
 
 
 def _made(module: Module, expression: ast.expr) -> ast.expr:
