@@ -104,7 +104,7 @@ def why_unresolved(claims: Iterable[Claim], launch: Launch | None = None) -> tup
 
 
 def definitely_holds(claim: Claim, launch: Launch | None) -> bool:
-    """Whether a claim is in force, as far as branches decide it: it stands in none, or in that of the launch."""
+    """Whether no branch leaves a claim open: it is in none, or in the same one as the launch."""
     condition = claim.condition
     if not condition or (launch is not None and condition == launch.condition):
         return True

@@ -1,8 +1,9 @@
 """What a change does to the jobs of a repository, and the comment on a pull request that says it.
 
-Text from the change itself (file names, values, messages that quote them) may be hostile. It stands in an HTML block:
-there, no text is Markdown. A word that is not plainly a word is put into `<code>`, where neither mentions (`@user`) nor
-references (`#1`, `!2`) nor addresses become links.
+The author of the change chooses file names, values, and what messages quote of them, so this text may try to imitate
+the comment or to mention people. It is written into an HTML block, where Markdown has no effect. Words with other
+characters than letters go into `<code>`, where mentions (`@user`), references (`#1`, `!2`) and addresses do not become
+links.
 """
 
 from __future__ import annotations

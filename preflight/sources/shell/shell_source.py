@@ -191,7 +191,8 @@ def rejected_exports(file: SourceFile, scope: Scope) -> Iterator[Claim]:
         yield Claim("refused_variable", value, span, match["assignment"], "shell", scope)
 
 
-#: `export NAME= value`, where the value is no name that may be exported, too.
+#: `export NAME= value`: the shell exports an empty NAME, and takes `value` for the name of another variable. If `value`
+#: is a valid name, that may be meant.
 _EMPTY_EXPORT = re.compile(
     r"^[ \t]*export[ \t]+(?P<name>[A-Za-z_]\w{0,100})=[ \t]+(?![A-Za-z_]\w*[ \t]*(?:$|[;&|]))[^\s=#;&|]+[ \t]*$",
     re.MULTILINE,

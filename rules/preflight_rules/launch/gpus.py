@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from preflight.model.findings import Confidence, Severity
-from preflight.model.job import Claim, Job, Launch, Strength, Unresolved, Value, lift
+from preflight.model.job import Claim, Job, Launch, Plain, Strength, Unresolved, Value, lift
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, undecided, unknown
-from preflight.plugins.claim_text import joined, placed, quoted
+from preflight.plugins.claim_text import counted, joined, placed, quoted
 from preflight_rules.kubernetes.workloads import workloads
 from preflight_rules.launches import certainly_several, nodes_spanned
 from preflight_rules.sizes.hardware import named
@@ -22,6 +22,11 @@ def processes(job: Job, launch: Launch) -> tuple[Claim, ...]:
     if launch.launcher == "srun":
         return job.setting("tasks_per_node", launch.scope)
     return job.setting("processes_per_node", launch.scope)
+
+
+def _several(values: Sequence[Plain], singular: str, many: str = "") -> str:
+    """`1 GPU`, `2 GPUs`, `1 or 2 GPUs`."""
+    return counted(joined(values) if tuple(values) != (1,) else 1, singular, many)
 
 
 def gpus(job: Job, launch: Launch) -> tuple[Value, tuple[Claim, ...]] | None:
@@ -79,24 +84,25 @@ def more_processes_than_gpus(job: Job) -> Iterator[Verdict]:
     requests the nccl backend. With gloo or MPI nothing is reported.
     """
     for launch in job.launches:
-        counted, gpu_counts = processes(job, launch), gpus(job, launch)
-        if not counted or gpu_counts is None or _on_cpu(job, launch):
+        given, gpu_counts = processes(job, launch), gpus(job, launch)
+        if not given or gpu_counts is None or _on_cpu(job, launch):
             continue
         value, because = gpu_counts
-        undecided_verdict = undecided(launch.id, (*counted, *because), launch)
+        undecided_verdict = undecided(launch.id, (*given, *because), launch)
         if undecided_verdict is not None:
             yield undecided_verdict
             continue
-        ranks, devices = numbers(job_value(counted)), numbers(value)
+        ranks, devices = numbers(job_value(given)), numbers(value)
         if ranks and devices and min(devices) > 0 and min(ranks) > max(devices):
             missing = min(ranks) - max(devices)
             yield failed(
                 launch.id,
-                f"{quoted(counted[0])} starts {joined(ranks)} ranks on each node, but {placed(because[0])}"
-                f" provides {joined(devices)} GPUs there: {missing} ranks have none.",
-                at=counted[0],
-                also=((because[0], f"{joined(devices)} GPUs"),),
-                remedy=f"Start {joined(devices)} processes on each node, or request {joined(ranks)} GPUs.",
+                f"{quoted(given[0])} starts {_several(ranks, 'rank')} on each node, but {placed(because[0])}"
+                f" provides {_several(devices, 'GPU')} there: {_several((missing,), 'rank')} will find none.",
+                at=given[0],
+                also=((because[0], _several(devices, "GPU")),),
+                remedy=f"Start {_several(devices, 'process', 'processes')} on each node, or request"
+                f" {_several(ranks, 'GPU')}.",
                 severity=_severity(job, launch),
             )
         else:
@@ -151,8 +157,8 @@ def gpus_left_idle(job: Job) -> Iterator[Verdict]:
         yield not_applicable(job.name, "several launches may share the GPUs of a node")
         return
     launch = job.launches[0]
-    counted, gpu_counts = processes(job, launch), gpus(job, launch)
-    is_explicit = bool(counted) and all(c.strength > Strength.DEFAULT for c in counted)
+    given, gpu_counts = processes(job, launch), gpus(job, launch)
+    is_explicit = bool(given) and all(c.strength > Strength.DEFAULT for c in given)
     if not is_explicit or gpu_counts is None or launch.launcher == "srun":
         yield not_applicable(launch.id, "the number of processes or GPUs of a node is not given")
         return
@@ -163,19 +169,20 @@ def gpus_left_idle(job: Job) -> Iterator[Verdict]:
         yield not_applicable(launch.id, "ms-swift spreads each rank over the GPUs of its share")
         return
     value, because = gpu_counts
-    undecided_verdict = undecided(launch.id, (*counted, *because), launch)
+    undecided_verdict = undecided(launch.id, (*given, *because), launch)
     if undecided_verdict is not None:
         yield undecided_verdict
         return
-    ranks, devices = numbers(job_value(counted)), numbers(value)
+    ranks, devices = numbers(job_value(given)), numbers(value)
     if ranks and devices and 0 < max(ranks) < min(devices) and not _reported_by_acc001(job, launch, devices):
         yield failed(
             launch.id,
-            f"{quoted(counted[0])} starts {joined(ranks)} ranks on each node, but {placed(because[0])}"
-            f" provides {joined(devices)} GPUs there: {min(devices) - max(ranks)} stay idle.",
-            at=counted[0],
-            also=((because[0], f"{joined(devices)} GPUs"),),
-            remedy=f"Start {joined(devices)} processes on each node, or request {joined(ranks)} GPUs.",
+            f"{quoted(given[0])} starts {_several(ranks, 'rank')} on each node, but {placed(because[0])}"
+            f" provides {_several(devices, 'GPU')} there: {min(devices) - max(ranks)} stay idle.",
+            at=given[0],
+            also=((because[0], _several(devices, "GPU")),),
+            remedy=f"Start {_several(devices, 'process', 'processes')} on each node, or request"
+            f" {_several(ranks, 'GPU')}.",
         )
     else:
         yield passed(launch.id)

@@ -117,7 +117,7 @@ class Given:
         return self._one((claim,))
 
     def _is_given(self, key: str) -> bool:
-        """Whether a key is there. Raises UnknownValue if it stands in a branch, or in a section that is not known."""
+        """Whether a key is given. Raises UnknownValue if only a branch gives it, or if its section is not known."""
         claim = self.claim(key)
         if claim is None:
             self._check_sections(key)
