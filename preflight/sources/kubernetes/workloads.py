@@ -24,6 +24,7 @@ from preflight.sources.kubernetes.objects import (
     workload_of,
 )
 from preflight.sources.kubernetes.operators import injected_variables, pods, with_runtime
+from preflight.sources.kubernetes.pod_hosts import state_hosts
 from preflight.sources.kubernetes.pods import (
     GPU_RESOURCE,
     containers_of,
@@ -244,6 +245,7 @@ class Manifest:
         node_claims.add_member("workload_name", workload.root.member("metadata", "name"), scope=scope)
         state_labels(node_claims, workload.root, scope)
         state_queue(node_claims, workload.root, self.all_objects, scope)
+        state_hosts(node_claims, workload, self.all_objects, scope)
         node_claims.add_member("gang_min", workload.gang_min, as_int, scope=scope)
         if workload.gang is not None:
             node_claims.add("gang", Known(f"{workload.kind}"), workload.gang, scope=scope)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+from preflight._util.hostnames import host_of
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Span, Unresolved
+from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
-from preflight.plugins.claim_text import placed, quoted
+from preflight.plugins.claim_text import argument_of, placed, quoted
 from preflight_rules.kubernetes.workloads import KUBEFLOW, Role, Workload, workloads
 
 #: System and example namespaces, which are never a Kubeflow user's profile.
@@ -333,3 +336,86 @@ def _chooses_device(claim: Claim) -> bool:
     wanted = _NEEDS_DEVICE[claim.quantity.removeprefix("env.")]
     found = [text.strip().lower() for text in texts(claim.value)]
     return bool(found) and all(text in wanted for text in found)
+
+
+#: The claims that name hosts of the job.
+_NAMING = ("master_addr", "hosts", "ps_server_endpoints", "ps_worker_endpoints")
+
+
+@rule(
+    "KUB033",
+    "host-name-of-no-pod",
+    severity=Severity.ERROR,
+    profile="gate",
+    otherwise="no launch in a pod names a host that looks like a pod of its object",
+    evidence=(
+        "kubernetes-sigs/jobset#603",
+        (
+            "Kubernetes documentation, StatefulSets (stable network ID)",
+            "https://kubernetes.io/docs/concepts/workloads/controllers/statefulset/",
+        ),
+    ),
+)
+def host_name_of_no_pod(job: Job) -> Iterator[Verdict]:
+    """A launch line names a host that looks like a pod of its own object, and the object has no such pod.
+
+    What it checks: Where the address of the rendezvous, or a node or server in a list, begins with the name of the
+    object that the launch line is in, it is the name of one of its pods, as the operator makes them, or of a service in
+    the files: `JOB-master-0` for a PyTorchJob, `JOB-TASK-0.JOB` for a Volcano job, `JOB-ROLE-0-0.JOB` for a JobSet,
+    `NAME-0.SERVICENAME` for a StatefulSet.
+
+    Why it matters: The name never resolves. Every rank waits for the rendezvous until it times out.
+
+    Example: `--master_addr=train-head-0.train` in a Volcano job `train` whose tasks are `master` and `worker`.
+
+    Fix: Use a name from the list in the message.
+
+    Known limits: A service of that name may be in files that were not given; the finding is a warning unless the name
+    has the form of a pod's.
+    """
+    for workload in workloads(job):
+        hosts = [text for claim in workload.in_force("pod_hosts") for text in _list(claim)]
+        names = texts(job_value(workload.in_force("workload_name")))
+        if not hosts or not names:
+            continue
+        forms = [re.compile(re.escape(host).replace(r"\{i\}", r"\d+")) for host in hosts]
+        for _, scope in workload.launches():
+            launch = job.launch(scope.launch)
+            for claim in (claim for quantity in _NAMING for claim in job.setting(quantity, scope)):
+                named = [host_of(text) for text in (*texts(claim.value), *_list(claim))]
+                own = [host for host in named if host.startswith(f"{names[0]}-")]
+                wrong = next((host for host in own if not any(_is_under(host, form) for form in forms)), None)
+                undecided_verdict = undecided(scope.launch, (claim,), launch)
+                if undecided_verdict is not None:
+                    yield undecided_verdict
+                elif wrong is not None:
+                    yield _named_wrongly(workload, names[0], hosts, claim, wrong)
+                elif own:
+                    yield passed(scope.launch)
+
+
+def _named_wrongly(workload: Workload, name: str, hosts: list[str], claim: Claim, wrong: str) -> Verdict:
+    like_a_pod = re.fullmatch(r"[\w-]+-\d+(?:\..*)?", wrong) is not None
+    shown = ", ".join(f"`{host.replace('{i}', '0')}`" for host in hosts[:4])
+    return failed(
+        claim.scope.launch,
+        f"{quoted(claim)} names `{wrong}`, but {quoted(workload.head)} `{name}` makes no pod of this name: the names of"
+        f" its pods are like {shown}.",
+        at=claim,
+        also=((argument_of(claim) or workload.head, "the name" if argument_of(claim) else "the object"),),
+        remedy="Use one of these names.",
+        severity=None if like_a_pod else Severity.WARNING,
+        waits_at="rendezvous",
+    )
+
+
+def _list(claim: Claim) -> tuple[str, ...]:
+    """The names in a list; empty for any other value."""
+    first = claim.alternatives[0] if len(claim.alternatives) == 1 else None
+    return tuple(map(str, first)) if isinstance(first, tuple) else ()
+
+
+def _is_under(host: str, form: re.Pattern[str]) -> bool:
+    """Whether a host is one of a form, or that with the rest of the cluster's domain (`.NAMESPACE.svc`)."""
+    found = form.match(host)
+    return found is not None and host[found.end() :][:1] in ("", ".")
