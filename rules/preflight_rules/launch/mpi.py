@@ -11,7 +11,7 @@ from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import counted, joined, placed, quoted
-from preflight.plugins.questions import LaunchQuestion, Stated, launches_with
+from preflight.plugins.questions import Asked, LaunchQuestion, Stated, launches_with
 from preflight_rules.launches import SCHEDULERS, certainly_several
 
 #: Variables of communication libraries, which must be the same on all ranks.
@@ -416,3 +416,66 @@ def mpirun_as_root(job: Job) -> Iterator[Verdict]:
 
 
 _USER = re.compile(r"\s(?:-u|--user)[\s=]")
+
+
+def _granted(quantity: str) -> Asked:
+    """What the header of a batch script of Slurm asks for."""
+    return lambda job, scope: [claim for claim in job.about(quantity) if claim.source == "slurm" and not claim.scope.launch]
+
+
+def _takes_slots_of_slurm(stated: Stated[Launch]) -> bool:
+    """Whether mpirun starts the ranks on the slots that Slurm gives."""
+    job, scope = stated.job, stated.scope
+    has_header = any(claim.source == "slurm" for claim in job.about("batch_directive"))
+    chosen = job.setting("hosts", scope) or job.setting("oversubscribe", scope) or job.about("host_slots", scope)
+    return _is_mpirun(stated.launch) and has_header and not chosen and _implementation(job, stated.launch) != ("mpich",)
+
+
+@rule(
+    "MPI006",
+    "mpi-ranks-beyond-slots-of-allocation",
+    severity=Severity.ERROR,
+    profile="gate",
+    otherwise="no mpirun takes its slots from an allocation of Slurm",
+    evidence=(
+        "open-mpi/ompi#10641",
+        ("Open MPI documentation, launching with Slurm", "https://docs.open-mpi.org/en/v5.0.x/launching-apps/slurm.html"),
+    ),
+    each=launches_with(
+        "tasks", also=(_granted("tasks"), _granted("tasks_per_node"), _granted("nodes")), where=_takes_slots_of_slurm
+    ),
+)
+def mpi_ranks_beyond_slots_of_allocation(question: LaunchQuestion) -> Verdict | None:
+    """mpirun starts more ranks than the allocation of Slurm has tasks.
+
+    What it checks: In a batch script, `-np` of Open MPI's mpirun is at most the number of tasks that the header asks
+    for, which is one for each node unless it says otherwise.
+
+    Why it matters: Open MPI takes one slot for each task of the allocation, whatever CPUs and GPUs it has, and stops
+    with "There are not enough slots available in the system".
+
+    Example: `#SBATCH --nodes=1 --gpus-per-node=8` and `mpirun -np 8 python train.py`.
+
+    Fix: `#SBATCH --ntasks-per-node=8`.
+
+    Known limits: It is a warning where it is not known that mpirun is Open MPI's. With a list of hosts, or
+    `--oversubscribe`, nothing is judged. Options on the command line of sbatch are not seen.
+    """
+    tasks, total, on_each, nodes = question.of
+    requested = max(numbers(job_value(tasks)), default=0)
+    slots = numbers(job_value(total)) or tuple(
+        each * node for each in numbers(job_value(on_each)) or (1,) for node in numbers(job_value(nodes)) or (1,)
+    )
+    if not requested or requested <= max(slots):
+        return None
+    asks = (total or on_each or nodes or [None])[0]
+    is_open_mpi = _implementation(question.of.job, question.of.launch) == ("openmpi",)
+    return failed(
+        question.subject,
+        f"{quoted(tasks[0])} starts {counted(requested, 'rank')}, but the allocation has"
+        f" {counted(max(slots), 'task')}, and Open MPI takes one slot for each: it stops with 'not enough slots'.",
+        at=tasks[0],
+        also=((asks, counted(max(slots), "task")),) if asks is not None else (),
+        remedy=f"Ask for {counted(requested, 'task')}: --ntasks={requested}.",
+        severity=None if is_open_mpi else Severity.WARNING,
+    )
