@@ -254,6 +254,9 @@ class Manifest:
         if workload.order is not None and workload.first is not None:
             node_claims.add("pods_started_first", workload.first, workload.order, scope=scope)
         spec = workload.spec
+        if workload.kind in RAY_KINDS:
+            cluster = workload.spec.at("rayClusterSpec") or workload.spec
+            node_claims.add_member("ray_autoscales", cluster.member("enableInTreeAutoscaling"), scope=scope)
         if workload.kind == "MPIJob":
             node_claims.add_member("slots_per_worker", workload.processes, as_int, scope=scope)
             own = spec.member("runLauncherAsWorker")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from preflight.model.findings import Confidence, Severity
-from preflight.model.job import Claim, Job, Unresolved
-from preflight.model.job.claim import distinct
+from preflight.model.job import Claim, Job, Known, Unresolved
+from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.quantities import SECTION
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted
 from preflight_rules.data_tables import table
+from preflight_rules.kubernetes.workloads import known_number, workloads
 from preflight_rules.scripts.script_facts import runs_program, stated
 from preflight_rules.settings.conditions import GIVEN, Section, UnknownValue, holds
 from preflight_rules.settings.tables import in_range, pinned
@@ -223,3 +225,170 @@ def _bound(keys: dict[str, Claim], which: int) -> int | None:
     if isinstance(value, tuple) and len(value) == 2 and all(isinstance(item, int) for item in value):
         return int(str(value[which]))
     return None
+
+
+class _Offer(NamedTuple):
+    """What the nodes of a cluster have together: an amount of a resource, and a claim for each kind of node."""
+
+    amount: float
+    because: tuple[Claim, ...]
+    certain: bool
+
+
+@rule(
+    "RAY023",
+    "workers-larger-than-cluster",
+    severity=Severity.ERROR,
+    profile="gate",
+    otherwise="no ScalingConfig is used on a cluster of Ray that the files describe",
+    evidence=(
+        "ray-project/ray#46123",
+        ("Ray documentation, resources", "https://docs.ray.io/en/latest/ray-core/scheduling/resources.html"),
+    ),
+)
+def workers_larger_than_cluster(job: Job) -> Iterator[Verdict]:
+    """The workers of a Ray trainer ask for more GPUs or CPUs than the cluster in the files has.
+
+    What it checks: The workers of a ScalingConfig, times what each of them uses (one GPU with `use_gpu`, otherwise one
+    CPU, or what `resources_per_worker` says), are at most what all pods of the RayCluster or RayJob have, or what the
+    lines of `ray start` announce.
+
+    Why it matters: The placement group of the workers stays pending. The trainer waits forever, and only Ray's log says
+    that the resources cannot be had.
+
+    Example: `ScalingConfig(num_workers=8, use_gpu=True)` and two worker pods with two GPUs each.
+
+    Fix: Fewer workers, or a larger cluster.
+
+    Known limits: An object that autoscales is not judged. With `ray start` the finding is a warning, because other
+    machines may join the cluster by hand.
+    """
+    calls = distinct(job.about("ray_scaling"))
+    for resource, quantity in (("GPU", "pod_gpus"), ("CPU", "pod_cpus")) if len(calls) == 1 else ():
+        keys = {claim.quantity.removeprefix(_PREFIX): claim for claim in calls[0].because}
+        offer = _of_pods(job, quantity) or (_of_lines(job) if resource == "GPU" else None)
+        if "num_workers" not in keys or offer is None:
+            continue
+        try:
+            workers, each = _bound(keys, 0), _asked(keys, resource)
+        except UnknownValue as error:
+            yield unknown(job.name, f"{error} is unknown", at=calls[0])
+            continue
+        if workers is None or not each:
+            continue
+        if workers * each <= offer.amount:
+            yield passed(job.name)
+            continue
+        first, *rest = offer.because
+        yield failed(
+            job.name,
+            f"{quoted(keys['num_workers'])} asks for {workers * each:g} {resource}s in all, but the cluster has"
+            f" {offer.amount:g} ({placed(first)}{' and more' if rest else ''}): Ray waits for the others forever.",
+            at=keys["num_workers"],
+            also=tuple((claim, "a part of the cluster") for claim in offer.because),
+            remedy="Start fewer workers, or a larger cluster.",
+            severity=None if offer.certain else Severity.WARNING,
+        )
+
+
+def _asked(keys: dict[str, Claim], resource: str) -> float:
+    """How much of a resource one worker uses. Raises UnknownValue."""
+    given = _value(keys, f"resources_per_worker.{resource}")
+    if isinstance(given, (int, float)):
+        return float(given)
+    uses_gpu = _value(keys, "use_gpu")
+    if resource == "GPU":
+        return 1.0 if uses_gpu is True else 0.0
+    # Without resources of its own a worker has one CPU, or a GPU.
+    return 0.0 if uses_gpu is True or "resources_per_worker" in keys else 1.0
+
+
+def _of_pods(job: Job, quantity: str) -> _Offer | None:
+    """What the pods of the only Ray object have together; None where that is not known."""
+    found = [workload for workload in workloads(job) if workload.kind in ("RayCluster", "RayJob")]
+    if len(found) != 1 or any(claim.value != Known(False) for claim in found[0].in_force("ray_autoscales")):
+        return None
+    total, because = 0.0, []
+    for role in found[0].roles:
+        claims = role.in_force(quantity)
+        count = known_number(role.count.value)
+        amounts = [item for claim in claims for item in claim.alternatives if isinstance(item, (int, float))]
+        if count is None or len(amounts) != len(claims) or (not claims and quantity == "pod_cpus"):
+            return None
+        total += count * sum(amounts)
+        because += claims
+    return _Offer(total, tuple(because), certain=True) if because else None
+
+
+def _of_lines(job: Job) -> _Offer | None:
+    """The GPUs that the lines of `ray start` announce; None where a line may start several nodes, or announces none."""
+    lines = [launch for launch in job.launches if job.setting("ray_role", launch.scope) and launch.launcher == "ray"]
+    nodes = [line for line in lines if texts(job_value(job.setting("ray_role", line.scope))) != ("submit",)]
+    announced = [claim for line in nodes for claim in job.setting("ray_num_gpus", line.scope)]
+    numbers_of = [known_number(claim.value) for claim in announced]
+    if not nodes or len(announced) != len(nodes) or any(line.wrappers or line.condition for line in nodes):
+        return None
+    known = [number for number in numbers_of if number is not None]
+    return _Offer(sum(known), tuple(announced), certain=False) if len(known) == len(numbers_of) else None
+
+
+#: An image of the Ray project: the release, and the release of Python, which is the oldest one if it is left out.
+_IMAGE = re.compile(r"(?:\S+/)?rayproject/ray(?:-\w+)*:(?P<ray>\d+\.\d+\.\d+)(?:[.-]\S*?)?(?:-?py(?P<python>3\d+)\S*)?")
+
+
+@rule(
+    "RAY024",
+    "ray-releases-differ-in-cluster",
+    severity=Severity.ERROR,
+    profile="gate",
+    otherwise="no cluster of Ray has several kinds of pods with images of the Ray project",
+    evidence=(
+        "ray-project/kuberay#148",
+        ("Ray, python/ray/_private/utils.py (check_version_info)", "https://github.com/ray-project/ray"),
+    ),
+)
+def ray_releases_differ_in_cluster(job: Job) -> Iterator[Verdict]:
+    """The head and the workers of a Ray cluster have different releases of Ray or Python.
+
+    What it checks: The images `rayproject/ray:RELEASE-pyVERSION` of the pods of one RayCluster or RayJob have the same
+    release of Ray, and the same of Python where both tags name it.
+
+    Why it matters: A worker of another release stops with "Version mismatch" when it joins, and its pod is started
+    again and again.
+
+    Example: `rayproject/ray:2.46.0` for the head and `rayproject/ray:2.40.0` for the workers.
+
+    Fix: Use one image for all pods.
+
+    Known limits: Images of other names are not judged.
+    """
+    for workload in workloads(job):
+        images = [(role, claim) for role in workload.roles for claim in role.in_force("pod_image")]
+        if not workload.kind.startswith("Ray") or len(images) < 2:
+            continue
+        undecided_verdict = undecided(workload.id, [claim for _, claim in images])
+        tags = [(claim, match) for _, claim in images for match in [_IMAGE.fullmatch("".join(texts(claim.value)))]]
+        known = [(claim, match) for claim, match in tags if match is not None]
+        if undecided_verdict is not None:
+            yield undecided_verdict
+            continue
+        if len(known) < 2:
+            continue
+        first, head = known[0]
+        other = next(((claim, match) for claim, match in known[1:] if _differ(head, match)), None)
+        if other is None:
+            yield passed(workload.id)
+            continue
+        yield failed(
+            workload.id,
+            f"{quoted(other[0])} and {placed(first)} are in one cluster: a node of another release of Ray or Python"
+            " stops with 'Version mismatch' when it joins.",
+            at=other[0],
+            also=((first, "the other release"),),
+            remedy="Use one image for all pods of the cluster.",
+        )
+
+
+def _differ(one: re.Match[str], other: re.Match[str]) -> bool:
+    pythons = {match["python"] for match in (one, other)} - {None}
+    return one["ray"] != other["ray"] or len(pythons) > 1
