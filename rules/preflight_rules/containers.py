@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from preflight._util.hostnames import host_of, is_address
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Scope, Unresolved
 from preflight.model.job.claim import job_value
@@ -12,6 +13,7 @@ from preflight.model.job.value import Symbol, numbers, symbols_in, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.plugins.claim_text import joined, placed, quoted
 from preflight_rules.launches import certainly_several, nodes_spanned
+from preflight_rules.rendezvous.identities import address_in_force
 
 #: Words in an image name for a build with or without accelerator support.
 _ACCELERATED = re.compile(r"cuda|cu\d{2,3}\b|nvidia|nvcr\.io|rocm|(?:^|[-_/:.])gpu(?:$|[-_/:.\d])|cudnn|megatron|nemo")
@@ -247,8 +249,8 @@ def _several_ranks(job: Job, launch: Launch) -> Claim | None:
 @rule(
     "CTR003",
     "container-network-hides-ranks",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
+    severity=Severity.ERROR,
+    profile="gate",
     otherwise="no launch over several nodes runs in a container started here",
     evidence=(
         "horovod/horovod#1408",
@@ -268,7 +270,8 @@ def container_network_hides_ranks(job: Job) -> Iterator[Verdict]:
 
     Fix: `--network=host`, or an overlay network that spans the hosts.
 
-    Known limits: A default network of the daemon other than the bridge is not seen.
+    Known limits: Where the address of the rendezvous may be on the bridge itself, as in a trial on one host, the
+    finding is a warning.
     """
     for claim, scope, launch in _containers(job):
         if launch is None or not certainly_several(nodes_spanned(job, launch)[0]):
@@ -278,15 +281,25 @@ def container_network_hides_ranks(job: Job) -> Iterator[Verdict]:
         if any(isinstance(each.value, Unresolved) for each in network):
             yield unknown(scope.launch, f"{quoted(network[0])} may choose the network", at=network[0])
         elif not network or all(name in ("bridge", "default") for name in names):
+            certain = _is_of_another_host(job, launch)
             yield failed(
                 scope.launch,
                 f"{quoted(claim)} puts the ranks on Docker's bridge, which the other nodes cannot reach.",
                 at=network[0] if network else claim,
                 also=((launch, "over several nodes"),),
                 remedy=_remedy(claim, "--network=host", "network_mode: host"),
+                severity=None if certain else Severity.WARNING,
+                confidence=None if certain else Confidence.MEDIUM,
+                waits_at="rendezvous",
             )
         else:
             yield passed(scope.launch)
+
+
+def _is_of_another_host(job: Job, launch: Launch) -> bool:
+    """Whether the ranks meet at an address outside the networks that Docker makes on one host."""
+    hosts = [host_of(text) for claim in address_in_force(job, launch) for text in texts(claim.value)]
+    return bool(hosts) and all(is_address(host) and not host.startswith("172.") for host in hosts)
 
 
 @rule(

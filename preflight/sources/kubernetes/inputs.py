@@ -26,7 +26,7 @@ from preflight.sources.shell.shell_document import FileText
 
 #: Kinds of objects in a chart's other templates that matter to a workload.
 _RELATED_KINDS = re.compile(
-    r"\bkind:[ \t]*[\"']?(?:ConfigMap|PodGroup|LocalQueue|ClusterQueue|ResourceClaimTemplate|ComputeDomain"
+    r"\bkind:[ \t]*[\"']?(?:ConfigMap|PodGroup|LocalQueue|ClusterQueue|Queue|ResourceClaimTemplate|ComputeDomain"
     r"|TrainingRuntime|ClusterTrainingRuntime|PriorityClass|Service)\b"
 )
 #: Rounds in which objects lead to further objects: a label to a queue, that to its ClusterQueue, that to its flavors.
@@ -230,6 +230,8 @@ def _referenced_objects(node: Node, kind: str) -> Iterator[Named]:
         if inner.kind is Kind.SCALAR:
             if member.key == _QUEUE_LABEL and isinstance(inner.value, str):
                 yield "LocalQueue", inner.value
+            elif member.key == "queue" and kind == "Job" and isinstance(inner.value, str):
+                yield "Queue", inner.value
             elif member.key == "resourceClaimTemplateName" and isinstance(inner.value, str):
                 yield "ResourceClaimTemplate", inner.value
             elif member.key == "priorityClassName" and isinstance(inner.value, str) and kind not in _PODLESS:

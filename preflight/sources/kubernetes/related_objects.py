@@ -25,13 +25,12 @@ def state_related_object(node_claims: NodeClaims, root: Node, head: Member, name
         _allowance(node_claims, root, head, scope)
     elif kind in ("CiliumNetworkPolicy", "CiliumClusterwideNetworkPolicy"):
         _allowance(node_claims, root, head, scope)
-    elif kind in ("ResourceQuota", "Queue"):
+    elif kind == "ResourceQuota":
         if root.at("spec", "scopes") is not None or root.at("spec", "scopeSelector") is not None:
             # It counts only some of the namespace's pods.
             return
         node_claims.add_member("namespace", root.member("metadata", "namespace"), scope=scope)
-        for section in ("hard", "capability"):
-            _quota(node_claims, root.at("spec", section), scope)
+        _quota(node_claims, root.at("spec", "hard"), scope, "quota_gpus")
     elif kind == "ClusterQueue":
         _kueue(node_claims, root, scope)
 
@@ -46,10 +45,10 @@ def _group(node_claims: NodeClaims, root: Node, head: Member, scope: Scope) -> N
         node_claims.add("gang", value_of(name.node), name, scope=scope)
 
 
-def _quota(node_claims: NodeClaims, limits: Node | None, scope: Scope) -> None:
+def _quota(node_claims: NodeClaims, limits: Node | None, scope: Scope, quantity: str) -> None:
     for member in limits.in_force if limits is not None else ():
         if GPU_RESOURCE.fullmatch(member.key.removeprefix("requests.").removeprefix("limits.")):
-            node_claims.add("quota_gpus", whole_number(value_of(member.node)), member, scope=scope)
+            node_claims.add(quantity, whole_number(value_of(member.node)), member, scope=scope)
 
 
 def _kueue(node_claims: NodeClaims, root: Node, scope: Scope) -> None:
@@ -115,6 +114,8 @@ def state_queue(node_claims: NodeClaims, root: Node, known: Sequence[Node], scop
     A ClusterQueue in a cohort may borrow, so nothing is certain about it. A queue that is not in the tree is on the
     cluster.
     """
+    queue = _only_object(known, "Queue", root.text("spec", "queue"), "")
+    _quota(node_claims, queue.at("spec", "capability") if queue is not None else None, scope, "queue_gpus")
     label = _label_value(root, QUEUE_LABEL)
     if label is not None:
         node_claims.add("queue_name", value_of(label.node), label, scope=scope)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Unresolved
@@ -85,7 +86,8 @@ def _sizes(claim: Claim) -> tuple[int, ...]:
 @rule(
     "KUB023",
     "job-larger-than-quota",
-    severity=Severity.WARNING,
+    severity=Severity.ERROR,
+    profile="gate",
     otherwise="no GPU quota applies to a job that requests GPUs",
     evidence=(
         "kubernetes-sigs/kueue#2796",
@@ -95,9 +97,9 @@ def _sizes(claim: Claim) -> tuple[int, ...]:
 def job_larger_than_quota(job: Job) -> Iterator[Verdict]:
     """A job requests more GPUs than a quota in its files allows.
 
-    What it checks: The GPUs of all pods of a job together are at most the ResourceQuota of its namespace, the
-    capability of a Volcano queue, or the nominal quota of a Kueue ClusterQueue that has no cohort, where it is in the
-    files. A ResourceQuota of the job's namespace is also found in another file of the same folder.
+    What it checks: The GPUs of all pods of a job together are at most the ResourceQuota of its namespace, or the
+    nominal quota of a Kueue ClusterQueue that has no cohort, where it is in the files. A ResourceQuota of the job's
+    namespace is also found in another file of the same folder.
 
     Why it matters: Under a ResourceQuota the last pods are rejected while the first hold their GPUs; a queue keeps the
     job waiting forever.
@@ -113,34 +115,41 @@ def job_larger_than_quota(job: Job) -> Iterator[Verdict]:
     for workload in workloads(job) if len({claim.scope.launch for claim in quotas}) == 1 else ():
         if not _same_namespace(job, workload, quotas[0]):
             continue
-        pods = [(role, role.in_force("pod_gpus") or role.in_force("pod_gpu_requests")) for role in workload.roles]
-        requesting = [(role, gpus) for role, gpus in pods if gpus]
-        if not requesting:
-            continue
-        undecided_verdict = undecided(
-            workload.id, (*quotas, *(claim for role, gpus in requesting for claim in (role.count, *gpus)))
-        )
-        if undecided_verdict is not None:
-            yield undecided_verdict
-            continue
-        if not all(numbers(role.count.value) and numbers(job_value(gpus)) for role, gpus in requesting):
-            yield unknown(
-                workload.id, "the number of GPUs that its pods request is not a whole number", at=requesting[0][1][0]
-            )
-            continue
-        total = sum(min(numbers(role.count.value)) * min(numbers(job_value(gpus))) for role, gpus in requesting)
-        granted = max(numbers(job_value(quotas)), default=total)
-        if total > granted:
-            yield failed(
-                workload.id,
-                f"{quoted(workload.head)} requests {total} GPUs in total, but {placed(quotas[0])} never grants more"
-                f" than {granted}.",
-                at=requesting[0][1][0],
-                also=((quotas[0], "the quota"),),
-                remedy="Make the job smaller, or the quota larger.",
-            )
-        else:
-            yield passed(workload.id)
+        verdict = _larger_than(workload, quotas, "never grants more")
+        if verdict is not None:
+            # A quota or a job that names no namespace may be applied to any.
+            theirs = [claim for claim in job.about("namespace") if claim.scope == quotas[0].scope]
+            certain = bool(theirs and workload.in_force("namespace"))
+            yield verdict if certain or verdict.severity is None else replace(verdict, severity=Severity.WARNING)
+
+
+def _larger_than(workload: Workload, quotas: Sequence[Claim], why: str) -> Verdict | None:
+    """Whether the GPUs of all pods are more than a quota; None if they request none."""
+    pods = [(role, role.in_force("pod_gpus") or role.in_force("pod_gpu_requests")) for role in workload.roles]
+    requesting = [(role, gpus) for role, gpus in pods if gpus]
+    if not requesting:
+        return None
+    undecided_verdict = undecided(
+        workload.id, (*quotas, *(claim for role, gpus in requesting for claim in (role.count, *gpus)))
+    )
+    if undecided_verdict is not None:
+        return undecided_verdict
+    if not all(numbers(role.count.value) and numbers(job_value(gpus)) for role, gpus in requesting):
+        why_open = "the number of GPUs that its pods request is not a whole number"
+        return unknown(workload.id, why_open, at=requesting[0][1][0])
+    each = [min(numbers(role.count.value)) * min(numbers(job_value(gpus))) for role, gpus in requesting]
+    granted = max(numbers(job_value(quotas)), default=sum(each))
+    if sum(each) <= granted:
+        return passed(workload.id)
+    largest = requesting[each.index(max(each))]
+    return failed(
+        workload.id,
+        f"{quoted(workload.head)} requests {sum(each)} GPUs in total, but {placed(quotas[0])} {why} than {granted}.",
+        at=largest[1][0],
+        also=((quotas[0], "the quota"),),
+        remedy="Make the job smaller, or the quota larger.",
+        severity=Severity.ERROR,
+    )
 
 
 @rule(
@@ -235,9 +244,9 @@ def job_larger_than_queue(job: Job) -> Iterator[Verdict]:
 
     What it checks: The GPUs of all pods of a job with the label `kueue.x-k8s.io/queue-name` are at most the nominal
     quotas of the ClusterQueue behind that LocalQueue, where both are in the files and the ClusterQueue has no cohort.
+    Those of a Volcano job are at most the capability of its queue.
 
-    Why it matters: Kueue admits a job as a whole. One that is larger than all quotas of its queue together stays
-    suspended forever.
+    Why it matters: Kueue and Volcano admit a job as a whole. One that is larger than its queue waits forever.
 
     Example: `nominalQuota: 16` for `nvidia.com/gpu`, and a JobSet of four pods with 8 GPUs each.
 
@@ -247,32 +256,9 @@ def job_larger_than_queue(job: Job) -> Iterator[Verdict]:
     """
     for workload in workloads(job):
         quotas = workload.in_force("queue_gpus")
-        pods = [(role, role.in_force("pod_gpus")) for role in workload.roles]
-        requesting = [(role, gpus) for role, gpus in pods if gpus]
-        if not quotas or not requesting:
-            continue
-        undecided_verdict = undecided(
-            workload.id, (*quotas, *(claim for role, gpus in requesting for claim in (role.count, *gpus)))
-        )
-        if undecided_verdict is not None:
-            yield undecided_verdict
-            continue
-        if not all(numbers(role.count.value) and numbers(job_value(gpus)) for role, gpus in requesting):
-            yield unknown(workload.id, "the number of GPUs that its pods request is not a whole number", at=quotas[0])
-            continue
-        total = sum(min(numbers(role.count.value)) * min(numbers(job_value(gpus))) for role, gpus in requesting)
-        granted = max(numbers(job_value(quotas)), default=total)
-        if total > granted:
-            yield failed(
-                workload.id,
-                f"{quoted(workload.head)} requests {total} GPUs in total, but its queue holds {granted}"
-                f" ({placed(quotas[0])}): Kueue never admits it.",
-                at=requesting[0][1][0],
-                also=((quotas[0], "the quota"),),
-                remedy="Make the job smaller or the quota larger, or put the ClusterQueue into a cohort.",
-            )
-        else:
-            yield passed(workload.id)
+        verdict = _larger_than(workload, quotas, "of its queue never admits more") if quotas else None
+        if verdict is not None:
+            yield verdict
 
 
 @rule(

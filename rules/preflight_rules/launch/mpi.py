@@ -420,7 +420,9 @@ _USER = re.compile(r"\s(?:-u|--user)[\s=]")
 
 def _granted(quantity: str) -> Asked:
     """What the header of a batch script of Slurm asks for."""
-    return lambda job, scope: [claim for claim in job.about(quantity) if claim.source == "slurm" and not claim.scope.launch]
+    return lambda job, scope: [
+        claim for claim in job.about(quantity) if claim.source == "slurm" and not claim.scope.launch
+    ]
 
 
 def _takes_slots_of_slurm(stated: Stated[Launch]) -> bool:
@@ -439,7 +441,10 @@ def _takes_slots_of_slurm(stated: Stated[Launch]) -> bool:
     otherwise="no mpirun takes its slots from an allocation of Slurm",
     evidence=(
         "open-mpi/ompi#10641",
-        ("Open MPI documentation, launching with Slurm", "https://docs.open-mpi.org/en/v5.0.x/launching-apps/slurm.html"),
+        (
+            "Open MPI documentation, launching with Slurm",
+            "https://docs.open-mpi.org/en/v5.0.x/launching-apps/slurm.html",
+        ),
     ),
     each=launches_with(
         "tasks", also=(_granted("tasks"), _granted("tasks_per_node"), _granted("nodes")), where=_takes_slots_of_slurm
