@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from preflight._util.budget import spend
 from preflight.sources.formats.structured import Kind, Member, Node
+from preflight.sources.kubernetes.objects import GENERIC_KINDS, TRAINING_KINDS
 from preflight.sources.tables import FOLDER
 
 _NAMES = {
@@ -80,7 +81,7 @@ def admission(root: Node) -> Outcome | None:
     kind, version = root.text("kind"), root.text("apiVersion")
     releases: dict[str, int] | None = _table()["kinds"].get(f"{version}/{kind}")
     if releases is None:
-        return _unserved(root, kind, version)
+        return _miswritten(root, kind) or _unserved(root, kind, version)
     newest = next(reversed(releases))
     reader = _Reader(_table())
     found = reader.refusals(root, releases[newest])
@@ -89,6 +90,16 @@ def admission(root: Node) -> Outcome | None:
     refused = {number for number in set(releases.values()) if _Reader(_table()).refusals(root, number)}
     accepted = tuple(name for name, number in releases.items() if number not in refused)
     return Outcome(newest, tuple(refusal._replace(accepted_by=accepted, refused_by=newest) for refusal in found))
+
+
+def _miswritten(root: Node, kind: str) -> Outcome | None:
+    """A kind in other capitals than the API has."""
+    member = root.member("kind")
+    meant = next((name for name in sorted(TRAINING_KINDS | GENERIC_KINDS) if name.lower() == kind.lower()), kind)
+    if member is None or meant == kind:
+        return None
+    problem = f"there is no kind `{kind}`; capitals count"
+    return Outcome("", (Refusal(problem, f"Write `kind: {meant}`.", member.key_start, member.node.end),))
 
 
 def _unserved(root: Node, kind: str, version: str) -> Outcome | None:
