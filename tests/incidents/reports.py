@@ -111,7 +111,7 @@ SEALED_BY_CAUSE = {
     "device_binding": (7, 3),
     "fsdp_and_precision": (7, 7),
     "paddle_launch": (5, 4),
-    "paddle_training": (6, 2),
+    "paddle_training": (6, 3),
     "processes": (6, 4),
     "sizes": (2, 1),
     "zero_accumulation": (3, 3),

@@ -27,7 +27,9 @@ _QUEUE_KINDS = frozenset(
     ("PodGroup", "ClusterQueue", "LocalQueue", "ResourceFlavor", "Cohort", "WorkloadPriorityClass")
 )
 _KINDS = "|".join(sorted(TRAINING_KINDS | GENERIC_KINDS | WRAPPER_KINDS | _QUEUE_KINDS))
-_YAML_KIND = re.compile(rf"^(?: {{0,4}}- +| {{1,4}})?kind:[ \t]*[\"']?(?:{_KINDS})[\"']?[ \t]*(?:#|\r?$)", re.MULTILINE | re.IGNORECASE)
+_YAML_KIND = re.compile(
+    rf"^(?: {{0,4}}- +| {{1,4}})?kind:[ \t]*[\"']?(?:{_KINDS})[\"']?[ \t]*(?:#|\r?$)", re.MULTILINE | re.IGNORECASE
+)
 _JSON_KIND = re.compile(rf'"kind"[ \t]*:[ \t]*"(?:{_KINDS})"')
 _DEFINITION = re.compile(r"^kind:[ \t]*CustomResourceDefinition\b", re.MULTILINE)
 _OVERLAY = re.compile(r"^(?:resources|bases|components):", re.MULTILINE)

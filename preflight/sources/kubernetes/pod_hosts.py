@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from preflight._util import toml
 from preflight.model.job import Known, Scope
@@ -26,10 +26,11 @@ class _Row(NamedTuple):
 
 @functools.cache
 def _rows() -> tuple[_Row, ...]:
-    table = toml.load(Path(__file__).with_suffix(".toml"))["pods"]
-    return tuple(
-        _Row(**{key: tuple(item) if isinstance(item, list) else item for key, item in row.items()}) for row in table
-    )
+    rows = []
+    for row in toml.load(Path(__file__).with_suffix(".toml"))["pods"]:
+        given: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in row.items()}
+        rows.append(_Row(**given))
+    return tuple(rows)
 
 
 def state_hosts(node_claims: NodeClaims, workload: Workload, everything: Sequence[Node], scope: Scope) -> None:

@@ -308,7 +308,8 @@ def _of_pods(job: Job, quantity: str) -> _Offer | None:
     found = [workload for workload in workloads(job) if workload.kind in ("RayCluster", "RayJob")]
     if len(found) != 1 or any(claim.value != Known(False) for claim in found[0].in_force("ray_autoscales")):
         return None
-    total, because = 0.0, []
+    total = 0.0
+    because: list[Claim] = []
     for role in found[0].roles:
         claims = role.in_force(quantity)
         count = known_number(role.count.value)
