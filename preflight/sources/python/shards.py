@@ -58,6 +58,11 @@ def claims(module: Module) -> Iterator[Claim]:
     if "::" in module.file.text:
         yield from _strided_loops(module)
         yield from _orders_by_rank(module)
+    for block in module.nodes(ast.With):
+        for item in block.items:
+            made = item.context_expr
+            if isinstance(made, ast.Call) and last(module.called(made)) in ("join", "Join"):
+                yield module.claim("joins_uneven", True, made)
     if "rank" not in module.file.text or _DIVIDES.search(module.file.text) is None:
         return
     functions: list[Function] = [*module.nodes(ast.FunctionDef), *module.nodes(ast.AsyncFunctionDef)]

@@ -44,7 +44,7 @@ def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
 
     Fix: Pad the list of indices to a multiple of the ranks, or drop the rest, as DistributedSampler does.
 
-    Known limits: Code elsewhere that balances the shares, with a Join context or a step limit, is not found.
+    Known limits: Code elsewhere that balances the shares, as by a step limit, is not found.
     """
     applicable = False
     for subject, share in stated(job, "uneven_shards"):
@@ -52,6 +52,10 @@ def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
         kind = joined(share.alternatives)
         if definitely_one_rank(job, share) or (kind in ("files", "readers") and _has_servers(job, share)):
             yield passed(subject)
+            continue
+        joined_by = job.about("joins_uneven")
+        if joined_by:
+            yield unknown(subject, f"{quoted(joined_by[0])} may let the ranks end together", at=joined_by[0])
             continue
         if isinstance(share.value, Unresolved):
             yield unknown(subject, f"{quoted(share)}: {share.value.why}", at=share)
