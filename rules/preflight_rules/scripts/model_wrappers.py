@@ -11,7 +11,7 @@ from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.plugins.claim_text import joined, quoted, why_unresolved
 from preflight.plugins.questions import subjects
-from preflight_rules.launches import certainly_several
+from preflight_rules.launches import SCHEDULERS, certainly_several
 from preflight_rules.scripts.script_facts import definitely_one_rank, launches_of, started_files, stated
 
 
@@ -145,10 +145,13 @@ def gpu_never_chosen(job: Job) -> Iterator[Verdict]:
             subject, f"the number of ranks per node that run {quoted(moved)} is unknown", at=moved
         )
         for launch in found:
-            processes = job.setting("processes_per_node", launch.scope)
+            processes = _ranks_of_node(job, launch)
             if launch.launcher == "srun" or not certainly_several(job_value(processes)) or not processes:
                 continue
             if _masked(job, launch) or len(job.files) > _MAX_FILES:
+                continue
+            if _is_passed(job, launch, moved):
+                verdict = passed(subject)
                 continue
             verdict = failed(
                 launch.id,
@@ -160,6 +163,21 @@ def gpu_never_chosen(job: Job) -> Iterator[Verdict]:
             )
             break
         yield verdict
+
+
+def _ranks_of_node(job: Job, launch: Launch) -> tuple[Claim, ...]:
+    """The claims that give the ranks of a node: without a scheduler or hosts, mpirun starts all of them on its own."""
+    found = job.setting("processes_per_node", launch.scope)
+    elsewhere = job.setting("hosts", launch.scope) or any(claim.source in SCHEDULERS for claim in job.claims)
+    if found or elsewhere or "mpirun" not in launch.wrappers:
+        return found
+    return job.setting("tasks", launch.scope)
+
+
+def _is_passed(job: Job, launch: Launch, moved: Claim) -> bool:
+    """Whether the launcher gives each process the option in whose place its default stands."""
+    added = [claim for claim in job.about("rank_argument", launch.scope) if claim.scope.launch == launch.id]
+    return bool(added and "local_rank" in moved.spelling and job.about("local_rank_argument", launch.scope))
 
 
 #: With more files than this, another file may choose the GPU.
