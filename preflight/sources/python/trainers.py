@@ -12,9 +12,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from preflight._util.secret_names import is_secret
-from preflight.model.job import AUTO, Claim, Known, Plain, Reference, Relation, Unresolved, Value, alternatives, lift
+from preflight.model.job import (
+    AUTO,
+    Claim,
+    Known,
+    Plain,
+    Reference,
+    Relation,
+    Strength,
+    Unresolved,
+    Value,
+    alternatives,
+    lift,
+)
 from preflight.model.job.quantities import SECTION, SETTING_PREFIX
-from preflight.model.job.value import Symbol
+from preflight.model.job.value import Symbol, one_of
 from preflight.sources.configs.deepspeed import QUANTITY_OF
 from preflight.sources.configs.hugging_face import PRECISIONS, SETTINGS, precision_of
 from preflight.sources.python.module import Module, argument, last, value_of
@@ -44,6 +56,8 @@ _OF_SEQ2SEQ = frozenset(
 )
 _OF_PADDLE = re.compile(r"paddlenlp\.trainer\.(?:training_args\.)?TrainingArguments")
 _TRL_CONFIGS = ("SFTConfig", "DPOConfig", "GRPOConfig", "RLOOConfig", "KTOConfig", "RewardConfig")
+#: The source of defaults in a class of the user's own, which count wherever the class is imported from.
+DEFAULTS = "dataclass"
 #: Stands for the class that is called.
 CLASS = "config_class"
 #: Stands for the call itself: true where all its arguments are named.
@@ -67,6 +81,7 @@ _STRATEGY = re.compile(r"(DeepSpeed|FSDP|ModelParallel|DDP)\w*Strategy")
 def claims(module: Module) -> Iterator[Claim]:
     """All claims in the arguments of trainers, and the models that are loaded by name."""
     yield from _settings(module)
+    yield from _own_defaults(module)
     yield from _lightning_settings(module)
     for call in module.calls:
         name = module.called(call)
@@ -122,6 +137,27 @@ def _settings(module: Module) -> Iterator[Claim]:
             # TRL passes them on to TrainingArguments.
             stated = _stated(module, of_trl[0], prefix)
             yield from (claim for claim in stated if claim.quantity != f"{prefix}{CALL}")
+
+
+def _own_defaults(module: Module) -> Iterator[Claim]:
+    """The defaults that a class of the user's own gives to arguments of the trainer that it extends."""
+    for node in module.nodes(ast.ClassDef):
+        if not any(module.name(base) in _TRAINING_ARGUMENTS for base in node.bases):
+            continue
+        for field in node.body:
+            if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name) or field.value is None:
+                continue
+            made = field.value
+            if isinstance(made, ast.Call):
+                given = argument(made, "default", 0) if last(module.called(made)) == "field" else None
+                made = value_of(given) if given is not None else made
+            name, value = field.target.id, module.fold(made)
+            if not isinstance(value, Known) or value.value is None or is_secret(name):
+                continue
+            if name in SETTINGS:
+                quantity, reader = SETTINGS[name]
+                strength = Strength.DEFAULT
+                yield module.claim(quantity, reader(value), field, strength=strength, source=DEFAULTS, condition="")
 
 
 def _lightning_settings(module: Module) -> Iterator[Claim]:
@@ -241,13 +277,34 @@ def _device_map(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
     because = tuple(module.claim("trainer_set_up", True, each.func) for each in _set_up_before(module, call))
     given = argument(call, "device_map")
     if given is not None:
-        expression = module.definition(value_of(given))
-        value: Value = Known("{...}") if isinstance(expression, ast.Dict) else module.fold(expression)
-        if None not in alternatives(value):
-            yield module.claim("device_map", lift(str, value), given, because=because)
+        values = [_map(module, each) for each in _possible(module, value_of(given))]
+        found = [item for value in values for item in alternatives(value)]
+        known = all(alternatives(value) for value in values)
+        if None not in found:
+            value = one_of(map(str, found)) if known else Unresolved("a map that is known only at run time")
+            yield module.claim("device_map", value, given, because=because)
     lean = argument(call, "low_cpu_mem_usage")
     if lean is not None and alternatives(module.fold(value_of(lean))) == (True,):
         yield module.claim("low_cpu_mem_usage", True, lean, because=because)
+
+
+def _map(module: Module, expression: ast.expr) -> Value:
+    return Known("{...}") if isinstance(expression, ast.Dict) else module.fold(expression)
+
+
+def _possible(module: Module, expression: ast.expr) -> list[ast.expr]:
+    """What an expression may hold: what its name is assigned in the same function, once or in branches."""
+    made = module.definition(expression)
+    if not isinstance(made, ast.Name):
+        return [made]
+    around = module.outline.function_of(made)
+    assigned = [
+        node.value
+        for node in module.nodes(ast.Assign)
+        if any(isinstance(target, ast.Name) and target.id == made.id for target in node.targets)
+        and module.outline.function_of(node) is around
+    ]
+    return assigned or [made]
 
 
 def _set_up_before(module: Module, call: ast.Call) -> Iterator[ast.Call]:

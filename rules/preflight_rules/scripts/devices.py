@@ -261,6 +261,8 @@ def _judged(job: Job, subject: str, scope: Scope, launch: Launch | None, given: 
             remedy=f"Remove `{given.quantity}`: DeepSpeed splits the model itself.",
             severity=None if certain else Severity.WARNING,
         )
+    if maps & _SPREADING and not spreads:
+        return unknown(subject, f"{quoted(given)} spreads the model in some branches only", at=given)
     if not spreads:
         return passed(subject)
     if launch is None:
@@ -301,14 +303,15 @@ def _after(launch: Launch, option: str) -> set[str | None]:
         "modelscope/ms-swift#5328",
         "modelscope/ms-swift#479",
         "modelscope/ms-swift#4567",
+        "modelscope/ms-swift#5592",
         "swift/llm/argument/base_args (_init_device, _init_deepspeed)",
     ),
 )
 def swift_splits_model_over_visible_gpus(job: Job) -> Iterator[Verdict]:
-    """ms-swift sees several GPUs in a process, spreads the model over them, and stops because DeepSpeed is asked for.
+    """ms-swift sees several GPUs in a process, spreads the model over them, and stops because of DeepSpeed or vLLM.
 
-    What it checks: A `swift` command with `--deepspeed` starts one process for each GPU that CUDA_VISIBLE_DEVICES
-    lists, and one with several processes has no `--device_map auto`.
+    What it checks: A `swift` command with `--deepspeed`, or with GRPO and `--use_vllm true`, starts one process for
+    each GPU that CUDA_VISIBLE_DEVICES lists, and one with several processes has no `--device_map auto`.
 
     Why it matters: swift takes the number of processes from NPROC_PER_NODE, which is 1 by default. A process that sees
     two GPUs or more spreads its model over them: "DeepSpeed is not compatible with `device_map`". With a process on
@@ -325,7 +328,8 @@ def swift_splits_model_over_visible_gpus(job: Job) -> Iterator[Verdict]:
         if launch.launcher != "swift" and not (launch.program or "").startswith("swift/cli/"):
             continue
         options = dict(job.settings("transformers", launch.scope))
-        deepspeed = options.get("deepspeed")
+        by_vllm = "grpo" in _after(launch, "--rlhf_type") and "true" in _after(launch, "--use_vllm")
+        deepspeed = options.get("deepspeed") or (options.get("use_vllm", launch) if by_vllm else None)
         spread = next((word for word in _after(launch, "--device_map") if word in _SPREADING), None)
         each = job.setting("processes_per_node", launch.scope)
         if (deepspeed is None and spread is None) or not each:
@@ -344,7 +348,8 @@ def swift_splits_model_over_visible_gpus(job: Job) -> Iterator[Verdict]:
             yield failed(
                 launch.id,
                 f"{placed(masks[0])} shows {counted(gpus, 'GPU')} to {counted(processes, 'process', 'processes')}:"
-                f" swift spreads the model over them, and stops because of {quoted(deepspeed)}.",
+                " swift spreads the model over them, and stops because of"
+                f" {quoted(deepspeed) if isinstance(deepspeed, Claim) else '`--use_vllm true`'}.",
                 at=deepspeed,
                 also=((masks[0], "the GPUs"), (each[0], "the processes")),
                 remedy=f"Put `NPROC_PER_NODE={gpus}` before the command.",

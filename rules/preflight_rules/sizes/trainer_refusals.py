@@ -180,7 +180,7 @@ def best_model_needs_equal_strategies(job: Job) -> Iterator[Verdict]:
         best = trainer_claims(job, "load_best_model", scope)
         saving, evaluating = (trainer_claims(job, f"{name}_strategy", scope) for name in ("save", "eval"))
         # Only `TrainingArguments` has that argument in a script.
-        known = uses_hugging_face(job, launch, scope) or any(claim.source == "python" for claim in best)
+        known = uses_hugging_face(job, launch, scope) or any(claim.source in ("python", "dataclass") for claim in best)
         if not best or not (saving or evaluating) or not known:
             continue
         undecided_verdict = undecided(subject, (*best, *saving, *evaluating), launch)

@@ -16,7 +16,7 @@ from preflight.plugins.questions import SubjectQuestion, subjects, subjects_with
 from preflight_rules.settings.given import is_compared
 from preflight_rules.sizes.batch import configured, data_parallel_ranks, given_to_trainer, uses_hugging_face
 
-_TRAINER = ("arguments", "trainer", "python")
+_TRAINER = ("arguments", "trainer", "python", "dataclass")
 #: What the trainer compares with DeepSpeed's configuration beside batch sizes (transformers/integrations/deepspeed.py,
 #: `trainer_config_process`, 5.23), the trainer's name and the configuration's.
 _COMPARED = {
