@@ -366,14 +366,15 @@ _EXCEPTIONS = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
         "ray-project/ray#14350",
         "tensorflow/tensorflow#24887",
         "tensorflow/tensorflow#15274",
+        "PaddlePaddle/Paddle#17803",
         ("gRPC, environment variables", "https://github.com/grpc/grpc/blob/master/doc/environment_variables.md"),
     ),
 )
 def proxy_without_exceptions(job: Job) -> Iterator[Verdict]:
     """A proxy is set for a job whose nodes talk to each other over HTTP or gRPC, and `no_proxy` is not set.
 
-    What it checks: Where `http_proxy` or `https_proxy` is exported for Ray, for TensorFlow's servers (TF_CONFIG) or for
-    an etcd rendezvous, that `no_proxy` is set too.
+    What it checks: Where `http_proxy` or `https_proxy` is exported for Ray, for TensorFlow's servers (TF_CONFIG),
+    for Paddle's parameter servers or for an etcd rendezvous, that `no_proxy` is set too.
 
     Why it matters: gRPC and HTTP clients send requests for the head node, the parameter server or etcd to the proxy,
     which cannot reach it: "Socket closed", "UNAVAILABLE", a dashboard that never answers.
@@ -413,6 +414,8 @@ def _uses_proxies(job: Job, launch: Launch) -> str:
         return "Ray"
     if job.setting("env.TF_CONFIG", launch.scope):
         return "TensorFlow's servers"
+    if job.about("ps_role", launch.scope) or job.about("transpiler", launch.scope):
+        return "Paddle's parameter servers"
     kinds = texts(job_value(job.setting("rendezvous_backend", launch.scope)))
     return "the etcd rendezvous" if any(text.startswith("etcd") for text in kinds) else ""
 

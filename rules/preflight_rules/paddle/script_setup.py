@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Severity
-from preflight.model.job import Job, Launch
+from preflight.model.job import Claim, Job, Launch
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
@@ -16,6 +16,8 @@ from preflight_rules.paddle.fleet import distinct_claims, started_by_hand
 
 #: The first release without paddle.fluid.
 _FIRST_WITHOUT_FLUID = "2.5.0"
+#: Executor.close() is new in it.
+_FIRST_WITH_CLOSE = "0.15"
 
 
 @rule(
@@ -52,7 +54,7 @@ def fluid_missing_in_paddle(job: Job) -> Iterator[Verdict]:
         found = [text for version in versions for text in texts(version.value)]
         if undecided_verdict is not None or not found:
             yield undecided_verdict or unknown(subject, "the PaddlePaddle release is not given", at=claim)
-        elif all(_lacks_fluid(text) for text in found):
+        elif all(_is_before(text, _FIRST_WITHOUT_FLUID) is False for text in found):
             yield failed(
                 subject,
                 f"{quoted(claim)}: {placed(versions[0])} is PaddlePaddle {found[0]}, which has no paddle.fluid (since"
@@ -65,14 +67,15 @@ def fluid_missing_in_paddle(job: Job) -> Iterator[Verdict]:
             yield passed(subject)
 
 
-def _lacks_fluid(text: str) -> bool:
+def _is_before(text: str, release: str) -> bool | None:
+    """Whether a version is older than a release; None if it is no version."""
     from packaging.version import Version
 
     try:
-        return Version(text) >= Version(_FIRST_WITHOUT_FLUID)
+        return Version(text) < Version(release)
     # Also raised for a number of thousands of digits.
     except ValueError:
-        return False
+        return None
 
 
 @rule(
@@ -96,15 +99,18 @@ def executor_never_closed(job: Job) -> Iterator[Verdict]:
 
     Fix: Call `exe.close()` when training has ended.
 
-    Known limits: A script that passes the program to another script, or to a trainer class, is not judged. Unless the
-    processes are started by hand it is only a hint: a controller may end the servers.
+    Known limits: Releases before 0.15 have no `close()`, and are not judged; nor is a script that passes the program to
+    another script, or to a trainer class. Unless the processes are started by hand it is only a hint: a controller may
+    end the servers.
     """
     for subject, scope, claim in distinct_claims(job, "executor_closed"):
         owner = next((c for c in job.about("transpiler", scope) if c.span.path == claim.span.path), None)
         if owner is None:
             continue
         modes = set(texts(owner.value))
-        if claim.alternatives == (True,) or modes - {"pserver"}:
+        versions = [text for each in job.value_claims("paddle_version", scope) for text in texts(each.value)]
+        is_older = bool(versions) and all(_is_before(text, _FIRST_WITH_CLOSE) for text in versions)
+        if claim.alternatives == (True,) or modes - {"pserver"} or is_older:
             yield passed(subject)
         elif not modes or claim.condition:
             yield unknown(subject, f"{quoted(owner)}: its mode is known only at run time", at=owner)
@@ -234,7 +240,7 @@ def _distributed_option(launch: Launch) -> str:
     profile="gate",
     applies_to="paddlepaddle 2.0 to 2.2",
     otherwise="no launch of Paddle's launcher installs Paddle",
-    evidence=("PaddlePaddle/PaddleOCR#3073",),
+    evidence=("PaddlePaddle/PaddleOCR#3073", "PaddlePaddle/PaddleNLP#6058"),
 )
 def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
     """Paddle's launcher starts a job for GPUs, and the files install the wheel for CPUs.
@@ -249,7 +255,8 @@ def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
 
     Fix: Install paddlepaddle-gpu of the same release.
 
-    Known limits: With other releases than 2.0 to 2.2 it is a warning, and only where the launch names GPUs. From 3.0 on
+    Known limits: With other releases than 2.0 to 2.2 it is a warning, and only where the launch names GPUs, unless the
+    program uses the collective Fleet of Fluid, which trains on GPUs only. From 3.0 on
     the wheels of both kinds may come from an index of their own; those are not judged.
     """
     for launch in job.launches:
@@ -272,6 +279,15 @@ def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
                 also=((launch, "started here"),),
                 remedy="Install paddlepaddle-gpu of this release.",
             )
+        elif collective := _fluid_collective(job, launch):
+            yield failed(
+                launch.id,
+                f"{quoted(claim)} is Paddle without CUDA, but {placed(collective)} makes Fluid's collective Fleet,"
+                " which needs NCCL: every rank stops (`Operator gen_nccl_id has not been registered`).",
+                at=claim,
+                also=((collective, "the collective role"),),
+                remedy="Install paddlepaddle-gpu of this release.",
+            )
         elif devices and not release.startswith("3"):
             yield failed(
                 launch.id,
@@ -283,6 +299,13 @@ def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
+
+
+def _fluid_collective(job: Job, launch: Launch) -> Claim | None:
+    """The argument that makes a role of Fluid's Fleet collective."""
+    functions = texts(job_value(job.about("setting.paddle_role.function", launch.scope)))
+    found = [c for c in job.about("setting.paddle_role.is_collective", launch.scope) if c.alternatives == (True,)]
+    return found[0] if found and functions and all("fluid" in name for name in functions) else None
 
 
 #: Releases whose launcher chooses its mode by the wheel, and options by which a launch chooses it.
