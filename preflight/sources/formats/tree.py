@@ -347,10 +347,10 @@ def note_at(path: str, kind: NoteKind, message: str, detail: NoteDetail | None =
     return Note(kind, message, Span(path, 1, 1, 1, 1), detail=detail)
 
 
-#: Folders at which images and manifests put the files of a project, and the kinds of files that are looked for there.
+#: Where the files of a project may be in a container or on a cluster: anywhere but in the folders of the system.
 _MOUNTED = re.compile(
-    r"/(?:workspace|workdir|opt|app|apps|code|src|scripts?|job|jobs|config|configs|mnt|project|train|training|data)"
-    r"/(?:[\w.@-]{1,100}/){0,8}[\w.@-]{1,100}\.(?:py|sh|bash|json|ya?ml|toml)"
+    r"/(?!(?:bin|sbin|usr|lib|lib64|etc|proc|sys|dev|tmp|var|run|boot)/)"
+    r"(?:[\w.@-]{1,100}/){1,9}[\w.@-]{1,100}\.(?:py|sh|bash|json|ya?ml|toml)"
 )
 
 
