@@ -458,11 +458,17 @@ def _layers(module: Module, model: ast.ClassDef) -> Iterator[ast.Assign]:
                 yield statement
 
 
+#: Names of what was saved during training.
+_CHECKPOINT = re.compile(r"ckpt|check_?point|resum|model|weight|state|snapshot|optim|load_from|net\b", re.IGNORECASE)
+
+
 def _loads(module: Module) -> Iterator[Claim]:
     """`torch.load` that puts tensors back on the GPU from which they were saved."""
     if "map_location" not in module.file.text:
         for call in module.named("load"):
-            if module.called(call) == "torch.load" and len(call.args) == 1 and all(each.arg for each in call.keywords):
+            # Data sets are rarely saved from a GPU.
+            of_model = _CHECKPOINT.search(f"{module.bound_to(call)} {module.text(call)}")
+            if module.called(call) == "torch.load" and len(call.args) == 1 and of_model:
                 yield _feature(module, "loaded_where_saved", call)
                 return
 
@@ -802,7 +808,7 @@ def _unpicklable(module: Module) -> Iterator[Claim]:
     for call in module.named(*_LOADERS):
         workers, context = argument(call, "num_workers", 5), argument(call, "multiprocessing_context")
         named = context is not None and module.fold(value_of(context)) in _SPAWNING
-        if workers is None or not (named or (spawning and context is None)):
+        if workers is None or not (named or (context is None and (spawning or _is_in_spawned(module, call)))):
             continue
         count = module.fold(value_of(workers))
         if count == Known(0):
@@ -810,9 +816,32 @@ def _unpicklable(module: Module) -> Iterator[Claim]:
         condition = None if isinstance(count, Known) else f"{module.text(value_of(workers))} is not 0"
         for name in ("worker_init_fn", "collate_fn"):
             given = argument(call, name)
-            if given is not None and _is_local_function(module, value_of(given)):
+            if given is not None and any(_is_local_function(module, each) for each in _passed(module, value_of(given))):
                 yield _feature(module, "unpicklable_for_worker", given, call, condition=condition)
                 return
+
+
+def _is_in_spawned(module: Module, node: ast.AST) -> bool:
+    """Whether a spawned process comes here, which starts its own processes in the same way."""
+    around = {each.name for each in module.outline.above(node) if isinstance(each, _FUNCTIONS)}
+    return any(
+        module.called(call) in SPAWNS and call.args and dotted(call.args[0]) in around and not _forks(module, call)
+        for call in module.named("spawn", "start_processes")
+    )
+
+
+def _passed(module: Module, expression: ast.expr) -> Iterator[ast.expr]:
+    """An expression; for a parameter, what the calls of its function give it."""
+    yield expression
+    function = module.outline.function_of(expression)
+    if not isinstance(expression, ast.Name) or function is None:
+        return
+    names = [each.arg for each in function.args.args]
+    if expression.id in names:
+        for call in module.outline.calls_named(function.name):
+            given = argument(call, expression.id, names.index(expression.id))
+            if given is not None:
+                yield value_of(given)
 
 
 def _is_local_function(module: Module, expression: ast.expr) -> bool:
@@ -1034,6 +1063,24 @@ def _steps_without_sync(module: Module) -> Iterator[Claim]:
 _OPTIMIZERS = re.compile(r"opt|adam|sgd|scaler", re.IGNORECASE)
 
 
+def _loaded_by_first(module: Module) -> Iterator[Claim]:
+    """A model that is loaded while the other ranks wait: `with accelerator.main_process_first():`."""
+    for block in module.nodes(ast.With):
+        entered = [item.context_expr for item in block.items if isinstance(item.context_expr, ast.Call)]
+        if not any(_FIRST_BLOCK.search(last(module.called(call))) for call in entered):
+            continue
+        for statement in block.body:
+            for call in ast.walk(statement):
+                name = dotted(call.func) if isinstance(call, ast.Call) else ""
+                if name.endswith(".from_pretrained") and _MODEL_CLASS.search(name):
+                    yield _feature(module, "model_loaded_by_first_rank", call, entered[0], condition="")
+                    return
+
+
+_FIRST_BLOCK = re.compile(r"main_process_first$|zero_first$|rank_zero_first$")
+_MODEL_CLASS = re.compile(r"Model(?:For\w+)?\.|For\w+\.from_pretrained$")
+
+
 _READERS: tuple[tuple[tuple[str, ...], Callable[[Module], Iterable[Claim]]], ...] = (
     (("spawn", "start_processes"), _spawned_at_import),
     (("spawn",), _loaders_passed_to_spawn),
@@ -1071,5 +1118,6 @@ _READERS: tuple[tuple[tuple[str, ...], Callable[[Module], Iterable[Claim]]], ...
     (("def prepare_data",), _kept_by_prepare_data),
     (("RANK",), _text_compared_with_number),
     (("no_sync",), _steps_without_sync),
+    (("process_first", "zero_first"), _loaded_by_first),
     (("extract", "unpack", "download", "copy"), _prepared_by_first_rank),
 )

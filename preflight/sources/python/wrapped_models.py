@@ -3,44 +3,33 @@
 The wrapper is a module of its own. It passes on the calls of the model and what every module has; attributes and
 methods of the model are those of `model.module`.
 
-Sources: torch/nn/modules/module.py and torch/nn/parallel/distributed.py (2.13): the names of `dir()` and of the
-attributes that their constructors set.
+`wrapper_attributes.toml` names what the wrapper has.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from preflight._util import toml
 from preflight._util.budget import spend
 from preflight.model.job import Claim, Known
 from preflight.sources.python.module import Module, argument, places_given, value_of
-from preflight.sources.python.outline import Function, dotted
+from preflight.sources.python.outline import Function, dotted, end_of
 
-#: What every module of torch has, and what its two wrappers add.
-_OF_WRAPPERS = frozenset(
-    (
-        "T_destination", "add_module", "apply", "bfloat16", "broadcast_bucket_size", "broadcast_buffers",
-        "bucket_bytes_cap", "buffer_hook", "buffers", "call_super_init", "children", "compile", "cpu", "cuda",
-        "ddp_uneven_inputs_config", "device", "device_ids", "device_mesh", "device_type", "dim", "double",
-        "dump_patches", "eval", "extra_repr", "find_unused_parameters", "float", "forward", "forward_sync_buffers",
-        "gather", "get_buffer", "get_extra_state", "get_parameter", "get_submodule", "gradient_as_bucket_view",
-        "half", "ipu", "is_multi_device_module", "join", "join_device", "join_hook", "join_process_group",
-        "load_state_dict", "logger", "mixed_precision", "module", "modules", "modules_buffers", "mtia",
-        "named_buffers", "named_children", "named_module_buffers", "named_modules", "named_parameters", "no_sync",
-        "output_device", "parameters", "parameters_to_ignore", "process_group", "reducer", "register_backward_hook",
-        "register_buffer", "register_comm_hook", "register_forward_hook", "register_forward_pre_hook",
-        "register_full_backward_hook", "register_full_backward_pre_hook", "register_load_state_dict_post_hook",
-        "register_load_state_dict_pre_hook", "register_module", "register_parameter", "register_state_dict_post_hook",
-        "register_state_dict_pre_hook", "replicate", "require_backward_grad_sync", "require_forward_param_sync",
-        "requires_grad_", "scatter", "set_extra_state", "set_submodule", "share_memory", "src_device_obj",
-        "state_dict", "static_graph", "to", "to_empty", "train", "training", "type", "will_sync_module_buffers",
-        "xpu", "zero_grad",
-    )
-)  # fmt: skip
+
+@functools.cache
+def _attributes_of_wrappers() -> dict[str, frozenset[str]]:
+    table = toml.load(Path(__file__).with_name("wrapper_attributes.toml"))
+    return {library: frozenset(names) for library, names in table.items()}
+
+
+#: How a model is called that a class of each library wraps.
+_KINDS = {"torch": "ddp", "paddle": "paddle"}
 _WRAPPERS = ("DistributedDataParallel", "DataParallel")
 #: Branches that a run with several ranks takes.
 _DISTRIBUTED = re.compile(
@@ -55,7 +44,7 @@ _ALONE = re.compile(
     r"|== *-?1\b|<= *1\b|< *2\b|is None\b|num_processes|use_distributed|distributed_type"
 )
 #: Questions about whether a model is wrapped.
-_ASKS = re.compile(r"hasattr\(|getattr\(|isinstance\(|\bunwrap|\.module\b|type\(|\btry\b")
+_ASKS = re.compile(r"hasattr\(|getattr\(|isinstance\(|\bunwrap|\.module\b|\._layers\b|type\(|\btry\b")
 _MODEL = re.compile(r"model|net|unet|vae|encoder|decoder|generator|discriminator|policy|actor|critic|student|teacher")
 #: Functions and calls of one script that are joined with other files.
 _MAX_JOINED = 40
@@ -77,14 +66,16 @@ def claims(module: Module) -> Iterator[Claim]:
     for each in wrapped:
         yield from _attributes(module, each)
         yield from _passed(module, each)
+        yield from _gone_round(module, each)
     yield from _attributes_of_arguments(module)
 
 
 def _wrapped(module: Module) -> Iterator[_Wrapped]:
     for call in module.named(*_WRAPPERS):
         name = module.bound_to(call)
-        if name and module.called(call).startswith("torch."):
-            yield _Wrapped(name, call, "ddp", _without_ranks(module.condition(call)))
+        library = module.called(call).partition(".")[0]
+        if name and library in _KINDS:
+            yield _Wrapped(name, call, _KINDS[library], _without_ranks(module.condition(call)))
     accelerators = {module.bound_to(call) for call in module.named("Accelerator") if not _wraps_otherwise(call)} - {""}
     trained = _optimized(module)
     for call in module.named("prepare"):
@@ -99,6 +90,39 @@ def _wrapped(module: Module) -> Iterator[_Wrapped]:
         for left, right in zip(targets, call.args, strict=True):
             if dotted(left) and (dotted(right) in trained or dotted(left) in trained):
                 yield _Wrapped(dotted(left), call, "prepared", module.condition(call))
+
+
+def _gone_round(module: Module, wrapped: _Wrapped) -> Iterator[Claim]:
+    """A loss that is made by the model inside of a wrapper that the script never calls."""
+    if wrapped.kind != "ddp" or "backward(" not in module.file.text:
+        return
+    inside = f"{wrapped.name}.module"
+    helpers = {
+        node.name
+        for node in module.nodes(ast.FunctionDef)
+        if any(isinstance(each, ast.Return) and inside in module.source(each) for each in ast.walk(node))
+    }
+    losses = {dotted(call.func.value) for call in module.named("backward") if isinstance(call.func, ast.Attribute)}
+    found: ast.Call | None = None
+    for call in module.calls:
+        called = dotted(call.func)
+        given = {dotted(each) for each in (*call.args, *(keyword.value for keyword in call.keywords))}
+        if called in (wrapped.name, f"{wrapped.name}.forward") or (
+            wrapped.name in given and end_of(call.func) not in _LOOKS_AT
+        ):
+            # Called, or handed on to a function that may call it.
+            return
+        receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
+        helped = isinstance(receiver, ast.Call) and end_of(receiver.func) in helpers
+        if (called == inside or called.startswith(f"{inside}.") or helped) and module.bound_to(call) in losses - {""}:
+            found = found or call
+    if found is not None:
+        because = (module.claim("script_feature", "part of a wrapper", wrapped.node, condition=""),)
+        yield module.claim("script_feature", "loss_of_module_inside", found, because=because)
+
+
+#: Functions that do not call a model they are given.
+_LOOKS_AT = frozenset(("isinstance", "hasattr", "getattr", "len", "print", "type", "id"))
 
 
 def _without_ranks(condition: str) -> str:
@@ -143,7 +167,7 @@ def _attributes(module: Module, wrapped: _Wrapped) -> Iterator[Claim]:
     seen: set[str] = set()
     stored = _stored(module, wrapped.name)
     for node in module.nodes(ast.Attribute):
-        if dotted(node.value) != wrapped.name or not _is_hidden(node, stored) or node.attr in seen:
+        if dotted(node.value) != wrapped.name or not _is_hidden(node, stored, wrapped.kind) or node.attr in seen:
             continue
         spend()
         if _is_after(module, wrapped, node) and not _is_asked(module, node) and not _is_alone(module, wrapped, node):
@@ -151,13 +175,15 @@ def _attributes(module: Module, wrapped: _Wrapped) -> Iterator[Claim]:
             because = (module.claim("script_feature", "part of a wrapper", wrapped.node, condition=""),)
             condition = _own_condition(module, wrapped, node)
             # A wrapper in a branch of ranks is made where several run.
-            of_ranks = wrapped.kind == "ddp" and module.condition(wrapped.node) != wrapped.condition
+            of_ranks = wrapped.kind in _KINDS.values() and module.condition(wrapped.node) != wrapped.condition
             name = f"attribute_of_{wrapped.kind}" + ("_of_ranks" if of_ranks else "")
             yield module.claim("script_feature", name, node, because=because, condition=condition)
 
 
-def _is_hidden(node: ast.Attribute, stored: frozenset[str]) -> bool:
-    known = node.attr in _OF_WRAPPERS or node.attr.startswith("_")
+def _is_hidden(node: ast.Attribute, stored: frozenset[str], kind: str = "ddp") -> bool:
+    known = node.attr in _attributes_of_wrappers()["paddle" if kind == "paddle" else "torch"] or node.attr.startswith(
+        "_"
+    )
     return isinstance(node.ctx, ast.Load) and not known and node.attr not in stored
 
 

@@ -1,0 +1,62 @@
+"""A port of the process group that every rank draws itself, so that each of them has another one."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from preflight.model.job import Claim, Known
+from preflight.sources.python.module import SPAWNS, Module, argument, last, value_of
+from preflight.sources.python.outline import dotted
+from preflight.sources.python.rank_conditions import RankSet, ranks_of
+
+#: Names of functions that look for a free port, and what such a function does.
+_FREE_PORT = re.compile(r"(?:_|\b)(?:find|get|pick|next|choose)\w*port\b|free_?port|open_?port|random_?port")
+_DRAWS = re.compile(r"getsockname\(|\brandint\(|\brandrange\(|\brandom\.|\btime\(\)|\buuid")
+#: Functions that call each other are followed to this depth.
+_MAX_DEPTH = 4
+
+
+def claims(module: Module) -> Iterator[Claim]:
+    """The first assignment of MASTER_PORT in a place that every rank comes to."""
+    if "MASTER_PORT" not in module.file.text:
+        return
+    for node in module.nodes(ast.Assign):
+        target = node.targets[0]
+        if not isinstance(target, ast.Subscript) or module.name(target.value) != "os.environ":
+            continue
+        drawn = _drawn(module, node.value) if module.fold(target.slice) == Known("MASTER_PORT") else False
+        if not drawn or ranks_of(module).guard_of(node).who is not RankSet.ALL:
+            continue
+        spawned = _in_spawned(module, node)
+        if spawned or not any(module.called(call) in SPAWNS for call in module.named("spawn", "start_processes")):
+            name = "port_drawn_by_spawned" if spawned else "port_drawn_by_rank"
+            yield module.claim("script_feature", name, node, condition=module.condition(node))
+            return
+
+
+def _drawn(module: Module, expression: ast.expr) -> bool:
+    """Whether a value is drawn at random, or is that of a free port."""
+    made = module.definition(expression)
+    while isinstance(made, ast.Call) and last(module.called(made)) in ("str", "int") and made.args:
+        made = module.definition(made.args[0])
+    if not isinstance(made, (ast.Call, ast.JoinedStr, ast.BinOp)):
+        return False
+    text = module.source(made)
+    if _DRAWS.search(text) or _FREE_PORT.search(text):
+        return True
+    names = [last(module.called(call)) for call in ast.walk(made) if isinstance(call, ast.Call)]
+    return any(_DRAWS.search(module.source(function)) for name in names for function in module.outline.functions(name))
+
+
+def _in_spawned(module: Module, node: ast.AST, depth: int = 0) -> bool:
+    """Whether a function that is run in each spawned process comes to a node."""
+    function = module.outline.function_of(node)
+    if function is None or depth > _MAX_DEPTH:
+        return False
+    for call in module.named("spawn", "start_processes", "Process"):
+        started = argument(call, "target") if last(module.called(call)) == "Process" else argument(call, "fn", 0)
+        if started is not None and dotted(value_of(started)) == function.name:
+            return True
+    return any(_in_spawned(module, call, depth + 1) for call in module.outline.calls_named(function.name))
