@@ -33,6 +33,11 @@ _MAY_SKIP = (ast.If, ast.IfExp, ast.While, ast.Try, ast.Match, ast.FunctionDef, 
 _FIRST_RANKS = (RankSet.FIRST, RankSet.LOCAL_FIRST)
 #: Calls of these need no other rank.
 _ALONE = re.compile(r"(?:torch\.save|torch\.load|print|open|len|str|int|(?:os|shutil|json|logging|time|pathlib)\..+)$")
+#: Signs that a module may wait for other ranks.
+_COMMUNICATES = re.compile(
+    r"torch\.distributed|paddle\.distributed|\bdist\.|horovod|hvd\.|mpi4py|\bcomm\.|deepspeed|[Aa]ccelerator|[Ff]abric\b"
+    r"|barrier|broadcast|gather|all_?reduce|wait_for_everyone|synchronize|Trainer\b"
+)
 #: Functions that call each other are followed to this depth.
 _MAX_CALLERS = 5
 
@@ -91,12 +96,18 @@ def _row_of(module: Module, call: ast.Call) -> _Call | None:
             continue
         if row.made_by and not row.made_by & _makers(module, call):
             continue
-        if row.given and not any(argument(call, word) is not None for word in row.given):
+        if row.given and not any(_is_on(argument(call, word)) for word in row.given):
             continue
         if row.along and not module.named(*row.along):
             continue
-        return None if _is_of_group(call) or any(argument(call, word) is not None for word in row.unless) else row
+        return None if _is_of_group(call) or any(_is_on(argument(call, word)) for word in row.unless) else row
     return None
+
+
+def _is_on(given: ast.keyword | ast.expr | None) -> bool:
+    """Whether an argument is given, and is not False."""
+    written = None if given is None else value_of(given)
+    return written is not None and not (isinstance(written, ast.Constant) and not written.value)
 
 
 def _is_of_group(call: ast.Call) -> bool:
@@ -143,6 +154,9 @@ def collectives(module: Module) -> Iterator[ast.Call]:
 
 def claims(module: Module) -> Iterator[Claim]:
     """All claims about collectives that hang."""
+    word = _COMMUNICATES.search(module.file.text)
+    if word is not None:
+        yield module.claim("communicates", True, module.tree.body[0], spelling=word.group(), condition="")
     yield from _guarded_collectives(module)
     yield from _in_loops_by_rank(module)
     yield from _orders_in_branches(module)
@@ -155,8 +169,9 @@ def _guarded_collectives(module: Module) -> Iterator[Claim]:
     found: dict[int, list[tuple[ast.Call, _Call, RankSet, ast.expr]]] = {}
     objects = {name for name, makers in _made(module).items() for row in _calls()[_ITSELF] if makers & row.made_by}
     called = [call for call in module.calls if objects and module.name(call.func) in objects]
-    for call in (*module.named(*_calls()), *called):
-        row = _row_of(module, call)
+    operations = _operations(module)
+    for call in (*module.named(*_calls()), *called, *operations):
+        row = _RUN if call in operations else _row_of(module, call)
         if row is None:
             continue
         guard_of = ranks_of(module).inside(call)
@@ -183,6 +198,18 @@ def _guarded_collectives(module: Module) -> Iterator[Claim]:
                 yield module.claim(quantity, who.value, call, because=(guard, *because))
                 if _is_reached(module, call, test) if row.divided else _is_unmatched(module, call, test):
                     yield module.claim("collective_unmatched", True, call, condition="")
+
+
+#: An operation that a session runs.
+_RUN = _Call(("run",))
+_OPERATION = re.compile(r"horovod\.tensorflow\.(?:broadcast|allreduce|allgather)\w*")
+
+
+def _operations(module: Module) -> list[ast.Call]:
+    """`session.run(op)` of an operation of Horovod that was made before, as TensorFlow 1 does."""
+    runs = module.named("run") if "horovod.tensorflow" in module.file.text else []
+    made = [(call, module.definition(call.args[0])) for call in runs if call.args]
+    return [call for call, item in made if isinstance(item, ast.Call) and _OPERATION.match(module.called(item))]
 
 
 def _left_out(module: Module, call: ast.Call, test: ast.expr) -> int | None:
@@ -281,14 +308,31 @@ def _is_reached(module: Module, node: ast.AST, test: ast.expr | None, depth: int
                 return False
         elif isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef)):
             callers = [call for call in module.outline.calls_named(outer.name) if call is not node]
+            callers += _starts(module, outer.name)
             return depth < _MAX_CALLERS and any(_is_reached(module, call, None, depth + 1) for call in callers)
-        elif isinstance(outer, _MAY_SKIP):
+        elif isinstance(outer, _MAY_SKIP) and not (isinstance(outer, ast.While) and _is_training_loop(outer.test)):
             return False
     return True
 
 
+def _starts(module: Module, function: str) -> list[ast.Call]:
+    """The calls that start processes with a function: `mp.spawn(train, ...)`, `Process(target=train, ...)`."""
+    return [
+        call
+        for call in module.named("spawn", "start_processes", "Process", "launch", "notebook_launcher")
+        if any(dotted(given) == function for given in (*call.args[:1], *(each.value for each in call.keywords)))
+    ]
+
+
+def _is_training_loop(test: ast.expr) -> bool:
+    """Whether this is `while True` or `while step < steps`, which is true at first."""
+    return isinstance(test, ast.Compare) or (isinstance(test, ast.Constant) and bool(test.value))
+
+
 def _comes_round(test: ast.expr) -> bool:
-    """Whether this is `step % 100 == 0`, which every rank finds true again and again."""
+    """Whether every rank finds this true again and again: `step % 100 == 0`, or Accelerate's `sync_gradients`."""
+    if isinstance(test, ast.Attribute) and test.attr == "sync_gradients":
+        return True
     return isinstance(test, ast.Compare) and isinstance(test.left, ast.BinOp) and isinstance(test.left.op, ast.Mod)
 
 

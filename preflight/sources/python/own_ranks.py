@@ -67,7 +67,10 @@ _SUBMITIT = (
     _Size("tasks_per_node", "tasks_per_node"),
     _Size("gpus_per_node", "gpus_per_node"),
 )
-_RELEVANT = re.compile(r"spawn|start_processes|detectron2|lightning|submitit|ScalingConfig|notebook_launcher")
+_GROUP = re.compile(r"\binit_process_group\(|\binit_parallel_env\(")
+_RELEVANT = re.compile(
+    r"\bProcess\(|spawn|start_processes|detectron2|lightning|submitit|ScalingConfig|notebook_launcher"
+)
 
 
 def launches(module: Module) -> Iterator[OwnLaunch]:
@@ -92,6 +95,25 @@ def launches(module: Module) -> Iterator[OwnLaunch]:
             yield _launch(module, call, "python", _with_nodes(module, call, claims))
     yield from of_ray
     yield from _submitit(module)
+    yield from _processes(module)
+
+
+def _processes(module: Module) -> Iterator[OwnLaunch]:
+    """`for rank in range(4): Process(target=train, args=(rank,))` in a script that makes a process group."""
+    if _GROUP.search(module.file.text) is None:
+        return
+    for call in module.named("Process"):
+        given = argument(call, "args", 3)
+        loop = next((outer for outer in module.outline.above(call) if isinstance(outer, ast.For)), None)
+        if given is None or loop is None or last(module.called(call)) != "Process":
+            continue
+        counted = loop.iter
+        passed = {node.id for node in ast.walk(value_of(given)) if isinstance(node, ast.Name)}
+        is_range = isinstance(counted, ast.Call) and module.called(counted) == "range" and len(counted.args) == 1
+        if is_range and isinstance(counted, ast.Call) and dotted(loop.target) in passed:
+            count = module.claim("processes_per_node", as_int(module.fold(counted.args[0])), counted)
+            yield _launch(module, call, "python", [count])
+            return
 
 
 def _sizes(module: Module, call: ast.Call, sizes: tuple[_Size, ...]) -> Iterator[Claim]:

@@ -26,6 +26,7 @@ from preflight.sources.python import (
     configurations,
     data_loaders,
     devices,
+    drawn_ports,
     environment,
     frameworks,
     imports,
@@ -82,6 +83,7 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     frameworks.hugectr_claims,
     script_features.claims,
     called_settings.torch_claims,
+    drawn_ports.claims,
     wrapped_models.claims,
     process_group.need_claims,
     configurations.claims,
@@ -113,6 +115,7 @@ _MODULE_QUANTITIES = frozenset(
         "rank_dependent_steps",
         "rank_local_exit",
         "step_failure_swallowed",
+        "communicates",
         "guarded_collective",
         "guarded_gather",
         "collective_order_differs",
@@ -340,7 +343,11 @@ def _select_for_role(reading: Reading, role: str) -> Reading:
         for item in reading.references
         if (next_role or item.role != "module") and item.scope not in own
     )
-    claims = tuple(claim for claim in reading.claims if claim.quantity in _MODULE_QUANTITIES and claim.scope not in own)
+    claims = tuple(
+        claim
+        for claim in reading.claims
+        if (claim.quantity in _MODULE_QUANTITIES or claim.source == trainers.DEFAULTS) and claim.scope not in own
+    )
     notes = () if own else reading.notes
     return replace(reading, claims=claims, launches=(), notes=notes, references=tuple(references))
 
@@ -504,6 +511,11 @@ _MODULE_WORDS = (
     "OMPI_",
     "all_reduce",
     "allreduce",
+    "gather",
+    "synchronize",
+    "horovod",
+    "mpi4py",
+    "dist.",
     "DistributedOptimizer",
     "eepspeed",
     "init_parallel_env",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Severity
-from preflight.model.job import Claim, Job
+from preflight.model.job import Claim, Job, Launch
+from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.plugins.claim_text import joined, placed, quoted
@@ -202,12 +203,18 @@ def _definitely_waits(job: Job, call: Claim) -> bool:
     """Whether several ranks certainly run the script, and nothing in the job can be the counterpart of the call."""
     places = {claim.span for _, claim in stated(job, "collective_unmatched")}
     several = any(
-        launch.program == call.span.path and certainly_several(ranks_started(job, launch.scope)[0])
+        # A program that starts its ranks itself is its own launch.
+        call.span.path in (launch.program, launch.span.path) and _starts_several(job, launch)
         for launch in launches_of(job, call)
     )
     # Another module of the job may contain the counterpart.
-    alone = not any(file.kind == "python" and file.path != call.span.path for file in job.files)
+    alone = all(claim.span.path == call.span.path for claim in job.about("communicates"))
     return call.span in places and several and alone
+
+
+def _starts_several(job: Job, launch: Launch) -> bool:
+    on_each = job.setting("processes_per_node", launch.scope)
+    return certainly_several(ranks_started(job, launch.scope)[0]) or certainly_several(job_value(on_each))
 
 
 @rule(
