@@ -20,6 +20,7 @@ Files = dict[str, str]
 _LAUNCH = re.compile(r"^((?:ssh \S+ )?(?:[A-Z_a-z]+=\S+ )*)launch ", re.MULTILINE)
 _COLLECTIVE = "launch --devices 0,1,2,3 train.py"
 _SERVERS = "launch --server_num 1 --trainer_num 2 train.py"
+_OF_SERVERS = re.compile(r"--(?:server|worker|trainer|heter|coordinator)|run_mode[ =]ps")
 _TRAIN = "import paddle.distributed as dist\n\ndist.init_parallel_env()\n"
 _FLEET = "import paddle\nfrom paddle.distributed import fleet\n\n"
 _STATIC = f"{_FLEET}paddle.enable_static()\n"
@@ -50,7 +51,8 @@ def script(commands: str) -> str:
 
 def line(text: str, _run: str) -> Files:
     """A launch script; a program `train.py` lies beside it."""
-    files = {"run.sh": script(text), "train.py": _TRAIN}
+    program = f"{_FLEET}fleet.init()\n" if _OF_SERVERS.search(text) else _TRAIN
+    files = {"run.sh": script(text), "train.py": program}
     return {**files, "cfg.yaml": _arguments(["bf16=true"])} if "cfg.yaml" in text else files
 
 

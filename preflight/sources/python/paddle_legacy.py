@@ -147,7 +147,7 @@ def _ignored_update_mode(
 
 
 def _startup_program(module: Module, call: ast.Call, transpiler: Claim) -> Iterator[Claim]:
-    """Whether transpile gets the startup program of a main program that the script builds itself."""
+    """Whether transpile gets the two programs that the script builds itself."""
     program = argument(call, "program", POSITIONS["program"])
     guards = [guard for guard in module.named("program_guard") if len(guard.args) == 2]
     own = [guard for guard in guards if not _is_default(module, guard.args[1])]
@@ -157,17 +157,24 @@ def _startup_program(module: Module, call: ast.Call, transpiler: Claim) -> Itera
     if not own or any(keyword.arg is None for keyword in call.keywords):
         return
     startup = argument(call, "startup_program", POSITIONS["startup_program"])
-    is_given = startup is not None and not is_none(value_of(startup))
-    built = module.claim("startup_program_built", module.text(own[0].args[1]), own[0], source="paddle")
+    missing = []
+    if program is None and not _is_default(module, own[0].args[0]):
+        missing.append(f"program={module.text(own[0].args[0])}")
+    if startup is None or is_none(value_of(startup)):
+        missing.append(f"startup_program={module.text(own[0].args[1])}")
+    built = module.claim("startup_program_built", ", ".join(missing), own[0], source="paddle")
     yield module.claim(
-        "startup_program_given", is_given, call.func, spelling=module.text(call.func), source="paddle",
+        "startup_program_given", not missing, call.func, spelling=module.text(call.func), source="paddle",
         because=(transpiler, built),
     )  # fmt: skip
 
 
 def _is_default(module: Module, program: ast.expr) -> bool:
     made = module.definition(program)
-    return isinstance(made, ast.Call) and last(module.called(made)) == "default_startup_program"
+    return isinstance(made, ast.Call) and last(module.called(made)) in (
+        "default_startup_program",
+        "default_main_program",
+    )
 
 
 def _server_places(module: Module) -> Iterator[Claim]:

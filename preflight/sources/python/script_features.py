@@ -467,7 +467,10 @@ def _loads(module: Module) -> Iterator[Claim]:
     if "map_location" not in module.file.text:
         for call in module.named("load"):
             # Data sets are rarely saved from a GPU.
-            of_model = _CHECKPOINT.search(f"{module.bound_to(call)} {module.text(call)}")
+            name, parent = module.bound_to(call), module.parent(call)
+            given_to = dotted(parent.func) if isinstance(parent, ast.Call) else ""
+            restored = bool(name) and f"load_state_dict({name}" in module.file.text
+            of_model = restored or _CHECKPOINT.search(f"{name} {given_to} {module.text(call)}")
             if module.called(call) == "torch.load" and len(call.args) == 1 and of_model:
                 yield _feature(module, "loaded_where_saved", call)
                 return

@@ -267,7 +267,7 @@ def _excluded(job: Job, subject: str, scope: Scope, transpiler: Claim, claim: Cl
 
 #: What becomes of a startup program that transpile is not given, by its mode.
 _LOST = {
-    "pserver": "the servers take the default startup program, which is empty",
+    "pserver": "the servers take a default program, which is empty",
     "nccl2": "the exchange of the communicator's id is added to the default startup program, which is not run",
 }
 
@@ -287,12 +287,12 @@ _LOST = {
     ),
 )
 def own_startup_program_not_passed(job: Job) -> Iterator[Verdict]:
-    """A script builds its own startup program and does not pass it to the transpiler.
+    """A script builds programs of its own and does not pass them to the transpiler.
 
     What it checks: Where `program_guard(main, startup)` builds the program, `transpile` in pserver or nccl2 mode gets
-    `startup_program`.
+    `program` and `startup_program`.
 
-    Why it matters: The transpiler takes the default startup program instead, which is empty. The servers' startup
+    Why it matters: The transpiler takes the default programs instead, which are empty. The servers' startup
     program then initialises no parameter and stops at the first one, and the trainers wait for the servers.
 
     Example: `with fluid.program_guard(main, startup): ...` and `t.transpile(0, program=main, pservers=eps,
@@ -313,10 +313,11 @@ def own_startup_program_not_passed(job: Job) -> Iterator[Verdict]:
                 else:
                     yield failed(
                         subject,
-                        f"{quoted(given)} gets no startup_program, but {placed(built)} builds one: {_LOST[mode]}.",
+                        f"{quoted(given)} does not get `{texts(built.value)[0]}`, which {placed(built)} builds:"
+                        f" {_LOST[mode]}.",
                         at=given,
-                        also=((built, "the startup program"),),
-                        remedy=f"Pass it: `startup_program={texts(built.value)[0]}`.",
+                        also=((built, "built here"),),
+                        remedy=f"Pass it: `{texts(built.value)[0]}`.",
                     )
 
 

@@ -329,7 +329,7 @@ def swift_splits_model_over_visible_gpus(job: Job) -> Iterator[Verdict]:
             continue
         options = dict(job.settings("transformers", launch.scope))
         by_vllm = "grpo" in _after(launch, "--rlhf_type") and "true" in _after(launch, "--use_vllm")
-        deepspeed = options.get("deepspeed") or (options.get("use_vllm", launch) if by_vllm else None)
+        deepspeed = options.get("deepspeed") or ((options.get("use_vllm") or launch) if by_vllm else None)
         spread = next((word for word in _after(launch, "--device_map") if word in _SPREADING), None)
         each = job.setting("processes_per_node", launch.scope)
         if (deepspeed is None and spread is None) or not each:
