@@ -66,6 +66,8 @@ _LLAMAFACTORY_KEYS = frozenset(
         *("lora_target", "lora_rank", "dataset_dir", "mask_history", "neat_packing", "freeze_vision_tower"),
     )
 )
+#: Those that other programs have as well.
+_SHARED_KEYS = frozenset(("preprocessing_num_workers", "lora_rank", "lora_target", "template", "stage"))
 #: Keys of axolotl; a file with two of them is its own, even where base_model is missing.
 _AXOLOTL_KEYS = frozenset(
     (
@@ -145,7 +147,8 @@ def _dialect(file: SourceFile, root: Node) -> dict[str, tuple[str, Reader]]:
 
 
 def _is_of_llamafactory(root: Node) -> bool:
-    return len({member.key for member in root.in_force} & _LLAMAFACTORY_KEYS) >= 2
+    found = {member.key for member in root.in_force} & _LLAMAFACTORY_KEYS
+    return len(found) >= 2 and not found <= _SHARED_KEYS
 
 
 def _state(node_claims: NodeClaims, member: Member, dialect: Mapping[str, tuple[str, Reader]]) -> None:

@@ -216,7 +216,7 @@ class JobCollector:
         reference = step.reference
         if reference is None:
             self.notes.append(replace(note, required=self.explicit or note.required))
-        elif note.kind is NoteKind.MISSING and (meant := self._meant(step)):
+        elif note.kind is NoteKind.MISSING and not _is_found_by_path(reference) and (meant := self._meant(step)):
             message = f"`{step.path}` ({step.role}) does not exist, but `{meant}` does"
             self.notes.append(Note(NoteKind.MISSING, message, reference.span, detail=NoteDetail.MISNAMED))
         elif note.kind is NoteKind.MISSING:
@@ -376,3 +376,15 @@ def _relocate(claim: Claim, origin: WrittenFile) -> Claim:
 
 def _without_digits(name: str) -> str:
     return re.sub(r"\d+", "", name)
+
+
+#: What may stand before a command on its line.
+_BEFORE_COMMAND = re.compile(r"(?:.*(?:&&|\|\|?|;|\(|\b(?:then|do|else|time|nohup|exec)\s))?\s*")
+
+
+def _is_found_by_path(reference: Reference) -> bool:
+    """Whether a script is called as a command without a folder, which the shell looks for in PATH alone."""
+    span = reference.span
+    written = span.snippet[span.column - 1 : span.end_column - 1]
+    before = span.snippet[: span.column - 1]
+    return reference.role == "script" and "/" not in written and _BEFORE_COMMAND.fullmatch(before) is not None

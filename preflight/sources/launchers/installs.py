@@ -119,7 +119,9 @@ def _read_packages(
         if option or text.startswith("-"):
             name, _, value = (option, "", text) if option else text.partition("=")
             option = name if not option and not value and _takes_value(name) else ""
-            if name in ("-r", "--requirement", "-c", "--constraint", "--file") and value:
+            # conda's `-c` is a channel.
+            names_file = name in ("-r", "--requirement", "--constraint", "--file") or (name == "-c" and not conda)
+            if names_file and value:
                 target = tree.resolve(_path_from_directory(command, value), relative_to=word.span.path)
                 if target is not None:
                     references.append(Reference(target, "requirements", word.span))

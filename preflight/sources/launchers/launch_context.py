@@ -186,8 +186,9 @@ def _state_variables_left_here(builder: ClaimBuilder, line: LaunchLine) -> None:
     for word in line.words:
         for match in _USED_VARIABLE.finditer(word.spelling):
             variable = here.get(match["name"])
-            inside = isinstance(word.value, Unresolved) and match["name"] not in line.command.variables
-            if variable is not None and inside:
+            # In double quotes this script expands it, and takes its own value.
+            inside = isinstance(word.value, Unresolved) and match["name"] in word.value.set_by_caller
+            if variable is not None and inside and match["name"] not in line.command.variables:
                 name, condition = Known(match["name"]), variable.condition or None
                 builder.add("variable_left_here", name, word.span, word.spelling, condition=condition)
 

@@ -278,9 +278,12 @@ def launch_line(
             # A script that starts its arguments may set variables for them.
             name = program_name(stripped.words)
             script = name if found is not None and name.endswith(_SCRIPTS) else ""
+            if "--" in map(text_of, stripped.words[:at]):
+                script = SUBMISSION
     if found is None:
         stripped, found = _submitted_launcher(command, stripped)
         prefixed = prefixed or found is not None
+        script = SUBMISSION if found is not None else script
     environment: dict[str, Variable] = {}
     if found is not None or is_python(stripped.words):
         environment = environment_of(command, stripped.wrappers, tree)
@@ -322,6 +325,8 @@ def launch_line(
     return Line(line, found, stripped.wrappers, environment, prefixed)
 
 
+#: Stands among the wrappers for a program that submits what follows its `--`, and may change it.
+SUBMISSION = "submission"
 #: Ends of the names of shell scripts.
 _SCRIPTS = (".sh", ".bash")
 

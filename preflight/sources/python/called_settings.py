@@ -19,7 +19,6 @@ from preflight._util.budget import truncate
 from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Unresolved, Value
 from preflight.model.job.quantities import SECTION, SETTING_PREFIX
-from preflight.sources.base import SourceFile
 from preflight.sources.python import imports
 from preflight.sources.python.module import Module, argument, attributes, enclosing, last, value_of
 from preflight.sources.python.outline import dotted
@@ -204,8 +203,7 @@ def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
 
 def _calls_in_modules(module: Module, names: Sequence[str]) -> bool:
     """Whether a module of the user's own that the script imports speaks of one of these calls."""
-    imported = (module.files.read(found.target) for found in imports.references(module, ""))
-    texts = [file.text for file in imported if isinstance(file, SourceFile)]
+    texts = [text for _, text in imports.texts_of_modules(module)]
     return any(re.search(rf"\b{name}\(", text) for text in texts for name in names)
 
 

@@ -35,7 +35,7 @@ _FIRST_RANKS = (RankSet.FIRST, RankSet.LOCAL_FIRST)
 _ALONE = re.compile(r"(?:torch\.save|torch\.load|print|open|len|str|int|(?:os|shutil|json|logging|time|pathlib)\..+)$")
 #: Signs that a module may wait for other ranks.
 _COMMUNICATES = re.compile(
-    r"torch\.distributed|paddle\.distributed|\bdist\.|horovod|hvd\.|mpi4py|\bcomm\.|deepspeed|[Aa]ccelerator|[Ff]abric\b"
+    r"torch\.distributed|DataParallel\b|paddle\.distributed|\bdist\.|horovod|hvd\.|mpi4py|\bcomm\.|deepspeed|[Aa]ccelerator|[Ff]abric\b"
     r"|barrier|broadcast|gather|all_?reduce|wait_for_everyone|synchronize|Trainer\b"
 )
 #: Functions that call each other are followed to this depth.
@@ -156,7 +156,7 @@ def claims(module: Module) -> Iterator[Claim]:
     """All claims about collectives that hang."""
     word = _COMMUNICATES.search(module.file.text)
     if word is not None:
-        yield module.claim("communicates", True, module.tree.body[0], spelling=word.group(), condition="")
+        yield module.claim("communicates", True, module.tree, spelling=word.group(), condition="")
     yield from _guarded_collectives(module)
     yield from _in_loops_by_rank(module)
     yield from _orders_in_branches(module)

@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from preflight._util.redaction import scrub
 from preflight._util.spans import MAX_SNIPPET_LENGTH
-from preflight.model.job import Claim, Reference, Scope, Span
+from preflight.model.job import WHOLE_JOB, Claim, Reference, Scope, Span, Unresolved
 from preflight.sources.base import SourceFile, Tree
 from preflight.sources.python.environment import always_reached
 from preflight.sources.python.module import Module, last
@@ -92,6 +92,41 @@ def libraries(module: Module) -> Iterator[str]:
         for root in sorted(roots):
             if root in _FOREIGN or _first_file(module.files, module.file, (*_files(root), root)) is None:
                 yield root
+
+
+def texts_of_modules(module: Module) -> Iterator[tuple[str, str]]:
+    """The paths and texts of the modules of the user's own that a script imports, and of those that these import."""
+    seen = {module.file.path}
+    waiting = list(references(module, ""))
+    while waiting and len(seen) <= MAX_MODULES:
+        reference = waiting.pop(0)
+        file = module.files.read(reference.target) if reference.role == "module" else None
+        if reference.target in seen or not isinstance(file, SourceFile):
+            continue
+        seen.add(reference.target)
+        yield file.path, file.text
+        if len(seen) <= _MAX_FOLLOWED:
+            waiting += quick_references(file, module.files, "", WHOLE_JOB)
+
+
+#: `os.environ["RANK"] = ...` and the like.
+_SETS_RANK = re.compile(
+    r"environ\[['\"](?:LOCAL_)?RANK['\"]\]\s*=(?!=)|environ\.(?:setdefault|update)\([^()]{0,200}RANK"
+)
+
+
+def rank_setters(module: Module) -> Iterator[Claim]:
+    """One claim for each imported module of the user's own that may set the variables of ranks."""
+    if "RANK" not in module.file.text:
+        return
+    for path, text in texts_of_modules(module):
+        if _SETS_RANK.search(text):
+            why = f"{path}, which the script imports, may set the variables of ranks"
+            yield module.claim("rank_setter", Unresolved(why), module.tree, spelling=path, condition="")
+
+
+#: Modules whose own imports are followed.
+_MAX_FOLLOWED = 8
 
 
 def in_tree(module: Module, name: str) -> bool:

@@ -299,7 +299,8 @@ _EXCHANGING = re.compile(
     r"|[aA]ccelerat(?:e\b|or)|[lL]ightning|[fF]abric\b|Trainer\b|all_?reduce|reduce_scatter|\breduce\(|average_grad"
     r"|sync\w*_grad|grad\w*_sync|reduce_grad|apply_collective_grads|parallelize|shard_(?:optimizer|tensor|layer)"
     r"|DTensor|[pP]ipeline|\brpc\b|all_?gather|\.Engine\(|prepare\(|replicate\(|group_sharded|colossal|byteps|bagua"
-    r"|ZeroRedundancy|[lL]ocal_?SGD|DistModel|\bsend\(|broadcast_object|paddlenlp|megatron|nccl2",
+    r"|ZeroRedundancy|[lL]ocal_?SGD|DistModel|\bsend\(|broadcast_object|paddlenlp|megatron|nccl2"
+    r"|tp_plan",
 )
 _JOINING = frozenset(("init_process_group", "init_parallel_env", "init"))
 _OF_RANKS = re.compile(r"(?:^|\.)(?:hvd|horovod\.\w+|fleet)\.init$|init_process_group$|init_parallel_env$")
@@ -321,7 +322,7 @@ def exchange_claims(module: Module) -> Iterator[Claim]:
     text = module.file.text
     exchanging = _EXCHANGING.search(_UNUSED.sub("", text))
     if exchanging is not None:
-        yield module.claim("gradients_exchanged", exchanging.group(0), module.tree.body[0], condition="")
+        yield module.claim("gradients_exchanged", exchanging.group(0), module.tree, condition="")
     for call in module.named(*sorted(_JOINING)):
         if _OF_RANKS.search(module.called(call)):
             yield module.claim("ranks_joined", module.called(call), call)

@@ -314,6 +314,18 @@ def last(name: str) -> str:
     return name.rpartition(".")[2]
 
 
+def exclude_each_other(one: str, other: str) -> bool:
+    """Whether two conditions, as `Module.condition` gives them, are never true together: `a`, and `not a and b`."""
+    parts = [{_bare(part) for part in text.split(" and ") if part} for text in (one, other)]
+    negated = [{f"not {part}" for part in each} for each in parts]
+    return bool(parts[0] & negated[1] or parts[1] & negated[0])
+
+
+def _bare(part: str) -> str:
+    """A part of a condition without the brackets around what is negated."""
+    return re.sub(r"^not \((.*)\)$", r"not \1", part.strip())
+
+
 def argument(call: ast.Call, name: str, position: int | None = None) -> ast.keyword | ast.expr | None:
     """The argument given as `name=`, or at `position`; None if it is not given (or hidden in `*args`)."""
     for keyword in call.keywords:

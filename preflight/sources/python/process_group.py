@@ -213,7 +213,7 @@ def need_claims(module: Module) -> Iterator[Claim]:
     text = module.file.text
     made = _MAKING.search(_IMPORTS.sub("", text)) or _IMPORTED_MAKER.search(text)
     if made is not None:
-        yield module.claim("script_feature", "group_made", module.tree.body[0], spelling=made.group(0), condition="")
+        yield module.claim("script_feature", "group_made", module.tree, spelling=made.group(0), condition="")
     elif "torch" in text:
         yield from _needed(module)
     if "environ" in text:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import sys
 import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -55,6 +56,7 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     environment.claims,
     environment.required_claims,
     environment.rank_setters,
+    imports.rank_setters,
     imports.claims,
     training_loop.serial_claims,
     paddle.claims,
@@ -374,6 +376,9 @@ def _claim_in(claim: Claim, scope: Scope) -> Claim:
     return replace(claim, scope=scope, because=tuple(_claim_in(each, scope) for each in claim.because))
 
 
+_VERSION = ".".join(map(str, sys.version_info[:2]))
+
+
 def parse(file: SourceFile) -> ast.Module | Note:
     """The syntax tree of a script, or a note at the location where it stops being Python 3."""
     if len(file.text) > MAX_SCRIPT_BYTES:
@@ -394,8 +399,8 @@ def parse(file: SourceFile) -> ast.Module | Note:
         span = positions.between(start, start)
         span = replace(span, snippet=scrub(span.snippet))
         message = (
-            f"{file.path} line {span.line} column {span.column}: not Python 3 ({error.msg}); nothing of this"
-            " script is judged"
+            f"{file.path} line {span.line} column {span.column}: not Python {_VERSION}, which runs preflight"
+            f" ({error.msg}); nothing of this script is judged"
         )
         is_indentation = error.msg.startswith(_INDENTATION_FAULTS)
         return Note(NoteKind.MALFORMED, message, span, detail=NoteDetail.INDENTATION if is_indentation else None)

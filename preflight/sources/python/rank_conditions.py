@@ -98,7 +98,7 @@ def ranks_where_true(module: Module, test: ast.expr, depth: int = 0) -> RankSet:
         parts = [ranks_where_true(module, value, depth + 1) for value in test.values]
         return _all_of(test, parts) if isinstance(test.op, ast.And) else _any_of(module, test, parts)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return complement(ranks_where_true(module, test.operand, depth + 1))
+        return ranks_where_false(module, test.operand, depth + 1)
     if isinstance(test, ast.Compare):
         return _evaluate_comparison(module, test)
     if variable_read(module, test) is not None:
@@ -107,6 +107,22 @@ def ranks_where_true(module: Module, test: ast.expr, depth: int = 0) -> RankSet:
     if is_rank(module, test):
         return complement(_first_of(module, test))
     return _evaluate_name(module, test, depth)
+
+
+#: Questions about whether there are several ranks.
+_ASKS_FOR_RANKS = re.compile(r"dist|ddp|world_?size|initiali[sz]ed|parallel|multi_?gpu|num_?proc|n_?gpu", re.IGNORECASE)
+
+
+def ranks_where_false(module: Module, test: ast.expr, depth: int = 0) -> RankSet:
+    """The ranks for which a condition is false.
+
+    `a and rank != 0` is false for every rank where `a` is, unless `a` asks whether there are several ranks at all.
+    """
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        apart = [part for part in test.values if ranks_where_true(module, part, depth + 1) is RankSet.ALL]
+        if not all(_ASKS_FOR_RANKS.search(module.text(part)) for part in apart):
+            return RankSet.UNDECIDED
+    return complement(ranks_where_true(module, test, depth))
 
 
 #: Ranks for which a condition is tried.
@@ -385,8 +401,8 @@ class Ranks:
         """The ranks that run a node, among those that run its parent."""
         found = RankGuard(RankSet.ALL)
         if isinstance(parent, (ast.If, ast.IfExp)) and child is not parent.test:
-            who = ranks_where_true(self._module, parent.test)
-            who = complement(who) if self._outline.is_else(child) else who
+            is_else = self._outline.is_else(child)
+            who = (ranks_where_false if is_else else ranks_where_true)(self._module, parent.test)
             found = RankGuard(who, parent.test)
         elif isinstance(parent, ast.BoolOp) and isinstance(parent.op, ast.And):
             for value in parent.values:
@@ -442,7 +458,7 @@ class Ranks:
         for branch in self._module.nodes(ast.If):
             if branch.orelse or not _leaves(self._module, branch.body[-1]):
                 continue
-            who = complement(ranks_where_true(self._module, branch.test))
+            who = ranks_where_false(self._module, branch.test)
             if who in (RankSet.ALL, RankSet.UNDECIDED):
                 continue
             if who is RankSet.SOME and first_without(self._module, branch.test, otherwise=True) is None:

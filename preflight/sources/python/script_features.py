@@ -21,7 +21,17 @@ from preflight._util.budget import spend
 from preflight.model.job import Claim, Known, alternatives
 from preflight.sources.python.collectives import is_collective
 from preflight.sources.python.environment import always_reached
-from preflight.sources.python.module import SPAWNS, Module, argument, is_none, last, place_of, places_given, value_of
+from preflight.sources.python.module import (
+    SPAWNS,
+    Module,
+    argument,
+    exclude_each_other,
+    is_none,
+    last,
+    place_of,
+    places_given,
+    value_of,
+)
 from preflight.sources.python.outline import Function, dotted, end_of
 from preflight.sources.python.rank_conditions import RankSet, ranks_of, ranks_where_true, variable_read
 
@@ -244,7 +254,8 @@ def _adapters(module: Module) -> Iterator[Claim]:
         yield _feature(module, "adapters_added", call)
         for place in (_own_name(module, call), *(place for _, place in places_given(module, module.bound_to(call)))):
             yield _feature(module, f"adapters_added:{place}", call.func)
-    for call in module.named("fsdp_auto_wrap_policy"):
+    # The trainer of transformers sets this policy for models of PEFT.
+    for call in module.named("fsdp_auto_wrap_policy", "Trainer", "SFTTrainer", "DPOTrainer"):
         yield _feature(module, "units_of_adapters", call)
 
 
@@ -703,6 +714,7 @@ def _frozen_while_training(module: Module) -> Iterator[Claim]:
             isinstance(target, ast.Attribute)
             and target.attr == "requires_grad"
             and module.fold(assigned.value) == Known(False)
+            and not _is_parameter(module, target.value)
         ):
             changed.append(assigned)
     for node in changed:
@@ -711,6 +723,13 @@ def _frozen_while_training(module: Module) -> Iterator[Claim]:
         if in_forward or _in_training_loop(module, node):
             yield _feature(module, "frozen_while_training", node, condition="")
             return
+
+
+def _is_parameter(module: Module, expression: ast.expr) -> bool:
+    """Whether this is what a function is given, such as the target of a loss."""
+    function = module.outline.function_of(expression)
+    given = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs] if function is not None else []
+    return isinstance(expression, ast.Name) and any(each.arg == expression.id for each in given)
 
 
 def _in_training_loop(module: Module, node: ast.AST) -> bool:
@@ -970,7 +989,8 @@ def _wrapped_twice(module: Module) -> Iterator[Claim]:
         model = argument(call, "model", 0)
         for outer in module.named("DataParallel") if model is not None else ():
             name = dotted(value_of(model)) if model is not None else ""
-            if name and module.bound_to(outer) == name and outer.lineno < call.lineno:
+            apart = exclude_each_other(module.condition(outer), module.condition(call))
+            if name and module.bound_to(outer) == name and outer.lineno < call.lineno and not apart:
                 yield _feature(module, "sharded_after_wrapping", call, outer)
                 return
 

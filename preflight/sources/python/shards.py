@@ -152,9 +152,13 @@ def _strided_loops(module: Module) -> Iterator[Claim]:
             return
 
 
+#: Calls that take a seed.
+_SEEDING = ("seed", "manual_seed", "set_seed", "seed_everything", "default_rng", "Random", "PCG64", "RandomState")
+
+
 def _orders_by_rank(module: Module) -> Iterator[Claim]:
     """`items[rank::size]` of a list whose order differs between ranks: shuffled without one seed, or just listed."""
-    seeds = list(module.named("seed", "manual_seed", "set_seed", "seed_everything", "default_rng", "Random"))
+    seeds = list(module.named(*_SEEDING))
     ranked = [call for call in seeds if any(_mentions_rank(module, item) for item in call.args)]
     for node in module.nodes(ast.Subscript):
         if not _is_strided_by_rank(module, node) or not isinstance(node.value, ast.Name):

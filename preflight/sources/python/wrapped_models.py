@@ -18,7 +18,7 @@ from typing import NamedTuple
 from preflight._util import toml
 from preflight._util.budget import spend
 from preflight.model.job import Claim, Known
-from preflight.sources.python.module import Module, argument, places_given, value_of
+from preflight.sources.python.module import Module, argument, exclude_each_other, places_given, value_of
 from preflight.sources.python.outline import Function, dotted, end_of
 
 
@@ -50,6 +50,10 @@ _MODEL = re.compile(r"model|net|unet|vae|encoder|decoder|generator|discriminator
 _MAX_JOINED = 40
 
 
+#: Words of a script that may divide what `prepare` returns.
+_DIVIDED = re.compile(r"deepspeed|fsdp", re.IGNORECASE)
+
+
 class _Wrapped(NamedTuple):
     """A name that holds a wrapped model from a node on."""
 
@@ -76,6 +80,9 @@ def _wrapped(module: Module) -> Iterator[_Wrapped]:
         library = module.called(call).partition(".")[0]
         if name and library in _KINDS:
             yield _Wrapped(name, call, _KINDS[library], _without_ranks(module.condition(call)))
+    if _DIVIDED.search(module.file.text):
+        # DeepSpeed's engine and FSDP pass attributes on.
+        return
     accelerators = {module.bound_to(call) for call in module.named("Accelerator") if not _wraps_otherwise(call)} - {""}
     trained = _optimized(module)
     for call in module.named("prepare"):
@@ -229,6 +236,8 @@ def _operands(module: Module, node: ast.AST) -> Iterator[str]:
 def _is_alone(module: Module, wrapped: _Wrapped, node: ast.AST) -> bool:
     """Whether a use is in a branch that the run takes where it does not wrap the model."""
     inner, outer = _inner(module, wrapped, node), module.condition(wrapped.node)
+    if exclude_each_other(inner, outer):
+        return True
     return _ALONE.search(inner) is not None or (outer != "" and re.search(_negated(outer), inner) is not None)
 
 

@@ -13,6 +13,7 @@ from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Question, Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import counted, placed, quoted
 from preflight_rules.launch.gpus import counts_one_machine, gpus
+from preflight_rules.launches import SUBMISSION
 
 _SOURCE = "accelerate"
 #: The rendezvous backends of torchrun (torch/distributed/elastic/rendezvous/registry.py, torch 2.13).
@@ -286,6 +287,8 @@ def accelerate_main_process_missing(job: Job) -> Iterator[Verdict]:
             yield undecided_verdict
         elif count is None or count < 2 or setup.claims("master_addr"):
             yield passed(setup.subject)
+        elif SUBMISSION in setup.launch.wrappers:
+            yield unknown(setup.subject, "the program that submits the line may add the address", at=setup.launch)
         else:
             claim = distinct(machines)[0]
             yield failed(

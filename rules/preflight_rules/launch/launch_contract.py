@@ -14,7 +14,7 @@ from preflight.model.job.value import texts
 from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, undecided, unknown
 from preflight.plugins.claim_text import quoted, why_unresolved
 from preflight.sources.tables import Generated, Row, load_table
-from preflight_rules.launches import is_placeholder
+from preflight_rules.launches import SUBMISSION, is_placeholder
 from preflight_rules.settings.tables import in_range, pinned
 
 #: Launchers that stop at an unknown option, with their tables of options.
@@ -457,6 +457,10 @@ def launcher_count_not_a_number(job: Job) -> Iterator[Verdict]:
             if claim.source not in _LAUNCHERS or claim.strength is not Strength.FLAG or claim.scope.launch != launch.id:
                 continue
             word = refused_number(claim.value)
+            elsewhere = SUBMISSION in launch.wrappers or not _SUBMITTED.isdisjoint(launch.wrappers)
+            if word is not None and "$" in word and elsewhere:
+                yield unknown(launch.id, f"{quoted(claim)} is expanded where the job runs", at=claim)
+                continue
             undecided_verdict = why_unresolved((claim,), launch)
             if word is None and undecided_verdict is not None:
                 yield unknown(launch.id, f"{quoted(claim)} is unknown: {undecided_verdict[1]}", at=claim)
@@ -474,6 +478,10 @@ def launcher_count_not_a_number(job: Job) -> Iterator[Verdict]:
                     severity=Severity.WARNING if blank else None,
                     fix=_joined_value(claim, word),
                 )
+
+
+#: Programs that hand a line to a shell on another machine.
+_SUBMITTED = frozenset(("ssh", "bsub", "qsub", "sbatch", "sky", "pdsh", "clush"))
 
 
 def _joined_value(claim: Claim, word: str) -> Fix | None:

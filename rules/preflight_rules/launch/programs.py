@@ -224,7 +224,8 @@ def program_option_unknown(job: Job) -> Iterator[Verdict]:
 def _places_of(job: Job, launch: Launch) -> set[str]:
     """The file that holds the program: its own, or the script or notebook that writes it first."""
     written = {claim.span.path for claim in job.about("script") if Known(launch.program) == claim.value}
-    return {launch.program, *written}
+    # A Python program that starts another one parses its own arguments.
+    return {launch.program, *(path for path in written if path != launch.span.path or not path.endswith(".py"))}
 
 
 def _words(launch: Launch) -> Iterator[str]:

@@ -105,8 +105,15 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
             yield passed(f"{package.name} {release}")
 
 
+#: Packages of which each release pins one of torch.
+_RELEASED_WITH_TORCH = frozenset(("torchvision", "torchaudio", "torchtext", "torchrec"))
+
+
 def _refused(job: Job, package: _Named, other: _Named, needed: str, named: list[_Named], *, exact: bool) -> bool:
     """Whether what a package requires of another is excluded by this place, and by every other place that names it."""
+    if not exact and "==" in needed and package.name not in _RELEASED_WITH_TORCH:
+        # What another patch pins says nothing of this one.
+        return False
     if not exact:
         # Another patch of the release may pin another patch.
         needed = _PATCH.sub(r"==\1.*", needed)
@@ -172,4 +179,8 @@ def _row(name: str, release: Version) -> dict[str, Any] | None:
     from packaging.version import Version
 
     rows = table("requirements").get(name, ())
+    exact = next((row for row in rows if Version(row["version"]) == release), None)
+    # Releases such as 0.0.18 have no minor version.
+    if exact is not None or release.release[:2] == (0, 0):
+        return exact
     return next((row for row in rows if Version(row["version"]).release[:2] == release.release[:2]), None)

@@ -15,6 +15,7 @@ from preflight.plugins.claim_text import joined, placed, quoted
 from preflight_rules.launches import (
     AGENT_LAUNCHERS,
     SPREADING_WRAPPERS,
+    SUBMISSION,
     certainly_several,
     nodes_spanned,
     on_first_node_only,
@@ -416,6 +417,9 @@ def node_rank_not_given(job: Job) -> Iterator[Verdict]:
         if launch.launcher not in AGENT_LAUNCHERS or not static or not because or not ranks:
             continue
         if "srun" in launch.wrappers or not certainly_several(nodes) or has_no_address(job, launch):
+            continue
+        if SUBMISSION in launch.wrappers:
+            yield unknown(launch.id, "the program that submits the line may add the rank of the node", at=launch)
             continue
         if any(on_first_node_only(claim, launch) for claim in job.setting("nodes", launch.scope)):
             # Nothing starts it on a second node, which another rule reports.

@@ -13,7 +13,7 @@ from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided
 from preflight.plugins.claim_text import argument_of, joined, placed, quoted, where
 from preflight_rules.kubernetes.workloads import workloads
-from preflight_rules.launches import SPREADING_WRAPPERS, certainly_several, nodes_spanned, starting_file
+from preflight_rules.launches import SPREADING_WRAPPERS, SUBMISSION, certainly_several, nodes_spanned, starting_file
 
 _SHARED = {
     "rendezvous_endpoint": "the rendezvous endpoint",
@@ -40,7 +40,8 @@ def node_launches(job: Job) -> tuple[Launch, ...]:
         nodes, _ = nodes_spanned(job, launch)
         ranks = [claim for claim in job.setting("node_rank", launch.scope) if claim.strength > Strength.DEFAULT]
         spread = SPREADING_WRAPPERS.intersection(launch.wrappers) and not job.setting("single_node_step", launch.scope)
-        if ranks and certainly_several(nodes) and not spread:
+        # Each submission is a job of its own.
+        if ranks and certainly_several(nodes) and not spread and SUBMISSION not in launch.wrappers:
             found.append(launch)
     return tuple(found)
 

@@ -41,6 +41,8 @@ _SCRIPTS = "(line)"
 RANKS = "ranks"
 #: How the ranks are started, in a condition: `python` for a plain line, empty without any.
 LAUNCHER = "launcher"
+#: The branch in which the launch line is, in a condition; empty if it is in none.
+BRANCH = "branch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,8 @@ class Given:
             return self._ranks()
         if key == LAUNCHER:
             return self.launch.launcher if self.launch is not None else "python" if self._is_plain else ""
+        if key == BRANCH:
+            return self.launch.condition if self.launch is not None else ""
         claim = self.claim(key)
         if claim is None:
             self._check_sections(key)

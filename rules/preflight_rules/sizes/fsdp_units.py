@@ -45,14 +45,16 @@ def fsdp_wrap_class_missing(question: SubjectQuestion) -> Verdict | None:
 
     Fix: Add `fsdp_transformer_layer_cls_to_wrap: LlamaDecoderLayer`, with the class of the model's own layers.
 
-    Known limits: The model of a configuration is known only where a launch names it by its published name. For most
-    models of the transformers library nothing needs to be named, so a launch is reported only where it lets the model
-    use its own code (trust_remote_code), and a configuration without a launch only where it lacks
-    fsdp_cpu_ram_efficient_loading, which works only with those models.
+    Known limits: With fsdp_version 2 nothing has to be named. The model of a configuration is known only where a launch
+    names it by its published name. For most models of the transformers library nothing needs to be named, so a launch
+    is reported only where it lets the model use its own code (trust_remote_code), and a configuration without a launch
+    only where it lacks fsdp_cpu_ram_efficient_loading, which works only with those models.
     """
     policies = question.claims
     job, scope, launch = question.of.job, question.of.scope, question.of.launch
     if not is_value(policies[0], _BY_CLASS) or job.about("fsdp_layer_classes", scope) or _names_own_layers(job, scope):
+        return None
+    if is_value(only_claim(job, "fsdp_version", scope), 2):
         return None
     if launch is not None and not _trusts_remote_code(job, launch):
         why = "whether a class is needed depends on the model, which is unknown"
