@@ -254,9 +254,11 @@ def _adapters(module: Module) -> Iterator[Claim]:
         yield _feature(module, "adapters_added", call)
         for place in (_own_name(module, call), *(place for _, place in places_given(module, module.bound_to(call)))):
             yield _feature(module, f"adapters_added:{place}", call.func)
-    # The trainer of transformers sets this policy for models of PEFT.
-    for call in module.named("fsdp_auto_wrap_policy", "Trainer", "SFTTrainer", "DPOTrainer"):
+    for call in module.named("fsdp_auto_wrap_policy"):
         yield _feature(module, "units_of_adapters", call)
+    # The trainer of transformers sets this policy itself, since 4.39.
+    for call in module.named("Trainer", "SFTTrainer", "DPOTrainer"):
+        yield _feature(module, "units_of_adapters_by_trainer", call)
 
 
 def _four_bits(module: Module) -> Iterator[Claim]:

@@ -68,7 +68,7 @@ def fluid_missing_in_paddle(job: Job) -> Iterator[Verdict]:
 
 
 def _is_before(text: str, release: str) -> bool | None:
-    """Whether a version is older than a release; None if it is no version."""
+    """Whether a version is older than a release; None if it is not a version."""
     from packaging.version import Version
 
     try:
