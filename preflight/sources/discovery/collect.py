@@ -113,7 +113,8 @@ class JobCollector:
             step = queue.popleft()
             if (step.path, step.scope) in self._seen:
                 continue
-            if len(self._seen) >= MAX_FILES:
+            # Requirements are few, and are asked for last.
+            if len(self._seen) >= MAX_FILES and step.role != "requirements":
                 self._leave_out(step, f"{first.path} leads to more than {MAX_FILES} files")
                 continue
             self._seen.add((step.path, step.scope))

@@ -1054,7 +1054,13 @@ def _kept_by_prepare_data(module: Module) -> Iterator[Claim]:
     """What `prepare_data` of Lightning keeps in the object, though one process of a node alone calls it."""
     for node in module.nodes(ast.Assign):
         function = module.outline.function_of(node)
-        kept = any(dotted(target).startswith("self.") for target in node.targets)
+        kept = [dotted(target) for target in node.targets if dotted(target).startswith("self.")]
+        # `self.path = Path(self.path)` only converts what every rank has.
+        kept = [
+            name
+            for name in kept
+            if name not in {dotted(part) for part in ast.walk(node.value) if isinstance(part, ast.expr)}
+        ]
         if kept and function is not None and function.name == "prepare_data":
             yield _feature(module, "kept_by_prepare_data", node, condition="")
 
