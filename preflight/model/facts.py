@@ -277,21 +277,7 @@ class Series:
 
     def request(self, row: int) -> Request:
         """The complete request of one row."""
-        asked = self.asked
-        return Request(
-            probe=asked.probe,
-            node=self.nodes[row],
-            params=self.params_of(row),
-            peers=self.peers_of(row),
-            listen=asked.listen,
-            exclusive=asked.exclusive,
-            context=asked.context,
-            group=asked.group,
-            consent=asked.consent,
-            because=asked.because,
-            required=asked.required,
-            deadline_s=asked.deadline_s,
-        )
+        return replace(self.asked, node=self.nodes[row], params=self.params_of(row), peers=self.peers_of(row))
 
     def record(self, row: int) -> FactRecord:
         """The request and result of one row."""
