@@ -92,11 +92,7 @@ class AccelerateReader:
         inner = ClaimBuilder("deepspeed", line.scope, line.command.condition)
         inner.add_setting("zero_stage", scanned.last("zero_stage"), as_int)
         inner.add_setting("gradient_accumulation_steps", scanned.last("gradient_accumulation_steps"), as_int)
-        return Reading(
-            claims=(*builder.claims, *inner.claims, *program.claims),
-            launches=(program.launch,),
-            references=(*_references(scanned, line, tree), *program.references),
-        )
+        return program.reading((*builder.claims, *inner.claims), _references(scanned, line, tree))
 
 
 def _state_options(builder: ClaimBuilder, scanned: ScannedLine) -> None:

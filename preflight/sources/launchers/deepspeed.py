@@ -89,11 +89,7 @@ class DeepSpeedReader:
         _state_defaults(builder, scanned, line)
         builder.add_setting("multinode_launcher", scanned.last("launcher"), as_text)
         builder.add_setting("each_node_itself", scanned.last("no_ssh"), lambda _: Known(True))
-        return Reading(
-            claims=(*builder.claims, *program.claims),
-            launches=(program.launch,),
-            references=(*_hostfile(scanned, line, tree), *_environment(line, tree), *program.references),
-        )
+        return program.reading(builder.claims, (*_hostfile(scanned, line, tree), *_environment(line, tree)))
 
 
 def _state_defaults(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLine) -> None:

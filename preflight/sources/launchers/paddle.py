@@ -162,11 +162,7 @@ class PaddleReader:
         builder.add_setting("rendezvous_id", settings.get("job_id"), as_text)
         builder.add_setting("max_restarts", settings.get("max_restart"), as_int)
         builder.add_setting("backend", settings.get("backend"), as_text)
-        return Reading(
-            claims=(*builder.claims, *program.claims),
-            launches=(program.launch,),
-            references=program.references,
-        )
+        return program.reading(builder.claims)
 
 
 def _state_settings(builder: ClaimBuilder, line: LaunchLine, *, hidden: bool) -> None:
@@ -490,11 +486,7 @@ class PaddleWrapperReader:
             builder.add_setting("processes_per_node", processes, as_int)
         else:
             builder.add_setting("processes_per_node", option_setting(scanned.last("selected_gpus")), device_count)
-        return Reading(
-            claims=(*builder.claims, *program.claims),
-            launches=(program.launch,),
-            references=program.references,
-        )
+        return program.reading(builder.claims)
 
 
 def is_wrapper(words: tuple[Word, ...]) -> bool:

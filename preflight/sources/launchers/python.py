@@ -95,11 +95,7 @@ class PythonReader:
         elif any(name in environment for name in _PADDLE_COLLECTIVE_VARIABLES):
             _state_paddle(builder, environment)
         _state_torch(builder, environment)
-        return Reading(
-            claims=(*builder.claims, *program.claims),
-            launches=(program.launch,),
-            references=program.references,
-        )
+        return program.reading(builder.claims)
 
 
 def _state_torch(builder: ClaimBuilder, environment: Mapping[str, Variable]) -> None:

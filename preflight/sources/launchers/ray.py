@@ -119,11 +119,7 @@ class RayReader:
             found = python_program(words)
             words, module = (list(found.words), found.module) if found is not None else ([], False)
         program = read_program(line, self.name, words, tree, module=module)
-        return Reading(
-            claims=(*builder.claims, *program.claims),
-            launches=(program.launch,),
-            references=program.references,
-        )
+        return program.reading(builder.claims)
 
 
 def _state_ports(builder: ClaimBuilder, scanned: ScannedLine) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from preflight.model.job import Claim, Launch, Reference, one_of
-from preflight.sources.base import SETTINGS, LaunchLine, SourceFile, Tree, Word
+from preflight.sources.base import SETTINGS, LaunchLine, Reading, SourceFile, Tree, Word
 from preflight.sources.hydra.framework_claims import claims_of
 from preflight.sources.hydra.run_config import run_config
 from preflight.sources.launchers.claim_builder import ClaimBuilder
@@ -28,6 +28,18 @@ class StartedProgram:
     launch: Launch
     claims: tuple[Claim, ...]
     references: tuple[Reference, ...]
+
+    def reading(self, claims: Iterable[Claim] = (), references: Iterable[Reference] = ()) -> Reading:
+        """The reading of the whole line: what the launcher's own options state, then the program."""
+        return Reading((*claims, *self.claims), (self.launch,), (*references, *self.references))
+
+    def of_package(self) -> StartedProgram:
+        """The same for a program in an installed package: it names no script of the job."""
+        return StartedProgram(
+            replace(self.launch, program=""),
+            tuple(claim for claim in self.claims if claim.quantity != "script"),
+            tuple(reference for reference in self.references if reference.role != "script"),
+        )
 
 
 def read_program(

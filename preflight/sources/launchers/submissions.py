@@ -163,9 +163,7 @@ class XpkReader:
             spelling = f"{line.words[0].spelling} (one process on each host)"
             builder.add("processes_per_node", Known(1), line.words[0].span, spelling, strength=Strength.DEFAULT)
         started = read_program(line, self.name, (), tree)
-        return Reading(
-            claims=(*builder.claims, *started.claims), launches=(started.launch,), references=started.references
-        )
+        return started.reading(builder.claims)
 
 
 def _hosts(device: Value, slices: GivenOption | None) -> Value:

@@ -109,11 +109,7 @@ class TorchxReader:
         chosen = program or module
         words = [word for word in outer.rest if chosen is not None and text_of(word) in texts(chosen.value)]
         started = read_program(line, self.name, [*words[:1], *inner.rest], tree, module=program is None)
-        return Reading(
-            claims=(*builder.claims, *started.claims),
-            launches=(started.launch,),
-            references=started.references,
-        )
+        return started.reading(builder.claims)
 
 
 def _nodes(item: Plain) -> Plain:
@@ -176,9 +172,7 @@ class FabricReader:
         if any(wrapper in _PER_TASK for wrapper in line.wrappers):
             spelling = f"{word.spelling} (is started once on each node and starts the ranks itself)"
             builder.add("tasks_per_node", Known(1), word.span, spelling, relation=Relation.REQUIRES)
-        return Reading(
-            claims=(*builder.claims, *program.claims), launches=(program.launch,), references=program.references
-        )
+        return program.reading(builder.claims)
 
 
 def _devices(value: Value) -> Value:
@@ -238,9 +232,7 @@ class ComposerReader:
             first = line.words[0]
             hidden = Unresolved("further options")
             builder.add(f"{SETTING_PREFIX}composer_launch.(call)", hidden, first.span, first.spelling)
-        return Reading(
-            claims=(*builder.claims, *program.claims), launches=(program.launch,), references=program.references
-        )
+        return program.reading(builder.claims)
 
 
 def _switches(scanned: ScannedLine) -> dict[str, Setting | None]:
@@ -312,11 +304,7 @@ class ColossalReader:
         _state_port(builder, scanned, line)
         state_unknown(builder, scanned)
         state_launcher(builder, "colossalai_run", line.words[0], scanned)
-        return Reading(
-            claims=(*builder.claims, *program.claims),
-            launches=(program.launch,),
-            references=(*_hostfile(scanned, line, tree), *program.references),
-        )
+        return program.reading(builder.claims, _hostfile(scanned, line, tree))
 
 
 def _state_port(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLine) -> None:
@@ -353,4 +341,4 @@ class DeterminedReader:
         """State the program that runs on every slot."""
         scanned = scan(line.words[1:], _DETERMINED_OPTIONS)
         started = read_program(line, self.name, scanned.rest, tree, python=False)
-        return Reading(claims=started.claims, launches=(started.launch,), references=started.references)
+        return started.reading()

@@ -91,11 +91,7 @@ class TorchrunReader:
         _state_counts(builder, settings, line)
         if not launcher.rpartition("/")[2].startswith(_OWN_RENDEZVOUS):
             _state_rendezvous(builder, settings)
-        return Reading(
-            claims=(*builder.claims, *program.claims),
-            launches=(program.launch,),
-            references=program.references,
-        )
+        return program.reading(builder.claims)
 
 
 class _Settings:

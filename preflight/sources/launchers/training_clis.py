@@ -57,15 +57,12 @@ class LlamaFactoryReader:
             return Reading()
         word = line.words[0]
         module = Word(Known("llamafactory.launcher"), word.span, word.spelling)
-        program = read_program(line, self.name, (module, *line.words[2:]), tree, module=True)
-        program = replace(program, launch=replace(program.launch, program=""))
-        claims = tuple(claim for claim in program.claims if claim.quantity != "script")
-        references = tuple(found for found in program.references if found.role != "script")
+        program = read_program(line, self.name, (module, *line.words[2:]), tree, module=True).of_package()
         builder = ClaimBuilder(self.name, line.scope, line.command.condition)
         environment = line.command.environment
         if any(_is_on(environment, name) for name in ("FORCE_TORCHRUN", "NNODES", "NPROC_PER_NODE", "MIN_NNODES")):
             _state_torchrun(builder, line, environment)
-        return Reading(claims=(*builder.claims, *claims), launches=(program.launch,), references=references)
+        return program.reading(builder.claims)
 
 
 def _is_on(environment: Mapping[str, Variable], name: str) -> bool:
@@ -236,7 +233,7 @@ def _one_process(line: LaunchLine, launcher: str, module: str, variable: str, tr
     spelling = f"{word.spelling} (without {variable}: one process)"
     for quantity in ("nodes", "processes_per_node"):
         builder.add(quantity, Known(1), word.span, spelling, strength=Strength.DEFAULT)
-    return Reading((*builder.claims, *program.claims), (program.launch,), program.references)
+    return program.reading(builder.claims)
 
 
 _SERVE = table(
@@ -357,7 +354,7 @@ class PrimusReader:
             builder = ClaimBuilder(self.name, line.scope, line.command.condition)
             for quantity in ("nodes", "processes_per_node"):
                 builder.add(quantity, Known(1), word.span, f"{word.spelling} --single")
-            return Reading((*builder.claims, *one.claims), (one.launch,), one.references)
+            return one.reading(builder.claims)
         slurm = scan(own[1:], _SLURM) if mode == "slurm" else None
         nodes = slurm.last("nodes") if slurm is not None else None
         given = _env_variables(options.every("env"))
@@ -427,15 +424,13 @@ class NemoReader:
             return Reading()
         word = line.words[0]
         module = _inserted_word_as("nemo.collections.llm", word)
-        program = read_program(line, self.name, (module, *line.words[3:]), tree, module=True)
+        program = read_program(line, self.name, (module, *line.words[3:]), tree, module=True).of_package()
         claims = tuple(
             # The trainer itself starts the processes of its node.
             replace(claim, relation=Relation.SETS) if claim.quantity == "processes_per_node" else claim
             for claim in program.claims
-            if claim.quantity != "script"
         )
-        references = tuple(found for found in program.references if found.role != "script")
-        return Reading(claims, (replace(program.launch, program=""),), references)
+        return replace(program, claims=claims).reading()
 
 
 class PaddleFormersReader:
@@ -450,14 +445,12 @@ class PaddleFormersReader:
             return Reading()
         word = line.words[0]
         module = _inserted_word_as("paddleformers.cli.launcher", word)
-        program = read_program(line, self.name, (module, *line.words[2:]), tree, module=True)
+        program = read_program(line, self.name, (module, *line.words[2:]), tree, module=True).of_package()
         builder = ClaimBuilder(self.name, line.scope, line.command.condition)
         _state_paddle(builder, word, line.command.environment)
         file = line.words[2]
         builder.add(f"{SETTING_PREFIX}paddlenlp.file", lift(str, file.value), file.span, file.spelling)
-        claims = tuple(claim for claim in program.claims if claim.quantity != "script")
-        references = tuple(found for found in program.references if found.role != "script")
-        return Reading((*builder.claims, *claims), (replace(program.launch, program=""),), references)
+        return program.reading(builder.claims)
 
 
 def _state_paddle(builder: ClaimBuilder, word: Word, environment: Mapping[str, Variable]) -> None:
