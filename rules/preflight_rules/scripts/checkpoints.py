@@ -16,6 +16,7 @@ from preflight_rules.launches import certainly_several, nodes_spanned
 from preflight_rules.scripts.script_facts import (
     definitely_on_one_node,
     definitely_one_rank,
+    not_on_several_ranks,
     on_several_nodes,
     runs_program,
     stated,
@@ -95,17 +96,12 @@ def folder_made_by_every_rank(job: Job) -> Iterator[Verdict]:
     Known limits: Only reported where the script itself shows that every rank reaches it.
     """
     for subject, made in stated(job, "folder_made"):
-        if definitely_one_rank(job, made):
-            yield passed(subject)
-        elif not runs_program(job):
-            yield unknown(subject, f"the ranks that run {quoted(made)} are unknown", at=made)
-        else:
-            yield failed(
-                subject,
-                f"{quoted(made)} is not under a condition on the rank: the second rank ends with FileExistsError.",
-                at=made,
-                remedy="Add exist_ok=True, and let only rank 0 create it.",
-            )
+        yield not_on_several_ranks(job, subject, made, f"the ranks that run {quoted(made)} are unknown") or failed(
+            subject,
+            f"{quoted(made)} is not under a condition on the rank: the second rank ends with FileExistsError.",
+            at=made,
+            remedy="Add exist_ok=True, and let only rank 0 create it.",
+        )
 
 
 #: What happens when ranks meet at a path, and what helps, by the kind of the claim.
@@ -155,19 +151,18 @@ def path_used_while_another_rank_changes_it(job: Job) -> Iterator[Verdict]:
     """
     for subject, changed in stated(job, "shared_path"):
         kind = next(iter(texts(changed.value)), "")
-        if definitely_one_rank(job, changed):
-            yield passed(subject)
-        elif not runs_program(job):
-            yield unknown(subject, f"the ranks that run {quoted(changed)} are unknown", at=changed)
-        else:
-            fault, remedy = _RACES[kind]
-            yield failed(
-                subject,
-                f"{quoted(changed)} {fault}.",
-                at=changed,
-                also=tuple((claim, "used here by every rank") for claim in changed.because),
-                remedy=remedy,
-            )
+        early = not_on_several_ranks(job, subject, changed, f"the ranks that run {quoted(changed)} are unknown")
+        if early is not None:
+            yield early
+            continue
+        fault, remedy = _RACES[kind]
+        yield failed(
+            subject,
+            f"{quoted(changed)} {fault}.",
+            at=changed,
+            also=tuple((claim, "used here by every rank") for claim in changed.because),
+            remedy=remedy,
+        )
 
 
 @rule(

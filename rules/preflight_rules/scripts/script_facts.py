@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from preflight.model.job import WHOLE_JOB, Claim, Job, Launch, Unresolved, Value
 from preflight.model.job.value import numbers
+from preflight.plugins.authoring import Verdict, passed, unknown
 from preflight.plugins.questions import subjects
 from preflight_rules.launches import certainly_one, certainly_several, nodes_spanned, ranks_started
 
@@ -68,3 +69,12 @@ def definitely_one_rank(job: Job, claim: Claim) -> bool:
     """Whether every launch of a script starts one rank."""
     scopes = [launch.scope for launch in launches_of(job, claim)] or [WHOLE_JOB]
     return all(certainly_one(ranks_started(job, scope)[0]) for scope in scopes)
+
+
+def not_on_several_ranks(job: Job, subject: str, claim: Claim, reason: str = "no launch runs this") -> Verdict | None:
+    """The verdict on what harms several ranks only, where there are none: passed on one rank, and unknown for `reason`
+    if nothing runs the script. None if several ranks may run it.
+    """
+    if definitely_one_rank(job, claim):
+        return passed(subject)
+    return None if runs_program(job) else unknown(subject, reason, at=claim)

@@ -15,6 +15,7 @@ from preflight_rules.launches import certainly_several, ranks_started
 from preflight_rules.scripts.script_facts import (
     definitely_one_rank,
     launches_of,
+    not_on_several_ranks,
     on_several_nodes,
     runs_program,
     started_files,
@@ -52,16 +53,13 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
     Known limits: A condition that is computed in another file is not judged. A value that happens to be the same on
     every rank (every rank reads the same validation data) does no harm.
     """
-    applicable = False
-    for subject, leaving in stated(job, "rank_local_exit"):
-        applicable = True
+    exits = tuple(stated(job, "rank_local_exit"))
+    for subject, leaving in exits:
         step = leaving.because[0] if leaving.because else leaving
         kind = joined(leaving.alternatives)
-        if definitely_one_rank(job, leaving):
-            yield passed(subject)
-            continue
-        if not runs_program(job):
-            yield unknown(subject, "no launch runs this loop", at=leaving)
+        early = not_on_several_ranks(job, subject, leaving, "no launch runs this loop")
+        if early is not None:
+            yield early
             continue
         what = "skips the rest of the step" if kind == "continue" else "leaves the loop"
         under = quoted(leaving) if kind == "while" else f"`{kind}` under {quoted(leaving)}"
@@ -75,7 +73,7 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
             remedy="Let all ranks decide together: all-reduce or broadcast the condition before it is tested"
             " (Accelerate: set_trigger() and check_trigger()).",
         )
-    yield from _without_finding(job, applicable, "uses_ddp", "no loop exit depends on a value of one rank")
+    yield from _without_finding(job, bool(exits), "uses_ddp", "no loop exit depends on a value of one rank")
 
 
 @rule(
@@ -142,20 +140,15 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
             )
     for subject, call in stated(job, "collective_in_rank_loop"):
         applicable = True
-        if definitely_one_rank(job, call):
-            yield passed(subject)
-        elif not runs_program(job):
-            yield unknown(subject, "no launch runs this", at=call)
-        else:
-            yield failed(
-                subject,
-                f"{quoted(call)} waits for every rank, but is in a loop over {quoted(call.because[0])}, which has"
-                " another number of steps on every rank: the longer loops wait for ranks that are done.",
-                at=call,
-                also=((call.because[0], "depends on the rank"),),
-                remedy="Give every rank the same number of steps.",
-                waits_at="collective",
-            )
+        yield not_on_several_ranks(job, subject, call) or failed(
+            subject,
+            f"{quoted(call)} waits for every rank, but is in a loop over {quoted(call.because[0])}, which has"
+            " another number of steps on every rank: the longer loops wait for ranks that are done.",
+            at=call,
+            also=((call.because[0], "depends on the rank"),),
+            remedy="Give every rank the same number of steps.",
+            waits_at="collective",
+        )
     for subject, save in stated(job, "guarded_trainer_save"):
         stages = job.about("zero_stage", save.scope)
         own = job.about("setting.transformers.fsdp", save.scope)
@@ -248,25 +241,23 @@ def collectives_ordered_by_rank(job: Job) -> Iterator[Verdict]:
 
     Known limits: A branch that calls other functions of the script, or has branches or loops of its own, is not judged.
     """
-    applicable = False
-    for subject, call in stated(job, "collective_order_differs"):
-        applicable = True
-        if definitely_one_rank(job, call):
-            yield passed(subject)
-        elif not runs_program(job):
-            yield unknown(subject, "no launch runs this", at=call)
-        else:
-            guard = call.because[0]
-            yield failed(
-                subject,
-                f"The branches of {quoted(guard)} (line {guard.span.line}) make {joined(call.alternatives)}: ranks wait"
-                " for each other in different collectives.",
-                at=call,
-                also=((guard, "decides the order"),),
-                remedy="Make the same collectives in the same order on every rank, outside the branches.",
-                waits_at="collective",
-            )
-    yield from _without_finding(job, applicable, "backend", "no condition on the rank decides about collectives")
+    calls = tuple(stated(job, "collective_order_differs"))
+    for subject, call in calls:
+        early = not_on_several_ranks(job, subject, call)
+        if early is not None:
+            yield early
+            continue
+        guard = call.because[0]
+        yield failed(
+            subject,
+            f"The branches of {quoted(guard)} (line {guard.span.line}) make {joined(call.alternatives)}: ranks wait"
+            " for each other in different collectives.",
+            at=call,
+            also=((guard, "decides the order"),),
+            remedy="Make the same collectives in the same order on every rank, outside the branches.",
+            waits_at="collective",
+        )
+    yield from _without_finding(job, bool(calls), "backend", "no condition on the rank decides about collectives")
 
 
 @rule(
@@ -296,29 +287,27 @@ def group_destroyed_after_failure(job: Job) -> Iterator[Verdict]:
     Known limits: On one node, or where the number of nodes is unknown, the finding is informational: the launcher
     mostly ends the other ranks in time.
     """
-    applicable = False
-    for subject, call in stated(job, "group_left_on_failure"):
-        applicable = True
-        if definitely_one_rank(job, call):
-            yield passed(subject)
-        elif not runs_program(job):
-            yield unknown(subject, "no launch runs this", at=call)
-        else:
-            nodes = on_several_nodes(job, call)
-            limit = next(iter(job.setting("time_limit_s")), None)
-            over = f" on each of {nodes} nodes" if nodes else ""
-            until = f", until {quoted(limit)} ends it" if limit is not None else ""
-            yield failed(
-                subject,
-                f"{quoted(call)} runs when a rank has failed{over}: it waits for ranks that wait in a collective,"
-                f" so no process exits{until}.",
-                at=call,
-                also=((limit, "keeps the nodes until then"),) if limit is not None else (),
-                remedy="Call it only after success (at the end of the run, or in the `else` of the try), and let the"
-                " exception end the process.",
-                severity=None if nodes else Severity.INFO,
-            )
-    yield from _without_finding(job, applicable, "backend", "no group is destroyed after a failure")
+    calls = tuple(stated(job, "group_left_on_failure"))
+    for subject, call in calls:
+        early = not_on_several_ranks(job, subject, call)
+        if early is not None:
+            yield early
+            continue
+        nodes = on_several_nodes(job, call)
+        limit = next(iter(job.setting("time_limit_s")), None)
+        over = f" on each of {nodes} nodes" if nodes else ""
+        until = f", until {quoted(limit)} ends it" if limit is not None else ""
+        yield failed(
+            subject,
+            f"{quoted(call)} runs when a rank has failed{over}: it waits for ranks that wait in a collective,"
+            f" so no process exits{until}.",
+            at=call,
+            also=((limit, "keeps the nodes until then"),) if limit is not None else (),
+            remedy="Call it only after success (at the end of the run, or in the `else` of the try), and let the"
+            " exception end the process.",
+            severity=None if nodes else Severity.INFO,
+        )
+    yield from _without_finding(job, bool(calls), "backend", "no group is destroyed after a failure")
 
 
 @rule(
@@ -347,25 +336,19 @@ def step_failure_swallowed(job: Job) -> Iterator[Verdict]:
 
     Known limits: Functions in other files that the handler calls are not followed.
     """
-    applicable = False
-    for subject, handler in stated(job, "step_failure_swallowed"):
-        applicable = True
+    handlers = tuple(stated(job, "step_failure_swallowed"))
+    for subject, handler in handlers:
         step = handler.because[0] if handler.because else handler
-        if definitely_one_rank(job, handler):
-            yield passed(subject)
-        elif not runs_program(job):
-            yield unknown(subject, "no launch runs this loop", at=handler)
-        else:
-            yield failed(
-                subject,
-                f"{quoted(handler)} continues the loop when {quoted(step)} (line {step.span.line}) has failed"
-                " on this rank, while the others wait in that step.",
-                at=handler,
-                also=((step, "the others wait here"),),
-                remedy="Let the exception end the process, or all-reduce whether a rank has failed and skip the step on"
-                " all of them.",
-            )
-    yield from _without_finding(job, applicable, "backend", "no loop continues after a failed step")
+        yield not_on_several_ranks(job, subject, handler, "no launch runs this loop") or failed(
+            subject,
+            f"{quoted(handler)} continues the loop when {quoted(step)} (line {step.span.line}) has failed"
+            " on this rank, while the others wait in that step.",
+            at=handler,
+            also=((step, "the others wait here"),),
+            remedy="Let the exception end the process, or all-reduce whether a rank has failed and skip the step on"
+            " all of them.",
+        )
+    yield from _without_finding(job, bool(handlers), "backend", "no loop continues after a failed step")
 
 
 def _without_finding(job: Job, applicable: bool, quantity: str, reason: str) -> Iterator[Verdict]:

@@ -9,7 +9,7 @@ from preflight.model.job import Claim, Job, Unresolved
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.plugins.claim_text import joined, quoted
 from preflight.plugins.questions import subjects
-from preflight_rules.scripts.script_facts import definitely_one_rank, runs_program, stated
+from preflight_rules.scripts.script_facts import definitely_one_rank, not_on_several_ranks, stated
 
 _FAULTS = {
     "clamp": "truncates the last rank's share, while those of the others are rounded up",
@@ -105,18 +105,13 @@ def batch_size_by_rank(job: Job) -> Iterator[Verdict]:
     Known limits: A script that weights its gradients by batch size itself is correct.
     """
     for subject, size in stated(job, "batch_size_of_rank"):
-        if definitely_one_rank(job, size):
-            yield passed(subject)
-        elif not runs_program(job):
-            yield unknown(subject, f"no launch runs the loader of {quoted(size)}", at=size)
-        else:
-            yield failed(
-                subject,
-                f"The batch size `{joined(size.alternatives)}` differs between ranks, but their gradients are averaged"
-                " as if it were the same.",
-                at=size,
-                remedy="Give every rank the same batch size.",
-            )
+        yield not_on_several_ranks(job, subject, size, f"no launch runs the loader of {quoted(size)}") or failed(
+            subject,
+            f"The batch size `{joined(size.alternatives)}` differs between ranks, but their gradients are averaged"
+            " as if it were the same.",
+            at=size,
+            remedy="Give every rank the same batch size.",
+        )
 
 
 _ORDERS = {
@@ -158,16 +153,11 @@ def shards_of_different_orders(job: Job) -> Iterator[Verdict]:
     """
     for subject, order in stated(job, "shard_order"):
         kind = joined(order.alternatives)
-        if definitely_one_rank(job, order):
-            yield passed(subject)
-        elif not runs_program(job):
-            yield unknown(subject, "no launch runs this", at=order)
-        else:
-            yield failed(
-                subject,
-                f"{quoted(order)} {_ORDERS[kind]}: the parts of the ranks"
-                f" {'may overlap' if kind == 'unsorted' else 'overlap'} and leave samples out.",
-                at=order,
-                remedy="Sort the list." if kind == "unsorted" else "Shuffle with the same seed on every rank.",
-                severity=Severity.INFO if kind == "unsorted" else None,
-            )
+        yield not_on_several_ranks(job, subject, order) or failed(
+            subject,
+            f"{quoted(order)} {_ORDERS[kind]}: the parts of the ranks"
+            f" {'may overlap' if kind == 'unsorted' else 'overlap'} and leave samples out.",
+            at=order,
+            remedy="Sort the list." if kind == "unsorted" else "Shuffle with the same seed on every rank.",
+            severity=Severity.INFO if kind == "unsorted" else None,
+        )
