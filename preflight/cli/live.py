@@ -44,14 +44,7 @@ class _WithProperties(click.Command):
     default="",
     help="Every node must have the properties of this one, which is examined as well, or of one in a saved recording.",
 )
-@click.option(
-    "--until",
-    type=click.Choice(["node", "link", "smoke"]),
-    default="link",
-    show_default=True,
-    help="The last stage to run: facts of nodes, links between them, or a short training run (needs --python).",
-)
-@click.option("--keep-going", is_flag=True, help="Run the smoke stage even after errors that are certain to stop it.")
+@live_options.until("link", "a short training run (needs --python)")
 @live_options.SAVE
 @live_options.HISTORY
 @live_options.ACT
@@ -135,29 +128,12 @@ def _read_fault(context: click.Context, parameter: click.Parameter, text: str | 
 @click.option("--launch", type=click.IntRange(min=1), metavar="N", help="Replace only launch N of the script.")
 @click.option("--run", "runs", is_flag=True, help="Run the changed script here; needs --trust-job.")
 @click.option("--submit", "submits", is_flag=True, help="Submit it with sbatch and wait; needs --trust-job.")
-@click.option(
-    "--wait-deadline",
-    type=click.FloatRange(5, 3600),
-    default=60.0,
-    show_default=True,
-    metavar="S",
-    help="Time limit for all ranks to join; half of it for each step.",
+@live_options.deadline(
+    "--wait-deadline", 60.0, "Time limit for all ranks to join; half of it for each step.", minimum=5, maximum=3600
 )
-@click.option(
-    "--deadline",
-    type=click.FloatRange(5, 86400),
-    default=600.0,
-    show_default=True,
-    metavar="S",
-    help="Time limit for the whole script once it runs.",
-)
-@click.option(
-    "--queue-deadline",
-    type=click.FloatRange(1, 7 * 86400),
-    default=3600.0,
-    show_default=True,
-    metavar="S",
-    help="Time limit for a submitted job to start.",
+@live_options.deadline("--deadline", 600.0, "Time limit for the whole script once it runs.", minimum=5, maximum=86400)
+@live_options.deadline(
+    "--queue-deadline", 3600.0, "Time limit for a submitted job to start.", minimum=1, maximum=7 * 86400
 )
 @options.ROOT
 @options.JUDGE_OPTIONS

@@ -17,10 +17,28 @@ if TYPE_CHECKING:
     from preflight.model.progress import Progress
 
 
-def _deadline(name: str, default: float, help: str, *, minimum: float = 0.5, maximum: float = 600) -> Callable[[F], F]:
+def deadline(name: str, default: float, help: str, *, minimum: float = 0.5, maximum: float = 600) -> Callable[[F], F]:
     """Make an option for a time limit in seconds."""
     kind = click.FloatRange(minimum, maximum)
     return click.option(name, type=kind, default=default, show_default=True, metavar="S", help=help)
+
+
+def until(default: str, last: str) -> Callable[[F], F]:
+    """Make the options for the last stage to run; `last` describes the smoke stage."""
+    return combine(
+        click.option(
+            "--until",
+            type=click.Choice(["node", "link", "smoke"]),
+            default=default,
+            show_default=True,
+            help=f"The last stage to run: facts of nodes, links between them, or {last}.",
+        ),
+        click.option(
+            "--keep-going",
+            is_flag=True,
+            help="Run the smoke stage even after errors that are certain to stop it.",
+        ),
+    )
 
 
 TRUST_JOB = click.option(
@@ -118,12 +136,12 @@ BACKEND = click.option(
 STEPS = click.option("--steps", type=click.IntRange(1, 100_000), help="Number of training steps of the smoke run.")
 #: Time limits of the stages before the smoke run.
 STAGE_DEADLINES: Callable[[F], F] = combine(
-    _deadline("--gather-deadline", 30.0, "Time limit for asking a scheduler for the nodes.", maximum=86400),
-    _deadline("--open-deadline", 8.0, "Time limit for reaching a node."),
-    _deadline("--node-deadline", 10.0, "Time limit for the facts of a node."),
+    deadline("--gather-deadline", 30.0, "Time limit for asking a scheduler for the nodes.", maximum=86400),
+    deadline("--open-deadline", 8.0, "Time limit for reaching a node."),
+    deadline("--node-deadline", 10.0, "Time limit for the facts of a node."),
 )
-LINKS = _deadline("--link-deadline", 10.0, "Time limit for one round of links.")
-SMOKE = _deadline("--smoke-deadline", 60.0, "Time limit for the smoke run.", minimum=1, maximum=3600)
+LINKS = deadline("--link-deadline", 10.0, "Time limit for one round of links.")
+SMOKE = deadline("--smoke-deadline", 60.0, "Time limit for the smoke run.", minimum=1, maximum=3600)
 
 
 def run_live(

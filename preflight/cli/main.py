@@ -191,14 +191,7 @@ def lint(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
     help="write: test with a small file whether the job's output folders are writable; metadata: query the cloud's "
     "metadata service on each node for planned preemptions. Repeatable.",
 )
-@click.option(
-    "--until",
-    type=click.Choice(["node", "link", "smoke"]),
-    default="smoke",
-    show_default=True,
-    help="The last stage to run: facts of nodes, links between them, or the short training run.",
-)
-@click.option("--keep-going", is_flag=True, help="Run the smoke stage even after errors that are certain to stop it.")
+@live_options.until("smoke", "the short training run")
 @live_options.SAVE
 @live_options.HISTORY
 @live_options.BACKUP

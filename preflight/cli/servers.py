@@ -71,14 +71,7 @@ def lsp(
     metavar="FILE",
     help="File with the token that opens the page. Also the environment variable PREFLIGHT_SERVE_TOKEN.",
 )
-@click.option(
-    "--page-deadline",
-    type=click.FloatRange(0.5, 300),
-    default=10.0,
-    show_default=True,
-    metavar="S",
-    help="Time limit for a page and its queries.",
-)
+@live_options.deadline("--page-deadline", 10.0, "Time limit for a page and its queries.", maximum=300)
 @options.CONFIG
 def serve(
     history: str | None,
