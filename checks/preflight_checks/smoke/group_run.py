@@ -140,13 +140,18 @@ def missing_run(job: Job, fleet: Fleet, run: SmokeRun) -> Verdict | None:
         return unknown("smoke run", "it was not run", required=True)
     if obstacles(run):
         return unknown("smoke run", "blocked by SMK008: the backend cannot be used")
+    return none_started("smoke run", "rank", run)
+
+
+def none_started(subject: str, kind: str, run: GroupRun) -> Verdict | None:
+    """The verdict if no process of a run could start, else None; `kind` is `rank` or `process`."""
     kinds = {r.unavailable.kind if r.unavailable is not None else "" for r in run.records}
-    if kinds <= {"context", "missing"}:
-        reasons = dict.fromkeys(r.unavailable.reason for r in run.records if r.unavailable is not None)
-        nodes = dict.fromkeys(r.request.node for r in run.records)
-        text = f"no rank could start on {fold(nodes)}: {fold(reasons, 3)}"
-        return unknown("smoke run", text, nodes=nodes, required=True)
-    return None
+    if not kinds <= {"context", "missing"}:
+        return None
+    reasons = dict.fromkeys(r.unavailable.reason for r in run.records if r.unavailable is not None)
+    nodes = dict.fromkeys(r.request.node for r in run.records)
+    text = f"no {kind} could start on {fold(nodes)}: {fold(reasons, 3)}"
+    return unknown(subject, text, nodes=nodes, required=True)
 
 
 def obstacles(run: GroupRun) -> dict[str, str]:

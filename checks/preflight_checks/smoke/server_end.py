@@ -30,6 +30,7 @@ from preflight_checks.smoke.server_run import (
     mode_of,
     plan_servers,
     server_run_of,
+    uncounted,
 )
 from reference_trainer.ps.run_report import Replacement
 from reference_trainer.ps.settings import EXACT_READ
@@ -276,7 +277,7 @@ def worker_replaced(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         text = f"the servers wait for every worker ({mode.why}), so none can be replaced; try --mode async or ssp"
         yield unknown(subject, text, required=True)
         return
-    if all(not report.exact_steps for _, report in run.workers):
+    if uncounted(run):
         yield unknown(subject, "Paddle's own servers cannot replace a worker", required=True)
         return
     if not run.replaced:

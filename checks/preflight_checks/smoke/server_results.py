@@ -8,19 +8,18 @@ from collections.abc import Iterator
 from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed
+from preflight.plugins.authoring import Verdict, check, failed, passed
 from preflight_checks.requirements.hosts import fold
 from preflight_checks.smoke.injected_fault import may_fail_by_injection
 from preflight_checks.smoke.server_run import (
     COST,
     FACT,
     PROBES,
-    UNCOUNTED,
     ServerRun,
     blocked,
+    not_counted,
     plan_servers,
     server_run_of,
-    uncounted,
 )
 from reference_trainer.collective.steps import MAX_LOSS_RATIO
 from reference_trainer.common.oracle import Mismatch
@@ -66,12 +65,9 @@ def wrong_server_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     Known limits: faults that appear only under heat or in large transfers may not show here.
     """
     run = server_run_of(job, facts)
-    early = blocked(job, fleet, facts, run)
+    early = blocked(job, fleet, facts, run) or not_counted("known parameters", run)
     if early is not None:
         yield early
-        return
-    if uncounted(run):
-        yield not_applicable("known parameters", UNCOUNTED)
         return
     wrong = [(f"server {r.index}", node, m) for node, r in run.servers for m in r.mismatches]
     wrong += [(f"worker {r.index}", node, m) for node, r in run.workers for m in r.mismatches]
@@ -169,12 +165,9 @@ def updates_lost_doubled_or_stale(job: Job, fleet: Fleet, facts: Facts) -> Itera
     Known limits: asynchronous modes have no bound; the histogram is reported anyway.
     """
     run = server_run_of(job, facts)
-    early = blocked(job, fleet, facts, run)
+    early = blocked(job, fleet, facts, run) or not_counted("updates", run)
     if early is not None:
         yield early
-        return
-    if uncounted(run):
-        yield not_applicable("updates", UNCOUNTED)
         return
     faults = [verdict for node, report in run.servers for verdict in _count_findings(run, node, report)]
     yield from faults

@@ -15,9 +15,9 @@ from preflight.plugins.authoring import Verdict, not_applicable, unknown
 from preflight_checks.probes.environment import environment
 from preflight_checks.probes.server_place import server_place
 from preflight_checks.requirements.claims import scopes
-from preflight_checks.requirements.hosts import fold, is_ps
+from preflight_checks.requirements.hosts import is_ps
 from preflight_checks.servers.layout import SERVER, WORKER, assignment_policy, parameters_of
-from preflight_checks.smoke.group_run import GroupRun, group_run_of
+from preflight_checks.smoke.group_run import GroupRun, group_run_of, none_started
 from preflight_checks.smoke.injected_fault import with_injected_fault
 from preflight_checks.smoke.plan import DEADLINE_S
 from preflight_checks.smoke.plan import PLAN_PROBES as RANK_PLAN_PROBES
@@ -33,8 +33,6 @@ PROBES = (run_server, run_worker)
 COST = "a short training run: every server and worker imports torch and takes a few steps"
 #: The name of the evidence.
 FACT = "parameter-server run"
-#: Why bytes and pushes of such servers are not judged.
-UNCOUNTED = "Paddle's own servers merge pushes without counting them; SMK027 judges the result"
 
 
 @dataclass(frozen=True)
@@ -92,13 +90,7 @@ def missing_server_run(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> 
         if isinstance(found, str):
             return unknown("parameter-server run", f"it was not run: {found}")
         return unknown("parameter-server run", "it was not run", required=True)
-    kinds = {r.unavailable.kind if r.unavailable is not None else "" for r in run.records}
-    if kinds <= {"context", "missing"}:
-        reasons = dict.fromkeys(r.unavailable.reason for r in run.records if r.unavailable is not None)
-        nodes = dict.fromkeys(r.request.node for r in run.records)
-        text = f"no process could start on {fold(nodes)}: {fold(reasons, 3)}"
-        return unknown("parameter-server run", text, nodes=nodes, required=True)
-    return None
+    return none_started("parameter-server run", "process", run)
 
 
 def blocked(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Verdict | None:
@@ -122,6 +114,12 @@ def blocker(run: ServerRun) -> str:
 def uncounted(run: ServerRun) -> bool:
     """Whether the servers were a framework's own, which do not report single pushes."""
     return all(not report.exact_steps for _, report in run.workers)
+
+
+def not_counted(subject: str, run: ServerRun) -> Verdict | None:
+    """The verdict about bytes or pushes that the servers do not count, else None."""
+    reason = "Paddle's own servers merge pushes without counting them; SMK027 judges the result"
+    return not_applicable(subject, reason) if uncounted(run) else None
 
 
 #: The model of a run takes at most this much: a step over 10 Gbit/s takes 30 ms then. A worker compares all of it with

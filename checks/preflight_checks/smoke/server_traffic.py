@@ -21,10 +21,10 @@ from preflight_checks.smoke.server_run import (
     COST,
     FACT,
     PROBES,
-    UNCOUNTED,
     JobShape,
     ServerRun,
     blocked,
+    not_counted,
     plan_servers,
     server_run_of,
     shape_of,
@@ -93,12 +93,9 @@ def server_load_uneven(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     files.
     """
     run = server_run_of(job, facts)
-    early = blocked(job, fleet, facts, run)
+    early = blocked(job, fleet, facts, run) or not_counted("load of servers", run)
     if early is not None:
         yield early
-        return
-    if uncounted(run):
-        yield not_applicable("load of servers", UNCOUNTED)
         return
     if len(run.servers) < 2:
         yield not_applicable("load of servers", "there is one server")
