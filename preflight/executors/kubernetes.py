@@ -37,7 +37,7 @@ from preflight.executors.base import (
 )
 from preflight.executors.bridge.head import Bridge, BridgedChannel
 from preflight.executors.kubernetes_pods import PodSource, build_job, choose_source
-from preflight.executors.pipe import make_nonce, start_agent
+from preflight.executors.pipe import make_nonce, no_python, start_agent
 from preflight.model.job import Claim, Job, Known, is_whole_number
 from preflight.model.recording import Cluster, ClusterNode, Node
 from preflight.sources.formats.tree import MAX_BYTES
@@ -354,15 +354,9 @@ def explain(name: str, pod: str, code: int | None, error_text: str, *, deadline_
     """Explain a failed start in a pod, from its exit `code` (None: unknown, or still running) and its `error_text`."""
     error_text = bootstrap.without_mark(error_text)
     lines = [line.strip() for line in error_text.splitlines() if line.strip()]
-    missing = next((line for line in lines if line.startswith(bootstrap.NO_PYTHON_MARK)), None)
-    if missing is not None or code == bootstrap.NO_PYTHON:
-        tried = (missing or "").removeprefix(bootstrap.NO_PYTHON_MARK).split()
-        listed = ", ".join(tried) if tried else "none of " + ", ".join(bootstrap.INTERPRETERS) + " exists"
-        return ExecutorError(
-            "missing",
-            f"{name}: no Python >= 3.8 in the image of {pod}: tried {listed}; install Python 3.8 or newer",
-            error_text,
-        )
+    missing = no_python(name, lines, code, error_text, where=f"in the image of {pod}")
+    if missing is not None:
+        return missing
     last_line = f': "{lines[-1]}"' if lines else ""
     if re.search(r"executable file not found|no such file or directory", error_text, re.IGNORECASE) and code in (
         None,

@@ -17,7 +17,7 @@ from preflight._util.hostnames import is_hostname
 from preflight.agent import bootstrap
 from preflight.executors import nodefiles
 from preflight.executors.base import Bundle, ExecutorError, GatheredNodes, NodeRequest, Option
-from preflight.executors.pipe import PipeChannel, make_nonce, start_agent
+from preflight.executors.pipe import PipeChannel, make_nonce, no_python, start_agent
 from preflight.executors.ssh import ssh_error
 from preflight.executors.tool import run_tool
 from preflight.model.recording import Node
@@ -237,17 +237,9 @@ def explain(node: str, target: str, code: int | None, error_text: str, *, deadli
     """Explain a failed mpirun from its `error_text` and its exit `code` (None: still running at the deadline)."""
     error_text = bootstrap.without_mark(error_text)
     lines = [line.strip() for line in error_text.splitlines() if line.strip() and not _WARNING.search(line)]
-    if any(bootstrap.NO_PYTHON_MARK in line for line in lines) or code == bootstrap.NO_PYTHON:
-        missing = next((line for line in lines if bootstrap.NO_PYTHON_MARK in line), "")
-        tried = missing.partition(bootstrap.NO_PYTHON_MARK)[2].split()
-        listed = ", ".join(tried) if tried else "none of " + ", ".join(bootstrap.INTERPRETERS) + " exists"
-        return ExecutorError(
-            "missing",
-            f"{node}: no Python >= 3.8 there: tried {listed}; install Python 3.8 or newer",
-            error_text,
-        )
     understood = (
-        _explain_line(_HELPER_MEANINGS, node, lines, error_text)
+        no_python(node, lines, code, error_text)
+        or _explain_line(_HELPER_MEANINGS, node, lines, error_text)
         or ssh_error(node, target, lines, error_text)
         or _explain_line(_ERROR_MEANINGS, node, lines, error_text)
     )

@@ -367,3 +367,26 @@ def _stalled(channel: StartingChannel, name: str, size: int) -> ExecutorError:
         f"tunnel with a smaller MTU than the hosts'; try `ping -M do -s 1472 {name}` and larger sizes",
         channel.error_tail(),
     )
+
+
+def no_python(
+    name: str, lines: Sequence[str], code: int | None, error_text: str, *, where: str = "there"
+) -> ExecutorError | None:
+    """Explain a start that failed because no usable Python is `where` the agent was to run; None if it did not.
+
+    `lines` is what the node said, `code` the exit code (None: still running at the deadline).
+    """
+    missing = next((line for line in lines if bootstrap.NO_PYTHON_MARK in line), "")
+    if not missing and code != bootstrap.NO_PYTHON:
+        return None
+    return ExecutorError(
+        "missing",
+        f"{name}: no Python >= 3.8 {where}: tried {tried_interpreters(missing)}; install Python 3.8 or newer",
+        error_text,
+    )
+
+
+def tried_interpreters(missing: str) -> str:
+    """The interpreters that a node tried, by the line with which it reports that none is usable."""
+    tried = missing.partition(bootstrap.NO_PYTHON_MARK)[2].split()
+    return ", ".join(tried) if tried else "none of " + ", ".join(bootstrap.INTERPRETERS) + " exists"

@@ -25,7 +25,7 @@ from preflight._util.hostnames import is_hostname
 from preflight._util.usage_error import UsageError
 from preflight.agent import bootstrap
 from preflight.executors.base import Bundle, ExecutorError, GatheredNodes, NodeRequest, Option
-from preflight.executors.pipe import PipeChannel, make_nonce, start_agent
+from preflight.executors.pipe import PipeChannel, make_nonce, no_python, start_agent
 from preflight.executors.slurm_jobs import (
     REQUEST_S,
     Allocation,
@@ -421,15 +421,9 @@ def explain(
     error_text = bootstrap.without_mark(error_text)
     lines = [line.strip() for line in error_text.splitlines() if line.strip() and not _is_harmless(line)]
     known = f"; {state}" if state else ""
-    missing = next((line for line in lines if bootstrap.NO_PYTHON_MARK in line), None)
-    if missing is not None or code == bootstrap.NO_PYTHON:
-        tried = (missing or "").partition(bootstrap.NO_PYTHON_MARK)[2].split()
-        listed = ", ".join(tried) if tried else "none of " + ", ".join(bootstrap.INTERPRETERS) + " exists"
-        return ExecutorError(
-            "missing",
-            f"{node}: no Python >= 3.8 there: tried {listed}; install Python 3.8 or newer",
-            error_text,
-        )
+    missing = no_python(node, lines, code, error_text)
+    if missing is not None:
+        return missing
     for pattern, kind, meaning, remedy in _ERROR_MEANINGS:
         line = next((line for line in reversed(lines) if re.search(pattern, line, re.IGNORECASE)), None)
         if line is not None:

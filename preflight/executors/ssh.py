@@ -25,7 +25,7 @@ from preflight._util.hostnames import is_hostname
 from preflight.agent import bootstrap
 from preflight.executors import nodefiles
 from preflight.executors.base import Bundle, ExecutorError, GatheredNodes, NodeRequest, Option
-from preflight.executors.pipe import PipeChannel, make_nonce, start_agent
+from preflight.executors.pipe import PipeChannel, make_nonce, start_agent, tried_interpreters
 from preflight.executors.tool import run_tool
 from preflight.model.recording import Node
 
@@ -293,11 +293,9 @@ def explain(name: str, target: str, code: int | None, error_text: str, *, deadli
 
 def _no_python(name: str, missing: str, lines: Sequence[str]) -> str:
     """The message about a node whose interpreters are all unusable, or that has none."""
-    tried = missing.removeprefix(bootstrap.NO_PYTHON_MARK).split()
-    listed = ", ".join(tried) if tried else "none of " + ", ".join(bootstrap.INTERPRETERS) + " exists"
     old = dict.fromkeys(line.removesuffix(f" {bootstrap.OLD_PYTHON_MARK}") for line in lines if _is_old(line))
     versions = f" ({', '.join(old)})" if old else ""
-    return f"no Python >= 3.8 on {name}: tried {listed}{versions}; install Python 3.8 or newer"
+    return f"no Python >= 3.8 on {name}: tried {tried_interpreters(missing)}{versions}; install Python 3.8 or newer"
 
 
 def _is_old(line: str) -> bool:
