@@ -41,6 +41,17 @@ def folded(names: Iterable[str]) -> str:
     return str(NodeSet.fromlist(_fold_consecutive(names), resolver=RESOLVER_NOGROUP))
 
 
+def number_ranges(numbers: Iterable[int]) -> list[str]:
+    """`["0-2", "5"]` for 5, 0, 1 and 2."""
+    spans: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return [str(first) if first == last else f"{first}-{last}" for first, last in spans]
+
+
 #: The text before the last number of a name, that number, and the text after it.
 _NUMBERED = re.compile(r"(.*?)([0-9]+)([^0-9]*)", re.ASCII)
 

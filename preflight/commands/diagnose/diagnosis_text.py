@@ -8,6 +8,7 @@ from rich.text import Text
 
 from preflight._util.sanitize import clean
 from preflight.commands.diagnose.diagnosis import Answer, Cause, Certainty, Diagnosis, Effect, Line, LogProcess, Pointer
+from preflight.commands.diagnose.hangs import format_ranks
 from preflight.reporters.base import Style
 from preflight.reporters.text.groups import count
 from preflight.reporters.text.sheet import Sheet
@@ -198,12 +199,12 @@ def _last(diagnosis: Diagnosis) -> Text:
 
 def format_members(members: Sequence[LogProcess]) -> str:
     """Return `rank 3 on node-b`, `ranks 0-2, 4-7` or `server 1`."""
-    ranks = sorted({member.rank for member in members if member.rank is not None})
+    ranks = {member.rank for member in members if member.rank is not None}
     parts: list[str] = []
     if ranks:
         hosts = {member.host for member in members if member.rank is not None and member.host}
         where = f" on {clean(next(iter(hosts)))}" if len(hosts) == 1 else ""
-        parts.append(f"rank{'' if len(ranks) == 1 else 's'} {_folded(ranks)}{where}")
+        parts.append(f"{format_ranks(ranks)}{where}")
     others = [_other_name(member) for member in members if member.rank is None and member]
     shown = list(dict.fromkeys(others))
     parts.extend(shown[:8])
@@ -221,14 +222,3 @@ def _other_name(member: LogProcess) -> str:
     if member.host:
         words.append(f"on {clean(member.host)}" if words else f"a process on {clean(member.host)}")
     return " ".join(words)
-
-
-def _folded(numbers: Sequence[int]) -> str:
-    """Return `0-2, 4-7` for sorted numbers."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from preflight._util.hostnames import number_ranges
 from preflight.commands.diagnose.flight_recorder import Call, Dump
 from preflight.commands.diagnose.log_lines import is_library
 
@@ -387,15 +388,8 @@ def _group(here: Mapping[int, Call]) -> str:
 
 def format_ranks(ranks: Iterable[int]) -> str:
     """Return `rank 3` or `ranks 0-2, 5`."""
-    numbers = sorted(set(ranks))
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    shown = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
-    return f"rank{'' if len(numbers) == 1 else 's'} {shown}"
+    numbers = set(ranks)
+    return f"rank{'' if len(numbers) == 1 else 's'} {', '.join(number_ranges(numbers))}"
 
 
 #: Largest dump that is read.

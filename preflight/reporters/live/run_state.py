@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from preflight._util.hostnames import number_ranges
 from preflight._util.sanitize import clean, fold_nodes
 from preflight.agent import rank_events
 from preflight.model.job import is_whole_number
@@ -169,12 +170,6 @@ def _name_members(members: Sequence[str]) -> str:
 
 def _ranges(indices: Sequence[str]) -> str:
     """Return `0-2,5` for 0, 1, 2 and 5; a name that is not a number is unchanged."""
-    numbers = sorted(int(index) for index in indices if is_whole_number(index))
+    numbers = [int(index) for index in indices if is_whole_number(index)]
     others = [clean(index) for index in indices if not is_whole_number(index)]
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    return ",".join([*(str(a) if a == b else f"{a}-{b}" for a, b in found), *others])
+    return ",".join([*number_ranges(numbers), *others])
