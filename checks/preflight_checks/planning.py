@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from preflight.model.job import Claim, Job
-from preflight.model.recording import Facts, Fleet
+from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import PlanRequests, Verdict, not_applicable, unknown
 from preflight_checks.requirements.hosts import fold, is_multi_node
 
+T = TypeVar("T")
 Condition: TypeAlias = Callable[[Job, Fleet], object]
 ClaimsOf: TypeAlias = Callable[[Job], tuple[Claim, ...]]
 Params: TypeAlias = Mapping[str, Any]
@@ -104,6 +105,20 @@ def missing_facts(facts: Facts, probe: Callable[..., object], subject: str) -> I
         missing.setdefault(why.reason, []).append(node)
     for reason, nodes in missing.items():
         yield unknown(f"{subject} on {fold(nodes)}", reason, nodes=nodes)
+
+
+def facts_about(facts: Facts, probe: Callable[..., T], **params: object) -> tuple[dict[str, T], dict[str, Unavailable]]:
+    """The values of `probe` by node for the requests with these parameters, and the reasons where there is none."""
+    observed: dict[str, T] = {}
+    missing: dict[str, Unavailable] = {}
+    for seen in facts.each(probe):
+        if any(seen.params.get(name) != value for name, value in params.items()):
+            continue
+        if isinstance(seen.fact, Observed):
+            observed[seen.node] = seen.fact.value
+        else:
+            missing[seen.node] = seen.fact
+    return observed, missing
 
 
 def multi_node_facts(

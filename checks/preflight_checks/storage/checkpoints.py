@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
-from preflight.model.recording import Facts, Fleet, Observed, Unavailable
+from preflight.model.recording import Facts, Fleet, Unavailable
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import MIB, size
+from preflight_checks.planning import facts_about
 from preflight_checks.probes.folders import FolderState, folder_state, write_trial
 from preflight_checks.requirements.hosts import fold, nodes_share_machine
 from preflight_checks.storage.destinations import (
@@ -18,7 +19,6 @@ from preflight_checks.storage.destinations import (
     Destination,
     checkpoint_size,
     destinations,
-    folders_of,
     is_shared,
     plan_destinations,
 )
@@ -70,7 +70,7 @@ def checkpoint_folder_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator
     if not wanted:
         yield not_applicable("checkpoint folder", "the files name no folder for checkpoints")
     for item in wanted:
-        observed, missing = folders_of(facts, item.path)
+        observed, missing = facts_about(facts, folder_state, path=item.path)
         yield from _unknown_states(item, missing, required=True)
         faults: dict[str, list[str]] = {}
         tried, slow = _write_trials(facts, item.path)
@@ -122,14 +122,11 @@ def _write_trials(facts: Facts, path: str) -> tuple[dict[str, str], dict[str, fl
     """Write errors and slow writes, on the nodes where writing was tried."""
     found: dict[str, str] = {}
     slow: dict[str, float] = {}
-    for seen in facts.each(write_trial):
-        if seen.params.get("path") != path or not isinstance(seen.fact, Observed):
-            continue
-        value = seen.fact.value
+    for node, value in facts_about(facts, write_trial, path=path)[0].items():
         if value.problem:
-            found[seen.node] = f"a small file cannot be written into {value.folder} ({value.problem})"
+            found[node] = f"a small file cannot be written into {value.folder} ({value.problem})"
         elif value.took_s > SLOW_WRITE_S:
-            slow[seen.node] = value.took_s
+            slow[node] = value.took_s
     return found, slow
 
 
@@ -196,7 +193,7 @@ def checkpoint_does_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
     """
     applies = False
     for item in destinations(job):
-        observed, missing = folders_of(facts, item.path)
+        observed, missing = facts_about(facts, folder_state, path=item.path)
         lop = _unbalanced_targets(observed)
         if lop:
             applies = True
@@ -330,7 +327,7 @@ def checkpoint_folder_not_shared(job: Job, fleet: Fleet, facts: Facts) -> Iterat
         )
         return
     for item in wanted:
-        observed, missing = folders_of(facts, item.path)
+        observed, missing = facts_about(facts, folder_state, path=item.path)
         yield from _unknown_states(item, missing)
         observed = {node: state for node, state in observed.items() if not state.problem}
         local = {node: state for node, state in observed.items() if not is_shared(state)}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from preflight.analysis.model_size import is_megatron, model_parameters, shape_of, uses_less_memory
 from preflight.model.job import Claim, Job, Known, Launch, Scope
-from preflight.model.recording import Facts, Fleet, Observed, Unavailable
+from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
 from preflight_checks.probes.folders import FolderState, folder_state
 from preflight_checks.probes.mounts import SHARED
@@ -66,20 +66,6 @@ def plan_destinations(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]
         for node in fleet.reached:
             params = {"path": item.path, "quota": True}
             yield Request(probe_name(folder_state), node.name, params, context=True, because=item.claims, required=True)
-
-
-def folders_of(facts: Facts, path: str) -> tuple[dict[str, FolderState], dict[str, Unavailable]]:
-    """The state of one folder by node, and the reasons where it is unknown."""
-    observed: dict[str, FolderState] = {}
-    missing: dict[str, Unavailable] = {}
-    for seen in facts.each(folder_state):
-        if seen.params.get("path") != path:
-            continue
-        if isinstance(seen.fact, Observed):
-            observed[seen.node] = seen.fact.value
-        else:
-            missing[seen.node] = seen.fact
-    return observed, missing
 
 
 def is_shared(state: FolderState) -> bool:

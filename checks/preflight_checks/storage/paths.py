@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
-from preflight.model.recording import Facts, Fleet, Unavailable
+from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import split
+from preflight_checks.planning import facts_about
 from preflight_checks.probes.content import Sample
 from preflight_checks.probes.mounts import SHARED
 from preflight_checks.probes.paths import PathState, path_state
@@ -64,20 +65,6 @@ def plan_paths(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
             yield Request(probe_name(path_state), node.name, params, context=True, because=item.claims, required=True)
 
 
-def states_of(facts: Facts, path: str) -> tuple[dict[str, PathState], dict[str, Unavailable]]:
-    """The state of one path by node, and the reasons where it is unknown."""
-    observed: dict[str, PathState] = {}
-    missing: dict[str, Unavailable] = {}
-    for seen in facts.each(path_state):
-        if seen.params.get("path") != path:
-            continue
-        if isinstance(seen.fact, Unavailable):
-            missing[seen.node] = seen.fact
-        else:
-            observed[seen.node] = seen.fact.value
-    return observed, missing
-
-
 _WORDS = {
     "missing": "does not exist",
     "denied": "may not be read",
@@ -114,7 +101,7 @@ def data_path_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     if not wanted:
         yield not_applicable("data paths", "the files name no data path")
     for item in wanted:
-        observed, missing = states_of(facts, item.path)
+        observed, missing = facts_about(facts, path_state, path=item.path)
         for reason in dict.fromkeys(fact.reason for fact in missing.values()):
             nodes = [node for node, fact in missing.items() if fact.reason == reason]
             required = all(missing[node].kind != "context" for node in nodes)
@@ -208,7 +195,9 @@ def shard_list_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
         yield not_applicable("data files", "the files name no data path")
     for item in wanted:
         observed = {
-            node: state for node, state in states_of(facts, item.path)[0].items() if not state.problem and state.kind
+            node: state
+            for node, state in facts_about(facts, path_state, path=item.path)[0].items()
+            if not state.problem and state.kind
         }
         if not observed:
             yield unknown(f"files of {item.path}", "it was found on no node (see DAT011)")
@@ -360,7 +349,7 @@ def data_content_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
         yield not_applicable("contents of data", "the files name no data path, or the nodes are one machine")
         return
     for item in wanted:
-        states = states_of(facts, item.path)[0]
+        states = facts_about(facts, path_state, path=item.path)[0]
         observed = {node: {sample.name: sample for sample in state.samples} for node, state in states.items()}
         observed = {node: samples for node, samples in observed.items() if samples}
         cut = {node: state.sample_problem for node, state in states.items() if state.sample_problem}

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Scope
-from preflight.model.recording import Facts, Fleet, Observed
+from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight_checks.planning import facts_about
 from preflight_checks.probes.checkpoints import CheckpointState, checkpoint_state
 from preflight_checks.requirements.claims import known_int, scopes
 from preflight_checks.requirements.hosts import fold
@@ -83,15 +84,9 @@ def resume_topology(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if not wanted:
         yield not_applicable("resuming", "the files name no checkpoint to resume from")
     for item in wanted:
-        observed: dict[str, CheckpointState] = {}
-        for seen in facts.each(checkpoint_state):
-            if seen.params.get("path") != item.path:
-                continue
-            if isinstance(seen.fact, Observed):
-                observed[seen.node] = seen.fact.value
-            else:
-                entered = seen.fact.kind != "context"
-                yield unknown(f"{item.path} on {seen.node}", seen.fact.reason, nodes=(seen.node,), required=entered)
+        observed, missing = facts_about(facts, checkpoint_state, path=item.path)
+        for node, why in missing.items():
+            yield unknown(f"{item.path} on {node}", why.reason, nodes=(node,), required=why.kind != "context")
         existing = {node: state for node, state in observed.items() if not state.problem}
         faults = [*_missing_findings(item, observed, existing), *(_broken_findings(item, existing) if existing else ())]
         faults.extend(_resize_findings(job, item, existing) if existing and not faults else ())

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
-from preflight.model.recording import Facts, Fleet, Observed, Unavailable
+from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed
 from preflight_checks.comparison import MIB, size, split
-from preflight_checks.planning import has_launches, missing_facts, on_every_node
-from preflight_checks.probes.scratch import HubModel, Scratch, hub_model, scratch, usable
+from preflight_checks.planning import facts_about, has_launches, missing_facts, on_every_node
+from preflight_checks.probes.scratch import Scratch, hub_model, scratch, usable
 from preflight_checks.requirements.claims import gpu_claims
 from preflight_checks.requirements.hosts import fold
 from preflight_checks.storage.destinations import is_shared
@@ -26,19 +26,6 @@ _WORDS = {
     "triton": "Triton's cache",
     "extensions": "torch's folder for compiled extensions",
 }
-
-
-def _observed_folders(facts: Facts, kind: str) -> tuple[dict[str, Scratch], dict[str, Unavailable]]:
-    observed: dict[str, Scratch] = {}
-    missing: dict[str, Unavailable] = {}
-    for seen in facts.each(scratch):
-        if seen.params.get("what") != kind:
-            continue
-        if isinstance(seen.fact, Observed):
-            observed[seen.node] = seen.fact.value
-        else:
-            missing[seen.node] = seen.fact
-    return observed, missing
 
 
 @check(
@@ -66,7 +53,7 @@ def temporary_folder(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: the space that is needed depends on what is compiled and logged.
     """
-    observed, missing = _observed_folders(facts, "temporary")
+    observed, missing = facts_about(facts, scratch, what="temporary")
     yield from missing_facts(facts, scratch, "folders for temporary files") if missing else ()
     if not job.launches:
         yield not_applicable("temporary files", "the files start nothing on the nodes")
@@ -167,11 +154,9 @@ def cache_folder(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if not kinds:
         yield not_applicable("caches", "the files start nothing on the nodes")
         return
-    yield from (
-        missing_facts(facts, scratch, "caches") if any(_observed_folders(facts, what)[1] for what in kinds) else ()
-    )
-    for what in kinds:
-        observed = _observed_folders(facts, what)[0]
+    found = {what: facts_about(facts, scratch, what=what) for what in kinds}
+    yield from missing_facts(facts, scratch, "caches") if any(missing for _, missing in found.values()) else ()
+    for what, (observed, _) in found.items():
         faults: dict[str, list[str]] = {}
         for node, value in observed.items():
             if fault := _fault(value):
@@ -259,12 +244,8 @@ def offline_model(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         return
     yield from missing_facts(facts, hub_model, "models")
     for model, claims in models.items():
-        observed: dict[str, HubModel] = {}
-        for seen in facts.each(hub_model):
-            if seen.params.get("model") != model or not isinstance(seen.fact, Observed):
-                continue
-            if not seen.fact.value.local:
-                observed[seen.node] = seen.fact.value
+        found = facts_about(facts, hub_model, model=model)[0]
+        observed = {node: value for node, value in found.items() if not value.local}
         missing = [node for node, value in observed.items() if value.offline and not value.revisions]
         if missing:
             value = observed[missing[0]]

@@ -9,10 +9,11 @@ from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import size, workers_of_rank, world_of
+from preflight_checks.planning import facts_about
 from preflight_checks.probes.paths import PathState, path_state
 from preflight_checks.requirements.claims import largest
 from preflight_checks.requirements.hosts import fold, nodes_share_machine
-from preflight_checks.storage.paths import Wanted, plan_paths, states_of, wanted_paths
+from preflight_checks.storage.paths import Wanted, plan_paths, wanted_paths
 
 #: Files that readers assign as a whole: a file is read by one rank.
 _WHOLE_FILES = (".tar", ".tar.gz", ".tgz")
@@ -57,7 +58,8 @@ def too_few_data_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
         yield not_applicable("data files for ranks", "the files name no data path, or one rank reads all of it")
         return
     for item in wanted:
-        observed = {node: state for node, state in states_of(facts, item.path)[0].items() if not state.problem}
+        states = facts_about(facts, path_state, path=item.path)[0]
+        observed = {node: state for node, state in states.items() if not state.problem}
         observed = {node: state for node, state in observed.items() if not state.hurried}
         whole = {node: state for node, state in observed.items() if divided or _are_complete(state)}
         if not observed:
