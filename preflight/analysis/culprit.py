@@ -94,27 +94,23 @@ def _find(views: Views, now_s: float, limits: Limits) -> Culprit | None:
     # A member that was replaced no longer matters.
     used = sum(view.replaced_at is not None for view in views.values())
     views = {number: view for number, view in views.items() if view.replaced_at is None}
-    for find in (
+    seen = (
         _find_disagreeing,
         find_taken_endpoint,
         find_unresolved_master,
         _find_first_dead,
         _find_stopped,
         _find_silent,
-    ):
-        named = find(views, now_s, limits)
-        if named is not None:
-            return None if _is_replaceable(named, views, used, now_s, limits) else named
-    if _is_settling(views, now_s, limits):
-        return None
-    for find in (
+    )
+    inferred = (
         _find_awaited_until_the_end,
         _find_lost_connection,
         _find_never_started,
         find_unreachable_master,
         find_unreached_server,
         _find_frozen,
-    ):
+    )
+    for find in seen if _is_settling(views, now_s, limits) else (*seen, *inferred):
         named = find(views, now_s, limits)
         if named is not None:
             return None if _is_replaceable(named, views, used, now_s, limits) else named
