@@ -116,18 +116,8 @@ class _Reader:
         start = self.position
         self.position += 1
         members: list[Member] = []
-        while True:
-            if len(self.faults) >= MAX_FAULTS and self.position < len(self.text):
-                note_skipped(f"it has {MAX_FAULTS} faults; the text after them was not read")
-                self.position = len(self.text)
-            self.skip()
+        while not self._ends("object", "}", start):
             here = self.position
-            if here >= len(self.text):
-                self._cut_off("object", "}", start)
-                break
-            if self.at("}"):
-                self.position += 1
-                break
             if match := _TEMPLATE.match(self.text, here):
                 # Template statements (`{% if %}`) are between members and need no comma.
                 self._template(match.end())
@@ -141,6 +131,20 @@ class _Reader:
                 self.fault(f"`{self.text[here]}` is not expected here", here, here + 1)
                 self.position += 1
         return Node(Kind.OBJECT, start, self.position, members=tuple(members))
+
+    def _ends(self, kind: str, closing: str, start: int) -> bool:
+        """Skip to the next item of an object or list; return whether there is none."""
+        if len(self.faults) >= MAX_FAULTS and self.position < len(self.text):
+            note_skipped(f"it has {MAX_FAULTS} faults; the text after them was not read")
+            self.position = len(self.text)
+        self.skip()
+        if self.position >= len(self.text):
+            self._cut_off(kind, closing, start)
+            return True
+        if self.at(closing):
+            self.position += 1
+            return True
+        return False
 
     def _member(self, depth: int) -> Member | None:
         start = self.position
@@ -168,18 +172,8 @@ class _Reader:
         start = self.position
         self.position += 1
         items: list[Node] = []
-        while True:
-            if len(self.faults) >= MAX_FAULTS and self.position < len(self.text):
-                note_skipped(f"it has {MAX_FAULTS} faults; the text after them was not read")
-                self.position = len(self.text)
-            self.skip()
+        while not self._ends("list", "]", start):
             here = self.position
-            if here >= len(self.text):
-                self._cut_off("list", "]", start)
-                break
-            if self.at("]"):
-                self.position += 1
-                break
             if self.at("}"):
                 self.fault("this list is not closed by `]`", start, start + 1)
                 break
