@@ -13,6 +13,7 @@ from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted
 from preflight.plugins.questions import SubjectQuestion, subjects, subjects_with
+from preflight_rules.paddle.script_setup import is_release_from
 from preflight_rules.paddle.server_lists import endpoints, place_of
 
 #: The roles that fleet's role maker accepts in TRAINING_ROLE (paddle/distributed/fleet/base/role_maker.py, 2.6).
@@ -286,7 +287,7 @@ def parameter_server_missing_in_paddle(question: SubjectQuestion) -> Verdict | N
     found = [version for claim in versions for text in texts(claim.value) if (version := _version(text))]
     if not found:
         return unknown(question.subject, "the PaddlePaddle release is not given", at=modes[0])
-    if all(_without_servers(text) for text in found):
+    if all(is_release_from(_FIRST_WITHOUT, text) for text in found):
         return failed(
             question.subject,
             f"{quoted(versions[0])} requests PaddlePaddle {found[0]}, whose wheels have no parameter server"
@@ -306,13 +307,3 @@ def _images(job: Job, scope: Scope) -> tuple[Claim, ...]:
 def _version(text: str) -> str:
     image = _OFFICIAL.search(text)
     return image[1] if image else text if "/" not in text else ""
-
-
-def _without_servers(text: str) -> bool:
-    from packaging.version import Version
-
-    try:
-        return Version(text) >= Version(_FIRST_WITHOUT)
-    # Also raised for a number of thousands of digits.
-    except ValueError:
-        return False

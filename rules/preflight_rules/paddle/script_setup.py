@@ -54,7 +54,7 @@ def fluid_missing_in_paddle(job: Job) -> Iterator[Verdict]:
         found = [text for version in versions for text in texts(version.value)]
         if undecided_verdict is not None or not found:
             yield undecided_verdict or unknown(subject, "the PaddlePaddle release is not given", at=claim)
-        elif all(_is_before(text, _FIRST_WITHOUT_FLUID) is False for text in found):
+        elif all(is_release_from(_FIRST_WITHOUT_FLUID, text) for text in found):
             yield failed(
                 subject,
                 f"{quoted(claim)}: {placed(versions[0])} is PaddlePaddle {found[0]}, which has no paddle.fluid (since"
@@ -67,15 +67,15 @@ def fluid_missing_in_paddle(job: Job) -> Iterator[Verdict]:
             yield passed(subject)
 
 
-def _is_before(text: str, release: str) -> bool | None:
-    """Whether a version is older than a release; None if it is not a version."""
+def is_release_from(first: str, text: str) -> bool:
+    """Whether `text` is the version `first` or a later one; no if it is not a version."""
     from packaging.version import Version
 
     try:
-        return Version(text) < Version(release)
+        return Version(text) >= Version(first)
     # Also raised for a number of thousands of digits.
     except ValueError:
-        return None
+        return False
 
 
 @rule(
@@ -109,7 +109,7 @@ def executor_never_closed(job: Job) -> Iterator[Verdict]:
             continue
         modes = set(texts(owner.value))
         versions = [text for each in job.value_claims("paddle_version", scope) for text in texts(each.value)]
-        is_older = bool(versions) and all(_is_before(text, _FIRST_WITH_CLOSE) for text in versions)
+        is_older = bool(versions) and not any(is_release_from(_FIRST_WITH_CLOSE, text) for text in versions)
         if claim.alternatives == (True,) or modes - {"pserver"} or is_older:
             yield passed(subject)
         elif not modes or claim.condition:
