@@ -10,7 +10,7 @@ settings missing on the line are unknown; only `--num_machines` is assumed to be
 from __future__ import annotations
 
 from preflight._util.secret_names import is_secret
-from preflight.model.job import Known, Reference, Relation, Strength, Unresolved, as_int, is_whole_number, lift
+from preflight.model.job import Known, Reference, Relation, Unresolved, as_int, is_whole_number, lift
 from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree
 from preflight.sources.configs import hugging_face
@@ -126,12 +126,10 @@ def _state_size(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLine) -
     builder.add_setting("nodes", machines, as_int, relation=Relation.REQUIRES)
     if machines is None and scanned.last("config_file") is None and not scanned.incomplete:
         word = line.words[0]
-        spelling = f"{word.spelling} (without --num_machines)"
-        builder.add("nodes", Known(1), word.span, spelling, strength=Strength.DEFAULT, relation=Relation.REQUIRES)
+        builder.add_default("nodes", Known(1), word, "--num_machines", relation=Relation.REQUIRES)
         if processes is None and all(scanned.last(name) is None for name in ("gpu_ids", "cpu")):
-            spelling = f"{word.spelling} (without --num_processes)"
             unknown = Unresolved("the GPUs of the host, unless the user's own default configuration sets a number")
-            builder.add("processes_per_node", unknown, word.span, spelling, strength=Strength.DEFAULT)
+            builder.add_default("processes_per_node", unknown, word, "--num_processes")
     builder.add_setting("node_rank", scanned.last("machine_rank"), as_int)
     builder.add_setting("max_restarts", scanned.last("max_restarts"), as_int)
     alone = processes is not None and texts(processes.value) == ("1",)
@@ -152,17 +150,13 @@ def _state_rendezvous(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchL
         builder.add_setting("rendezvous_backend", backend, as_text)
     elif not scanned.incomplete:
         # accelerate never reads this setting from its configuration file.
-        word = line.words[0]
-        spelling = f"{word.spelling} (without --rdzv_backend)"
-        builder.add("rendezvous_backend", Known("static"), word.span, spelling, strength=Strength.DEFAULT)
+        builder.add_default("rendezvous_backend", Known("static"), line.words[0], "--rdzv_backend")
     if (
         not scanned.incomplete
         and scanned.last("machine_rank") is None
         and _single_text(scanned, "rdzv_backend") in ("", "static")
     ):
-        word = line.words[0]
-        spelling = f"{word.spelling} (without --machine_rank)"
-        builder.add("node_rank", Known(0), word.span, spelling, strength=Strength.DEFAULT)
+        builder.add_default("node_rank", Known(0), line.words[0], "--machine_rank")
 
 
 def _state_training(builder: ClaimBuilder, scanned: ScannedLine) -> None:

@@ -88,6 +88,13 @@ class ClaimBuilder:
         self.claims.append(claim)
         return claim
 
+    def add_default(
+        self, quantity: str, value: Value, word: Word, without: str, *, relation: Relation = Relation.SETS
+    ) -> Claim:
+        """Add the value that the launcher `word` uses when it is started without an option or variable."""
+        spelling = f"{word.spelling} (without {without})"
+        return self.add(quantity, value, word.span, spelling, strength=Strength.DEFAULT, relation=relation)
+
     def add_setting(
         self,
         quantity: str,
@@ -114,9 +121,8 @@ class ClaimBuilder:
 
 def state_all_gpus(builder: ClaimBuilder, word: Word, without: str) -> None:
     """State one process for each GPU of the host, the default of a launcher that is not given `without`."""
-    spelling = f"{word.spelling} (without {without}: one process for each GPU)"
     value = Unresolved(Symbol.GPU_COUNT.value)
-    builder.add("processes_per_node", value, word.span, spelling, strength=Strength.DEFAULT)
+    builder.add_default("processes_per_node", value, word, f"{without}: one process for each GPU")
 
 
 def unresolved_if_placeholder(value: Value) -> Value:

@@ -82,9 +82,7 @@ class DeepSpeedReader:
         if port is not None:
             builder.add_setting("master_port", port, as_int)
         elif not scanned.incomplete:
-            word = line.words[0]
-            spelling = f"{word.spelling} (without --master_port)"
-            builder.add("master_port", Known(_DEFAULT_PORT), word.span, spelling, strength=Strength.DEFAULT)
+            builder.add_default("master_port", Known(_DEFAULT_PORT), line.words[0], "--master_port")
         builder.add_setting("node_rank", scanned.last("node_rank"), as_int)
         _state_defaults(builder, scanned, line)
         builder.add_setting("multinode_launcher", scanned.last("launcher"), as_text)
@@ -100,8 +98,7 @@ def _state_defaults(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLin
     here = all(scanned.last(option) is None for option in ("hostfile", "include", "num_nodes", "no_ssh", "force_multi"))
     if here:
         # /job/hostfile would be read, which exists only on machines that were prepared for it.
-        spelling = f"{word.spelling} (without --hostfile)"
-        builder.add("starts_here", Known(True), word.span, spelling, strength=Strength.DEFAULT)
+        builder.add_default("starts_here", Known(True), word, "--hostfile")
         gpus = scanned.last("num_gpus")
         if (gpus is None or _is_default(gpus)) and scanned.last("exclude") is None:
             state_all_gpus(builder, word, "--num_gpus")
@@ -117,8 +114,7 @@ def _state_defaults(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLin
             argument = Unresolved("whether the machine has /job/hostfile")
         else:
             return
-    spelling = f"{word.spelling} (without --no_local_rank)"
-    builder.add("rank_argument", argument, word.span, spelling, strength=Strength.DEFAULT)
+    builder.add_default("rank_argument", argument, word, "--no_local_rank")
 
 
 def _state_counts(builder: ClaimBuilder, scanned: ScannedLine) -> None:

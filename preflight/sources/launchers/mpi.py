@@ -164,9 +164,8 @@ def state(builder: ClaimBuilder, scanned: ScannedLine, word: Word, line: LaunchL
             scanned.last(name) is not None for name in ("np", "per_node", "host", "hostfile", "map_by", "spread")
         )
     ):
-        spelling = f"{word.spelling} (without -np: one task for each slot)"
         value = Unresolved("the slots of the allocation, or the cores of the host")
-        builder.add("tasks", value, word.span, spelling, strength=Strength.DEFAULT)
+        builder.add_default("tasks", value, word, "-np: one task for each slot")
     builder.add_setting(
         "tasks_per_node",
         scanned.last("per_node"),

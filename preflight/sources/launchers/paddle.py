@@ -310,8 +310,7 @@ def _state_collective(builder: ClaimBuilder, settings: dict[str, Setting], line:
         if any(":" in text for text in texts(nnodes.value)):
             builder.add_setting("min_nodes", nnodes, lambda _: smallest)
     elif not hidden:
-        spelling = f"{word.spelling} (without --nnodes)"
-        builder.add("nodes", Known(1), word.span, spelling, strength=Strength.DEFAULT, relation=Relation.REQUIRES)
+        builder.add_default("nodes", Known(1), word, "--nnodes", relation=Relation.REQUIRES)
     if "nproc_per_node" in settings:
         builder.add_setting("processes_per_node", settings["nproc_per_node"], as_int)
         # Each process gets one of the listed devices; a process beyond the list gets none (launch/controllers).

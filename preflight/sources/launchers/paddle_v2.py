@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 from dataclasses import replace
 
-from preflight.model.job import Known, Reference, Relation, Strength, Value, as_int, lift
+from preflight.model.job import Known, Reference, Relation, Value, as_int, lift
 from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.model.job.value import Plain
 from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree, Word
@@ -102,8 +102,7 @@ def _read_process(line: LaunchLine, words: tuple[Word, ...], tree: Tree, *, serv
         if local is not None:
             builder.add_setting("trains_locally", local, _as_boolean)
         elif remote and not scanned.incomplete:
-            spelling = f"{word.spelling} (without --local=0)"
-            builder.add("trains_locally", Known(True), word.span, spelling, strength=Strength.DEFAULT)
+            builder.add_default("trains_locally", Known(True), word, "--local=0")
         builder.add_setting("trainer_threads", scanned.last("trainer_count"), as_int)
         for dest in ("average_test_period", "log_period"):
             builder.add_setting(f"{SETTING_PREFIX}paddle_train.{dest}", scanned.last(dest), as_int)
@@ -127,8 +126,7 @@ def _state_port(builder: ClaimBuilder, scanned: ScannedLine, dest: str, quantity
         builder.add_setting(quantity, given, as_int)
     elif not scanned.incomplete:
         default = _DEFAULTS[dest]
-        spelling = f"{word.spelling} (without --{dest}: {default})"
-        builder.add(quantity, Known(default), word.span, spelling, strength=Strength.DEFAULT)
+        builder.add_default(quantity, Known(default), word, f"--{dest}: {default}")
 
 
 def _read_cluster_train(line: LaunchLine, words: tuple[Word, ...], tree: Tree) -> Reading:
@@ -148,8 +146,7 @@ def _read_cluster_train(line: LaunchLine, words: tuple[Word, ...], tree: Tree) -
     if local is not None:
         builder.add_setting("trains_locally", local, _as_boolean)
     elif not scanned.incomplete and not scanned.unknown:
-        spelling = f"{word.spelling} (without --local=0)"
-        builder.add("trains_locally", Known(True), word.span, spelling, strength=Strength.DEFAULT)
+        builder.add_default("trains_locally", Known(True), word, "--local=0")
     builder.add_setting("trainer_threads", scanned.last("trainer_count"), as_int)
     builder.add_setting("cluster_workspace", scanned.last("job_workspace"), as_text)
     builder.add_setting("cluster_package", scanned.last("job_dispatch_package"), as_text)

@@ -154,8 +154,7 @@ class FabricReader:
         nodes = scanned.last("num_nodes") or after_script.last("num_nodes")
         builder.add_setting("nodes", nodes, as_int, relation=Relation.REQUIRES)
         if nodes is None and not hidden:
-            spelling = f"{word.spelling} (without --num-nodes)"
-            builder.add("nodes", Known(1), word.span, spelling, strength=Strength.DEFAULT, relation=Relation.REQUIRES)
+            builder.add_default("nodes", Known(1), word, "--num-nodes", relation=Relation.REQUIRES)
         builder.add_setting("processes_per_node", scanned.last("devices") or after_script.last("devices"), _devices)
         builder.add_setting("node_rank", scanned.last("node_rank") or after_script.last("node_rank"), as_int)
         several = nodes is not None and texts(nodes.value) not in (("1",), ())
@@ -167,8 +166,7 @@ class FabricReader:
             if found is not None:
                 builder.add_setting(quantity, found, as_int if quantity == "master_port" else as_text)
             elif several and not hidden:
-                spelling = f"{word.spelling} (without --{dest.replace('_', '-')})"
-                builder.add(quantity, default, word.span, spelling, strength=Strength.DEFAULT)
+                builder.add_default(quantity, default, word, f"--{dest.replace('_', '-')}")
         if any(wrapper in _PER_TASK for wrapper in line.wrappers):
             spelling = f"{word.spelling} (is started once on each node and starts the ranks itself)"
             builder.add("tasks_per_node", Known(1), word.span, spelling, relation=Relation.REQUIRES)
@@ -256,9 +254,7 @@ def _state_world(
     """State the world size and the number of nodes it needs; one node when it is not set."""
     if world is None:
         if not hidden:
-            word = line.words[0]
-            spelling = f"{word.spelling} (without --world_size)"
-            builder.add("nodes", Known(1), word.span, spelling, strength=Strength.DEFAULT, relation=Relation.REQUIRES)
+            builder.add_default("nodes", Known(1), line.words[0], "--world_size", relation=Relation.REQUIRES)
         return
     total = as_int(world.value)
     builder.add_setting("world_size", world, lambda _: total, relation=Relation.REQUIRES)
@@ -308,12 +304,11 @@ class ColossalReader:
 
 
 def _state_port(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLine) -> None:
-    port, word = scanned.last("master_port"), line.words[0]
+    port = scanned.last("master_port")
     if port is not None:
         builder.add_setting("master_port", port, as_int)
     elif not scanned.incomplete:
-        spelling = f"{word.spelling} (without --master_port)"
-        builder.add("master_port", Known(_COLOSSALAI_PORT), word.span, spelling, strength=Strength.DEFAULT)
+        builder.add_default("master_port", Known(_COLOSSALAI_PORT), line.words[0], "--master_port")
 
 
 def _hostfile(scanned: ScannedLine, line: LaunchLine, tree: Tree) -> list[Reference]:

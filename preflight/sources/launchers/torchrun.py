@@ -84,10 +84,7 @@ class TorchrunReader:
             # torch/distributed/run.py passes it unless --use-env is given.
             word = line.words[0]
             builder.add("setting.torchrun.legacy", Known(True), word.span, word.spelling)
-            spelling = f"{word.spelling} (without --use-env)"
-            builder.add(
-                "rank_argument", Known("--local-rank={local_rank}"), word.span, spelling, strength=Strength.DEFAULT
-            )
+            builder.add_default("rank_argument", Known("--local-rank={local_rank}"), word, "--use-env")
         _state_counts(builder, settings, line)
         if not launcher.rpartition("/")[2].startswith(_OWN_RENDEZVOUS):
             _state_rendezvous(builder, settings)
@@ -122,8 +119,7 @@ class _Settings:
         """State a default, located at the launcher's word."""
         if self.hidden:
             return
-        spelling = f"{self.word.spelling} (without {option})"
-        builder.add(quantity, value, self.word.span, spelling, strength=Strength.DEFAULT, relation=relation)
+        builder.add_default(quantity, value, self.word, option, relation=relation)
 
 
 def _state_counts(builder: ClaimBuilder, settings: _Settings, line: LaunchLine) -> None:

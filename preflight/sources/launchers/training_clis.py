@@ -84,8 +84,7 @@ def _state_torchrun(builder: ClaimBuilder, line: LaunchLine, environment: Mappin
     elif nodes is not None:
         builder.add_setting("nodes", nodes, as_int, relation=Relation.REQUIRES)
     else:
-        spelling = f"{word.spelling} (without NNODES)"
-        builder.add("nodes", Known(1), word.span, spelling, strength=Strength.DEFAULT, relation=Relation.REQUIRES)
+        builder.add_default("nodes", Known(1), word, "NNODES", relation=Relation.REQUIRES)
     builder.add_setting("processes_per_node", settings.get("NPROC_PER_NODE"), as_int)
     if "NPROC_PER_NODE" not in settings and "CUDA_VISIBLE_DEVICES" not in settings:
         state_all_gpus(builder, word, "NPROC_PER_NODE")
@@ -93,8 +92,7 @@ def _state_torchrun(builder: ClaimBuilder, line: LaunchLine, environment: Mappin
     rank = settings.get("NODE_RANK") or settings.get("RANK")
     builder.add_setting("node_rank", rank, as_int)
     if rank is None and not elastic and "srun" in line.wrappers:
-        spelling = f"{word.spelling} (without NODE_RANK)"
-        builder.add("node_rank", Known(0), word.span, spelling, strength=Strength.DEFAULT)
+        builder.add_default("node_rank", Known(0), word, "NODE_RANK")
     builder.add_setting("master_addr", settings.get("MASTER_ADDR"), as_text)
     builder.add_setting("master_port", settings.get("MASTER_PORT"), as_int)
     builder.add_setting("rendezvous_id", settings.get("RDZV_ID"), as_text)
@@ -230,9 +228,8 @@ def _one_process(line: LaunchLine, launcher: str, module: str, variable: str, tr
     word = line.words[0]
     program = read_program(line, launcher, (_inserted_word(module, word), *line.words[2:]), tree, module=True)
     builder = ClaimBuilder(launcher, line.scope, line.command.condition)
-    spelling = f"{word.spelling} (without {variable}: one process)"
     for quantity in ("nodes", "processes_per_node"):
-        builder.add(quantity, Known(1), word.span, spelling, strength=Strength.DEFAULT)
+        builder.add_default(quantity, Known(1), word, f"{variable}: one process")
     return program.reading(builder.claims)
 
 
@@ -459,8 +456,7 @@ def _state_paddle(builder: ClaimBuilder, word: Word, environment: Mapping[str, V
     if nodes is not None:
         builder.add_setting("nodes", nodes, as_int, relation=Relation.REQUIRES)
     else:
-        spelling = f"{word.spelling} (without NNODES)"
-        builder.add("nodes", Known(1), word.span, spelling, strength=Strength.DEFAULT, relation=Relation.REQUIRES)
+        builder.add_default("nodes", Known(1), word, "NNODES", relation=Relation.REQUIRES)
     devices = settings.get("CUDA_VISIBLE_DEVICES")
     builder.add_setting("processes_per_node", devices, lambda value: count_of(as_strings(lift(str, value))))
     if devices is None:
