@@ -16,7 +16,13 @@ from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree
 from preflight.sources.configs import hugging_face
 from preflight.sources.configs.accelerate_config import EACH_MACHINE, ROLE, free_port, starts_by_deepspeed
 from preflight.sources.formats.structured import document_of
-from preflight.sources.launchers.claim_builder import ClaimBuilder, as_text, state_choices, state_unknown
+from preflight.sources.launchers.claim_builder import (
+    ClaimBuilder,
+    as_text,
+    state_choices,
+    state_single_start,
+    state_unknown,
+)
 from preflight.sources.launchers.option_parser import (
     ScannedLine,
     generated_table,
@@ -30,8 +36,6 @@ from preflight.sources.launchers.started_program import read_program
 from preflight.sources.tables import load_table
 
 _OPTIONS = generated_table(load_table("accelerate_launch"), abbreviations=False)
-#: Wrappers that start one agent per task.
-_PER_TASK = ("srun", "mpirun", "mpiexec")
 _PARALLEL = {
     "megatron_lm_tp_degree": "tensor_parallel_size",
     "megatron_lm_pp_degree": "pipeline_parallel_size",
@@ -133,10 +137,8 @@ def _state_size(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLine) -
     builder.add_setting("node_rank", scanned.last("machine_rank"), as_int)
     builder.add_setting("max_restarts", scanned.last("max_restarts"), as_int)
     alone = processes is not None and texts(processes.value) == ("1",)
-    if not alone and any(wrapper in _PER_TASK for wrapper in line.wrappers):
-        word = line.words[0]
-        spelling = f"{word.spelling} (is started once on each machine and starts the ranks itself)"
-        builder.add("tasks_per_node", Known(1), word.span, spelling, relation=Relation.REQUIRES)
+    if not alone:
+        state_single_start(builder, line, place="machine")
     devices = scanned.last("gpu_ids")
     if devices is not None and texts(devices.value) != ("all",):
         builder.add_setting("env.CUDA_VISIBLE_DEVICES", devices, as_text)

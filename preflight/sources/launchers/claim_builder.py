@@ -10,7 +10,7 @@ correct, `NNODES=8` above it is wrong.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -34,7 +34,7 @@ from preflight.model.job import (
 )
 from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.model.job.value import Symbol
-from preflight.sources.base import Command, Variable, Word
+from preflight.sources.base import Command, LaunchLine, Variable, Word
 from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, concatenate, pieces_of, split_last
 from preflight.sources.tables import Generated
 
@@ -123,6 +123,20 @@ def state_all_gpus(builder: ClaimBuilder, word: Word, without: str) -> None:
     """State one process for each GPU of the host, the default of a launcher that is not given `without`."""
     value = Unresolved(Symbol.GPU_COUNT.value)
     builder.add_default("processes_per_node", value, word, f"{without}: one process for each GPU")
+
+
+def state_single_start(
+    builder: ClaimBuilder,
+    line: LaunchLine,
+    wrappers: Collection[str] = ("srun", "mpirun", "mpiexec"),
+    *,
+    place: str = "node",
+) -> None:
+    """Require one task on each node, where `wrappers` start a launcher that starts the ranks of its node itself."""
+    if any(wrapper in wrappers for wrapper in line.wrappers):
+        word = line.words[0]
+        spelling = f"{word.spelling} (is started once on each {place} and starts the ranks itself)"
+        builder.add("tasks_per_node", Known(1), word.span, spelling, relation=Relation.REQUIRES)
 
 
 def unresolved_if_placeholder(value: Value) -> Value:

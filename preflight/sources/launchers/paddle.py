@@ -32,6 +32,7 @@ from preflight.sources.launchers.claim_builder import (
     node_range,
     option_setting,
     state_all_gpus,
+    state_single_start,
     variable_setting,
 )
 from preflight.sources.launchers.option_parser import (
@@ -324,9 +325,7 @@ def _state_collective(builder: ClaimBuilder, settings: dict[str, Setting], line:
         if visible is None:
             state_all_gpus(builder, word, "--devices")
     builder.add_setting("selected_devices", settings.get("devices"), as_strings)
-    if any(wrapper in ("srun", "mpirun", "mpiexec") for wrapper in line.wrappers):
-        spelling = f"{word.spelling} (is started once on each node and starts the ranks itself)"
-        builder.add("tasks_per_node", Known(1), word.span, spelling, relation=Relation.REQUIRES)
+    state_single_start(builder, line)
     rank = _unless_negative(settings.get("rank"))
     builder.add_setting("node_rank", rank, as_int)
     state_address(builder, settings.get("host"), ips, numbered=rank is not None)

@@ -36,6 +36,7 @@ from preflight.sources.launchers.claim_builder import (
     count_of,
     option_setting,
     state_launcher,
+    state_single_start,
     state_unknown,
     variable_setting,
 )
@@ -124,7 +125,6 @@ def _processes(item: Plain) -> Plain:
 
 
 _FABRIC_OPTIONS = generated_table(load_table("fabric_run"), abbreviations=False)
-_PER_TASK = ("srun", "mpirun", "pdsh", "clush")
 _FABRIC_PORT = 29400
 
 
@@ -167,9 +167,7 @@ class FabricReader:
                 builder.add_setting(quantity, found, as_int if quantity == "master_port" else as_text)
             elif several and not hidden:
                 builder.add_default(quantity, default, word, f"--{dest.replace('_', '-')}")
-        if any(wrapper in _PER_TASK for wrapper in line.wrappers):
-            spelling = f"{word.spelling} (is started once on each node and starts the ranks itself)"
-            builder.add("tasks_per_node", Known(1), word.span, spelling, relation=Relation.REQUIRES)
+        state_single_start(builder, line, ("srun", "mpirun", "pdsh", "clush"))
         return program.reading(builder.claims)
 
 

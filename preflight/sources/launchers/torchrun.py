@@ -21,6 +21,7 @@ from preflight.sources.launchers.claim_builder import (
     rejected_range,
     state_choices,
     state_launcher,
+    state_single_start,
     state_unknown,
     variable_setting,
 )
@@ -140,15 +141,10 @@ def _state_counts(builder: ClaimBuilder, settings: _Settings, line: LaunchLine) 
     else:
         builder.add_setting("processes_per_node", nproc, _processes)
     one_each = nproc is not None and texts(nproc.value) == ("1",)
-    if not one_each and any(wrapper in _PER_TASK for wrapper in line.wrappers):
-        word = settings.word
-        spelling = f"{word.spelling} (is started once on each node and starts the ranks itself)"
-        builder.add("tasks_per_node", Known(1), word.span, spelling, relation=Relation.REQUIRES)
+    if not one_each:
+        state_single_start(builder, line)
     builder.add_setting("max_restarts", settings.get("max_restarts"), as_int)
     builder.add_setting("node_rank", settings.get("node_rank"), as_int)
-
-
-_PER_TASK = ("srun", "mpirun", "mpiexec")
 
 
 def _processes(value: Value) -> Value:

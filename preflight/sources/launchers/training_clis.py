@@ -30,6 +30,7 @@ from preflight.sources.launchers.claim_builder import (
     count_of,
     node_range,
     state_all_gpus,
+    state_single_start,
     variable_setting,
 )
 from preflight.sources.launchers.option_parser import known_prefix, scan, table, text_of, texts
@@ -37,7 +38,6 @@ from preflight.sources.launchers.started_program import read_program
 from preflight.sources.launchers.torchrun import TorchrunReader
 from preflight.sources.tables import load_table
 
-_PER_TASK = ("srun", "mpirun", "mpiexec")
 _FALSE_TEXTS = ("", "0", "false", "no", "n")
 
 
@@ -104,9 +104,7 @@ def _state_torchrun(builder: ClaimBuilder, line: LaunchLine, environment: Mappin
         f"{word.spelling} ({'with' if elastic else 'without'} RDZV_ID)",
         strength=Strength.DEFAULT,
     )
-    if any(wrapper in _PER_TASK for wrapper in line.wrappers):
-        spelling = f"{word.spelling} (is started once on each node and starts the ranks itself)"
-        builder.add("tasks_per_node", Known(1), word.span, spelling, relation=Relation.REQUIRES)
+    state_single_start(builder, line)
 
 
 def _inserted_word(text: str, at: Word) -> Word:
