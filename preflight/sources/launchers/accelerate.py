@@ -10,7 +10,7 @@ settings missing on the line are unknown; only `--num_machines` is assumed to be
 from __future__ import annotations
 
 from preflight._util.secret_names import is_secret
-from preflight.model.job import Known, Reference, Relation, Unresolved, as_int, is_whole_number, lift
+from preflight.model.job import Known, Relation, Unresolved, as_int, is_whole_number, lift
 from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree
 from preflight.sources.configs import hugging_face
@@ -25,6 +25,7 @@ from preflight.sources.launchers.claim_builder import (
 )
 from preflight.sources.launchers.option_parser import (
     ScannedLine,
+    file_references,
     generated_table,
     paths_of,
     relative,
@@ -96,7 +97,9 @@ class AccelerateReader:
         inner = ClaimBuilder("deepspeed", line.scope, line.command.condition)
         inner.add_setting("zero_stage", scanned.last("zero_stage"), as_int)
         inner.add_setting("gradient_accumulation_steps", scanned.last("gradient_accumulation_steps"), as_int)
-        return program.reading((*builder.claims, *inner.claims), _references(scanned, line, tree))
+        files = (("config_file", ROLE), ("deepspeed_config_file", "config"), ("deepspeed_hostfile", "hostfile"))
+        references = [r for dest, role in files for r in file_references(scanned.last(dest), role, line, tree)]
+        return program.reading((*builder.claims, *inner.claims), references)
 
 
 def _state_options(builder: ClaimBuilder, scanned: ScannedLine) -> None:
@@ -208,14 +211,3 @@ def _configurations(scanned: ScannedLine, line: LaunchLine, tree: Tree) -> tuple
     given = scanned.last("config_file")
     found = (relative(path, line, tree) for path in paths_of(given.value, given.parts)) if given is not None else ()
     return tuple(target for target in found if target is not None)
-
-
-def _references(scanned: ScannedLine, line: LaunchLine, tree: Tree) -> tuple[Reference, ...]:
-    found = []
-    for dest, role in (("config_file", ROLE), ("deepspeed_config_file", "config"), ("deepspeed_hostfile", "hostfile")):
-        given = scanned.last(dest)
-        for path in paths_of(given.value, given.parts) if given is not None else ():
-            target = relative(path, line, tree)
-            if given is not None and target is not None:
-                found.append(Reference(target, role, given.span, line.scope))
-    return tuple(found)

@@ -33,8 +33,8 @@ from preflight.sources.launchers.claim_builder import (
 from preflight.sources.launchers.option_parser import (
     GivenOption,
     ScannedLine,
+    file_references,
     generated_table,
-    paths_of,
     relative,
     scan,
     texts,
@@ -87,7 +87,8 @@ class DeepSpeedReader:
         _state_defaults(builder, scanned, line)
         builder.add_setting("multinode_launcher", scanned.last("launcher"), as_text)
         builder.add_setting("each_node_itself", scanned.last("no_ssh"), lambda _: Known(True))
-        return program.reading(builder.claims, (*_hostfile(scanned, line, tree), *_environment(line, tree)))
+        hostfile = file_references(scanned.last("hostfile"), "hostfile", line, tree)
+        return program.reading(builder.claims, (*hostfile, *_environment(line, tree)))
 
 
 def _state_defaults(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLine) -> None:
@@ -169,11 +170,3 @@ def _environment(line: LaunchLine, tree: Tree) -> Iterator[Reference]:
     target = relative(".deepspeed_env", line, tree)
     if target is not None and isinstance(tree.read(target), SourceFile):
         yield Reference(target, "environment", line.words[0].span, line.scope)
-
-
-def _hostfile(scanned: ScannedLine, line: LaunchLine, tree: Tree) -> Iterator[Reference]:
-    given = scanned.last("hostfile")
-    for path in paths_of(given.value, given.parts) if given is not None else ():
-        target = relative(path, line, tree)
-        if given is not None and target is not None:
-            yield Reference(target, "hostfile", given.span, line.scope)

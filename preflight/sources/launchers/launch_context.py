@@ -21,7 +21,7 @@ from preflight.sources.launchers.claim_builder import (
     state_launcher,
     state_unknown,
 )
-from preflight.sources.launchers.option_parser import paths_of, relative, text_of
+from preflight.sources.launchers.option_parser import file_references, paths_of, relative, text_of
 from preflight.sources.launchers.wrappers import Wrapper
 from preflight.sources.tables import load_table
 
@@ -152,8 +152,7 @@ def state_context(
         references.extend(_lock(line, wrapper, tree))
         _state_container(builder, wrapper)
         for given in wrapper.scanned.every("env_file"):
-            targets = [relative(path, line, tree) for path in paths_of(given.value, given.parts)]
-            references.extend(Reference(path, "environment", given.span, line.scope) for path in targets if path)
+            references.extend(file_references(given, "environment", line, tree))
         if wrapper.name in ("mpirun", "horovodrun"):
             own = ClaimBuilder(wrapper.name, line.scope, line.command.condition)
             references.extend(mpi.state(own, wrapper.scanned, wrapper.word, line, tree))
@@ -218,9 +217,7 @@ def _state_parallel_shell(builder: ClaimBuilder, wrapper: Wrapper, line: LaunchL
     word = wrapper.word
     own.add("tasks_per_node", Known(1), word.span, word.spelling, strength=Strength.SCHEDULER)
     builder.claims.extend(own.claims)
-    paths = paths_of(given.value, given.parts) if given is not None else ()
-    targets = [relative(path, line, tree) for path in paths]
-    return [Reference(path, "hostfile", given.span, line.scope) for path in targets if path and given is not None]
+    return list(file_references(given, "hostfile", line, tree))
 
 
 def _prelude(command: Command) -> tuple[Word, ...]:

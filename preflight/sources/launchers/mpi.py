@@ -21,9 +21,8 @@ from preflight.sources.launchers.option_parser import (
     Option,
     ScannedLine,
     Table,
+    file_references,
     generated_table,
-    paths_of,
-    relative,
     table,
     text_of,
     texts,
@@ -195,13 +194,7 @@ def state(builder: ClaimBuilder, scanned: ScannedLine, word: Word, line: LaunchL
             _state_spread(builder, scanned)
         _state_slots(builder, hosts)
     builder.add_setting("working_directory", scanned.last("wdir"))
-    given = scanned.last("hostfile")
-    if given is None:
-        return
-    for path in paths_of(given.value, given.parts):
-        target = relative(path, line, tree)
-        if target is not None:
-            yield Reference(target, "hostfile", given.span, line.scope)
+    yield from file_references(scanned.last("hostfile"), "hostfile", line, tree)
 
 
 def _state_program(builder: ClaimBuilder, scanned: ScannedLine, word: Word) -> None:

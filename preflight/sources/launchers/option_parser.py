@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from preflight.model.job import Known, OneOf, Span, Unresolved, Value, alternatives, lift
+from preflight.model.job import Known, OneOf, Reference, Span, Unresolved, Value, alternatives, lift
 from preflight.model.job.value import Symbol, symbols_in, with_affixes
 from preflight.sources.base import NO_VALUE, LaunchLine, SourceFile, Tree, Word
 from preflight.sources.tables import Generated
@@ -428,6 +428,14 @@ def paths_of(value: Value, parts: tuple[Value, ...] = ()) -> tuple[str, ...]:
     if len(parts) < 2 or Symbol.START_DIRECTORY not in symbols_in(parts[0]):
         return ()
     return tuple(text.lstrip("/") for text in texts(concatenate(parts[1:])) if text.startswith("/"))
+
+
+def file_references(given: GivenOption | None, role: str, line: LaunchLine, tree: Tree) -> Iterator[Reference]:
+    """Refer to every file below the root that the value of an option may name; to none if it is not given."""
+    for path in paths_of(given.value, given.parts) if given is not None else ():
+        target = relative(path, line, tree)
+        if given is not None and target is not None:
+            yield Reference(target, role, given.span, line.scope)
 
 
 def module_path(name: str, line: LaunchLine, tree: Tree) -> str:

@@ -14,7 +14,16 @@ from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.model.job.value import Plain
 from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree, Word
 from preflight.sources.launchers.claim_builder import ClaimBuilder, as_strings, as_text
-from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, paths_of, relative, scan, table, text_of
+from preflight.sources.launchers.option_parser import (
+    GivenOption,
+    ScannedLine,
+    file_references,
+    paths_of,
+    relative,
+    scan,
+    table,
+    text_of,
+)
 from preflight.sources.launchers.started_program import read_program
 
 _VALUED = {
@@ -154,11 +163,7 @@ def _read_cluster_train(line: LaunchLine, words: tuple[Word, ...], tree: Tree) -
     conf = relative(posixpath.join(posixpath.dirname(text_of(word) or ""), "conf.py"), line, tree)
     if conf is not None:
         references.append(Reference(conf, "script", word.span, line.scope))
-    config = scanned.last("config")
-    for path in paths_of(config.value, config.parts) if config is not None else ():
-        target = relative(path, line, tree)
-        if config is not None and target is not None:
-            references.append(Reference(target, "script", config.span, line.scope))
+    references.extend(file_references(scanned.last("config"), "script", line, tree))
     references.extend(_index_files(line, scanned, tree))
     return Reading(claims=tuple(builder.claims), launches=(launch,), references=tuple(references))
 

@@ -20,7 +20,15 @@ from preflight.model.job import Claim, Known, Reference, Value, as_int, lift
 from preflight.sources.base import LaunchLine, Tree, Word
 from preflight.sources.launchers.claim_builder import ClaimBuilder, as_text
 from preflight.sources.launchers.framework_arguments import state_overrides
-from preflight.sources.launchers.option_parser import GivenOption, known_text, paths_of, relative, scan, table, text_of
+from preflight.sources.launchers.option_parser import (
+    GivenOption,
+    file_references,
+    known_text,
+    relative,
+    scan,
+    table,
+    text_of,
+)
 
 _CONFIG = "config"
 _OPTIONS = table(
@@ -92,11 +100,7 @@ def argument_claims(
         # Megatron's --data-path may begin with a weight (`0.3 corpus-a 0.7 corpus-b`), which is not a path.
         if not isinstance(data.value, Known) or not _is_number(str(data.value.value)):
             builder.add_setting("data_path", data, as_text)
-    config = scanned.last("deepspeed_config")
-    for path in paths_of(config.value, config.parts) if config is not None else ():
-        target = relative(path, line, tree)
-        if config is not None and target is not None:
-            references.append(Reference(target, _CONFIG, config.span, line.scope))
+    references.extend(file_references(scanned.last("deepspeed_config"), _CONFIG, line, tree))
     references.extend(_hugging_face(line, words, tree))
     references.extend(_paddle_model(line, words, tree))
     return (*builder.claims, *model_claims(line, words), *path_claims(line, words)), tuple(references)

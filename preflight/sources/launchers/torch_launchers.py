@@ -17,7 +17,6 @@ from __future__ import annotations
 from preflight.model.job import (
     Known,
     Plain,
-    Reference,
     Relation,
     Strength,
     Unresolved,
@@ -42,9 +41,8 @@ from preflight.sources.launchers.claim_builder import (
 )
 from preflight.sources.launchers.option_parser import (
     ScannedLine,
+    file_references,
     generated_table,
-    paths_of,
-    relative,
     scan,
     table,
     text_of,
@@ -298,7 +296,7 @@ class ColossalReader:
         _state_port(builder, scanned, line)
         state_unknown(builder, scanned)
         state_launcher(builder, "colossalai_run", line.words[0], scanned)
-        return program.reading(builder.claims, _hostfile(scanned, line, tree))
+        return program.reading(builder.claims, file_references(scanned.last("hostfile"), "hostfile", line, tree))
 
 
 def _state_port(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLine) -> None:
@@ -307,14 +305,6 @@ def _state_port(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLine) -
         builder.add_setting("master_port", port, as_int)
     elif not scanned.incomplete:
         builder.add_default("master_port", Known(_COLOSSALAI_PORT), line.words[0], "--master_port")
-
-
-def _hostfile(scanned: ScannedLine, line: LaunchLine, tree: Tree) -> list[Reference]:
-    given = scanned.last("hostfile")
-    if given is None:
-        return []
-    targets = [relative(path, line, tree) for path in paths_of(given.value, given.parts)]
-    return [Reference(target, "hostfile", given.span, line.scope) for target in targets if target]
 
 
 _DETERMINED_OPTIONS = table({"trial": "--trial", "other": "--hvd-args"}, {"flag": "--autohorovod"}, abbreviations=False)
