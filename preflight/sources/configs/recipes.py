@@ -30,6 +30,7 @@ from preflight.sources.formats.claim_redaction import secrets_of, without_secret
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.shell.shell_document import FileText, Hole, Lit, Piece, Place, Text
 from preflight.sources.shell.state import Kind, Slot
+from preflight.sources.shell.words import replace_spans
 
 _LAUNCHES = re.compile(
     r"torchrun|torch\.distributed\.(?:run|launch)|deepspeed|accelerate launch|paddle\.distributed|fleetrun|horovodrun"
@@ -110,23 +111,11 @@ def _joined(first: Reading, second: Reading) -> Reading:
 
 def _pieces(code: Text) -> Text:
     """The code with a hole for each placeholder that is replaced before a shell reads it."""
-    pieces: list[Piece] = []
-    for piece in code:
-        if not isinstance(piece, Lit):
-            pieces.append(piece)
-            continue
-        at = 0
-        for match in _PLACEHOLDER.finditer(piece.text):
-            if match.start() and piece.text[match.start() - 1] == "$":
-                continue
-            if match.start() > at:
-                pieces.append(piece.cut(at, match.start()))
-            cut = piece.cut(*match.span())
-            pieces.append(Hole(f"{match[0]} is filled in before the command runs", cut.place, match[0]))
-            at = match.end()
-        if at < len(piece.text):
-            pieces.append(piece.cut(at, len(piece.text)))
-    return tuple(pieces)
+    return replace_spans(
+        code,
+        lambda text: (m.span() for m in _PLACEHOLDER.finditer(text) if not text.endswith("$", 0, m.start())),
+        lambda found: [Hole(f"{found.text} is filled in before the command runs", found.place, found.text)],
+    )
 
 
 def _recipe_lines(text: FileText) -> Iterator[tuple[Text, Place]]:

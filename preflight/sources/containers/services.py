@@ -20,10 +20,10 @@ from preflight.sources.formats.located_text import code_of
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, value_of
 from preflight.sources.launchers.containers import mebibytes
 from preflight.sources.shell.evaluator import evaluate_code, evaluate_words
-from preflight.sources.shell.shell_document import FileText, Hole, Lit, Piece, Place, Text
+from preflight.sources.shell.shell_document import FileText, Hole, Lit, Place, Text
 from preflight.sources.shell.state import Kind as SlotKind
 from preflight.sources.shell.state import Slot, place_of, slots_from_environment
-from preflight.sources.shell.words import hole
+from preflight.sources.shell.words import hole, replace_spans
 
 _INTERPOLATION = re.compile(r"(?<!\$)\$(?:\{[^{}\n]{1,200}\}|[A-Za-z_]\w*)")
 _GPU_DEVICE = re.compile(r"/dev/nvidia|nvidia\.com/gpu|/dev/kfd|/dev/dri|/dev/davinci|/dev/accel")
@@ -244,18 +244,11 @@ class _Services:
 
 def _unresolve_interpolations(text: Text) -> Text:
     """The text with Compose's `${NAME}` unresolved and its `$$` as one `$`."""
-    pieces: list[Piece] = []
-    for piece in text:
-        if not isinstance(piece, Lit):
-            pieces.append(piece)
-            continue
-        at = 0
-        for match in _INTERPOLATION.finditer(piece.text):
-            pieces.append(piece.cut(at, match.start()))
-            place = piece.cut(match.start(), match.end()).place
-            pieces.append(Hole(f"{match[0]} is filled in by Compose", place, match[0]))
-            at = match.end()
-        pieces.append(piece.cut(at, len(piece.text)))
+    pieces = replace_spans(
+        text,
+        lambda literal: (match.span() for match in _INTERPOLATION.finditer(literal)),
+        lambda found: [Hole(f"{found.text} is filled in by Compose", found.place, found.text)],
+    )
     halves = [half for piece in pieces for half in (_unescape_dollars(piece) if isinstance(piece, Lit) else (piece,))]
     return tuple(piece for piece in halves if not isinstance(piece, Lit) or piece.text)
 

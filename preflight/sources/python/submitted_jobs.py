@@ -20,7 +20,8 @@ from preflight.model.job import Claim, Known, Plain, Unresolved, Value, as_int, 
 from preflight.model.job.value import Symbol
 from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.python.started_commands import StartedCommand, TextBuilder
-from preflight.sources.shell.shell_document import FileText, Hole, Lit, Piece, Place, Text
+from preflight.sources.shell.shell_document import FileText, Hole, Lit, Place, Text
+from preflight.sources.shell.words import replace_spans
 
 _RELEVANT = re.compile(r"\binstance_count\b")
 #: The estimators of frameworks; their script runs in the folder `source_dir`.
@@ -142,24 +143,15 @@ def _azure(builder: TextBuilder, call: ast.Call) -> SubmittedJob | None:
 def _with_inputs(builder: TextBuilder, code: Text, inputs: ast.expr | None) -> Text:
     """The command with its inputs in place of `${{inputs.NAME}}`, which is unknown where the call does not give it."""
     given = dict(_members(builder.module.definition(inputs))) if inputs is not None else {}
-    pieces: list[Piece] = []
-    for piece in code:
-        if not isinstance(piece, Lit):
-            pieces.append(piece)
-            continue
-        at = 0
-        for match in _INPUT.finditer(piece.text):
-            if match.start() > at:
-                pieces.append(piece.cut(at, match.start()))
-            place, at = piece.cut(*match.span()).place, match.end()
-            value = given.get(match[1] or "")
-            if value is not None and isinstance(builder.module.fold(value), Known):
-                pieces.extend(builder.text(value))
-            else:
-                pieces.append(Hole(f"{match[0][:60]} is filled in later", place, match[0][:60]))
-        if at < len(piece.text):
-            pieces.append(piece.cut(at, len(piece.text)))
-    return tuple(pieces)
+
+    def input_of(found: Lit) -> Text:
+        match = _INPUT.fullmatch(found.text)
+        value = given.get(match[1] or "") if match is not None else None
+        if value is not None and isinstance(builder.module.fold(value), Known):
+            return builder.text(value)
+        return (Hole(f"{found.text[:60]} is filled in later", found.place, found.text[:60]),)
+
+    return replace_spans(code, lambda text: (match.span() for match in _INPUT.finditer(text)), input_of)
 
 
 def _azure_distribution(module: Module, node: ast.expr) -> tuple[str, ast.expr | None]:

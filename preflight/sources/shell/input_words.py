@@ -13,7 +13,7 @@ from itertools import islice
 
 from preflight.sources.shell.shell_document import Lit, Piece, Place, Text, cover
 from preflight.sources.shell.state import Kind, Slot, State
-from preflight.sources.shell.words import Field, Part, hole, is_count, known, literal, split_fields
+from preflight.sources.shell.words import Field, Part, hole, is_count, known, literal, replace_spans, split_fields
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 #: Options that take a word; source: the manual of bash 5.2.
@@ -284,23 +284,11 @@ def _fill_template(words: Sequence[Field], replaced: str, group: tuple[Field, ..
 
 def _substitute(text: Text, pattern: re.Pattern[str], values: Mapping[str, Text]) -> Text:
     """The text with each match of `pattern` replaced by its value; a match without a value stays."""
-    pieces: list[Piece] = []
-    for piece in text:
-        if not isinstance(piece, Lit):
-            pieces.append(piece)
-            continue
-        at = 0
-        for match in pattern.finditer(piece.text):
-            value = values.get(match.group())
-            if value is None:
-                continue
-            if match.start() > at:
-                pieces.append(piece.cut(at, match.start()))
-            pieces.extend(value)
-            at = match.end()
-        if at < len(piece.text):
-            pieces.append(piece.cut(at, len(piece.text)))
-    return tuple(pieces)
+    return replace_spans(
+        text,
+        lambda literal: (match.span() for match in pattern.finditer(literal) if match.group() in values),
+        lambda found: values[found.text],
+    )
 
 
 def _parallel(fields: Sequence[Field], standard_input: Text | None, place: Place) -> Starts | None:

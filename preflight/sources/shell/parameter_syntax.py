@@ -12,9 +12,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from preflight.sources.shell.shell_document import Document, FileText, Hole, Lit, Piece, Place, Text
+from preflight.sources.shell.shell_document import Document, FileText, Hole, Lit, Place, Text
+from preflight.sources.shell.words import replace_spans
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -270,51 +272,24 @@ _PLACEHOLDER = re.compile(r"(?<![<>\w&$(])<([A-Za-z](?:[\w .,:/|'()-]*[\w.')])?)
 _INSIDE_A_WORD = frozenset("=:/@,+-")
 #: Text that only a placeholder contains: several words, or a name in capitals or with hyphens.
 _NOT_A_FILE = re.compile(r"[ A-Z_|']|\w-\w")
-#: Placeholders in one file that are read as such.
-_MAX_PIECES = 200
+#: Placeholders in one text that are read as such.
+_MAX_PLACEHOLDERS = 200
 
 
 def document_of(path: str, text: str) -> Document:
     """Return the document of a script, with a hole for each placeholder."""
     whole = Place(FileText(path, text), 0, len(text))
-    return Document(_pieces(text, whole), whole)
+    code = Lit(text, whole)
+    return Document(without_placeholders((code,)) or (code,), whole)
 
 
 def without_placeholders(text: Text) -> Text:
     """Code that was put together from variables (`eval $CMD`), with a hole for each placeholder in a value."""
-    pieces: list[Piece] = []
-    for piece in text:
-        if not isinstance(piece, Lit):
-            pieces.append(piece)
-            continue
-        end = 0
-        for start, stop in _spans(piece.text):
-            if start > end:
-                pieces.append(piece.cut(end, start))
-            inside = piece.cut(start, stop)
-            pieces.append(Hole(f"`{inside.text}`, which must be replaced", inside.place, inside.spelling))
-            end = stop
-            if len(pieces) > _MAX_PIECES:
-                break
-        if end < len(piece.text):
-            pieces.append(piece.cut(end, len(piece.text)))
-    return tuple(pieces)
-
-
-def _pieces(text: str, whole: Place) -> Text:
-    pieces: list[Lit | Hole] = []
-    end = 0
-    for start, stop in _spans(text):
-        place = Place(whole.file, start, stop)
-        if start > end:
-            pieces.append(Lit(text[end:start], Place(whole.file, end, start)))
-        pieces.append(Hole(f"`{text[start:stop]}`, which must be replaced", place, text[start:stop]))
-        end = stop
-        if len(pieces) > _MAX_PIECES:
-            break
-    if not pieces:
-        return (Lit(text, whole),)
-    return (*pieces, Lit(text[end:], Place(whole.file, end, len(text))))
+    return replace_spans(
+        text,
+        lambda literal: islice(_spans(literal), _MAX_PLACEHOLDERS),
+        lambda found: [Hole(f"`{found.text}`, which must be replaced", found.place, found.spelling)],
+    )
 
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:

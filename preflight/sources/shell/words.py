@@ -189,6 +189,26 @@ def map_text(text: Text, function: Callable[[str], str], place: Place, spelling:
     return computed_text([function(item) for item in found], place, spelling)
 
 
+def replace_spans(
+    text: Text, spans: Callable[[str], Iterable[tuple[int, int]]], replacement: Callable[[Lit], Iterable[Piece]]
+) -> Text:
+    """Replace the parts of literal pieces that `spans` yields, in order."""
+    pieces: list[Piece] = []
+    for piece in text:
+        if not isinstance(piece, Lit):
+            pieces.append(piece)
+            continue
+        at = 0
+        for start, end in spans(piece.text):
+            if start > at:
+                pieces.append(piece.cut(at, start))
+            pieces.extend(replacement(piece.cut(start, end)))
+            at = end
+        if at < len(piece.text):
+            pieces.append(piece.cut(at, len(piece.text)))
+    return tuple(pieces)
+
+
 def is_empty(text: Text) -> bool | None:
     """Whether the text is empty; None when that depends on unknown values."""
     for piece in text:
