@@ -1,9 +1,7 @@
 """The charts and measurements that packs of checks make of a recording, each function isolated from the others.
 
-An error here loses a chart but never the report, which lists it like any part of a pack that cannot be used.
-
-An error here loses the values of one function but never the report, which lists it like any part of a pack that cannot
-be used.
+An error here loses what one function makes but never the report, which lists it like any part of a pack that cannot be
+used.
 """
 
 from __future__ import annotations
