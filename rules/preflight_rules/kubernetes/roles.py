@@ -41,18 +41,11 @@ def image_differs_between_roles(job: Job) -> Iterator[Verdict]:
 
     Known limits: Two tags may name the same image.
     """
-    for workload in workloads(job):
-        trainers = workload.trainers
-        if workload.kind not in _ONE_PROGRAM or len(trainers) < 2:
-            continue
-        images = [claims[0] for role in trainers if len(claims := role.in_force("pod_image")) == 1]
-        if len(images) < 2:
-            continue
-        open_image = next((claim for claim in images if isinstance(claim.value, Unresolved)), None)
+    for workload, images, unknown_verdict in _of_trainers(job, "pod_image"):
         first = images[0]
         other = next((claim for claim in images if claim.value != first.value), None)
-        if open_image is not None:
-            yield unknown(workload.id, f"{quoted(open_image)} is known only at run time", at=open_image)
+        if unknown_verdict is not None:
+            yield unknown_verdict
         elif other is not None:
             yield failed(
                 workload.id,
@@ -306,8 +299,6 @@ def _is_mutable_tag(image: str) -> bool:
     return bool(name) and "@" not in name and name.partition(":")[2] in ("", "latest")
 
 
-#: Kinds whose training roles run one program, split only by rank.
-_ONE_IMAGE = frozenset(("PyTorchJob", "PaddleJob", "XGBoostJob", "JAXJob"))
 #: Kinds whose master is rank 0, so there can be only one.
 _ONE_MASTER = frozenset(("PyTorchJob", "XGBoostJob"))
 
@@ -379,18 +370,22 @@ def gpus_differ_between_roles(job: Job) -> Iterator[Verdict]:
 
     Known limits: A job whose roles do different work on purpose is reported too.
     """
+    for workload, limits, unknown_verdict in _of_trainers(job, "pod_gpus"):
+        yield unknown_verdict or _verdict_on_limits(workload.id, limits)
+
+
+def _of_trainers(job: Job, quantity: str) -> Iterator[tuple[Workload, list[Claim], Verdict | None]]:
+    """Workloads whose trainers run one program, with a claim of each; and the verdict if one is not known."""
     for workload in workloads(job):
         trainers = workload.trainers
-        if workload.kind not in _ONE_IMAGE or len(trainers) < 2:
+        if workload.kind not in _ONE_PROGRAM or len(trainers) < 2:
             continue
-        limits = [claims[0] for role in trainers if len(claims := role.in_force("pod_gpus")) == 1]
-        if len(limits) < 2:
+        claims = [found[0] for role in trainers if len(found := role.in_force(quantity)) == 1]
+        if len(claims) < 2:
             continue
-        open_limit = next((claim for claim in limits if isinstance(claim.value, Unresolved)), None)
-        if open_limit is not None:
-            yield unknown(workload.id, f"{quoted(open_limit)} is known only at run time", at=open_limit)
-        else:
-            yield _verdict_on_limits(workload.id, limits)
+        hidden = (claim for claim in claims if isinstance(claim.value, Unresolved))
+        verdicts = (unknown(workload.id, f"{quoted(claim)} is known only at run time", at=claim) for claim in hidden)
+        yield workload, claims, next(verdicts, None)
 
 
 def _verdict_on_limits(subject: str, limits: list[Claim]) -> Verdict:
