@@ -26,7 +26,7 @@ from preflight.plugins.authoring import (
 from preflight.plugins.claim_text import placed, quoted, where
 from preflight.sources.tables import load_table
 from preflight_rules.launch.accelerate import Setup, setups, several
-from preflight_rules.rendezvous.variables import distance
+from preflight_rules.rendezvous.variables import closest
 from preflight_rules.settings.tables import in_range, pinned
 
 #: Read, converted and dropped before the keys are checked (config_args.py, process_config).
@@ -145,14 +145,7 @@ def _similar_key_of_section(section: str, key: str) -> str:
 
 
 def _similar_key(key: str, known: frozenset[str]) -> str:
-    if len(key) < _MIN_LENGTH:
-        return ""
-    best: tuple[int, str] | None = None
-    for candidate in sorted(name for name in known if abs(len(name) - len(key)) <= _MAX_SLIPS):
-        slips = distance(key, candidate, _MAX_SLIPS)
-        if 0 < slips <= _MAX_SLIPS and (best is None or slips < best[0]):
-            best = (slips, candidate)
-    return best[1] if best is not None else ""
+    return closest(key, known, _MAX_SLIPS) if len(key) >= _MIN_LENGTH else ""
 
 
 @rule(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from preflight.model.findings import Confidence, Fix, Severity
 from preflight.model.job import Claim, Job, Launch, Strength
@@ -101,6 +101,12 @@ def nearest(name: str, known: frozenset[str] | None = None) -> str | None:
     if best is None or name.rstrip("0123456789S") == best[1]:
         return None
     return best[1]
+
+
+def closest(name: str, known: Iterable[str], limit: int) -> str:
+    """The known name that differs from `name` in the fewest characters, at most `limit`; empty if there is none."""
+    near = ((distance(name, one, limit), one) for one in known if abs(len(one) - len(name)) <= limit)
+    return min((found for found in near if 0 < found[0] <= limit), default=(0, ""))[1]
 
 
 def distance(first: str, second: str, limit: int) -> int:

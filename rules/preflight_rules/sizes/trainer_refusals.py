@@ -13,7 +13,7 @@ from preflight.plugins.claim_text import quoted
 from preflight.plugins.questions import LaunchQuestion, launches_with, required, subjects
 from preflight.sources.tables import load_table
 from preflight_rules.launches import certainly_several
-from preflight_rules.rendezvous.variables import distance
+from preflight_rules.rendezvous.variables import closest
 from preflight_rules.settings.given import given
 from preflight_rules.sizes.batch import uses_hugging_face
 from preflight_rules.sizes.trainer_settings import numbers_of, trainer_claims
@@ -138,14 +138,7 @@ def _is_hugging_face_file(job: Job, key: Claim) -> bool:
 def _similar_argument(name: str) -> str:
     if len(name) < _MIN_LENGTH:
         return ""
-    most = 2 if len(name) >= _LONG else 1
-    best: tuple[int, str] | None = None
-    known = load_table("training_arguments").names()
-    for candidate in sorted(row for row in known if abs(len(row) - len(name)) <= most):
-        slips = distance(name, candidate, most)
-        if 0 < slips <= most and (best is None or slips < best[0]):
-            best = (slips, candidate)
-    return best[1] if best is not None else ""
+    return closest(name, load_table("training_arguments").names(), 2 if len(name) >= _LONG else 1)
 
 
 @rule(
