@@ -82,15 +82,23 @@ def claims_about(quantity: str, *, where: Callable[[Claim], bool] = lambda claim
     """Ask about each claim about a quantity, once for each location, with the first launch that it applies to."""
 
     def each(job: Job) -> Iterator[SubjectQuestion]:
-        seen: set[tuple[str, int, int]] = set()
-        for subject, scope, launch in subjects(job):
-            for claim in job.about(quantity, scope):
-                place = (claim.span.path, claim.span.line, claim.span.column)
-                if place not in seen and where(claim):
-                    seen.add(place)
-                    yield Question(subject, (claim,), launch, of=Stated(job, scope, launch))
+        for subject, scope, launch, claim in each_claim(job, quantity, where=where):
+            yield Question(subject, (claim,), launch, of=Stated(job, scope, launch))
 
     return each
+
+
+def each_claim(
+    job: Job, quantity: str, *, where: Callable[[Claim], bool] = lambda claim: True
+) -> Iterator[tuple[str, Scope, Launch | None, Claim]]:
+    """Each claim about a quantity, once for each location, with the first launch that it applies to."""
+    seen: set[tuple[str, int, int]] = set()
+    for subject, scope, launch in subjects(job):
+        for claim in job.about(quantity, scope):
+            place = (claim.span.path, claim.span.line, claim.span.column)
+            if place not in seen and where(claim):
+                seen.add(place)
+                yield subject, scope, launch, claim
 
 
 def required(quantity: str) -> Asked:

@@ -9,7 +9,7 @@ from preflight.model.job import Claim, Job, Scope
 from preflight.model.job.value import texts
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.plugins.claim_text import joined, placed, quoted
-from preflight.plugins.questions import subjects
+from preflight.plugins.questions import each_claim
 from preflight_rules.scripts.script_facts import started_files
 
 _STRATEGY = "https://github.com/PaddlePaddle/Paddle/tree/v2.6.2/python/paddle/distributed/fleet"
@@ -17,13 +17,7 @@ _STRATEGY = "https://github.com/PaddlePaddle/Paddle/tree/v2.6.2/python/paddle/di
 
 def distinct_claims(job: Job, quantity: str) -> Iterator[tuple[str, Scope, Claim]]:
     """Every claim about a quantity with a launch that it applies to, once for each location."""
-    seen: set[tuple[str, int, int]] = set()
-    for subject, scope, _ in subjects(job):
-        for claim in job.about(quantity, scope):
-            key = (claim.span.path, claim.span.line, claim.span.column)
-            if key not in seen:
-                seen.add(key)
-                yield subject, scope, claim
+    return ((subject, scope, claim) for subject, scope, _, claim in each_claim(job, quantity))
 
 
 def started_by_hand(job: Job) -> bool:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.plugins.claim_text import joined, quoted, where
 from preflight_rules.paddle.fleet import distinct_claims
+from preflight_rules.scripts.script_facts import nothing_found
 
 
 @rule(
@@ -134,11 +135,7 @@ def evaluation_clone_keeps_training_mode(job: Job) -> Iterator[Verdict]:
             remedy="Clone with for_test=True, before minimize.",
         )
     if not applicable:
-        clones = list(distinct_claims(job, "test_program_cloned"))
-        if clones:
-            yield passed(clones[0][0])
-        else:
-            yield not_applicable(job.name, "no program is cloned for evaluation")
+        yield nothing_found(job, "test_program_cloned", "no program is cloned for evaluation")
 
 
 @rule(
@@ -184,11 +181,7 @@ def program_input_not_fed(job: Job) -> Iterator[Verdict]:
             remedy=f"Give {names} too, under the name of its data layer.",
         )
     if not applicable:
-        runs = list(distinct_claims(job, "startup_program_run"))
-        if runs:
-            yield passed(runs[0][0])
-        else:
-            yield not_applicable(job.name, "no script trains a static program")
+        yield nothing_found(job, "startup_program_run", "no script trains a static program")
 
 
 def _is_role(condition: str) -> bool:

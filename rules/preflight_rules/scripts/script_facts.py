@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from preflight.model.job import WHOLE_JOB, Claim, Job, Launch, Unresolved, Value
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, passed, unknown
-from preflight.plugins.questions import subjects
+from preflight.plugins.authoring import Verdict, not_applicable, passed, unknown
+from preflight.plugins.questions import each_claim
 from preflight_rules.launches import certainly_one, certainly_several, nodes_spanned, ranks_started
 
 
@@ -28,13 +28,7 @@ def started_files(job: Job) -> frozenset[str]:
 
 def stated(job: Job, quantity: str) -> Iterator[tuple[str, Claim]]:
     """Each claim about a quantity, once for each location, with its subject."""
-    seen: set[tuple[str, int, int]] = set()
-    for subject, scope, _ in subjects(job):
-        for claim in job.about(quantity, scope):
-            key = (claim.span.path, claim.span.line, claim.span.column)
-            if key not in seen:
-                seen.add(key)
-                yield subject, claim
+    return ((subject, claim) for subject, _, _, claim in each_claim(job, quantity))
 
 
 def launches_of(job: Job, claim: Claim) -> Iterator[Launch]:
@@ -69,6 +63,12 @@ def definitely_one_rank(job: Job, claim: Claim) -> bool:
     """Whether every launch of a script starts one rank."""
     scopes = [launch.scope for launch in launches_of(job, claim)] or [WHOLE_JOB]
     return all(certainly_one(ranks_started(job, scope)[0]) for scope in scopes)
+
+
+def nothing_found(job: Job, quantity: str, reason: str) -> Verdict:
+    """The verdict of a rule without a finding: passed if `quantity` is stated, which the rule is about."""
+    subject = next((subject for subject, _ in stated(job, quantity)), None)
+    return not_applicable(job.name, reason) if subject is None else passed(subject)
 
 
 def not_on_several_ranks(job: Job, subject: str, claim: Claim, reason: str = "no launch runs this") -> Verdict | None:

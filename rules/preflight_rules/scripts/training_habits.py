@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.plugins.claim_text import joined, placed, quoted
-from preflight_rules.scripts.script_facts import launches_of, runs_program, started_files, stated
+from preflight_rules.scripts.script_facts import launches_of, nothing_found, runs_program, started_files, stated
 
 #: A job that asks for at least this long loses much when a node fails, in seconds.
 _LONG_S = 24 * 3600
@@ -116,11 +116,7 @@ def every_step_profiled(job: Job) -> Iterator[Verdict]:
             remedy="Give it a schedule of some steps, or remove it from real runs.",
         )
     if not applicable:
-        trains = list(stated(job, "saves_while_training"))
-        if trains:
-            yield passed(trains[0][0])
-        else:
-            yield not_applicable(job.name, "no training loop is profiled")
+        yield nothing_found(job, "saves_while_training", "no training loop is profiled")
 
 
 @rule(
@@ -163,8 +159,4 @@ def model_of_processes_not_shared(job: Job) -> Iterator[Verdict]:
             remedy=f"Call {joined(model.alternatives)}.share_memory() before the processes start.",
         )
     if not applicable:
-        trains = list(stated(job, "saves_while_training"))
-        if trains:
-            yield passed(trains[0][0])
-        else:
-            yield not_applicable(job.name, "no processes train one model")
+        yield nothing_found(job, "saves_while_training", "no processes train one model")
