@@ -22,6 +22,7 @@ from preflight.executors.pipe import PipeChannel, make_nonce
 from preflight.executors.tool import run_tool
 from preflight.model.job import Known, is_whole_number
 from preflight.model.recording import Cluster, ClusterNode, Partition
+from preflight.sources.launchers.slurm import gpus_in
 
 #: Time limit of one request to the controller.
 REQUEST_S = 4.0
@@ -357,16 +358,6 @@ async def _nodes(partitions: str) -> tuple[ClusterNode, ...]:
         labels = dict.fromkeys(feature for feature in features.split(",") if feature not in ("", "(null)"))
         found[name] = ClusterNode(name, has, labels=dict.fromkeys(labels, ""), closed=_closed_reason(state, reason))
     return tuple(found.values())
-
-
-def gpus_in(gres: str) -> int:
-    """Return the number of GPUs in `gpu:a100:8(S:0-1),nvme:1`."""
-    total = 0
-    for part in re.split(r",(?![^(]*\))", gres):
-        pieces = part.split("(")[0].split(":")
-        if pieces[0].removeprefix("gres/") == "gpu":
-            total += int(pieces[-1]) if is_whole_number(pieces[-1]) else 1
-    return total
 
 
 def _number(text: str) -> float:

@@ -319,8 +319,13 @@ def _gpus(item: Plain) -> Plain:
 def _gres(item: Plain) -> Plain:
     if len(str(item)) > _MAX_LIST_LENGTH:
         raise ValueError("the list of resources is too long")
+    return gpus_in(str(item))
+
+
+def gpus_in(gres: str) -> int:
+    """Return the number of GPUs in `gpu:a100:8(S:0-1),nvme:1`."""
     total = 0
-    for part in re.split(r",(?![^(]*\))", str(item)):
+    for part in re.split(r",(?![^(]*\))", gres):
         pieces = part.split("(")[0].split(":")
         if pieces[0].removeprefix("gres/") == "gpu":
             total += int(pieces[-1]) if is_whole_number(pieces[-1]) else 1
