@@ -293,6 +293,15 @@ def pids() -> List[str]:
         return []
 
 
+def read_text(path: str, max_bytes: int = 65536) -> str:
+    """The beginning of a text file, without white space around it; empty if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(max_bytes).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
 def content(name: str, max_bytes: int = _CHUNK_BYTES) -> bytes:
     """The beginning of a file below /proc; empty if it cannot be read."""
     try:

@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass
 from typing import Dict, List, Optional
 
+from preflight.agent.process import read_text
+
 KFD = "/sys/class/kfd/kfd/topology/nodes"
 MODULE = "/sys/module/amdgpu"
 PCI = "/sys/bus/pci/devices"
@@ -28,18 +30,18 @@ def devices() -> List[Device]:
     """Every GPU that compute programs can use, in KFD's order; empty without the driver."""
     found = []
     for folder in sorted(glob.glob(os.path.join(KFD, "*")), key=_number):
-        values = parse_properties(_read(os.path.join(folder, "properties")))
+        values = parse_properties(read_text(os.path.join(folder, "properties")))
         # Nodes without compute units are processors.
         if values.get("simd_count", "0") == "0" or values.get("vendor_id") != _AMD:
             continue
         pci = location(int(values.get("domain", "0")), int(values.get("location_id", "0")))
         found.append(
             Device(
-                _read(os.path.join(PCI, pci, "product_name")).strip() or _read(os.path.join(folder, "name")).strip(),
+                read_text(os.path.join(PCI, pci, "product_name")) or read_text(os.path.join(folder, "name")),
                 values.get("unique_id", ""),
                 architecture(int(values.get("gfx_target_version", "0"))),
                 pci,
-                _whole_number(_read(os.path.join(PCI, pci, "mem_info_vram_total"))),
+                _whole_number(read_text(os.path.join(PCI, pci, "mem_info_vram_total"))),
             )
         )
     return found
@@ -47,7 +49,7 @@ def devices() -> List[Device]:
 
 def driver_version() -> str:
     """The version of AMD's packaged module; empty for the kernel's own."""
-    return _read(os.path.join(MODULE, "version")).strip()
+    return read_text(os.path.join(MODULE, "version"))
 
 
 def parse_properties(text: str) -> Dict[str, str]:
@@ -73,11 +75,3 @@ def _number(path: str) -> int:
 def _whole_number(text: str) -> Optional[int]:
     text = text.strip()
     return int(text) if text.isdecimal() else None
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, errors="replace") as file:
-            return file.read(16384)
-    except OSError:
-        return ""

@@ -10,6 +10,8 @@ import os
 from dataclasses import dataclass
 from typing import Dict, Iterator, List, Optional, Tuple
 
+from preflight.agent.process import read_text
+
 #: A memory limit of version 1 from this value on means none: the kernel shows the largest possible number of pages.
 _UNLIMITED_BYTES = 1 << 60
 #: Groups are nested only a few levels; a longer path is invalid.
@@ -50,8 +52,8 @@ class MountedHierarchy:
 
 def cgroups(proc: str = "/proc", base: str = "") -> Cgroups:
     """The limits of this process. Tests override `proc` and `base` (the prefix of mount points)."""
-    membership = parse_membership(_read(proc + "/self/cgroup"))
-    mounts = parse_mounts(_read(proc + "/self/mountinfo"))
+    membership = parse_membership(read_text(proc + "/self/cgroup"))
+    mounts = parse_mounts(read_text(proc + "/self/mountinfo", 1 << 20))
     folders = {name: list(_ancestor_folders(name, membership, mounts, base)) for name in ("cpu", "memory", "pids", "")}
     seen = [version for version, is_there in (("v1", _any_v1(folders)), ("v2", bool(folders[""]))) if is_there]
     cores, cores_at = _tightest_cpu(folders["cpu"], folders[""])
@@ -137,7 +139,7 @@ def _tightest_cpu(first: List[str], second: List[str]) -> Tuple[Optional[float],
             quota = _number(folder, "cpu.cfs_quota_us")
             period = _number(folder, "cpu.cfs_period_us")
         else:
-            quota, period = _pair(_read(folder + "/cpu.max"))
+            quota, period = _pair(read_text(folder + "/cpu.max"))
         if quota is not None and period and quota > 0 and (best is None or quota / period < best):
             best, where = quota / period, folder
     return best, where
@@ -161,7 +163,7 @@ def _tightest(places: List[Tuple[str, str]]) -> Tuple[Optional[int], str]:
 
 def _throttled(folder: str) -> Optional[float]:
     counts = {}  # type: Dict[str, int]
-    for line in _read(folder + "/cpu.stat").splitlines():
+    for line in read_text(folder + "/cpu.stat").splitlines():
         name, _, value = line.partition(" ")
         if value.strip().isdecimal():
             counts[name] = int(value)
@@ -178,13 +180,5 @@ def _first_number(folder: str, names: Tuple[str, ...]) -> Optional[int]:
 
 
 def _number(folder: str, name: str) -> Optional[int]:
-    text = _read("%s/%s" % (folder, name)).strip()
+    text = read_text("%s/%s" % (folder, name))
     return int(text) if text.lstrip("-").isdecimal() else None
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(1 << 20)
-    except OSError:
-        return ""

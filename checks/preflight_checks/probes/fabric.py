@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Optional
 
 from preflight.agent import command
+from preflight.agent.process import read_text
 from preflight.agent.wire import ProbeUnavailable
 
 SWITCHES = "/proc/driver/nvidia-nvswitch/devices"
@@ -45,16 +46,16 @@ def fabric(params: Dict[str, Any]) -> Fabric:
 def _switches_by_pci_class() -> int:
     count = 0
     for device in glob.glob(os.path.join(PCI, "*")):
-        if _read(device, "class") == _BRIDGE and _read(device, "vendor") == _NVIDIA:
+        if read_text(os.path.join(device, "class")) == _BRIDGE and read_text(os.path.join(device, "vendor")) == _NVIDIA:
             count += 1
     return count
 
 
 def _running() -> Optional[bool]:
     for path in glob.glob(os.path.join(PROC, "[0-9]*", "comm")):
-        if _read(os.path.dirname(path), "comm") == _PROCESS:
+        if read_text(os.path.join(os.path.dirname(path), "comm")) == _PROCESS:
             return True
-    return False if _read(os.path.join(PROC, "2"), "comm") == "kthreadd" else None
+    return False if read_text(os.path.join(PROC, "2", "comm")) == "kthreadd" else None
 
 
 def _service() -> str:
@@ -73,11 +74,3 @@ def _version() -> str:
         return ""
     match = re.search(r"(\d+\.\d+(?:\.\d+)?)", ran.output + ran.error)
     return match.group(1) if match else ""
-
-
-def _read(folder: str, name: str) -> str:
-    try:
-        with open(os.path.join(folder, name), errors="replace") as file:
-            return file.read(256).strip()
-    except OSError:
-        return ""

@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass, field, fields
 from typing import Any, Dict, List, Optional
 
+from preflight.agent.process import read_text
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes import amd, gpu_device, libraries
 from preflight_checks.probes.isolated import Send, TaskResult, run_isolated
@@ -136,7 +137,7 @@ def gpus(params: Dict[str, Any]) -> Gpus:
         import pynvml
     except ImportError as error:
         raise ProbeUnavailable("missing", "the Python binding of NVML is not installed: %s" % error) from None
-    kernel = kernel_driver(_read(KERNEL_DRIVER))
+    kernel = kernel_driver(read_text(KERNEL_DRIVER))
     files = len([path for path in glob.glob("/dev/nvidia[0-9]*") if path[len("/dev/nvidia") :].isdecimal()])
     (system,) = run_isolated([functools.partial(_system, pynvml)], SYSTEM_S)
     problem, detail = _system_problem(system)
@@ -155,7 +156,7 @@ def gpus(params: Dict[str, Any]) -> Gpus:
     count = int(system.values.get("count", 0))
     answers = run_isolated([functools.partial(gpu_device.look, pynvml, index) for index in range(count)], DEVICE_S)
     found = [_gpu(index, answer) for index, answer in enumerate(answers)]
-    seen = _read(os.path.join(PROC, "2", "comm")).strip() == "kthreadd"
+    seen = read_text(os.path.join(PROC, "2", "comm")) == "kthreadd"
     peers: Dict[str, Any] = {}
     if 1 < count <= MAX_PAIRED_GPUS and not any(card.problem for card in found):
         peers = run_isolated([functools.partial(gpu_device.pairs, pynvml, count)], PAIRS_S)[0].values
@@ -239,11 +240,3 @@ def kernel_driver(text: str) -> str:
     """Parse the version in /proc/driver/nvidia/version; empty if there is none."""
     match = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
     return match.group(1) if match else ""
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.read(4096)
-    except OSError:
-        return ""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Dict
 
 from preflight.agent.cheap import cheap
+from preflight.agent.process import read_text
 
 MACHINE_ID = "/etc/machine-id"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -45,14 +46,14 @@ def identity(params: Dict[str, Any]) -> Identity:
     thread.start()
     thread.join(limit_s)
     late = "" if answer else "the reverse look-up of its own name took more than %.1f s" % limit_s
-    boot = _text(BOOT_ID)
+    boot = read_text(BOOT_ID)
     spaces = [_namespace(kind) for kind in ("net", "pid", "uts")]
     return Identity(
         socket.gethostname(),
         answer.get("fqdn", ""),
         late,
         round(time.monotonic() - began, 3),
-        _text(MACHINE_ID),
+        read_text(MACHINE_ID),
         boot,
         " ".join([boot, *spaces]) if boot and all(spaces) else "",
     )
@@ -61,13 +62,5 @@ def identity(params: Dict[str, Any]) -> Identity:
 def _namespace(kind: str) -> str:
     try:
         return os.readlink(os.path.join(NAMESPACES, kind))
-    except OSError:
-        return ""
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            return file.read(256).decode("ascii", "replace").strip()
     except OSError:
         return ""

@@ -18,6 +18,7 @@ from typing import Any, Dict, List, Optional
 
 from preflight._util.redaction import scrub
 from preflight.agent.cheap import cheap
+from preflight.agent.process import read_text
 from preflight_checks.probes.distributions import parse_folder
 
 #: The number of distributions that are listed; no environment of a job has more.
@@ -146,29 +147,21 @@ def commit_of(folder: str) -> str:
 
 def _head(git: str) -> str:
     if os.path.isfile(git):
-        pointer = _text(git)
+        pointer = read_text(git)
         if not pointer.startswith("gitdir:"):
             return ""
         git = os.path.join(os.path.dirname(git), pointer[len("gitdir:") :].strip())
-    head = _text(os.path.join(git, "HEAD")).strip()
+    head = read_text(os.path.join(git, "HEAD"))
     if not head.startswith("ref:"):
         return head if re.match(r"^[0-9a-f]{40,64}$", head) else ""
     reference = head[len("ref:") :].strip()
-    common = _text(os.path.join(git, "commondir")).strip()
+    common = read_text(os.path.join(git, "commondir"))
     for place in (git, os.path.join(git, common)) if common else (git,):
-        commit = _text(os.path.join(place, reference)).strip()
+        commit = read_text(os.path.join(place, reference))
         if not commit:
-            packed = _text(os.path.join(place, "packed-refs"))
+            packed = read_text(os.path.join(place, "packed-refs"), 4 << 20)
             lines = [line.split(" ") for line in packed.splitlines() if line.endswith(" " + reference)]
             commit = lines[0][0] if lines else ""
         if re.match(r"^[0-9a-f]{40,64}$", commit):
             return commit
     return ""
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(4 * 1024 * 1024)
-    except OSError:
-        return ""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional
 
 from preflight.agent.cheap import cheap
+from preflight.agent.process import read_text
 from preflight.agent.wire import ProbeUnavailable
 
 SYSCTL = "/proc/sys/net"
@@ -84,8 +85,4 @@ def _whole_number(text: str) -> Optional[int]:
 
 
 def _text(name: str) -> str:
-    try:
-        with open(os.path.join(SYSCTL, name), "rb") as file:
-            return file.read(65536).decode("ascii", "replace").strip()
-    except OSError:
-        return ""
+    return read_text(os.path.join(SYSCTL, name))

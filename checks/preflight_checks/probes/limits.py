@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional
 
 from preflight.agent.cheap import cheap
+from preflight.agent.process import read_text
 from preflight_checks.probes.cgroups import Cgroups, cgroups
 
 SHM = "/dev/shm"
@@ -118,7 +119,7 @@ def _exempt() -> bool:
     """Whether the kernel lets this user start processes beyond the limit: root, or with the capability."""
     if os.getuid() == 0:
         return True
-    for line in _text(PROC + "/self/status").splitlines():
+    for line in read_text(PROC + "/self/status").splitlines():
         if line.startswith("CapEff:"):
             capabilities = int(line.split()[1], 16)
             return bool(capabilities & (1 << _SYS_ADMIN | 1 << _SYS_RESOURCE))
@@ -134,21 +135,13 @@ def threads_of(user: int, proc: str = "") -> Optional[int]:
         return None
     for name in names:
         uid, threads = -1, 0
-        for line in _text("%s/%s/status" % (proc or PROC, name)).splitlines():
+        for line in read_text("%s/%s/status" % (proc or PROC, name)).splitlines():
             if line.startswith("Uid:"):
                 uid = int(line.split()[1])
             elif line.startswith("Threads:"):
                 threads = int(line.split()[1])
         count += threads if uid == user else 0
     return count or None
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(1 << 16)
-    except OSError:
-        return ""
 
 
 def _rdma_devices() -> List[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional
 
 from preflight.agent.cheap import cheap
+from preflight.agent.process import read_text
 
 PROC = "/proc"
 SYS = "/sys"
@@ -70,27 +71,27 @@ class Machine:
 def machine(params: Dict[str, Any]) -> Machine:
     """The machine as the agent sees it; no tool is run, and nothing needs root."""
     system = os.uname()
-    cpuinfo = parse_cpuinfo(_read(PROC + "/cpuinfo"))
+    cpuinfo = parse_cpuinfo(read_text(PROC + "/cpuinfo", 1 << 20))
     clock = SYS + "/devices/system/clocksource/clocksource0/"
-    statistics = _pairs(_read(PROC + "/vmstat"))
+    statistics = _pairs(read_text(PROC + "/vmstat"))
     return Machine(
         system.release,
         system.machine,
-        parse_os_release(_read(ETC + "/os-release")),
+        parse_os_release(read_text(ETC + "/os-release")),
         _c_library(),
-        _first_number(_read(PROC + "/uptime")),
+        _first_number(read_text(PROC + "/uptime")),
         cpuinfo.model,
-        _count(_read(SYS + "/devices/system/cpu/online")),
-        _count(_read(SYS + "/devices/system/cpu/present")),
+        _count(read_text(SYS + "/devices/system/cpu/online")),
+        _count(read_text(SYS + "/devices/system/cpu/present")),
         cpuinfo.sockets,
         cpuinfo.virtual,
         numa_nodes(SYS),
-        parse_meminfo(_read(PROC + "/meminfo")),
-        _whole_number(_read(PROC + "/sys/vm/swappiness")),
-        _selected_option(_read(SYS + "/kernel/mm/transparent_hugepage/enabled")),
+        parse_meminfo(read_text(PROC + "/meminfo")),
+        _whole_number(read_text(PROC + "/sys/vm/swappiness")),
+        _selected_option(read_text(SYS + "/kernel/mm/transparent_hugepage/enabled")),
         governors(SYS),
-        _read(clock + "current_clocksource").strip(),
-        _read(clock + "available_clocksource").split(),
+        read_text(clock + "current_clocksource"),
+        read_text(clock + "available_clocksource").split(),
         statistics.get("oom_kill"),
         logind_settings(ETC),
         cpuinfo.features,
@@ -152,11 +153,11 @@ def numa_nodes(sys: str) -> List[NumaNode]:
         if not name.startswith("node") or not name[4:].isdecimal():
             continue
         total = None  # type: Optional[int]
-        for line in _read("%s/%s/meminfo" % (folder, name)).splitlines():
+        for line in read_text("%s/%s/meminfo" % (folder, name)).splitlines():
             words = line.split()
             if "MemTotal:" in words[:-1]:
                 total = _kib(words[words.index("MemTotal:") + 1])
-        cpus = _count(_read("%s/%s/cpulist" % (folder, name))) or 0
+        cpus = _count(read_text("%s/%s/cpulist" % (folder, name))) or 0
         found.append(NumaNode(int(name[4:]), cpus, total))
     return sorted(found, key=lambda node: node.number)
 
@@ -165,7 +166,7 @@ def governors(sys: str) -> Dict[str, int]:
     """The number of CPUs under each governor of clock frequencies; empty if the system does not control frequencies."""
     folder = sys + "/devices/system/cpu"
     names = [name for name in _names(folder) if name.startswith("cpu") and name[3:].isdecimal()][:_MAX_CPUS]
-    texts = (_read("%s/%s/cpufreq/scaling_governor" % (folder, name)).strip() for name in names)
+    texts = (read_text("%s/%s/cpufreq/scaling_governor" % (folder, name)) for name in names)
     return dict(sorted(Counter(text for text in texts if text).items()))
 
 
@@ -178,7 +179,7 @@ def logind_settings(etc: str) -> Dict[str, str]:
     found = {}  # type: Dict[str, str]
     drop_ins = ["%s/systemd/logind.conf.d/%s" % (etc, name) for name in _names(etc + "/systemd/logind.conf.d")]
     for path in [etc + "/systemd/logind.conf", *sorted(drop_ins)]:
-        for line in _read(path).splitlines():
+        for line in read_text(path).splitlines():
             name, equals, value = line.partition("=")
             if equals and name.strip() in _LOGIND:
                 found[name.strip()] = value.strip().lower()
@@ -237,12 +238,3 @@ def _names(folder: str) -> List[str]:
         return os.listdir(folder)
     except OSError:
         return []
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            # Files below /proc/sys cannot be read in larger pieces.
-            return file.read(1 << 20)
-    except OSError:
-        return ""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
 from preflight.agent.cheap import cheap
+from preflight.agent.process import read_text
 from preflight.agent.wire import ProbeUnavailable
 
 NET = "/sys/class/net"
@@ -129,9 +130,9 @@ def _state(name: str) -> NicState:
     mode, members = _bond(folder)
     return NicState(
         name,
-        _text(os.path.join(folder, "operstate")),
+        read_text(os.path.join(folder, "operstate")),
         _speed(folder),
-        _text(os.path.join(folder, "duplex")),
+        read_text(os.path.join(folder, "duplex")),
         driver,
         firmware,
         _number(os.path.join(folder, "carrier_changes")),
@@ -146,11 +147,11 @@ def _state(name: str) -> NicState:
 
 def _bond(folder: str) -> Tuple[str, List[Member]]:
     """The mode of a bond (`802.3ad`) and its members; empty for anything else."""
-    mode = _text(os.path.join(folder, "bonding", "mode")).split(" ")[0]
+    mode = read_text(os.path.join(folder, "bonding", "mode")).split(" ")[0]
     members = []  # type: List[Member]
-    for name in _text(os.path.join(folder, "bonding", "slaves")).split():
+    for name in read_text(os.path.join(folder, "bonding", "slaves")).split():
         other = os.path.join(NET, name)
-        status = _text(os.path.join(other, "bonding_slave", "mii_status"))
+        status = read_text(os.path.join(other, "bonding_slave", "mii_status"))
         members.append(Member(name, None if not status else status == "up", _speed(other)))
     return mode, members
 
@@ -189,17 +190,9 @@ def _speed(folder: str) -> Optional[int]:
     return speed if speed is not None and speed > 0 else None
 
 
-def _text(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            return file.read(4096).decode("utf-8", "replace").strip()
-    except OSError:  # unsupported queries fail with EINVAL
-        return ""
-
-
 def _number(path: str) -> Optional[int]:
     try:
-        return int(_text(path))
+        return int(read_text(path))
     except ValueError:
         return None
 

@@ -11,6 +11,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Set
 
+from preflight.agent.process import read_text
 from preflight.agent.wire import ProbeUnavailable
 
 DEVICES = "/sys/bus/pci/devices"
@@ -57,7 +58,7 @@ def pci(params: Dict[str, Any]) -> Pci:
     except OSError as error:
         kind = "denied" if isinstance(error, PermissionError) else "missing"
         raise ProbeUnavailable(kind, "%s cannot be listed: %s" % (DEVICES, error.strerror)) from None
-    classes = {name: _text(os.path.join(DEVICES, name, "class"))[:6] for name in names}
+    classes = {name: read_text(os.path.join(DEVICES, name, "class"))[:6] for name in names}
     gpus = [name for name in names if classes[name] in _GPU and _text_of(name, "vendor") in ("0x10de", "0x1002")]
     cards = [n for n in names if classes[n] in _NIC and os.path.isdir(os.path.join(DEVICES, n, "infiniband"))]
     above: Set[str] = set()
@@ -101,17 +102,17 @@ def acs_control(config: bytes) -> Optional[int]:
 
 def _virtual() -> Optional[bool]:
     """Whether the processor reports a hypervisor; None if unknown."""
-    text = _text(CPUINFO, 65536)
+    text = read_text(CPUINFO)
     flags = [line for line in text.splitlines() if line.startswith("flags")]
     return "hypervisor" in flags[0].split() if flags else None
 
 
 def _options() -> List[str]:
-    return [word for word in _text(CMDLINE, 65536).split() if "iommu" in word]
+    return [word for word in read_text(CMDLINE).split() if "iommu" in word]
 
 
 def _text_of(name: str, file: str) -> str:
-    return _text(os.path.join(DEVICES, name, file))
+    return read_text(os.path.join(DEVICES, name, file))
 
 
 def _bytes(path: str, max_bytes: int = 4096) -> bytes:
@@ -120,7 +121,3 @@ def _bytes(path: str, max_bytes: int = 4096) -> bytes:
             return file.read(max_bytes)
     except OSError:
         return b""
-
-
-def _text(path: str, max_bytes: int = 4096) -> str:
-    return _bytes(path, max_bytes).decode("utf-8", "replace").strip()

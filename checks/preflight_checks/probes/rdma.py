@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional
 
+from preflight.agent.process import read_text
 from preflight.agent.wire import ProbeUnavailable
 
 INFINIBAND = "/sys/class/infiniband"
@@ -120,8 +121,8 @@ def _device(name: str) -> RdmaDevice:
     return RdmaDevice(
         name,
         _link_target(os.path.join(folder, "device", "driver")),
-        _text(os.path.join(folder, "fw_ver")),
-        _text(os.path.join(folder, "board_id")) or _text(os.path.join(folder, "hca_type")),
+        read_text(os.path.join(folder, "fw_ver")),
+        read_text(os.path.join(folder, "board_id")) or read_text(os.path.join(folder, "hca_type")),
         _link_target(os.path.join(folder, "device")),
         [_port(os.path.join(folder, "ports", str(number)), number) for number in numbers],
     )
@@ -133,20 +134,20 @@ def _link_target(link: str) -> str:
 
 
 def _port(folder: str, number: int) -> RdmaPort:
-    rate = _text(os.path.join(folder, "rate"))
+    rate = read_text(os.path.join(folder, "rate"))
     counters = {}  # type: Dict[str, int]
     for name in _COUNTERS:
         try:
-            counters[name] = int(_text(os.path.join(folder, "counters", name)))
+            counters[name] = int(read_text(os.path.join(folder, "counters", name)))
         except ValueError:
             pass
     return RdmaPort(
         number,
-        after_number(_text(os.path.join(folder, "state"))),
-        after_number(_text(os.path.join(folder, "phys_state"))),
+        after_number(read_text(os.path.join(folder, "state"))),
+        after_number(read_text(os.path.join(folder, "phys_state"))),
         parse_rate(rate),
         rate,
-        _text(os.path.join(folder, "link_layer")),
+        read_text(os.path.join(folder, "link_layer")),
         _gids(folder),
         counters,
     )
@@ -159,13 +160,13 @@ def _gids(folder: str) -> List[Gid]:
         return []
     found = []  # type: List[Gid]
     for index in places[:MAX_GIDS]:
-        gid = _text(os.path.join(folder, "gids", str(index)))
+        gid = read_text(os.path.join(folder, "gids", str(index)))
         if gid in ("", _NO_GUID):
             continue
         # "RoCE v2"; "IB/RoCE v1" means InfiniBand and also version 1 (kernel, ib_cache).
-        kind = _text(os.path.join(folder, "gid_attrs", "types", str(index)))
+        kind = read_text(os.path.join(folder, "gid_attrs", "types", str(index)))
         version = 2 if kind.endswith("v2") else 1 if kind.endswith("v1") else 0
-        found.append(Gid(index, gid, version, _text(os.path.join(folder, "gid_attrs", "ndevs", str(index)))))
+        found.append(Gid(index, gid, version, read_text(os.path.join(folder, "gid_attrs", "ndevs", str(index)))))
     return found
 
 
@@ -181,11 +182,3 @@ def parse_rate(text: str) -> Optional[float]:
         return float(words[0]) if len(words) > 1 and words[1].startswith("Gb/s") else None
     except ValueError:
         return None
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            return file.read(4096).decode("utf-8", "replace").strip()
-    except OSError:  # an empty entry of a table is EINVAL
-        return ""

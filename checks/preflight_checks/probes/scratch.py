@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
+from preflight.agent.process import read_text
 from preflight_checks.probes.folders import FolderState, folder_state
 
 #: Where each library looks, in its order: variables, with the suffix that it appends to their value, then a default.
@@ -105,7 +106,7 @@ def hub_model(params: Dict[str, Any]) -> HubModel:
         partial = sum(name.endswith(".incomplete") for name in _names(os.path.join(folder, "blobs")) or [])
     except OSError as error:
         return HubModel(model, folder, bool(set_by), set_by, problem=error.strerror or str(error))
-    main = _line(os.path.join(folder, "refs", "main"))
+    main = read_text(os.path.join(folder, "refs", "main"), 200)
     return HubModel(model, folder, bool(set_by), set_by, revisions, main, partial, os.path.isdir(model))
 
 
@@ -114,11 +115,3 @@ def _names(folder: str) -> Optional[List[str]]:
         return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-def _line(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(200).strip()
-    except OSError:
-        return ""

@@ -9,6 +9,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional
 
+from preflight.agent.process import read_text
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.cgroups import cgroups
 from preflight_checks.probes.interfaces import interfaces
@@ -49,18 +50,18 @@ def server_place(params: Dict[str, Any]) -> ServerPlace:
     """Resolve every one of `params["hosts"]`, and find which are this node's, on which of its interfaces."""
     wanted = [str(host) for host in params.get("hosts", [])][:MAX_HOSTS]
     groups = cgroups()
-    total, free = parse_meminfo(_text(MEMINFO))
+    total, free = parse_meminfo(read_text(MEMINFO))
     if groups.memory_limit_bytes is not None:
         total = min(total or groups.memory_limit_bytes, groups.memory_limit_bytes)
         if free is not None and groups.memory_used_bytes is not None:
             free = min(free, max(0, groups.memory_limit_bytes - groups.memory_used_bytes))
-    low, high = parse_range(_text(PORT_RANGE))
+    low, high = parse_range(read_text(PORT_RANGE))
     cores = (
         float(len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else float(os.cpu_count() or 0) or None
     )
     if cores is not None and groups.cpu_quota_cores is not None:
         cores = min(cores, groups.cpu_quota_cores)
-    reserved = _text("/proc/sys/net/ipv4/ip_local_reserved_ports").strip()
+    reserved = read_text("/proc/sys/net/ipv4/ip_local_reserved_ports")
     return ServerPlace(_resolved_hosts(wanted), total, free, cores, low, high, reserved[:500])
 
 
@@ -128,11 +129,3 @@ def parse_range(text: str) -> "tuple[Optional[int], Optional[int]]":
     if len(words) == 2 and all(word.isdecimal() for word in words):
         return int(words[0]), int(words[1])
     return None, None
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(65536)
-    except OSError:
-        return ""
