@@ -25,11 +25,16 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
     """`$XDG_CACHE_HOME/preflight`, otherwise `~/.cache/preflight`; None if the user has no such directory."""
-    base = environment.get("XDG_CACHE_HOME", "")
+    return user_folder(environment, "XDG_CACHE_HOME", ".cache")
+
+
+def user_folder(environment: Mapping[str, str], variable: str, below_home: str) -> Path | None:
+    """The folder `preflight` below the one that `variable` names, otherwise below one in the user's home."""
+    base = environment.get(variable, "")
     if base and Path(base).is_absolute():
         return Path(base) / "preflight"
     try:
-        return Path.home() / ".cache" / "preflight"
+        return Path.home() / below_home / "preflight"
     except RuntimeError:
         return None
 

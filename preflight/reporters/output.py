@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from preflight._util import terminal
+from preflight._util.cache import user_folder
 from preflight._util.sanitize import INLINE_COMMAND, LINE_START_COMMAND, clean, neutralize_commands, printable
 from preflight._util.usage_error import UsageError, similar_names
 from preflight.engine.report import Report
@@ -298,13 +299,7 @@ def _umask() -> int:
 
 def folder(environ: Mapping[str, str] = os.environ) -> Path | None:
     """Return `$XDG_STATE_HOME/preflight`, otherwise `~/.local/state/preflight`; None if the user has no such folder."""
-    base = environ.get("XDG_STATE_HOME", "")
-    if base and Path(base).is_absolute():
-        return Path(base) / "preflight"
-    try:
-        return Path.home() / ".local" / "state" / "preflight"
-    except RuntimeError:
-        return None
+    return user_folder(environ, "XDG_STATE_HOME", ".local/state")
 
 
 def keep(verb: str, text: bytes, *, at: Path | None = None) -> str:
