@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,25 +143,16 @@ def dashboard() -> dict[str, Any]:
         defaults={"color": {"mode": "fixed", "fixedColor": "red"}},
     )
     hide = {"id": "organize", "options": {"excludeByName": {"Time": True}}}
-    board.add(
-        "table",
+    add_table = partial(board.add, "table", width=12, height=8, instant=True, transformations=[hide])
+    add_table(
         "What failed",
         [('sum by (id, name, severity) (preflight_rule_findings{job=~"$job"})', "")],
-        width=12,
-        height=8,
         about="Findings by check. `preflight explain ID` says what it means.",
-        instant=True,
-        transformations=[hide],
     )
-    board.add(
-        "table",
+    add_table(
         "Findings by node",
         [('sum by (node, id, name, severity) (preflight_node_findings{job=~"$job",node=~"$node"})', "")],
-        width=12,
-        height=8,
         about="Findings that are not suppressed.",
-        instant=True,
-        transformations=[hide],
     )
     for title, metric, unit, about in (
         ("Throughput of nodes", "preflight_node_bandwidth_bytes_per_second", "Bps", "Median over the links of a node."),
@@ -178,8 +170,7 @@ def dashboard() -> dict[str, Any]:
             about=about,
             options=lines,
         )
-    board.add(
-        "table",
+    add_table(
         "Slowest links",
         [
             (
@@ -188,22 +179,13 @@ def dashboard() -> dict[str, Any]:
                 "",
             )
         ],
-        width=12,
-        height=8,
         unit="Bps",
         about="Throughput from node to peer in the newest run.",
-        instant=True,
-        transformations=[hide],
     )
-    board.add(
-        "table",
+    add_table(
         "What nodes consist of",
         [('count by (gpu, gpus, driver, kernel, os) (preflight_node_info{job=~"$job",node=~"$node"})', "")],
-        width=12,
-        height=8,
         about="Number of nodes with the same GPUs, driver, kernel and system.",
-        instant=True,
-        transformations=[hide],
     )
     return {
         "uid": "preflight-fleet",
