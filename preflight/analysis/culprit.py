@@ -275,7 +275,7 @@ def _find_frozen(views: Views, now_s: float, limits: Limits) -> Culprit | None:
     stalled = [v for v in running.values() if _stalled_s(v, views, now_s, limits) > _stall_limit_s(v, views, limits)]
     ends = [v for v in stalled if not _awaited_members(v, views)]
     if not ends:
-        return _find_deadlock(views, stalled, running, now_s, limits)
+        return _find_deadlock(views, stalled, running)
     view = min(ends, key=lambda v: (v.entered, rank_events.position(v.phase), v.changed_at, v.rank))
     frozen_s = now_s - view.changed_at
     state = ", its process uninterruptible (state D: disk or driver)" if view.state == "D" else ""
@@ -305,9 +305,7 @@ def _find_frozen(views: Views, now_s: float, limits: Limits) -> Culprit | None:
     return blame_network(views, view, frozen_s)
 
 
-def _find_deadlock(
-    views: Views, stalled: Sequence[RankView], running: Views, now_s: float, limits: Limits
-) -> Culprit | None:
+def _find_deadlock(views: Views, stalled: Sequence[RankView], running: Views) -> Culprit | None:
     if not running or len(stalled) < len(running):
         return None
     if any(v.alive and not v.started for v in views.values()):

@@ -370,7 +370,7 @@ def report_on(
             left_out=recording.left_out,
         ),
         verdict=verdict,
-        exit_code=_exit_code(recording, verdict, broken),
+        exit_code=_exit_code(recording, verdict),
         configuration=recording.configuration,
         avoided_cost=_avoided_cost(recording, result.kept, verdict),
         charts=charts,
@@ -454,7 +454,7 @@ def _anything_read(recording: Recording) -> bool:
     return given or recording.verb in (NODES, SMOKE)
 
 
-def _exit_code(recording: Recording, verdict: VerdictKind, broken: Sequence[Broken]) -> int:
+def _exit_code(recording: Recording, verdict: VerdictKind) -> int:
     if recording.interrupted:
         return recording.interrupted
     if verdict is VerdictKind.NO_GO:

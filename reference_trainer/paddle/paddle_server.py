@@ -95,7 +95,7 @@ def _serve(
                 try:
                     message = lines[number].ready()
                 except ConnectionError:
-                    _lost(config, progress, names[number], number)
+                    _lost(progress, names[number], number)
                 if not message:
                     continue
                 progress.report_progress()
@@ -137,7 +137,7 @@ def _arrived(what: str, number: int, at: Dict[str, List[int]], lines: Dict[int, 
             lines[other].send(missing=missing)
 
 
-def _lost(config: Settings, progress: Progress, worker: int, number: int) -> None:
+def _lost(progress: Progress, worker: int, number: int) -> None:
     text = "worker %d disconnected before the end" % worker
     progress.send(
         rank_events.PROBLEM,

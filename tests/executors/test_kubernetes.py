@@ -433,7 +433,7 @@ def test_start_failures_are_explained(code: int | None, words: str, kind: str, m
 def test_rejected_handshake_is_explained() -> None:
     status = json.dumps({"kind": "Status", "message": 'container not found ("trainer")', "code": 500})
     said = f"Handshake status 500 Internal Server Error -+-+- {{'date': 'x'}} -+-+- {status.encode()!r}"
-    trouble = explain_exec_error("p", said, 5.0)
+    trouble = explain_exec_error("p", said)
     assert trouble.kind == "unreachable" and 'container not found ("trainer")' in trouble.message
     assert explain_api_error("x", 404, "").kind == "missing"
 

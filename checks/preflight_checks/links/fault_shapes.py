@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from preflight.analysis.link_matrix import Cell, Shape, T, shapes
 from preflight.model.findings import Evidence
-from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.plugins.authoring import Verdict, not_applicable, unknown
 from preflight_checks.links.fleet_comparison import Cards, FleetValues, JudgedDirection, Measurement, judged, of_fleet
@@ -49,7 +48,7 @@ COST = (
 )
 
 
-def nothing_measured(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Verdict | None:
+def nothing_measured(fleet: Fleet, facts: Facts, subject: str) -> Verdict | None:
     """The verdict if nothing was measured; None if something was."""
     if len(fleet.nodes) < 2:
         return not_applicable(subject, "the job has one node")

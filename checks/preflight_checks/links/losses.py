@@ -21,7 +21,7 @@ from preflight_checks.links.fault_shapes import (
     subject,
     times,
 )
-from preflight_checks.links.fleet_comparison import Cards, JudgedDirection, plan_measurements
+from preflight_checks.links.fleet_comparison import JudgedDirection, plan_measurements
 from preflight_checks.planning import no_requests
 from preflight_checks.requirements.claims import backends
 from preflight_checks.requirements.hosts import fold
@@ -58,7 +58,7 @@ def link_loses_packets(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     Known limits: loss below one packet in 250 is not detected. A host that limits datagrams per second looks the same.
     If a firewall blocks UDP, only TCP's own count is used.
     """
-    early = nothing_measured(job, fleet, facts, "packet loss")
+    early = nothing_measured(fleet, facts, "packet loss")
     if early is not None:
         yield early
         return
@@ -138,7 +138,7 @@ def full_frames_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: an error for jobs that use NCCL, which may use RDMA, else a warning; unknown if a firewall blocks
     UDP. LNK002 reports stalls of TCP.
     """
-    early = nothing_measured(job, fleet, facts, "full frames")
+    early = nothing_measured(fleet, facts, "full frames")
     if early is not None:
         yield early
         return
@@ -146,7 +146,7 @@ def full_frames_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     yield from inconclusive(found, "narrow", "full frames")
     may_use_rdma = "nccl" in backends(job)[0]
     for shape in found.shapes:
-        yield _full_frame_finding(shape, found.cards, certain=may_use_rdma)
+        yield _full_frame_finding(shape, certain=may_use_rdma)
     tried = [item for item in found.every if item.measurements[0].direction.frame_bytes]
     if not tried:
         yield unknown("full frames", "no datagram arrived between any two nodes; a firewall may block UDP")
@@ -154,7 +154,7 @@ def full_frames_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield passed(f"full frames: {covered(found, fleet)} tried")
 
 
-def _full_frame_finding(shape: Shape[JudgedDirection], cards: Cards, *, certain: bool) -> Verdict:
+def _full_frame_finding(shape: Shape[JudgedDirection], *, certain: bool) -> Verdict:
     size = max(look.direction.frame_bytes for cell in shape.cells for look in cell.result.measurements)
     mtus: dict[str, None] = {}
     for cell in shape.cells:

@@ -77,7 +77,7 @@ def link_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     speed. RDMA is not measured. It is an error only below a twentieth of the fleet, twice; if waiting for a processor
     explains it, the result is inconclusive.
     """
-    early = nothing_measured(job, fleet, facts, "bandwidth")
+    early = nothing_measured(fleet, facts, "bandwidth")
     if early is not None:
         yield early
         return
@@ -171,7 +171,7 @@ def link_late(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: nodes in several locations by design are late, too. Delays of a busy node are inconclusive.
     """
-    early = nothing_measured(job, fleet, facts, "round trips")
+    early = nothing_measured(fleet, facts, "round trips")
     if early is not None:
         yield early
         return
@@ -256,7 +256,7 @@ def fabric_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     nodes are left out.
     """
     subject_text = "bandwidth of the fabric"
-    early = nothing_measured(job, fleet, facts, subject_text)
+    early = nothing_measured(fleet, facts, subject_text)
     if early is not None:
         yield early
         return

@@ -99,7 +99,7 @@ def name_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             answers.setdefault(found.name, {})[node] = found
     faults: dict[tuple[str, str, bool], dict[str, str]] = {}
     for name, on in answers.items():
-        for node, what in _odd_nodes(name, on, owner=named(fleet, name), certain=name in spelled).items():
+        for node, what in _odd_nodes(on, owner=named(fleet, name), certain=name in spelled).items():
             source = " (its /etc/hosts)" if name in files[node] else ""
             faults.setdefault((node, f"{what}{source}", name in spelled), {})[name] = what
     groups: dict[tuple[tuple[str, ...], str, bool], list[str]] = {}
@@ -123,7 +123,7 @@ def name_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield passed(f"{len(answers)} names on {len(files)} nodes")
 
 
-def _odd_nodes(name: str, on: Mapping[str, Lookup], *, owner: Node | None, certain: bool) -> dict[str, str]:
+def _odd_nodes(on: Mapping[str, Lookup], *, owner: Node | None, certain: bool) -> dict[str, str]:
     """The nodes on which a name means something else than on most nodes, with its meaning there."""
     found: dict[str, str] = {}
     good = {n: tuple(sorted(v.addresses)) for n, v in on.items() if v.addresses and not is_loopback(v.addresses[0])}

@@ -86,7 +86,7 @@ def node_out_of_service(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
         return
     closed = {node.name: node.closed for node in cluster.nodes if node.closed}
     running = bool(fleet.records)
-    wanted = {node.name for node in fleet.nodes} if running else set(_named(job, fleet))
+    wanted = {node.name for node in fleet.nodes} if running else set(_named(fleet))
     broken = {name: closed[name] for name in sorted(wanted) if name in closed}
     if not broken:
         yield passed(job.name)
@@ -102,7 +102,7 @@ def node_out_of_service(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
         )
 
 
-def _named(job: Job, fleet: Fleet) -> Iterator[str]:
+def _named(fleet: Fleet) -> Iterator[str]:
     """The nodes that the job names, if the fleet is empty because Slurm gave no nodes."""
     if fleet.origin is not None:
         yield from fleet.origin.named

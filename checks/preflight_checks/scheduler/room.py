@@ -166,7 +166,7 @@ def gang_does_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
             f"pods of {need.name}",
             _shortage_message(need, nodes, open_now, closed),
             at=need.claims[0],
-            also=(*need.claims[1:2], _evidence(need, nodes, open_now)),
+            also=(*need.claims[1:2], _evidence(need, open_now)),
             remedy="Request fewer or smaller pods, choose another pool, or add nodes; "
             "`kubectl get nodes -o custom-columns=NAME:.metadata.name,GPUS:.status.allocatable` lists the nodes."
             + (" If the pool is autoscaled, it must grow." if grows else ""),
@@ -197,7 +197,7 @@ def _largest(nodes: list[ClusterNode]) -> str:
     return f"{gpus_of(most.has):g} GPUs, {most.has.get('cpu', 0.0):g} cores, {memory:.3g} GiB ({most.name})"
 
 
-def _evidence(need: PodNeed, nodes: list[ClusterNode], room: Mapping[str, int]) -> Evidence:
+def _evidence(need: PodNeed, room: Mapping[str, int]) -> Evidence:
     held = fold(f"{name}: {count}" for name, count in room.items()) or "no node"
     return Evidence("cluster", f"room for pods by node: {held}", f"{need.count} in total", "kubectl get nodes")
 
@@ -253,7 +253,7 @@ def gang_starts_in_part(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
             f"{now} of {need.count} pods of {need.description} each can run now, and nothing makes them wait for the "
             "rest: they would hold their resources until the others fit",
             at=need.claims[0],
-            also=(_evidence(need, nodes, room),),
+            also=(_evidence(need, room),),
             remedy="Name the cluster's gang scheduler in `schedulerName`, or a Kueue queue in the labels; or wait.",
         )
     if clean:

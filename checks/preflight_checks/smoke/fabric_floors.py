@@ -15,7 +15,7 @@ from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.rdma import rdma
 from preflight_checks.rdma.port_choice import ports_by_node
 from preflight_checks.requirements.hosts import fold
-from preflight_checks.smoke.collective_speed import MIN_PART_BYTES, CollectiveSpeed, speeds_of
+from preflight_checks.smoke.collective_speed import MIN_PART_BYTES, speeds_of
 from preflight_checks.smoke.gpu_floors import gpus_of
 from preflight_checks.smoke.group_run import FACT, count, incomplete, run_of
 from preflight_checks.smoke.plan import plan_smoke
@@ -104,10 +104,10 @@ def collectives_below_fabric(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     if large.bytes_per_s >= least:
         yield passed(f"fabric of the collectives: {shown} over {fabric.what}, peak {fabric.peak / 1e9:.4g} GB/s")
         return
-    yield _finding(measured, large, fabric, least, shown)
+    yield _finding(measured, fabric, least, shown)
 
 
-def _finding(measured: Reports, large: CollectiveSpeed, fabric: Fabric, least: float, shown: str) -> Verdict:
+def _finding(measured: Reports, fabric: Fabric, least: float, shown: str) -> Verdict:
     nodes = tuple(dict.fromkeys(node for node, _ in measured))
     via = fold(dict.fromkeys(kind for _, report in measured for kind in report.transport.nccl.via)) or "unknown"
     return failed(

@@ -367,7 +367,7 @@ def backend_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     early = missing_run(job, fleet, run)
     found = obstacles(run)
     if found:
-        yield _unusable(job, fleet, facts, run, found)
+        yield _unusable(job, fleet, facts, found)
         return
     if early is not None:
         yield early if not early.required else unknown("backend", "blocked by SMK001: no rank ran")
@@ -409,7 +409,7 @@ def backend_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             yield unknown("the job's framework", untested)
 
 
-def _unusable(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun, found: dict[str, str]) -> Verdict:
+def _unusable(job: Job, fleet: Fleet, facts: Facts, found: dict[str, str]) -> Verdict:
     backend = plan_of(job, fleet, facts).backend
     nodes = [node.name for node in fleet.nodes if node.name in {*found, *nodes_without_gpus(fleet, facts)}]
     node, why = next(iter(found.items()))

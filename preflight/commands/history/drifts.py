@@ -363,7 +363,7 @@ def drift_stories(past: Past, groups: Mapping[str, Sequence[str]], changes: Sequ
         of_nodes = [item for item in worse_nodes(compared, series, groups) if item.node not in explained]
         worse += of_nodes
         for name, run, change in whole_group(compared, {effect.update.group for effect in found}):
-            wholes.append(_of_group(past, quantity, compared.is_ratio, name, tuple(groups[name]), run, change))
+            wholes.append(_of_group(quantity, compared.is_ratio, name, tuple(groups[name]), run, change))
         told = {*explained, *(item.node for item in of_nodes)}
         for node, away, _ in outliers(compared, groups, told):
             odd.setdefault(node, []).append((quantity, away, compared.is_ratio))
@@ -391,9 +391,7 @@ def _of_updates(effects: Sequence[Effect]) -> Iterator[Story]:
         yield Story("after-change", nodes, names, min(update.runs.values()), several[0].change, message)
 
 
-def _of_group(
-    past: Past, quantity: Quantity, is_ratio: bool, name: str, nodes: tuple[str, ...], run: int, change: float
-) -> Story:
+def _of_group(quantity: Quantity, is_ratio: bool, name: str, nodes: tuple[str, ...], run: int, change: float) -> Story:
     what = f"all nodes with {name}" if name else "all nodes"
     message = f"{what} got worse in one step, and nothing that is known of them changed: "
     return Story("all-nodes", nodes, (quantity.name,), run, change, message + _amount(quantity, change, is_ratio))

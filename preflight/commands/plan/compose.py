@@ -149,7 +149,7 @@ def _launch_plan(job: Job, launch: Launch) -> LaunchPlan:
         interfaces=tuple(one for one in variables if one.name in _INTERFACES),
         paths=tuple(found for name in _PATHS if (found := setting_of(job, launch, name)) is not None),
         servers=_servers(job, launch),
-        open=tuple(_open(job, launch, [claim for name in _DECISIVE for claim in job.value_claims(name, scope)])),
+        open=tuple(_open([claim for name in _DECISIVE for claim in job.value_claims(name, scope)])),
     )
 
 
@@ -353,7 +353,7 @@ def _servers(job: Job, launch: Launch) -> str:
     return f"{total / count / 2**20:.1f} MiB on each of {count} ({total} B of 32-bit values)" if total else ""
 
 
-def _open(job: Job, launch: Launch, claims: Sequence[Claim]) -> Iterator[OpenQuantity]:
+def _open(claims: Sequence[Claim]) -> Iterator[OpenQuantity]:
     met: set[tuple[str, Place]] = set()
     for claim in claims:
         value = claim.value

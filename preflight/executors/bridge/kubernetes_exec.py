@@ -180,7 +180,7 @@ def explain_connection_error(to: str, host: str, message: str) -> BridgeError:
 _HANDSHAKE = re.compile(r"Handshake status (\d+)")
 
 
-def explain_exec_error(pod: str, message: str, deadline_s: float) -> BridgeError:
+def explain_exec_error(pod: str, message: str) -> BridgeError:
     """Explain why a program could not be started in a pod, from websocket-client's message about the handshake.
 
     That is "Handshake status 403 Forbidden -+-+- {headers} -+-+- b'{body}'" (websocket/_handshake.py).

@@ -260,7 +260,7 @@ class KubernetesSide(Side):
                 _preload_content=False,
             )
         except Exception as error:
-            raise explain_exec_error(name, str(getattr(error, "reason", "") or error), deadline_s)
+            raise explain_exec_error(name, str(getattr(error, "reason", "") or error))
         return ExecStream(opened.sock)
 
     def _own_pod(self, namespace: str) -> Optional[Dict[str, Any]]:

@@ -156,7 +156,7 @@ def _build_check(item: SiteCheck) -> PluginCheck:
             )
 
     def judge(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-        return _judged(item, fleet, facts)
+        return _judged(item, facts)
 
     judge.__doc__ = _doc(item)
     decorate = check(
@@ -217,7 +217,7 @@ class _Answer:
     expected: str = ""
 
 
-def _judged(item: SiteCheck, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+def _judged(item: SiteCheck, facts: Facts) -> Iterator[Verdict]:
     wanted = _params(item)
     answers: dict[str, CommandResult | Unavailable] = {}
     for row in facts.each(command):

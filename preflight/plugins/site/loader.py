@@ -72,7 +72,7 @@ def parse(text: str, name: str, *, taken: Site = NO_DECLARATIONS) -> Site:
     except TomlError as error:
         raise UsageError(f"{name}:{error}") from None
     read = _validated(document)
-    problems = read if isinstance(read, list) else list(_problems(read, document, taken))
+    problems = read if isinstance(read, list) else list(_problems(read, taken))
     if problems or isinstance(read, list):
         places = Places(text)
         placed = sorted((places.of(p.path, value=p.at_value), p.message) for p in problems)
@@ -101,7 +101,7 @@ def _outside_union(error: Any) -> Any:
     return {**error, "loc": location, "type": "plain", "msg": "expected a string, a number, true or false"}
 
 
-def _problems(read: Document, document: Mapping[str, Any], taken: Site) -> Iterator[Problem]:
+def _problems(read: Document, taken: Site) -> Iterator[Problem]:
     """Errors that types alone cannot express."""
     names = registry.names_of(registry.rules()) | taken.words
     if read.check:

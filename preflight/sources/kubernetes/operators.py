@@ -39,7 +39,7 @@ def injected_variables(workload: Workload, role: Role, place: Place) -> dict[str
     elif workload.kind in ("TrainJob", "TrainingRuntime", "ClusterTrainingRuntime"):
         values = _pet(_text(total), processes, _TRAINER_PORT)
     elif workload.kind == "PaddleJob":
-        values = _paddleflow(workload, role) if workload.group == "batch.paddlepaddle.org" else _paddle(workload, total)
+        values = _paddleflow(workload, role) if workload.group == "batch.paddlepaddle.org" else _paddle(total)
     elif workload.group == "batch.volcano.sh" and workload.plugins is not None:
         values = _volcano(workload, total)
     elif workload.kind == "LeaderWorkerSet":
@@ -122,7 +122,7 @@ def _torch(workload: Workload, total: Value, processes: str | None) -> dict[str,
     return found
 
 
-def _paddle(workload: Workload, total: Value) -> dict[str, str | None]:
+def _paddle(total: Value) -> dict[str, str | None]:
     found: dict[str, str | None] = {"PADDLE_NNODES": _text(total), "PADDLE_MASTER": None, "PADDLE_JOB_ID": None}
     return found
 

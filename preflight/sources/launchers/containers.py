@@ -67,7 +67,7 @@ def state_containers(commands: Sequence[Command], launches: Mapping[Span, Sequen
             own = Scope(launch=f"{wrapper.word.span.path}:{wrapper.word.span.line}")
             for scope in launches.get(wrapper.word.span, (own,)):
                 builder = ClaimBuilder("container", scope, command.condition)
-                _state_container(builder, wrapper, command)
+                _state_container(builder, wrapper)
                 claims.extend(builder.claims)
     return tuple(claims)
 
@@ -80,14 +80,14 @@ def _names_engine(command: Command) -> bool:
 _ONLY_MENTIONS = frozenset(("echo", "printf", "which", "type"))
 
 
-def _state_container(builder: ClaimBuilder, wrapper: Wrapper, command: Command) -> None:
+def _state_container(builder: ClaimBuilder, wrapper: Wrapper) -> None:
     image = wrapper.image
     assert image is not None
     given = wrapper.scanned
     subcommand = "exec" if wrapper.name in _HPC_ENGINES else "run"
     spelling = f"{wrapper.word.spelling} {subcommand} ... {image.spelling}"
     builder.add("container_run", image.value, wrapper.word.span, spelling)
-    words = _container_words(wrapper, command)
+    words = _container_words(wrapper)
     if words:
         builder.add("container_command", _joined_text(words), words[0].span, " ".join(w.spelling for w in words))
     if wrapper.name in _HPC_ENGINES:
@@ -189,7 +189,7 @@ def mebibytes(item: Plain) -> Plain:
     return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
-def _container_words(wrapper: Wrapper, command: Command) -> tuple[Word, ...]:
+def _container_words(wrapper: Wrapper) -> tuple[Word, ...]:
     """The words after the image."""
     words = wrapper.command.words
     for index, word in enumerate(words):

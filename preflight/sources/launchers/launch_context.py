@@ -167,7 +167,7 @@ def state_context(
             state_launcher(builder, "docker_run", wrapper.word, wrapper.scanned, repeated=frozenset(("ulimit",)))
         elif wrapper.name == "jsrun":
             own = ClaimBuilder("jsrun", line.scope, line.command.condition)
-            mpi.state_resource_sets(own, wrapper.scanned, wrapper.word)
+            mpi.state_resource_sets(own, wrapper.scanned)
             builder.claims.extend(own.claims)
         elif wrapper.name in ("pdsh", "clush"):
             references.extend(_state_parallel_shell(builder, wrapper, line, tree))

@@ -370,7 +370,7 @@ JSRUN = table(
 )
 
 
-def state_resource_sets(builder: ClaimBuilder, scanned: ScannedLine, word: Word) -> None:
+def state_resource_sets(builder: ClaimBuilder, scanned: ScannedLine) -> None:
     """State the tasks in total and on each node, the nodes, and the GPUs and cores of each task."""
     sets, inside = scanned.last("sets"), scanned.last("tasks_per_set")
     in_set: Value = as_int(inside.value) if inside is not None else Known(1)

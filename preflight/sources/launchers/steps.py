@@ -108,7 +108,7 @@ def _step_claims(
     def add(quantity: str, value: Value, shown: str = spelling) -> None:
         builder.add(quantity, value, span, shown, strength=Strength.SCHEDULER)
 
-    add("step", _program(command, srun))
+    add("step", _program(command))
     if is_python(words):
         program = python_program(words)
         if program is not None and program.module:
@@ -192,7 +192,7 @@ def _state_tasks(
         builder.add(quantity, known, own_tasks.span, own_tasks.spelling, strength=Strength.SCHEDULER)
 
 
-def _program(command: Command, srun: Wrapper) -> Value:
+def _program(command: Command) -> Value:
     """The name of the program that srun starts; for `bash -c '...'`, the first word of the code."""
     words = strip_wrappers(command).words
     if not words:

@@ -176,7 +176,7 @@ def _state_rendezvous(builder: ClaimBuilder, settings: _Settings) -> None:
         builder.add_setting("unused_master_addr", settings.get("master_addr"), as_text)
         builder.add_setting("unused_master_port", settings.get("master_port"), as_int)
     if given is not None and texts(given.value) != ("",):
-        _state_endpoint(builder, settings, given, kinds)
+        _state_endpoint(builder, given, kinds)
     elif kinds == ("static",):
         _state_master(builder, settings)
     elif kinds == ("c10d",):
@@ -184,7 +184,7 @@ def _state_rendezvous(builder: ClaimBuilder, settings: _Settings) -> None:
         settings.default(builder, "master_port", Known(_C10D_PORT), "--rdzv-endpoint", relation=Relation.SETS)
 
 
-def _state_endpoint(builder: ClaimBuilder, settings: _Settings, given: Setting, kinds: tuple[str, ...]) -> None:
+def _state_endpoint(builder: ClaimBuilder, given: Setting, kinds: tuple[str, ...]) -> None:
     builder.add_setting("rendezvous_endpoint", given, as_text)
     host, port = endpoint(given.value, given.parts)
     builder.add_setting("master_addr", given, lambda _: host)

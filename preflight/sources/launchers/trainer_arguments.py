@@ -384,7 +384,7 @@ def _state_group(
     """State a role's nodes and GPUs; those of the trained role are the launch's own."""
     is_first = group is framework.groups[0]
     scope = builder.scope if is_first else replace(builder.scope, role=group.role)
-    sides = list(_sides(builder, framework, group, scanned, word))
+    sides = list(_sides(framework, group, scanned, word))
     if len(sides) < 2:
         return
     claims: list[Claim] = []
@@ -404,7 +404,7 @@ def _state_group(
 
 
 def _sides(
-    builder: ClaimBuilder, framework: ArgumentFramework, group: _Group, scanned: ScannedLine, word: Word
+    framework: ArgumentFramework, group: _Group, scanned: ScannedLine, word: Word
 ) -> Iterator[tuple[str, Value, Word, str, Strength]]:
     for quantity, option in (("nodes", group.nodes), ("processes_per_node", group.gpus)):
         given = scanned.last(option)

@@ -46,7 +46,7 @@ def claims(module: Module) -> Iterator[Claim]:
         if module.called(call).startswith("paddle"):
             yield module.claim("static_graph_enabled", True, call, source="paddle")
     if minimized:
-        yield from _state_startup(module, calls, minimized)
+        yield from _state_startup(module, calls)
     if "transpile" in calls:
         yield from _state_closed(module, calls)
     for loop in module.nodes(ast.For):
@@ -93,7 +93,7 @@ def _state_training_clone(module: Module, call: ast.Call, given: ast.keyword | a
         yield module.claim("evaluation_clone_trains", module.text(call), call, source="paddle")
 
 
-def _state_startup(module: Module, calls: dict[str, list[ast.Call]], minimized: list[ast.Call]) -> Iterator[Claim]:
+def _state_startup(module: Module, calls: dict[str, list[ast.Call]]) -> Iterator[Claim]:
     """Whether a script that trains a static program with its own Executor runs a startup program at all."""
     executors = {module.bound_to(call) for call in calls.get("Executor", [])} - {""}
     runs = [c for c in calls.get("run", []) if isinstance(c.func, ast.Attribute) and dotted(c.func.value) in executors]
@@ -145,7 +145,7 @@ def _state_uneven_loop(module: Module, loop: ast.For) -> Iterator[Claim]:
         if not isinstance(node, ast.If):
             continue
         ends = next((item for item in node.body if isinstance(item, (ast.Break, ast.Continue))), None)
-        named = _rank_named(module, node.test) if ends is not None else ""
+        named = _rank_named(node.test) if ends is not None else ""
         if named:
             yield module.claim(
                 "rank_dependent_steps",
@@ -157,7 +157,7 @@ def _state_uneven_loop(module: Module, loop: ast.For) -> Iterator[Claim]:
             )
 
 
-def _rank_named(module: Module, test: ast.expr) -> str:
+def _rank_named(test: ast.expr) -> str:
     """The rank that a condition compares, by name; empty if there is none."""
     for node in ast.walk(test):
         if not isinstance(node, ast.Compare):

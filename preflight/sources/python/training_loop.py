@@ -177,7 +177,7 @@ def _is_first_rank(module: Module, test: ast.expr) -> bool:
     if isinstance(test, ast.BoolOp):
         return any(_is_first_rank(module, value) for value in test.values)
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        if not _is_rank(module, test.left):
+        if not _is_rank(test.left):
             return False
         right = module.fold(test.comparators[0])
         values = getattr(right, "value", None)
@@ -185,7 +185,7 @@ def _is_first_rank(module: Module, test: ast.expr) -> bool:
             return values == 0
         return isinstance(test.ops[0], ast.In) and isinstance(values, tuple) and set(values) == {-1, 0}
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return _is_rank(module, test.operand)
+        return _is_rank(test.operand)
     called = test.func if isinstance(test, ast.Call) else test
     return bool(_FIRST.fullmatch(_end(called)))
 
@@ -195,14 +195,14 @@ def _is_other_ranks(module: Module, test: ast.expr) -> bool:
     if isinstance(test, ast.BoolOp):
         return any(_is_other_ranks(module, value) for value in test.values)
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        return _is_rank(module, test.left) and isinstance(test.ops[0], (ast.NotEq, ast.Gt, ast.NotIn))
+        return _is_rank(test.left) and isinstance(test.ops[0], (ast.NotEq, ast.Gt, ast.NotIn))
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         called = test.operand.func if isinstance(test.operand, ast.Call) else test.operand
         return bool(_FIRST.fullmatch(_end(called)))
     return False
 
 
-def _is_rank(module: Module, expression: ast.expr) -> bool:
+def _is_rank(expression: ast.expr) -> bool:
     if isinstance(expression, ast.Call):
         expression = expression.func
     return bool(_RANK.search(_end(expression)))

@@ -63,10 +63,10 @@ def decide(machine: Machine, state: State, document: Document, node: Node) -> bo
     double = document.text_of(node).lstrip().startswith("[[")
     tokens: list[_Token] = []
     _flatten(machine, state, document, node.children[1:-1], tokens, double)
-    return _evaluate_tokens(machine, state, tokens, double)
+    return _evaluate_tokens(state, tokens)
 
 
-def decide_words(machine: Machine, state: State, fields: Sequence[Field]) -> bool | None:
+def decide_words(state: State, fields: Sequence[Field]) -> bool | None:
     """Whether `test ...` holds, given its words; None when that depends on unknown values."""
     tokens = []
     for item in fields:
@@ -80,7 +80,7 @@ def decide_words(machine: Machine, state: State, fields: Sequence[Field]) -> boo
         if not is_operator and plain is not None and plain in _UNARY_OPERATORS:
             is_operator = True
         tokens.append(_Token(operator if is_operator else "", item.text))
-    return _evaluate_tokens(machine, state, tokens, False)
+    return _evaluate_tokens(state, tokens)
 
 
 def _flatten(
@@ -123,7 +123,7 @@ def _token(machine: Machine, state: State, document: Document, node: Node, token
         tokens.append(_Token("", item.text))
 
 
-def _evaluate_tokens(machine: Machine, state: State, tokens: list[_Token], double: bool) -> bool | None:
+def _evaluate_tokens(state: State, tokens: list[_Token]) -> bool | None:
     parser = _TestParser(state, tokens)
     try:
         result = parser.parse_or()

@@ -682,7 +682,7 @@ def _length(machine: Machine, state: State, use: Use) -> Text:
         if not any(item.many for item in slot.items):
             return literal(str(len(slot.items)), use.place, use.spelling)
         if len(slot.items) == 1 and reasons(slot.items[0].text) == ALLOCATED_HOSTS:
-            return allocated_nodes(machine, state, use.place, use.spelling)
+            return allocated_nodes(machine, use.place, use.spelling)
         return hole(f"the number of elements of ${use.name}", use.place, use.spelling)
     if slot.kind is Kind.UNSET:
         return literal("0", use.place, use.spelling)
@@ -925,7 +925,7 @@ class _OutputReader:
     def filter_symbol(self, state: State, why: str, words: Sequence[str]) -> Text | None:
         """The output of a filter for input that is known only at run time."""
         if words[0] == "wc" and why == Symbol.ALLOCATED_HOSTS.value:
-            return allocated_nodes(self.machine, state, self.place, self.spelling)
+            return allocated_nodes(self.machine, self.place, self.spelling)
         if words[0] in ("wc", "grep") and ("nvidia-smi" in why or "/dev/nvidia" in why or "CUDA" in why):
             return self.run_time_value(Symbol.GPU_COUNT)
         result = program_output.symbol_after_filter(why, words)

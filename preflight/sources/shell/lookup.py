@@ -101,7 +101,7 @@ def _special(state: State, name: str, place: Place, spelling: str) -> Text:
     return hole(why, place, spelling)
 
 
-def allocated_nodes(machine: Machine, state: State, place: Place, spelling: str) -> Text:
+def allocated_nodes(machine: Machine, place: Place, spelling: str) -> Text:
     """The number of hosts in the allocation, from the `#SBATCH` header when there is one."""
     header = sbatch_directives.header_of(machine.directives)
     found = sbatch_directives.slurm_variable(header, "SLURM_NNODES", machine.main_file.path) if header.present else None

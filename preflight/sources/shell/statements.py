@@ -511,7 +511,7 @@ def _run_for(machine: Machine, state: State, document: Document, node: Node, bod
     if certain and len(items) <= MAX_ITERATIONS and len(items) * math.prod(machine.loop_sizes) <= MAX_NESTED_ITERATIONS:
         machine.loop_sizes.append(max(len(items), 1))
         try:
-            return _run_iterations(machine, state, document, node, body, name, items)
+            return _run_iterations(machine, state, document, body, name, items)
         finally:
             machine.loop_sizes.pop()
     if certain and len(items) <= MAX_ALTERNATIVES:
@@ -536,7 +536,6 @@ def _run_iterations(
     machine: Machine,
     state: State,
     document: Document,
-    node: Node,
     body: Node,
     name: str,
     items: list[Field],
@@ -1115,7 +1114,7 @@ def _test(invocation: Invocation) -> Result:
     fields = invocation.fields[1:]
     if invocation.fields[0].known == "[" and fields and fields[-1].known == "]":
         fields = fields[:-1]
-    return Flow.NEXT, branch_conditions.decide_words(invocation.machine, invocation.target, fields)
+    return Flow.NEXT, branch_conditions.decide_words(invocation.target, fields)
 
 
 def _let(invocation: Invocation) -> Result:

@@ -66,7 +66,7 @@ def horovod_hosts_without_slots(job: Job) -> Iterator[Verdict]:
         for claim in job.setting("hosts", launch.scope):
             undecided_verdict = undecided(launch.id, (claim,), launch)
             in_file = claim.source == "hostfile"
-            bad = _bad_lines(job, claim) if in_file else _bad_hosts(claim)
+            bad = _bad_lines(claim) if in_file else _bad_hosts(claim)
             if undecided_verdict is not None:
                 yield undecided_verdict
             elif not bad:
@@ -94,7 +94,7 @@ def _bad_hosts(claim: Claim) -> list[str]:
     return [part.strip() for part in written.split(",") if part.strip() and not _HOST.fullmatch(part.strip())]
 
 
-def _bad_lines(job: Job, claim: Claim) -> list[str]:
+def _bad_lines(claim: Claim) -> list[str]:
     with_slots = {line.scope.node for line in claim.because}
     other = [line.spelling for line in claim.because if _LINE.fullmatch(line.spelling.strip()) is None]
     return other or [

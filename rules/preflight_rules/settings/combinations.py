@@ -137,7 +137,7 @@ def _judged(job: Job, row: _Combination, subject: str, scope: Scope, launch: Lau
         except _Undecided as error:
             yield unknown(subject, f"{quoted(first.claims[0])}: {error}", at=first.claims[0])
             continue
-        yield _failed(row, subject, first, [met for met in others if met is not None], launch)
+        yield _failed(row, subject, first, [met for met in others if met is not None])
 
 
 def _firsts(job: Job, term: str, scope: Scope, launch: Launch | None) -> Iterator[_Met]:
@@ -255,7 +255,7 @@ def _compared(item: Plain, sign: str, wanted: str) -> bool:
         return sign == "==" and str(item) == wanted
 
 
-def _failed(row: _Combination, subject: str, first: _Met, others: list[_Met], launch: Launch | None) -> Verdict:
+def _failed(row: _Combination, subject: str, first: _Met, others: list[_Met]) -> Verdict:
     at = first.claims[0]
     spans = {at.span}
     rest: list[Claim] = []

@@ -104,7 +104,7 @@ def _product(
     steps = numbers(job_value(claims["gradient_accumulation_steps"])) if claims["gradient_accumulation_steps"] else ()
     if not total or min((*total, *micro, *steps)) < 1 or len(every) > len(total) + len(micro) + len(steps):
         return unknown(subject, "a batch size is not a positive whole number (see BAT002)", at=every[0])
-    ranks, because = data_parallel_ranks(job, launch, scope)
+    ranks, because = data_parallel_ranks(job, scope)
     alone = isinstance(ranks, Unresolved) and _may_be_one_node(job, launch, scope)
     if alone:
         because = job.setting("processes_per_node", scope)
@@ -209,7 +209,7 @@ def _without_ranks(
     return unknown(subject, f"the number of data-parallel ranks: {why}", at=place)
 
 
-def data_parallel_ranks(job: Job, launch: Launch | None, scope: Scope) -> tuple[Value, tuple[Claim, ...]]:
+def data_parallel_ranks(job: Job, scope: Scope) -> tuple[Value, tuple[Claim, ...]]:
     """The data-parallel ranks: all ranks divided by tensor and pipeline parallel sizes; and their claims."""
     ranks, because = ranks_started(job, scope)
     for quantity in ("tensor_parallel_size", "pipeline_parallel_size"):

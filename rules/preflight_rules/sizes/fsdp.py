@@ -266,10 +266,10 @@ def fsdp_word_unknown_or_misread(job: Job) -> Iterator[Verdict]:
                 if quantity in _OF_FIRST and 2 in numbers(job_value(job.setting("fsdp_version", scope))):
                     yield passed(subject)
                     continue
-                yield _word(subject, launch, quantity, claim, words)
+                yield _word(subject, launch, claim, words)
 
 
-def _word(subject: str, launch: Launch | None, quantity: str, claim: Claim, words: tuple[str, ...]) -> Verdict:
+def _word(subject: str, launch: Launch | None, claim: Claim, words: tuple[str, ...]) -> Verdict:
     undecided_verdict = undecided(subject, (claim,), launch)
     if undecided_verdict is not None:
         return undecided_verdict

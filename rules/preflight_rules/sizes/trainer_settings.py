@@ -279,7 +279,7 @@ def _script_factors(launch: Launch) -> dict[str, tuple[int, ...]]:
 
 def _ranks(job: Job, launch: Launch, scope: Scope) -> tuple[tuple[int, ...], tuple[Claim, ...]]:
     """The data-parallel ranks; deepspeed with a number of GPUs and no hosts runs on one node."""
-    ranks, because = data_parallel_ranks(job, launch, scope)
+    ranks, because = data_parallel_ranks(job, scope)
     if isinstance(ranks, Unresolved) and launch.launcher == "deepspeed" and not job.about("nodes", scope):
         because = job.setting("processes_per_node", scope)
         ranks = job_value(because) if because else ranks
