@@ -10,8 +10,6 @@ from preflight.analysis.rank_state import Member, RankView
 
 #: The run was ended before it finished, and nothing shows that any member is at fault.
 UNFINISHED = "unfinished"
-#: `endpoint` is the meeting point of a collective; `path` the network path from workers to servers.
-KINDS = ("missing", "dead", "stopped", "stuck", "lost-node", "mismatch", "endpoint", "path", UNFINISHED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,8 @@ class Culprit:
     Args:
         rank: its number; None when all ranks hang together, or when the culprit was never started.
         name: its name (`rank 3`, `server 1`); empty if none is named.
-        kind: one of `KINDS`.
+        kind: `missing`, `dead`, `stopped`, `stuck`, `lost-node`, `mismatch`, `endpoint` (the meeting point of a
+            collective), `path` (the network path from workers to servers) or UNFINISHED.
         phase: the last phase the rank completed; `doing` is its last activity.
         since_s: the start of the fault, in seconds since the run began.
         because: the reason, as one readable sentence.

@@ -175,7 +175,7 @@ class RunOptions:
         python: interpreter of the ranks on the nodes.
         directory: working directory of the ranks on the nodes.
         prelude: whether to run the job's setup lines on the nodes.
-        allow: keys of `preflight.model.requests.CONSENTS`.
+        allow: what probes may do, as `Request.consent` names it.
         until: the last stage.
         keep_going: whether to run the smoke stage even after errors that are certain to stop it.
         steps: training steps of the smoke run; None means the check's default.

@@ -9,12 +9,6 @@ from typing import Any, Generic, TypeVar
 
 from preflight.model.job import Claim
 
-#: Actions of probes that the user must allow (`check --allow`).
-CONSENTS = {
-    "write": "writes a file of 4 KiB into folders that the job writes to, and removes it",
-    "metadata": "queries the cloud's metadata service at 169.254.169.254",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -30,7 +24,8 @@ class Request:
         exclusive: whether it measures, so that none of its nodes has another such request at the same time.
         context: whether to run it in the job context (the ranks' interpreter, directory and environment).
         group: requests of one group run at the same time and are supervised together (the ranks of a smoke run).
-        consent: the key of CONSENTS that the user must have allowed; without it the observation is not made.
+        consent: what the user must have allowed (`check --allow`), or the observation is not made: `write` writes a
+            file of 4 KiB into a folder that the job writes to, `metadata` queries the cloud's metadata service.
         because: claims that make the fact necessary; with `required`, its absence makes the verdict incomplete.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from preflight.sources.kubernetes.object_settings import SHAPES
 from preflight.sources.python import called_settings
 from preflight_rules.data_tables import table
 from preflight_rules.settings import tables
-from preflight_rules.settings.conditions import UnknownValue, holds, keys_of
+from preflight_rules.settings.conditions import UnknownValue, holds, parsed
 from preflight_rules.settings.frameworks import framework, reads
 from preflight_rules.settings.kinds import Setting, refused
 from preflight_rules.settings.tables import in_range, row_of, settings
@@ -101,6 +102,11 @@ def test_a_value_of_a_kind(setting: Setting, value: Plain, taken: bool) -> None:
 )
 def test_a_release_in_a_range(version: str, since: str, until: str, expected: bool | None) -> None:
     assert in_range(version, since, until) is expected
+
+
+def keys_of(text: str) -> set[str]:
+    """Every key that a condition names, with the sections above it."""
+    return {ast.unparse(node) for node in ast.walk(parsed(text)) if isinstance(node, (ast.Name, ast.Attribute))}
 
 
 def test_every_row_of_the_refusals_names_keys_of_its_condition() -> None:

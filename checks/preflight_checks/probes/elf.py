@@ -13,7 +13,7 @@ from typing import Dict, List, Optional, Tuple
 
 # elf(5): program header types and tags of the dynamic section.
 _LOAD, _DYNAMIC = 1, 2
-_NEEDED, _STRINGS, _SONAME, _RPATH, _RUNPATH = 1, 5, 14, 15, 29
+_NEEDED, _STRINGS, _RPATH, _RUNPATH = 1, 5, 15, 29
 _MAX_ENTRIES = 4096
 
 

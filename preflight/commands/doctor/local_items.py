@@ -156,8 +156,8 @@ def limits(nodes: int) -> DoctorItem:
 
 
 _REQUEST_S = 3.0
-#: Exit codes of ssh-add for an agent without keys, and for no agent.
-_NO_KEYS, _NO_AGENT = 1, 2
+#: Exit code of ssh-add if there is no agent.
+_NO_AGENT = 2
 
 
 def executors() -> tuple[Executor, ...]:

@@ -256,8 +256,6 @@ def not_judged(policy: Policy, reason: str, *, answer: str = "") -> Judgement:
 
 #: The mildest finding that refuses an object; with `never` all findings are only warnings.
 LEVELS = ("error", "warning", "never")
-#: What happens to an object that cannot be judged.
-ANSWERS = ("allow", "refuse")
 #: An object in etcd has at most 1.5 MiB, and an update brings it twice.
 MAX_BODY_BYTES = 4 * 1024 * 1024
 
@@ -271,8 +269,8 @@ class Policy:
             `NAMESPACE/KIND-NAME.yaml`.
         refuse_at: one of LEVELS, for namespaces that `namespaces` does not name.
         namespaces: patterns of namespaces with their own level; the first that matches counts.
-        on_failure: one of ANSWERS, for an object that cannot be judged: no time, too many requests, a crash.
-        on_too_large: one of ANSWERS, for a request above `max_body_bytes`.
+        on_failure: `allow` or `refuse`, for an object that cannot be judged: no time, too many requests, a crash.
+        on_too_large: `allow` or `refuse`, for a request above `max_body_bytes`.
         max_body_bytes: the largest request that is read.
         max_concurrent: requests that are judged at the same time, each in a process of its own.
         max_waiting: requests that wait for their turn; further ones are not judged.

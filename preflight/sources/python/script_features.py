@@ -38,8 +38,7 @@ from preflight.sources.python.rank_conditions import RankSet, ranks_of, ranks_wh
 _LOADERS = ("DataLoader", "StatefulDataLoader", "WebLoader")
 #: Base classes of data that can only be iterated; torch's pipes accept `shuffle`.
 _STREAMS = frozenset(("IterableDataset", "IterDataPipe"))
-#: Calls that make such data, and methods that pass it on.
-_STREAM_MAKERS = frozenset(("WebDataset", "IterableWrapper", "from_generator"))
+#: Methods that pass such data on.
 _PASSED_ON = frozenset(
     ("shuffle", "decode", "to_tuple", "map", "filter", "with_format", "batched", "map_tuple", "select_columns", "take")
 )

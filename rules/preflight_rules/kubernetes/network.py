@@ -203,9 +203,7 @@ _WITHOUT_DEVICE = {
 
 
 def _turns_off(quantity: str, values: tuple[str, ...]) -> bool:
-    wanted = {"env.NCCL_IB_DISABLE": {"1"}, "env.FI_PROVIDER": {"tcp", "sockets", "tcp;ofi_rxm"}}.get(
-        quantity, {"socket"}
-    )
+    wanted = _WITHOUT_DEVICE.get(quantity, {"socket"})
     return bool(values) and {value.strip().lower() for value in values} <= wanted
 
 

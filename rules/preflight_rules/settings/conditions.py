@@ -14,7 +14,7 @@ import json
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from preflight.model.job.quantities import LISTED_SECTION
@@ -233,21 +233,6 @@ def _length(item: Any) -> int:
 def parsed(text: str) -> ast.expr:
     """The parsed expression. Raises SyntaxError for an invalid string."""
     return ast.parse(" ".join(text.split()), mode="eval").body
-
-
-def keys_of(text: str) -> frozenset[str]:
-    """Every key that a condition names."""
-    return frozenset(_names(parsed(text)))
-
-
-def _names(node: ast.expr) -> Iterator[str]:
-    name = _dotted(node)
-    if name:
-        yield name
-        return
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.expr) and not (isinstance(node, ast.Call) and child is node.func):
-            yield from _names(child)
 
 
 def holds(text: str, value_of: Lookup) -> bool:

@@ -48,7 +48,6 @@ _DEGREES = {
 }
 #: Frameworks that cut a global batch into micro batches for all replicas, and refuse a rest.
 _CUT_BATCHES = ("torchtitan", "megatron-bridge", "automodel", "veomni")
-_ONE_BATCH = 1
 
 
 class Run(NamedTuple):
