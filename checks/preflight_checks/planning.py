@@ -50,7 +50,6 @@ def on_every_node(
     needed_by: ClaimsOf | None = None,
     context: bool = False,
     required: bool = False,
-    consent: str = "",
     deadline_s: float = 5.0,
 ) -> PlanRequests:
     """A plan that requests these probes from every node that was reached, node by node.
@@ -60,7 +59,7 @@ def on_every_node(
         when: requests nothing unless this condition holds.
         because: the claims that the requests cite.
         needed_by: the same, and nothing is requested when there are no such claims.
-        context, required, consent, deadline_s: as in `Request`.
+        context, required, deadline_s: as in `Request`.
     """
     claims_of = needed_by or because
 
@@ -78,7 +77,6 @@ def on_every_node(
                     node.name,
                     values,
                     context=context,
-                    consent=consent,
                     because=claims,
                     required=required,
                     deadline_s=deadline_s,

@@ -54,7 +54,6 @@ def lint_since(
     configuration: Configuration,
     *,
     created: str,
-    branch_point: bool = False,
     processes: int = 1,
     progress: Progress = ignore,
 ) -> Report:
@@ -63,9 +62,7 @@ def lint_since(
     Raises:
         UsageError: the commit cannot be read.
     """
-    with versions_of(
-        root, paths, revision, configuration.exclude, branch_point=branch_point, processes=processes, progress=progress
-    ) as versions:
+    with versions_of(root, paths, revision, configuration.exclude, processes=processes, progress=progress) as versions:
         return judge_versions(versions, revision, configuration, created=created, progress=progress)
 
 

@@ -53,9 +53,9 @@ class SlurmJob:
     user: str = ""
 
 
-async def show_job(job: str, *, deadline_s: float = REQUEST_S) -> SlurmJob:
+async def show_job(job: str) -> SlurmJob:
     """Return the controller's data about a job. Raises ExecutorError if there is none."""
-    ran = await run_tool(["scontrol", "show", "job", job, "--oneliner"], deadline_s=deadline_s)
+    ran = await run_tool(["scontrol", "show", "job", job, "--oneliner"], deadline_s=REQUEST_S)
     if ran.code:
         kind = "blocked" if "invalid job id" in ran.errors.lower() else "unreachable"
         raise ExecutorError(kind, f"Slurm does not show job {job}: {ran.last_error}", ran.errors)
@@ -127,9 +127,9 @@ async def node_states(nodes: Sequence[str], *, deadline_s: float = REQUEST_S) ->
     return found
 
 
-async def slurmd_port(*, deadline_s: float = REQUEST_S) -> str:
+async def slurmd_port() -> str:
     """Return the default port of slurmd; empty if the controller does not answer."""
-    ran = await run_tool(["scontrol", "show", "config"], deadline_s=deadline_s)
+    ran = await run_tool(["scontrol", "show", "config"], deadline_s=REQUEST_S)
     found = re.search(r"^SlurmdPort\s*=\s*(\d+)\s*$", ran.output, re.MULTILINE)
     return found[1] if found else ""
 

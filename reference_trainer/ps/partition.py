@@ -131,7 +131,6 @@ def bytes_held(
     min_elements: Optional[int] = MIN_BLOCK,
     policy: str = "round-robin",
     slots: int = 0,
-    element_bytes: int = FLOAT_BYTES,
 ) -> List[int]:
     """The memory of each server: blocks of dense parameters and rows of tables, with the optimizer's values.
 
@@ -144,7 +143,7 @@ def bytes_held(
     held = [sum(block.elements for block in mine) for mine in POLICIES[policy](blocks, servers)]
     for rows, width in tables:
         held = [before + mine * width for before, mine in zip(held, rows_held(rows, servers))]
-    return [elements * element_bytes * (1 + slots) for elements in held]
+    return [elements * FLOAT_BYTES * (1 + slots) for elements in held]
 
 
 def sliced(blocks: Iterable[Block], max_elements: int = SLICE_BYTES // FLOAT_BYTES) -> List[Block]:

@@ -205,7 +205,7 @@ class ServerState:
             why = "element %d of %s: %s" % (index, parameter, found.explanation)
             self.mismatch(replace(found, explanation=why, sender="worker %d" % worker))
 
-    def lose(self, peer: ConnectedWorker, why: str, at_s: Optional[float] = None, *, lagged: bool = False) -> None:
+    def lose(self, peer: ConnectedWorker, why: str, *, lagged: bool = False) -> None:
         """A worker's connection ended before the run: a backup worker may replace it, else the run ends.
 
         `lagged`: this server dropped it because the others waited for it.
@@ -224,7 +224,7 @@ class ServerState:
                 self.vacant[peer.index] = why
                 if lagged:
                     self.lagged.add(peer.index)
-                self.vacant_at[peer.index] = time.monotonic() if at_s is None else at_s
+                self.vacant_at[peer.index] = time.monotonic()
         if replaceable:
             with self.clocks.changed:
                 self.clocks.changed.notify_all()

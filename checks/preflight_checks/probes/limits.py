@@ -126,16 +126,16 @@ def _exempt() -> bool:
     return False
 
 
-def threads_of(user: int, proc: str = "") -> Optional[int]:
+def threads_of(user: int) -> Optional[int]:
     """The number of threads of a (real) user; None if processes of others are hidden."""
     count = 0
     try:
-        names = [name for name in os.listdir(proc or PROC) if name.isdecimal()][:_MAX_PROCESSES]
+        names = [name for name in os.listdir(PROC) if name.isdecimal()][:_MAX_PROCESSES]
     except OSError:
         return None
     for name in names:
         uid, threads = -1, 0
-        for line in read_text("%s/%s/status" % (proc or PROC, name)).splitlines():
+        for line in read_text("%s/%s/status" % (PROC, name)).splitlines():
             if line.startswith("Uid:"):
                 uid = int(line.split()[1])
             elif line.startswith("Threads:"):

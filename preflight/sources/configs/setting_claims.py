@@ -32,7 +32,6 @@ class _Reader:
     """How the keys of one configuration are named and read."""
 
     framework: str
-    renamed: Callable[[str], str]
     #: How a key is written in a path; empty for a key that is left out of it.
     key_of: Callable[[str], str]
     read: Callable[[Node], Value]
@@ -48,7 +47,6 @@ def state_settings(
     root: Node,
     framework: str,
     *,
-    renamed: Callable[[str], str] = lambda path: path,
     only: Iterable[str] = (),
     floats_without_dot: bool = False,
     key_of: Callable[[str], str] = lambda key: key,
@@ -60,7 +58,6 @@ def state_settings(
     """Claim every key of a configuration; of duplicate keys the last is in force.
 
     Args:
-        renamed: changes a path before it is claimed.
         only: the top-level keys to claim; empty for all.
         floats_without_dot: whether the framework reads `1e-4` as a number (OmegaConf does, PyYAML reads a text).
         key_of: how a key is written in a path.
@@ -71,7 +68,7 @@ def state_settings(
     """
     wanted = frozenset(only)
     left = [_MAX_KEYS]
-    reader = _Reader(framework, renamed, key_of, _float_of if floats_without_dot else read, stops, because, names)
+    reader = _Reader(framework, key_of, _float_of if floats_without_dot else read, stops, because, names)
     for member in root.in_force:
         if not wanted or member.key in wanted:
             _state(node_claims, member, key_of(member.key), reader, left)
@@ -84,7 +81,7 @@ def _state(node_claims: NodeClaims, member: Member, path: str, reader: _Reader, 
         return
     left[0] -= 1
     spend(1)
-    quantity = f"{SETTING_PREFIX}{reader.framework}.{reader.renamed(path)}"
+    quantity = f"{SETTING_PREFIX}{reader.framework}.{path}"
     inner = node.kind is Kind.OBJECT
     stops = reader.stops(member)
     key_only = inner or stops

@@ -45,7 +45,6 @@ def assemble(
     paths: Sequence[str | Path],
     *,
     sources: Sequence[Source],
-    exclude: Sequence[str] = (),
     snapshot: TreeSnapshot | None = None,
     jobs: int = 1,
     progress: Progress = ignore,
@@ -53,13 +52,13 @@ def assemble(
     """The jobs that `paths` (files or directories inside `root`) describe, by name.
 
     Files named together form one job, except that each of several batch scripts is a submission of its own. In a
-    directory every recognised file that no other refers to starts a job, except unit tests and files that match
-    `exclude`; sibling scripts for the nodes of one job (node0.sh, node1.sh) form one that is marked as probable. A file
-    that cannot be read becomes a note, never an exception. `snapshot` records the examined files. The files of large
-    directories are read by at most `jobs` processes. `progress` is called for every file of a directory.
+    directory every recognised file that no other refers to starts a job, except unit tests and files that the
+    snapshot excludes; sibling scripts for the nodes of one job (node0.sh, node1.sh) form one that is marked as
+    probable. A file that cannot be read becomes a note, never an exception. `snapshot` records the examined files. The
+    files of large directories are read by at most `jobs` processes. `progress` is called for every file of a directory.
     """
     with running():
-        return _assemble(root, paths, tuple(sources), snapshot or TreeSnapshot(root, exclude), jobs, progress)
+        return _assemble(root, paths, tuple(sources), snapshot or TreeSnapshot(root), jobs, progress)
 
 
 def _assemble(

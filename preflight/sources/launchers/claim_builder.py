@@ -191,14 +191,14 @@ def option_setting(given: GivenOption | None) -> Setting | None:
     return Setting(given.value, given.span, given.spelling, Strength.FLAG, given.parts)
 
 
-def variable_setting(variable: Variable | None, strength: Strength = Strength.ENVIRONMENT) -> Setting | None:
+def variable_setting(variable: Variable | None) -> Setting | None:
     """Convert an environment variable to a setting."""
     if variable is None:
         return None
     spelling = variable.spelling
     if not spelling.startswith((variable.name, "export ")):
         spelling = f"{variable.name}={spelling}"
-    return Setting(variable.value, variable.span, spelling, strength, (), variable.condition)
+    return Setting(variable.value, variable.span, spelling, Strength.ENVIRONMENT, (), variable.condition)
 
 
 def sum_of(*items: Plain) -> Plain:

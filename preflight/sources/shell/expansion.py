@@ -369,9 +369,9 @@ def expand_known(machine: Machine, state: State, document: Document, node: Node)
     return known(expand_text(machine, state, document, node))
 
 
-def _unknown_parts(why: str, place: Place, spelling: str, *, quoted: bool, many: bool = True) -> list[Part]:
+def _unknown_parts(why: str, place: Place, spelling: str, *, quoted: bool) -> list[Part]:
     """Parts for an unknown value."""
-    return _to_parts((Hole(why[:300], place, spelling, many),), quoted=quoted)
+    return _to_parts((Hole(why[:300], place, spelling, True),), quoted=quoted)
 
 
 def _arithmetic_text(machine: Machine, state: State, document: Document, node: Node) -> Text:
