@@ -9,7 +9,7 @@ from preflight.model.job import Claim, Job, Launch, Relation, Scope, Strength, a
 from preflight.model.job.claim import job_value
 from preflight.model.job.quantities import QUANTITIES
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, undecided, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import counted, editable, joined, placed, quoted, where, why_unresolved
 from preflight.plugins.questions import subjects
 from preflight_rules.launches import AGENT_LAUNCHERS, SPREADING_WRAPPERS, on_first_node_only, ranks_started, roots
@@ -219,6 +219,7 @@ def _remedy(
     "launch-size-exceeds-bound",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="nothing limits the size of a launch",
     evidence=("open-mpi/ompi#3133", "dstackai/dstack#2451"),
 )
 def launch_size_exceeds_bound(job: Job) -> Iterator[Verdict]:
@@ -249,14 +250,10 @@ def launch_size_exceeds_bound(job: Job) -> Iterator[Verdict]:
                     if verdict is not None and (claim.span, bound.span, verdict.status) not in reported:
                         reported.add((claim.span, bound.span, verdict.status))
                         yield verdict
-    applicable = bool(reported)
     for launch in job.launches:
         verdict = _within_slots(job, launch) or _within_header(job, launch)
         if verdict is not None:
-            applicable = True
             yield verdict
-    if not applicable:
-        yield not_applicable(job.name, "nothing limits the size of a launch")
 
 
 def _within_slots(job: Job, launch: Launch) -> Verdict | None:

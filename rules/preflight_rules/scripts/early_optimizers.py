@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, undecided, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted
 from preflight_rules.scripts.script_facts import launches_of, stated
 from preflight_rules.sizes.fsdp import is_value, only_claim
@@ -18,6 +18,7 @@ from preflight_rules.sizes.fsdp import is_value, only_claim
     "optimizer-made-before-fsdp",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no optimizer is made before FSDP divides its model",
     evidence=(
         "https://docs.pytorch.org/docs/stable/fsdp.html",
         (
@@ -70,12 +71,8 @@ def optimizer_made_before_fsdp(job: Job) -> Iterator[Verdict]:
             for verdict in _judge_prepared(job, subject, optimizer):
                 applicable = True
                 yield verdict
-    if applicable:
-        return
-    if job.about("uses_fsdp"):
+    if not applicable and job.about("uses_fsdp"):
         yield passed(job.name)
-    else:
-        yield not_applicable(job.name, "no optimizer is made before FSDP divides its model")
 
 
 def _judge_wrapped(subject: str, optimizer: Claim) -> Verdict:

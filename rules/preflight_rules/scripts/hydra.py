@@ -8,7 +8,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job, Unresolved
 from preflight.model.job.claim import distinct
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 
 
 @rule(
@@ -16,6 +16,7 @@ from preflight.plugins.authoring import Verdict, failed, not_applicable, passed,
     "hydra-configuration-refused",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launch has a Hydra configuration in the tree",
     evidence=("facebookresearch/hydra#1912", "taokz/BiomedGPT#75"),
 )
 def hydra_configuration_refused(job: Job) -> Iterator[Verdict]:
@@ -48,12 +49,8 @@ def hydra_configuration_refused(job: Job) -> Iterator[Verdict]:
             at=claim,
             remedy="Correct the name, or write `+` in front of an override that adds a key.",
         )
-    if refused:
-        return
-    if any(reference.role == "composed" for reference in job.references):
+    if not refused and any(reference.role == "composed" for reference in job.references):
         yield passed(job.name)
-    else:
-        yield not_applicable(job.name, "no launch has a Hydra configuration in the tree")
 
 
 @rule(
@@ -61,6 +58,7 @@ def hydra_configuration_refused(job: Job) -> Iterator[Verdict]:
     "hydra-interpolation-leads-nowhere",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no launch has a Hydra configuration in the tree",
     evidence=(
         (
             'OmegaConf documentation, "Variable interpolation"',
@@ -105,5 +103,3 @@ def hydra_interpolation_leads_nowhere(job: Job) -> Iterator[Verdict]:
             return
     if any(reference.role == "composed" for reference in job.references):
         yield passed(job.name)
-    else:
-        yield not_applicable(job.name, "no launch has a Hydra configuration in the tree")

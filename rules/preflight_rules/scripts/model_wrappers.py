@@ -8,7 +8,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.plugins.claim_text import joined, quoted, why_unresolved
 from preflight.plugins.questions import subjects
 from preflight_rules.launches import SCHEDULERS, certainly_several
@@ -64,6 +64,7 @@ def ddp_over_several_devices(job: Job) -> Iterator[Verdict]:
     "TRN008",
     "sync-batchnorm-after-wrapping",
     severity=Severity.WARNING,
+    otherwise="no model is wrapped in DistributedDataParallel",
     evidence=(
         (
             "torch.nn.SyncBatchNorm documentation: convert before wrapping the network with DDP",
@@ -100,11 +101,8 @@ def sync_batchnorm_after_wrapping(job: Job) -> Iterator[Verdict]:
             also=((wrap, "wrapped here"),),
             remedy="Convert first, then wrap.",
         )
-    if not applicable:
-        if job.about("uses_ddp"):
-            yield passed(next((subject for subject, _, _ in subjects(job)), job.name))
-        else:
-            yield not_applicable(job.name, "no model is wrapped in DistributedDataParallel")
+    if not applicable and job.about("uses_ddp"):
+        yield passed(next((subject for subject, _, _ in subjects(job)), job.name))
 
 
 @rule(

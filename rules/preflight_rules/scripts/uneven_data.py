@@ -72,7 +72,6 @@ def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
             " remainder; DistributedSampler can do either (drop_last).",
         )
     if not applicable and job.about("distributed_sampler"):
-        applicable = True
         yield passed(next((subject for subject, _, _ in subjects(job)), job.name))
 
 

@@ -47,6 +47,7 @@ _ONE_NODE = " No hostfile is given, so one node is assumed."
     "deepspeed-batch-product-mismatch",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no DeepSpeed configuration sets a train_batch_size",
     evidence=("deepspeedai/DeepSpeed#6914", "deepspeedai/DeepSpeed#3982", "CASIA-LMC-Lab/AnomalyGPT#19"),
 )
 def deepspeed_batch_product_mismatch(job: Job) -> Iterator[Verdict]:
@@ -69,20 +70,16 @@ def deepspeed_batch_product_mismatch(job: Job) -> Iterator[Verdict]:
     hostfile is assumed to run on one node; if more nodes would make the sizes fit, it is a warning. Where the number of
     ranks is unknown, only what no number of ranks could satisfy is reported.
     """
-    applicable = False
     for subject, scope, launch in subjects(job):
         claims = {quantity: configured(job, quantity, scope) for quantity in BATCH}
         if not claims["train_batch_size"]:
             continue
-        applicable = True
         if any(True in c.alternatives for c in job.about("elasticity_enabled", scope)):
             yield not_applicable(subject, "elasticity computes the batch sizes")
             continue
         if uses_hugging_face(job, launch, scope):
             claims = {q: _with_auto(job, q, found, scope) for q, found in claims.items()}
         yield _product(job, subject, launch, scope, claims)
-    if not applicable:
-        yield not_applicable(job.name, "no DeepSpeed configuration sets a train_batch_size")
 
 
 def _with_auto(job: Job, quantity: str, found: tuple[Claim, ...], scope: Scope) -> tuple[Claim, ...]:

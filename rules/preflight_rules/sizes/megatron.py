@@ -128,6 +128,7 @@ def ranks_not_divisible_by_model_parallel_size(job: Job) -> Iterator[Verdict]:
     "global-batch-not-divisible",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no launch sets a global and a micro batch size for Megatron-LM",
     evidence=(
         (
             "Megatron-LM, num_microbatches_calculator.py",
@@ -151,18 +152,14 @@ def global_batch_not_divisible(job: Job) -> Iterator[Verdict]:
     Known limits: `--decrease-batch-size-if-needed` and `--rampup-batch-size` change the arithmetic; with them nothing
     is reported.
     """
-    applicable = False
     for launch in job.launches:
         total, micro = _stated(job, launch, "train_batch_size"), _stated(job, launch, "micro_batch_size_per_gpu")
         if not _is_megatron(launch) or not total or not micro:
             continue
-        applicable = True
         if {"--decrease-batch-size-if-needed", "--rampup-batch-size"}.intersection(launch.arguments):
             yield not_applicable(launch.id, "the global batch is changed at run time")
             continue
         yield _global_batch(job, launch, total, micro)
-    if not applicable:
-        yield not_applicable(job.name, "no launch sets a global and a micro batch size for Megatron-LM")
 
 
 def _global_batch(job: Job, launch: Launch, total: tuple[Claim, ...], micro: tuple[Claim, ...]) -> Verdict:
