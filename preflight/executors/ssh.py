@@ -36,8 +36,7 @@ _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\$?", re.ASCII)
 _MAX_KEEP_S = 3600
 
 #: Messages of ssh, with the kind of failure, the meaning and the remedy; the first match counts. The texts are
-#: OpenSSH's
-#: (sshconnect.c, ssh.c, packet.c) and the C library's; C locale is set for the latter.
+#: OpenSSH's (sshconnect.c, ssh.c, packet.c) and the C library's; C locale is set for the latter.
 _ERROR_MEANINGS: tuple[tuple[str, str, str, str], ...] = (
     (
         r"could not resolve hostname",
