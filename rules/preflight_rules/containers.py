@@ -299,7 +299,12 @@ def container_network_hides_ranks(job: Job) -> Iterator[Verdict]:
 def _is_of_another_host(job: Job, launch: Launch) -> bool:
     """Whether the ranks meet at an address outside the networks that Docker makes on one host."""
     hosts = [host_of(text) for claim in address_in_force(job, launch) for text in texts(claim.value)]
-    return bool(hosts) and all(is_address(host) and not host.startswith("172.") for host in hosts)
+    on_bridge = _OWN_ADDRESS.search(launch.span.snippet) is not None or "podman" in launch.wrappers
+    return bool(hosts) and not on_bridge and all(is_address(host) and not host.startswith("172.") for host in hosts)
+
+
+#: An address that the container is given in a network of this host.
+_OWN_ADDRESS = re.compile(r"--ip[ =]")
 
 
 @rule(

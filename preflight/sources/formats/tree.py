@@ -347,19 +347,23 @@ def note_at(path: str, kind: NoteKind, message: str, detail: NoteDetail | None =
     return Note(kind, message, Span(path, 1, 1, 1, 1), detail=detail)
 
 
-#: Where the files of a project may be in a container or on a cluster: anywhere but in the folders of the system.
+#: Folders at which images and manifests put the files of a project, and the kinds of files that are looked for there.
 _MOUNTED = re.compile(
-    r"/(?!(?:bin|sbin|usr|lib|lib64|etc|proc|sys|dev|tmp|var|run|boot)/)"
-    r"(?:[\w.@-]{1,100}/){1,9}[\w.@-]{1,100}\.(?:py|sh|bash|json|ya?ml|toml)"
+    r"/(?:workspace|workdir|opt(?!/conda)|app|apps|code|src|scripts?|job|jobs|config|configs|mnt|project|train|training"
+    r"|data)/(?:[\w.@-]{1,100}/){0,8}[\w.@-]{1,100}\.(?:py|sh|bash|json|ya?ml|toml)"
+)
+#: A file below any other folder at the root, such as `/Megatron-LM/train.sh`, where a project is mounted.
+_MOUNTED_WHOLE = re.compile(
+    r"/(?!(?:bin|sbin|usr|lib|lib64|etc|proc|sys|dev|tmp|var|run|boot|root|home|opt)/)[\w.@-]{1,100}/"
+    r"(?:[\w.@-]{1,100}/){0,8}[\w.@-]{1,100}\.(?:py|sh|bash|json|ya?ml|toml)"
 )
 
 
 def _in_a_container(path: str, relative_to: str, exists: Callable[[str], bool]) -> str | None:
     """The file of the tree that a container has at `path`: with the longest end of the path that names one."""
-    if not _MOUNTED.fullmatch(path):
-        return None
     parts = path.split("/")[1:]
-    for start in range(len(parts)):
+    starts = range(len(parts)) if _MOUNTED.fullmatch(path) else (1,) if _MOUNTED_WHOLE.fullmatch(path) else ()
+    for start in starts:
         rest = "/".join(parts[start:])
         found = _resolve(rest, relative_to, exists)
         if found is not None and exists(found):

@@ -92,11 +92,19 @@ def admission(root: Node) -> Outcome | None:
     return Outcome(newest, tuple(refusal._replace(accepted_by=accepted, refused_by=newest) for refusal in found))
 
 
+#: The groups of Kubernetes' own kinds.
+_CORE = {"Job": "batch", "CronJob": "batch", "Deployment": "apps", "StatefulSet": "apps"}
+
+
 def _miswritten(root: Node, kind: str) -> Outcome | None:
     """A kind in other capitals than the API has."""
     member = root.member("kind")
     meant = next((name for name in sorted(TRAINING_KINDS | GENERIC_KINDS) if name.lower() == kind.lower()), kind)
-    if member is None or meant == kind:
+    group = root.text("apiVersion").rpartition("/")[0]
+    served = _CORE.get(meant) == group or any(
+        name.startswith(f"{group}/") and name.endswith(f"/{meant}") for name in _table()["kinds"]
+    )
+    if member is None or meant == kind or not served:
         return None
     problem = f"there is no kind `{kind}`; capitals count"
     return Outcome("", (Refusal(problem, f"Write `kind: {meant}`.", member.key_start, member.node.end),))

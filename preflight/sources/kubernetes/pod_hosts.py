@@ -33,6 +33,10 @@ def _rows() -> tuple[_Row, ...]:
     return tuple(rows)
 
 
+#: Fields with which pods have other names, or find each other in another way.
+_OWN_NAMES = ("dnsConfig", "hostAliases", "hostNetwork", "hostname")
+
+
 def state_hosts(node_claims: NodeClaims, workload: Workload, everything: Sequence[Node], scope: Scope) -> None:
     """State the names of the pods, with `{i}` for a number, and those of the services in the same files.
 
@@ -46,6 +50,18 @@ def state_hosts(node_claims: NodeClaims, workload: Workload, everything: Sequenc
 
 def _hosts(workload: Workload) -> Iterator[str]:
     job = workload.root.text("metadata", "name")
+    pods = [role.pod for role in workload.roles if role.pod is not None]
+    if any(pod.member(key) is not None for pod in pods for key in _OWN_NAMES):
+        return
+    if (
+        workload.spec.at("plugins", "ssh") is not None
+        or workload.spec.at("networkConfig", "subdomainPolicy") is not None
+    ):
+        # Short names and other subdomains work as well.
+        return
+    if workload.kind == "TrainJob" and workload.spec.at("runtimeRef") is not None:
+        # The runtime names the roles.
+        return
     row = next((r for r in _rows() if workload.kind in r.kinds and (not r.groups or workload.group in r.groups)), None)
     if not job or row is None or (row.needs and workload.spec.at(*row.needs) is None):
         return
@@ -55,4 +71,5 @@ def _hosts(workload: Workload) -> Iterator[str]:
     for role in workload.roles:
         for host in row.hosts:
             name = host.format(job=job, role=role.name.lower(), i="{i}")
-            yield f"{name}.{domain}" if domain else name
+            own = role.pod.text("subdomain") if role.pod is not None else ""
+            yield f"{name}.{own or domain}" if domain else name

@@ -73,7 +73,8 @@ def state_pods(node_claims: NodeClaims, role: Role, scope: Scope) -> None:
 def _start_params(node_claims: NodeClaims, role: Role, scope: Scope) -> None:
     """The resources that a Ray node announces by default."""
     if role.start_params is not None:
-        node_claims.add_member("ray_num_gpus", role.start_params.node.member("num-gpus"), as_int, scope=scope)
+        for key, quantity in (("num-gpus", "ray_num_gpus"), ("num-cpus", "ray_num_cpus")):
+            node_claims.add_member(quantity, role.start_params.node.member(key), as_int, scope=scope)
 
 
 def containers_of(pod: Node) -> Iterator[Node]:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 from preflight._util import toml
 from preflight._util.budget import spend
 from preflight.model.job import Claim
+from preflight.sources.python import imports
 from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.python.outline import Function, dotted, end_of
 from preflight.sources.python.rank_conditions import (
@@ -110,9 +111,18 @@ def _is_on(given: ast.keyword | ast.expr | None) -> bool:
     return written is not None and not (isinstance(written, ast.Constant) and not written.value)
 
 
+#: Names of groups and of what returns one.
+_OF_A_GROUP = re.compile(r"group$|^(?:tp|pp|dp|ep|cp|leaders?|sub_?comm)$")
+
+
 def _is_of_group(call: ast.Call) -> bool:
     """Whether only the ranks of a group make the call."""
     short = end_of(call.func)
+    receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
+    if receiver is not None and _OF_A_GROUP.search(
+        end_of(receiver.func if isinstance(receiver, ast.Call) else receiver)
+    ):
+        return True
     groups = [argument(call, word) for word in ("process_group", "process_set")]
     for given in (argument(call, "group", _table()["group"].get(short)), *groups):
         group = None if given is None else value_of(given)
@@ -196,7 +206,9 @@ def _guarded_collectives(module: Module) -> Iterator[Claim]:
                 because = () if left_out is None else (module.claim("rank_left_out", left_out, test, condition=""),)
                 quantity = "guarded_gather" if row.divided else "guarded_collective"
                 yield module.claim(quantity, who.value, call, because=(guard, *because))
-                if _is_reached(module, call, test) if row.divided else _is_unmatched(module, call, test):
+                certain = _is_reached(module, call, test) if row.divided else _is_unmatched(module, call, test)
+                # An imported module may make the counterpart, whatever lies between.
+                if certain and not any(_COMMUNICATES.search(text) for _, text in imports.texts_of_modules(module)):
                     yield module.claim("collective_unmatched", True, call, condition="")
 
 

@@ -20,20 +20,34 @@ _MAX_DEPTH = 4
 
 def claims(module: Module) -> Iterator[Claim]:
     """The first assignment of MASTER_PORT in a place that every rank comes to."""
-    if "MASTER_PORT" not in module.file.text:
+    text = module.file.text
+    # Without a group that meets there, or with one that meets elsewhere, the port is for something else.
+    if "MASTER_PORT" not in text or _GROUP.search(text) is None or _MEETS_ELSEWHERE.search(text) or "seed(" in text:
         return
     for node in module.nodes(ast.Assign):
         target = node.targets[0]
         if not isinstance(target, ast.Subscript) or module.name(target.value) != "os.environ":
             continue
         drawn = _drawn(module, node.value) if module.fold(target.slice) == Known("MASTER_PORT") else False
-        if not drawn or ranks_of(module).guard_of(node).who is not RankSet.ALL:
+        if not drawn or ranks_of(module).guard_of(node).who is not RankSet.ALL or _is_left_before(module, node):
             continue
         spawned = _in_spawned(module, node)
         if spawned or not any(module.called(call) in SPAWNS for call in module.named("spawn", "start_processes")):
             name = "port_drawn_by_spawned" if spawned else "port_drawn_by_rank"
             yield module.claim("script_feature", name, node, condition=module.condition(node))
             return
+
+
+_GROUP = re.compile(r"\b(?:init_process_group|init_distributed)\(")
+_MEETS_ELSEWHERE = re.compile(r"init_method\s*=\s*[rf]?[\"'](?:tcp|file)://")
+
+
+def _is_left_before(module: Module, node: ast.Assign) -> bool:
+    """Whether some processes may leave before a node: by a `return` in a branch, or as they have a port or a group."""
+    function = module.outline.function_of(node)
+    inside: list[ast.Return | ast.Call] = [*module.nodes(ast.Return), *module.named("init_process_group")]
+    earlier = [each for each in inside if module.outline.function_of(each) is function and each.lineno < node.lineno]
+    return bool(earlier) or "MASTER_PORT" in module.condition(node)
 
 
 def _drawn(module: Module, expression: ast.expr) -> bool:
@@ -44,10 +58,14 @@ def _drawn(module: Module, expression: ast.expr) -> bool:
     if not isinstance(made, (ast.Call, ast.JoinedStr, ast.BinOp)):
         return False
     text = module.source(made)
-    if _DRAWS.search(text) or _FREE_PORT.search(text):
-        return True
+    if "environ" in text or "getenv" in text:
+        # What is set already is kept.
+        return False
     names = [last(module.called(call)) for call in ast.walk(made) if isinstance(call, ast.Call)]
-    return any(_DRAWS.search(module.source(function)) for name in names for function in module.outline.functions(name))
+    own = [function for name in names for function in module.outline.functions(name)]
+    if own:
+        return any(_DRAWS.search(module.source(function)) for function in own)
+    return _DRAWS.search(text) is not None or _FREE_PORT.search(text) is not None
 
 
 def _in_spawned(module: Module, node: ast.AST, depth: int = 0) -> bool:
@@ -55,7 +73,16 @@ def _in_spawned(module: Module, node: ast.AST, depth: int = 0) -> bool:
     function = module.outline.function_of(node)
     if function is None or depth > _MAX_DEPTH:
         return False
+    if any(
+        module.outline.function_of(call) is function for call in module.named("spawn", "start_processes", "Process")
+    ):
+        # It starts processes itself, which take its port.
+        return False
     for call in module.named("spawn", "start_processes", "Process"):
+        if last(module.called(call)) == "Process" and not any(
+            isinstance(outer, (ast.For, ast.While, ast.ListComp)) for outer in module.outline.above(call)
+        ):
+            continue
         started = argument(call, "target") if last(module.called(call)) == "Process" else argument(call, "fn", 0)
         if started is not None and dotted(value_of(started)) == function.name:
             return True

@@ -110,7 +110,10 @@ def _processes(module: Module) -> Iterator[OwnLaunch]:
         counted = loop.iter
         passed = {node.id for node in ast.walk(value_of(given)) if isinstance(node, ast.Name)}
         is_range = isinstance(counted, ast.Call) and module.called(counted) == "range" and len(counted.args) == 1
-        if is_range and isinstance(counted, ast.Call) and dotted(loop.target) in passed:
+        target = argument(call, "target", 1)
+        functions = module.outline.functions(dotted(value_of(target))) if target is not None else []
+        makes_group = any(_GROUP.search(module.source(function)) for function in functions)
+        if is_range and makes_group and isinstance(counted, ast.Call) and dotted(loop.target) in passed:
             count = module.claim("processes_per_node", as_int(module.fold(counted.args[0])), counted)
             yield _launch(module, call, "python", [count])
             return

@@ -110,7 +110,10 @@ def ranks_where_true(module: Module, test: ast.expr, depth: int = 0) -> RankSet:
 
 
 #: Questions about whether there are several ranks.
-_ASKS_FOR_RANKS = re.compile(r"dist|ddp|world_?size|initiali[sz]ed|parallel|multi_?gpu|num_?proc|n_?gpu", re.IGNORECASE)
+_ASKS_FOR_RANKS = re.compile(
+    r"\bdist\b|dist_|_dist\b|distributed|ddp|world_?size|initiali[sz]ed|parallel|multi_?gpu|num_?proc|n_?gpu",
+    re.IGNORECASE,
+)
 
 
 def ranks_where_false(module: Module, test: ast.expr, depth: int = 0) -> RankSet:

@@ -30,6 +30,7 @@ from preflight.model.job.value import Symbol, one_of
 from preflight.sources.configs.deepspeed import QUANTITY_OF
 from preflight.sources.configs.hugging_face import PRECISIONS, SETTINGS, precision_of
 from preflight.sources.python.module import Module, argument, last, value_of
+from preflight.sources.python.outline import dotted
 
 #: Read with the objects of other libraries, in `framework_usage`.
 _READ_ELSEWHERE = frozenset(
@@ -298,6 +299,13 @@ def _possible(module: Module, expression: ast.expr) -> list[ast.expr]:
     if not isinstance(made, ast.Name):
         return [made]
     around = module.outline.function_of(made)
+    if around is not None and made.id in {each.arg for each in (*around.args.args, *around.args.kwonlyargs)}:
+        return [made]
+    if any(dotted(node.target) == made.id for node in module.nodes(ast.AnnAssign)):
+        return [made]
+    pairs = (target for node in module.nodes(ast.Assign) for target in node.targets if isinstance(target, ast.Tuple))
+    if any(dotted(item) == made.id for pair in pairs for item in pair.elts):
+        return [made]
     assigned = [
         node.value
         for node in module.nodes(ast.Assign)

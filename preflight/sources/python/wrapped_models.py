@@ -101,7 +101,10 @@ def _wrapped(module: Module) -> Iterator[_Wrapped]:
 
 def _gone_round(module: Module, wrapped: _Wrapped) -> Iterator[Claim]:
     """A loss that is made by the model inside of a wrapper that the script never calls."""
-    if wrapped.kind != "ddp" or "backward(" not in module.file.text:
+    text = module.file.text
+    if wrapped.kind != "ddp" or "backward(" not in text or ".step(" not in text or _AVERAGES.search(text):
+        return
+    if _is_known_otherwise(module, wrapped.name):
         return
     inside = f"{wrapped.name}.module"
     helpers = {
@@ -126,6 +129,22 @@ def _gone_round(module: Module, wrapped: _Wrapped) -> Iterator[Claim]:
     if found is not None:
         because = (module.claim("script_feature", "part of a wrapper", wrapped.node, condition=""),)
         yield module.claim("script_feature", "loss_of_module_inside", found, because=because)
+
+
+#: The script itself exchanges the gradients.
+_AVERAGES = re.compile(r"all_?reduce\([^\n]*\.grad")
+
+
+def _is_known_otherwise(module: Module, name: str) -> bool:
+    """Whether a model has another name, or is a part of an object whose base class may call it."""
+    values: list[ast.expr | None] = [node.value for node in module.nodes(ast.Assign)]
+    values += [node.value for node in module.nodes(ast.Return)]
+    values += [item for node in module.nodes(ast.Dict) for item in node.values]
+    values += [item for node in module.nodes(ast.List) for item in node.elts]
+    values += [item for node in module.nodes(ast.Tuple) for item in node.elts]
+    bases = [dotted(base) for node in module.nodes(ast.ClassDef) for base in node.bases]
+    derived = name.startswith("self.") and any(base != "object" for base in bases)
+    return derived or any(dotted(value) == name for value in values)
 
 
 #: Functions that do not call a model they are given.

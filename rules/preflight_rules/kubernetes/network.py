@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from preflight._util.hostnames import host_of
 from preflight.model.findings import Confidence, Severity
@@ -369,8 +369,10 @@ def host_name_of_no_pod(job: Job) -> Iterator[Verdict]:
     Fix: Use a name from the list in the message.
 
     Known limits: A service of that name may be in files that were not given; the finding is a warning unless the name
-    has the form of a pod's.
+    is in the domain that the operator names after the object. Pods with a DNS configuration, a host name or the host's
+    network are not judged.
     """
+    everyone = sorted({text for claim in job.about("workload_name") for text in texts(claim.value)}, key=len)
     for workload in workloads(job):
         hosts = [text for claim in workload.in_force("pod_hosts") for text in _list(claim)]
         names = texts(job_value(workload.in_force("workload_name")))
@@ -381,7 +383,7 @@ def host_name_of_no_pod(job: Job) -> Iterator[Verdict]:
             launch = job.launch(scope.launch)
             for claim in (claim for quantity in _NAMING for claim in job.setting(quantity, scope)):
                 named = [host_of(text) for text in (*texts(claim.value), *_list(claim))]
-                own = [host for host in named if host.startswith(f"{names[0]}-")]
+                own = [host for host in named if _owner(host, everyone) == names[0]]
                 wrong = next((host for host in own if not any(_is_under(host, form) for form in forms)), None)
                 undecided_verdict = undecided(scope.launch, (claim,), launch)
                 if undecided_verdict is not None:
@@ -393,7 +395,10 @@ def host_name_of_no_pod(job: Job) -> Iterator[Verdict]:
 
 
 def _named_wrongly(workload: Workload, name: str, hosts: list[str], claim: Claim, wrong: str) -> Verdict:
-    like_a_pod = re.fullmatch(r"[\w-]+-\d+(?:\..*)?", wrong) is not None
+    # The operator names this domain after the object, and every name in it.
+    in_own_domain = wrong.partition(".")[2].partition(".")[0] == name and all(f".{name}" in host for host in hosts[:1])
+    of_a_role = "." not in wrong and re.fullmatch(rf"{re.escape(name)}-\w+-\d+", wrong) is not None
+    certain = in_own_domain or (of_a_role and "." not in hosts[0])
     shown = ", ".join(f"`{host.replace('{i}', '0')}`" for host in hosts[:4])
     return failed(
         claim.scope.launch,
@@ -402,9 +407,14 @@ def _named_wrongly(workload: Workload, name: str, hosts: list[str], claim: Claim
         at=claim,
         also=((argument_of(claim) or workload.head, "the name" if argument_of(claim) else "the object"),),
         remedy="Use one of these names.",
-        severity=None if like_a_pod else Severity.WARNING,
+        severity=None if certain else Severity.WARNING,
         waits_at="rendezvous",
     )
+
+
+def _owner(host: str, names: Sequence[str]) -> str:
+    """The object whose pod a host looks like: that with the longest name that the host begins with."""
+    return next((name for name in reversed(names) if host.startswith(f"{name}-")), "")
 
 
 def _list(claim: Claim) -> tuple[str, ...]:

@@ -148,8 +148,20 @@ def _larger_than(workload: Workload, quotas: Sequence[Claim], why: str) -> Verdi
         at=largest[1][0],
         also=((quotas[0], "the quota"),),
         remedy="Make the job smaller, or the quota larger.",
-        severity=Severity.ERROR,
+        severity=Severity.WARNING if _starts_with_fewer(workload) else Severity.ERROR,
     )
+
+
+def _starts_with_fewer(workload: Workload) -> bool:
+    """Whether an object may run with fewer pods: it is elastic, a smaller gang, or a Job of independent pods."""
+    pods = numbers(workload.pods())
+    smaller = any(
+        size and pods and min(size) < max(pods)
+        for size in (numbers(claim.value) for claim in workload.claims.of(workload.id, "gang_min"))
+    )
+    elastic = any(workload.job.about("min_nodes", scope) for _, scope in workload.launches())
+    alone = workload.kind == "Deployment" or (workload.kind == "Job" and workload.group == "batch")
+    return smaller or elastic or alone
 
 
 @rule(

@@ -430,14 +430,22 @@ def _takes_slots_of_slurm(stated: Stated[Launch]) -> bool:
     job, scope = stated.job, stated.scope
     has_header = any(claim.source == "slurm" for claim in job.about("batch_directive"))
     chosen = job.setting("hosts", scope) or job.setting("oversubscribe", scope) or job.about("host_slots", scope)
-    return _is_mpirun(stated.launch) and has_header and not chosen and _implementation(job, stated.launch) != ("mpich",)
+    changed = _CHOOSES_SLOTS.search(stated.launch.span.snippet) is not None or any(
+        claim.quantity.startswith(("env.OMPI_MCA_r", "env.PRTE_MCA")) for claim in job.claims
+    )
+    contained = not {"docker", "podman"}.isdisjoint(stated.launch.wrappers)
+    is_mpich = _implementation(job, stated.launch) == ("mpich",)
+    return _is_mpirun(stated.launch) and has_header and not (chosen or changed or contained or is_mpich)
+
+
+#: Options of mpirun that take the slots from elsewhere, or start more ranks than there are.
+_CHOOSES_SLOTS = re.compile(r"oversubscribe|\bras\b|overload", re.IGNORECASE)
 
 
 @rule(
     "MPI006",
     "mpi-ranks-beyond-slots-of-allocation",
-    severity=Severity.ERROR,
-    profile="gate",
+    severity=Severity.WARNING,
     otherwise="no mpirun takes its slots from an allocation of Slurm",
     evidence=(
         "open-mpi/ompi#10641",
@@ -454,33 +462,32 @@ def mpi_ranks_beyond_slots_of_allocation(question: LaunchQuestion) -> Verdict | 
     """mpirun starts more ranks than the allocation of Slurm has tasks.
 
     What it checks: In a batch script, `-np` of Open MPI's mpirun is at most the number of tasks that the header asks
-    for, which is one for each node unless it says otherwise.
+    for.
 
     Why it matters: Open MPI takes one slot for each task of the allocation, whatever CPUs and GPUs it has, and stops
     with "There are not enough slots available in the system".
 
-    Example: `#SBATCH --nodes=1 --gpus-per-node=8` and `mpirun -np 8 python train.py`.
+    Example: `#SBATCH --nodes=1 --ntasks-per-node=1` and `mpirun -np 8 python train.py`.
 
     Fix: `#SBATCH --ntasks-per-node=8`.
 
-    Known limits: It is a warning where it is not known that mpirun is Open MPI's. With a list of hosts, or
-    `--oversubscribe`, nothing is judged. Options on the command line of sbatch are not seen.
+    Known limits: Where the header names no number of tasks, Slurm takes it from the CPUs, which are not known. With a
+    list of hosts, `--oversubscribe`, or in a container, nothing is judged. Options on the command line of sbatch are
+    not seen.
     """
     tasks, total, on_each, nodes = question.of
     requested = max(numbers(job_value(tasks)), default=0)
     slots = numbers(job_value(total)) or tuple(
         each * node for each in numbers(job_value(on_each)) or (1,) for node in numbers(job_value(nodes)) or (1,)
     )
-    if not requested or requested <= max(slots):
+    if not (total or on_each) or not requested or requested <= max(slots):
         return None
-    asks = (total or on_each or nodes or [None])[0]
-    is_open_mpi = _implementation(question.of.job, question.of.launch) == ("openmpi",)
+    asks = (total or on_each)[0]
     return failed(
         question.subject,
         f"{quoted(tasks[0])} starts {counted(requested, 'rank')}, but the allocation has"
         f" {counted(max(slots), 'task')}, and Open MPI takes one slot for each: it stops with 'not enough slots'.",
         at=tasks[0],
-        also=((asks, counted(max(slots), "task")),) if asks is not None else (),
+        also=((asks, counted(max(slots), "task")),),
         remedy=f"Ask for {counted(requested, 'task')}: --ntasks={requested}.",
-        severity=None if is_open_mpi else Severity.WARNING,
     )

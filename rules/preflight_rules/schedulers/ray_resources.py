@@ -310,7 +310,7 @@ def _of_pods(job: Job, quantity: str) -> _Offer | None:
     total = 0.0
     because: list[Claim] = []
     for role in found[0].roles:
-        claims = role.in_force(quantity)
+        claims = role.in_force("ray_num_gpus" if quantity == "pod_gpus" else "ray_num_cpus") or role.in_force(quantity)
         count = known_number(role.count.value)
         amounts = [item for claim in claims for item in claim.alternatives if isinstance(item, (int, float))]
         if count is None or len(amounts) != len(claims) or (not claims and quantity == "pod_cpus"):
@@ -323,7 +323,11 @@ def _of_pods(job: Job, quantity: str) -> _Offer | None:
 def _of_lines(job: Job) -> _Offer | None:
     """The GPUs that the lines of `ray start` announce; None where a line may start several nodes, or announces none."""
     lines = [launch for launch in job.launches if job.setting("ray_role", launch.scope) and launch.launcher == "ray"]
-    nodes = [line for line in lines if texts(job_value(job.setting("ray_role", line.scope))) != ("submit",)]
+    roles = {line.id: texts(job_value(job.setting("ray_role", line.scope))) for line in lines}
+    nodes = [line for line in lines if roles[line.id] != ("submit",)]
+    if any(roles[line.id] != ("head",) for line in nodes):
+        # A line for workers may be run on many machines.
+        return None
     announced = [claim for line in nodes for claim in job.setting("ray_num_gpus", line.scope)]
     numbers_of = [known_number(claim.value) for claim in announced]
     if not nodes or len(announced) != len(nodes) or any(line.wrappers or line.condition for line in nodes):
@@ -363,7 +367,9 @@ def ray_releases_differ_in_cluster(job: Job) -> Iterator[Verdict]:
     Known limits: Images of other names are not judged.
     """
     for workload in workloads(job):
-        images = [(role, claim) for role in workload.roles for claim in role.in_force("pod_image")]
+        # The first container of a pod is Ray's.
+        roles = [role for role in workload.roles if known_number(role.count.value) != 0]
+        images = [(role, claim) for role in roles for claim in role.in_force("pod_image")[:1]]
         if not workload.kind.startswith("Ray") or len(images) < 2:
             continue
         undecided_verdict = undecided(workload.id, [claim for _, claim in images])
