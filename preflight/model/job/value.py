@@ -212,6 +212,12 @@ def texts(value: Value) -> tuple[str, ...]:
     return tuple(str(item) for item in found) if all(isinstance(item, str) for item in found) else ()
 
 
+def items(value: Value) -> tuple[str, ...]:
+    """The items of a list as text; empty for any other value, and where several lists are possible."""
+    found = alternatives(value)
+    return tuple(map(str, found[0])) if len(found) == 1 and isinstance(found[0], tuple) else ()
+
+
 class Symbol(str, enum.Enum):
     """One recognised run-time value; its description is contained in `Unresolved.why`."""
 

@@ -9,7 +9,7 @@ from preflight._util.hostnames import host_of
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Span, Unresolved
 from preflight.model.job.claim import job_value
-from preflight.model.job.value import numbers, texts
+from preflight.model.job.value import items, numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import argument_of, placed, quoted
 from preflight_rules.kubernetes.workloads import KUBEFLOW, Role, Workload, workloads
@@ -374,27 +374,26 @@ def host_name_of_no_pod(job: Job) -> Iterator[Verdict]:
     """
     everyone = sorted({text for claim in job.about("workload_name") for text in texts(claim.value)}, key=len)
     for workload in workloads(job):
-        hosts = [text for claim in workload.in_force("pod_hosts") for text in _list(claim)]
         names = texts(job_value(workload.in_force("workload_name")))
-        if not hosts or not names:
+        if not workload.hosts or not names:
             continue
-        forms = [re.compile(re.escape(host).replace(r"\{i\}", r"\d+")) for host in hosts]
         for _, scope in workload.launches():
             launch = job.launch(scope.launch)
             for claim in (claim for quantity in _NAMING for claim in job.setting(quantity, scope)):
-                named = [host_of(text) for text in (*texts(claim.value), *_list(claim))]
+                named = [host_of(text) for text in (*texts(claim.value), *items(claim.value))]
                 own = [host for host in named if _owner(host, everyone) == names[0]]
-                wrong = next((host for host in own if not any(_is_under(host, form) for form in forms)), None)
+                wrong = next((host for host in own if not workload.has_host(host)), None)
                 undecided_verdict = undecided(scope.launch, (claim,), launch)
                 if undecided_verdict is not None:
                     yield undecided_verdict
                 elif wrong is not None:
-                    yield _named_wrongly(workload, names[0], hosts, claim, wrong)
+                    yield _named_wrongly(workload, names[0], claim, wrong)
                 elif own:
                     yield passed(scope.launch)
 
 
-def _named_wrongly(workload: Workload, name: str, hosts: list[str], claim: Claim, wrong: str) -> Verdict:
+def _named_wrongly(workload: Workload, name: str, claim: Claim, wrong: str) -> Verdict:
+    hosts = workload.hosts
     # The operator names this domain after the object, and every name in it.
     in_own_domain = wrong.partition(".")[2].partition(".")[0] == name and all(f".{name}" in host for host in hosts[:1])
     of_a_role = "." not in wrong and re.fullmatch(rf"{re.escape(name)}-\w+-\d+", wrong) is not None
@@ -402,8 +401,8 @@ def _named_wrongly(workload: Workload, name: str, hosts: list[str], claim: Claim
     shown = ", ".join(f"`{host.replace('{i}', '0')}`" for host in hosts[:4])
     return failed(
         claim.scope.launch,
-        f"{quoted(claim)} names `{wrong}`, but {quoted(workload.head)} `{name}` makes no pod of this name: the names of"
-        f" its pods are like {shown}.",
+        f"{quoted(claim)} names `{wrong}`, but {quoted(workload.head)} `{name}` has no pod of this name. Its pods"
+        f" have names such as {shown}.",
         at=claim,
         also=((argument_of(claim) or workload.head, "the name" if argument_of(claim) else "the object"),),
         remedy="Use one of these names.",
@@ -415,15 +414,3 @@ def _named_wrongly(workload: Workload, name: str, hosts: list[str], claim: Claim
 def _owner(host: str, names: Sequence[str]) -> str:
     """The object whose pod a host looks like: that with the longest name that the host begins with."""
     return next((name for name in reversed(names) if host.startswith(f"{name}-")), "")
-
-
-def _list(claim: Claim) -> tuple[str, ...]:
-    """The names in a list; empty for any other value."""
-    first = claim.alternatives[0] if len(claim.alternatives) == 1 else None
-    return tuple(map(str, first)) if isinstance(first, tuple) else ()
-
-
-def _is_under(host: str, form: re.Pattern[str]) -> bool:
-    """Whether a host is one of a form, or that with the rest of the cluster's domain (`.NAMESPACE.svc`)."""
-    found = form.match(host)
-    return found is not None and host[found.end() :][:1] in ("", ".")

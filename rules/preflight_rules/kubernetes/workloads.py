@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from preflight.model.job import Claim, Job, Known, Relation, Scope, Unresolved, Value, lift, strongest
 from preflight.model.job.claim import job_value
-from preflight.model.job.value import numbers
+from preflight.model.job.value import items, numbers
 
 #: Kinds of Kubeflow, whose operator waits for all pods and whose users work in profile namespaces.
 KUBEFLOW = frozenset(("PyTorchJob", "TFJob", "MPIJob", "PaddleJob", "XGBoostJob", "JAXJob", "MXJob", "TrainJob"))
@@ -132,6 +133,16 @@ class Workload(NamedTuple):
             if role is not None:
                 found.extend((role, Scope(launch=str(item))) for item in claim.alternatives)
         return tuple(found)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The host names of its pods, with `{i}` for a number, and the services beside it; empty if not known."""
+        return tuple(host for claim in self.in_force("pod_hosts") for host in items(claim.value))
+
+    def has_host(self, host: str) -> bool:
+        """Whether one of its pods, or a service, has this name; `.NAMESPACE.svc` may follow."""
+        forms = (re.escape(form).replace(r"\{i\}", r"\d+") for form in self.hosts)
+        return any(re.match(rf"{form}(?:\.|$)", host) for form in forms)
 
 
 def workloads(job: Job) -> Iterator[Workload]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from preflight._util.hostnames import host_of, is_loopback
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Relation, Scope, Strength, alternatives
-from preflight.model.job.claim import job_value
+from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.quantities import QUANTITIES
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import counted, editable, joined, placed, quoted, where, why_unresolved
 from preflight.plugins.questions import subjects
+from preflight_rules.kubernetes.workloads import workloads
 from preflight_rules.launches import AGENT_LAUNCHERS, SPREADING_WRAPPERS, on_first_node_only, ranks_started, roots
 from preflight_rules.rendezvous.siblings import groups, peers
 
@@ -91,7 +93,12 @@ def _agreement(job: Job, quantity: str, subject: str, scope: Scope, launch: Laun
     sets: tuple[Claim, ...] = job.setting(quantity, scope)
     if quantity == "nodes" and launch is not None and any(on_first_node_only(c, launch) for c in sets):
         return None  # SLU003 reports this.
-    value_claims = roots(sets)
+    others = _other_objects(job, launch, sets) if quantity == "nodes" else ()
+    if others is None:
+        return unknown(subject, f"{_MEANINGS[quantity]}: other nodes of the group are started elsewhere", at=sets[0])
+    if any((claim.span.path, claim.span.line) < (sets[0].span.path, sets[0].span.line) for claim in others):
+        return None  # Judged at the first object.
+    value_claims = roots((*sets, *others))
     if quantity == "world_size" and not sets:
         _, value_claims = ranks_started(job, scope)
     undecided_verdict = why_unresolved((*value_claims, *requires), launch)
@@ -100,7 +107,10 @@ def _agreement(job: Job, quantity: str, subject: str, scope: Scope, launch: Laun
         return unknown(subject, f"{_MEANINGS[quantity]}: {quoted(claim)} is unknown: {why}", at=claim)
     if not value_claims:
         return _conflicting_requirements(quantity, subject, requires)
-    started = numbers(ranks_started(job, scope)[0]) if not sets else _numbers_of(sets)
+    if others:
+        started: tuple[int, ...] = (sum(_numbers_of((*sets, *others))),)
+    else:
+        started = numbers(ranks_started(job, scope)[0]) if not sets else _numbers_of(sets)
     for required in requires:
         wanted = numbers(required.value)
         if started and wanted and not set(started) & set(wanted):
@@ -108,7 +118,41 @@ def _agreement(job: Job, quantity: str, subject: str, scope: Scope, launch: Laun
     return passed(subject)
 
 
-def _numbers_of(claims: tuple[Claim, ...]) -> tuple[int, ...]:
+def _other_objects(job: Job, launch: Launch | None, sets: Sequence[Claim]) -> tuple[Claim, ...] | None:
+    """The numbers of pods in other Kubernetes objects that start nodes of the same group; None if they are not known.
+
+    One object may hold the pod of the master, and another those of the workers: their launch lines name one master. A
+    launch line with a node rank of its own is one node of a group.
+    """
+    if launch is None or len(sets) != 1 or sets[0].source != "kubernetes":
+        return ()
+    master = texts(job_value(job.setting("master_addr", launch.scope)))
+    found: list[Claim] = []
+    for other in job.launches:
+        alike = other.launcher == launch.launcher and other is not launch
+        if not master or not alike or texts(job_value(job.setting("master_addr", other.scope))) != master:
+            continue
+        pods = [claim for claim in job.setting("nodes", other.scope) if claim.source == "kubernetes"]
+        if not pods:
+            return None
+        found += [claim for claim in pods if claim.span != sets[0].span]
+    if not found and len(master) == 1 and not _has_master(job, launch, host_of(master[0])):
+        return None
+    ranks = [claim for claim in job.setting("node_rank", launch.scope) if claim.strength > Strength.DEFAULT]
+    if not found and numbers(job_value(ranks)) and _numbers_of(sets) == (1,):
+        return None
+    return distinct(found)
+
+
+def _has_master(job: Job, launch: Launch, master: str) -> bool:
+    """Whether the master may be a pod of the object that holds a launch line."""
+    for workload in workloads(job):
+        if workload.hosts and any(scope == launch.scope for _, scope in workload.launches()):
+            return workload.has_host(master) or is_loopback(master)
+    return True
+
+
+def _numbers_of(claims: Iterable[Claim]) -> tuple[int, ...]:
     return tuple(number for claim in claims for number in numbers(claim.value))
 
 

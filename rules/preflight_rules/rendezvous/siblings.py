@@ -9,7 +9,7 @@ from preflight._util.hostnames import host_of, is_loopback
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch, Plain, Strength, Unresolved
 from preflight.model.job.claim import job_value
-from preflight.model.job.value import numbers, texts
+from preflight.model.job.value import items, numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided
 from preflight.plugins.claim_text import argument_of, joined, placed, quoted, where
 from preflight_rules.kubernetes.workloads import workloads
@@ -105,7 +105,7 @@ def peers(job: Job) -> Iterator[tuple[Launch, ...]]:
             cluster = job.setting("hosts", launch.scope) or job.setting("master_addr", launch.scope)
             if cluster and not ranked:
                 # Lists of the same nodes are of one job, whatever their order.
-                names = sorted(_names(cluster[0])) or [str(cluster[0].value)]
+                names = sorted(items(cluster[0].value)) or [str(cluster[0].value)]
                 found.setdefault((launch.program, *names), []).append(launch)
         elif launch.launcher == "python" and texts(job_value(job.setting("ps_role", launch.scope))) == ("TRAINER",):
             found.setdefault((launch.program,), []).append(launch)
@@ -182,18 +182,12 @@ def _roles_of_objects(job: Job) -> Iterator[tuple[Launch, ...]]:
             yield found
 
 
-def _names(claim: Claim) -> tuple[str, ...]:
-    """The names in a list; empty if it is not known."""
-    first = claim.alternatives[0] if len(claim.alternatives) == 1 else ()
-    return tuple(map(str, first)) if isinstance(first, tuple) else ()
-
-
 def _order_of_hosts(job: Job, group: Sequence[Launch]) -> Verdict | None:
     """Lists of the same nodes in another order: each node takes its rank from its place in its own list."""
     listed = [claims[0] for launch in group if (claims := job.setting("hosts", launch.scope))]
     first = listed[0] if listed else None
-    odd = next((c for c in listed if first is not None and _names(c) != _names(first)), None)
-    if first is None or odd is None or sorted(_names(odd)) != sorted(_names(first)):
+    odd = next((c for c in listed if first is not None and items(c.value) != items(first.value)), None)
+    if first is None or odd is None or sorted(items(odd.value)) != sorted(items(first.value)):
         return None
     return failed(
         f"{group[0].id} and {len(group) - 1} more",
