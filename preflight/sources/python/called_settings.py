@@ -202,9 +202,10 @@ def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
 
 
 def _calls_in_modules(module: Module, names: Sequence[str]) -> bool:
-    """Whether a module of the user's own that the script imports speaks of one of these calls."""
-    texts = [text for _, text in imports.texts_of_modules(module)]
-    return any(re.search(rf"\b{name}\(", text) for text in texts for name in names)
+    """Whether a module of the user's own that the script imports speaks, or may speak, of one of these calls."""
+    modules, complete = imports.texts_of_modules(module)
+    spoken = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\(")
+    return not complete or any(spoken.search(each.text) for each in modules)
 
 
 def _is_built(module: Module, call: ast.Call) -> bool:

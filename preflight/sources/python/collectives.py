@@ -207,9 +207,19 @@ def _guarded_collectives(module: Module) -> Iterator[Claim]:
                 quantity = "guarded_gather" if row.divided else "guarded_collective"
                 yield module.claim(quantity, who.value, call, because=(guard, *because))
                 certain = _is_reached(module, call, test) if row.divided else _is_unmatched(module, call, test)
-                # An imported module may make the counterpart, whatever lies between.
-                if certain and not any(_COMMUNICATES.search(text) for _, text in imports.texts_of_modules(module)):
+                if certain and not _is_elsewhere(module, call):
                     yield module.claim("collective_unmatched", True, call, condition="")
+
+
+def _is_elsewhere(module: Module, call: ast.Call) -> bool:
+    """Whether an imported module may make the counterpart of a call, whatever lies between."""
+    modules, complete = imports.texts_of_modules(module)
+    if not complete or any(_COMMUNICATES.search(each.text) for each in modules):
+        return True
+    unread = set(imports.libraries(module)) - imports.FRAMEWORKS
+    beside = module.outline.function_of(call)
+    calls = (other for other in module.calls if other is not call and module.outline.function_of(other) is beside)
+    return any(module.called(other).partition(".")[0] in unread for other in calls)
 
 
 #: An operation that a session runs.

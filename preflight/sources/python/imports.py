@@ -16,7 +16,7 @@ import re
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from preflight._util.redaction import scrub
 from preflight._util.spans import MAX_SNIPPET_LENGTH
@@ -29,6 +29,8 @@ Statement: TypeAlias = "ast.Import | ast.ImportFrom"
 
 #: Modules of one file that are followed; a file with more is a library, and searching it takes too long.
 MAX_MODULES = 24
+#: Folders above a script in which its modules are looked for.
+_MAX_FOLDERS = 8
 #: The role of a reference by the role in which the importing file is read.
 NEXT_ROLE = {"module": "submodule", "submodule": ""}
 #: Top-level packages that are never files of the job; saves a lookup.
@@ -94,19 +96,26 @@ def libraries(module: Module) -> Iterator[str]:
                 yield root
 
 
-def texts_of_modules(module: Module) -> Iterator[tuple[str, str]]:
-    """The paths and texts of the modules of the user's own that a script imports, and of those that these import."""
-    seen = {module.file.path}
+class ImportedText(NamedTuple):
+    """A module of the user's own that a script imports, itself or through another one."""
+
+    path: str
+    text: str
+
+
+def texts_of_modules(module: Module) -> tuple[list[ImportedText], bool]:
+    """The modules of the user's own that a script imports, and of those that these import; and whether that is all."""
+    found: dict[str, ImportedText] = {}
     waiting = list(references(module, ""))
-    while waiting and len(seen) <= MAX_MODULES:
-        reference = waiting.pop(0)
+    for reference in waiting:
         file = module.files.read(reference.target) if reference.role == "module" else None
-        if reference.target in seen or not isinstance(file, SourceFile):
+        if reference.target in found or not isinstance(file, SourceFile):
             continue
-        seen.add(reference.target)
-        yield file.path, file.text
-        if len(seen) <= _MAX_FOLLOWED:
-            waiting += quick_references(file, module.files, "", WHOLE_JOB)
+        if len(found) == MAX_MODULES:
+            break
+        found[reference.target] = ImportedText(file.path, file.text)
+        waiting += quick_references(file, module.files, "", WHOLE_JOB)
+    return list(found.values()), len(found) < MAX_MODULES
 
 
 #: `os.environ["RANK"] = ...` and the like.
@@ -119,14 +128,10 @@ def rank_setters(module: Module) -> Iterator[Claim]:
     """One claim for each imported module of the user's own that may set the variables of ranks."""
     if "RANK" not in module.file.text:
         return
-    for path, text in texts_of_modules(module):
+    for path, text in texts_of_modules(module)[0]:
         if _SETS_RANK.search(text):
             why = f"{path}, which the script imports, may set the variables of ranks"
             yield module.claim("rank_setter", Unresolved(why), module.tree, spelling=path, condition="")
-
-
-#: Modules whose own imports are followed.
-_MAX_FOLLOWED = 8
 
 
 def in_tree(module: Module, name: str) -> bool:
@@ -187,14 +192,24 @@ def _is_foreign(name: str) -> bool:
 
 
 def _first_file(files: Tree, file: SourceFile, candidates: tuple[str, ...]) -> str | None:
+    """The first candidate that is a file: beside the importing file, at the root, or in a folder between them."""
+    folders = _folders_above(file.path)
     for candidate in candidates:
         if candidate.startswith("/"):
-            path: str | None = candidate.lstrip("/")
+            paths = [candidate.lstrip("/")]
         else:
-            path = files.resolve(candidate, relative_to=file.path)
-        if path is not None and isinstance(files.read(path), SourceFile):
-            return path
+            beside = files.resolve(candidate, relative_to=file.path)
+            paths = [path for path in (beside, *(f"{folder}/{candidate}" for folder in folders)) if path is not None]
+        found = next((path for path in paths if isinstance(files.read(path), SourceFile)), None)
+        if found is not None:
+            return found
     return None
+
+
+def _folders_above(path: str) -> list[str]:
+    """The folders between that of a file and the root, the nearest first: one of them may be in PYTHONPATH."""
+    parts = posixpath.dirname(path).split("/")[:_MAX_FOLDERS]
+    return ["/".join(parts[:depth]) for depth in range(len(parts) - 1, 0, -1)]
 
 
 #: The text between brackets is bounded, so that an unclosed bracket costs little.

@@ -122,7 +122,8 @@ def ranks_where_false(module: Module, test: ast.expr, depth: int = 0) -> RankSet
     `a and rank != 0` is false for every rank where `a` is, unless `a` asks whether there are several ranks at all.
     """
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-        apart = [part for part in test.values if ranks_where_true(module, part, depth + 1) is RankSet.ALL]
+        open_ranks = (RankSet.ALL, RankSet.UNDECIDED)
+        apart = [part for part in test.values if ranks_where_true(module, part, depth + 1) in open_ranks]
         if not all(_ASKS_FOR_RANKS.search(module.text(part)) for part in apart):
             return RankSet.UNDECIDED
     return complement(ranks_where_true(module, test, depth))
