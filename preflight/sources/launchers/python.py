@@ -233,6 +233,10 @@ _HIDES_SLURM = re.compile(
 )
 
 
+#: Starts further processes, which may be ranks of the same group.
+_STARTS_OTHERS = re.compile(r"\bProcess\s*\(|\bPopen\s*\(|\bos\.fork\s*\(")
+
+
 def plain_program(command: Command, tree: Tree) -> Reading:
     """State that a script runs as one process, and refer to it, when its text speaks of ranks.
 
@@ -259,6 +263,8 @@ def plain_program(command: Command, tree: Tree) -> Reading:
         return Reading(claims=tuple(builder.claims))
     first = stripped.words[0]
     builder.add("plain_program", Known(path), first.span, f"{first.spelling} {word.spelling}")
+    if _STARTS_OTHERS.search(file.text):
+        builder.add("starts_processes", Known(True), first.span, f"{first.spelling} {word.spelling}")
     script = tree.read(command.span.path)
     if any(_HIDES_SLURM.search(each.text) for each in (file, script) if isinstance(each, SourceFile)):
         builder.add("slurm_hidden", Known(True), first.span, f"{first.spelling} {word.spelling}")

@@ -27,6 +27,8 @@ MAX_FOLD_DEPTH = 40
 #: Longer texts and larger numbers are not computed.
 MAX_TEXT_LENGTH = 4096
 _MAX_INTEGER = 2**63
+#: A function that is called more often than this is not one of two alternatives.
+_MAX_ALIKE = 4
 #: Conditions further out than this are not listed.
 _MAX_CLIMB = 200
 
@@ -157,9 +159,28 @@ class Module:
                     tests.append(text if inside else f"not ({text})")
             elif isinstance(parent, ast.ExceptHandler):
                 tests.append(f"except {self.text(parent.type)}" if parent.type else "except")
+            elif isinstance(parent, ast.Call) and child is not parent.func:
+                tests += self._otherwise(parent)
             child, parent = parent, self.parent(parent)
         joined = " and ".join(reversed(tests))
         return joined if len(joined) <= 200 else joined[:199] + "…"
+
+    def _otherwise(self, call: ast.Call) -> list[str]:
+        """`not (a)` where `if a: f(x); return` stands above `f(y)`: the function makes one of the two calls."""
+        alike = self.by_name.get(last(self.called(call)), ())
+        found = []
+        for other in alike if len(alike) <= _MAX_ALIKE else ():
+            branch = self.parent(other)
+            while branch is not None and not isinstance(branch, (ast.If, ast.FunctionDef, ast.AsyncFunctionDef)):
+                branch = self.parent(branch)
+            if not isinstance(branch, ast.If) or not isinstance(branch.body[-1], ast.Return) or other is call:
+                continue
+            around = self.parent(branch)
+            rest = getattr(around, "body", [])
+            later = rest[rest.index(branch) + 1 :] if branch in rest else []
+            if any(node is call for statement in later for node in ast.walk(statement)):
+                found.append(f"not ({self.text(branch.test)})")
+        return found
 
     def bound_to(self, node: ast.AST) -> str:
         """The variable that an expression's value is assigned to (`sampler`, `self.sampler`); empty if none."""

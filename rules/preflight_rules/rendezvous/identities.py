@@ -96,6 +96,7 @@ def rendezvous_on_loopback(job: Job) -> Iterator[Verdict]:
             not certainly_several(nodes)
             or _only_first_node_is_local(job, launch)
             or _all_nodes_are_this_machine(job, launch)
+            or _each_node_is_a_group(job, launch)
         ):
             yield passed(launch.id)
         else:
@@ -135,6 +136,12 @@ def _only_first_node_is_local(job: Job, launch: Launch) -> bool:
     others = [other for other in job.launches if other.program == launch.program and _node_rank_above_0(job, other)]
     hosts = [texts(job_value(address_in_force(job, other))) for other in others]
     return bool(hosts) and not any(is_loopback(host_of(text)) for found in hosts for text in found)
+
+
+def _each_node_is_a_group(job: Job, launch: Launch) -> bool:
+    """Whether the program makes a group of the GPUs of one node: CFG002 says so."""
+    sizes = job.about("setting.torch_group.world_size", launch.scope)
+    return bool(sizes) and all(Symbol.GPU_COUNT in symbols_in(claim.value) for claim in sizes)
 
 
 def _all_nodes_are_this_machine(job: Job, launch: Launch) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from preflight.sources.python.called_settings import SOURCE as CALLED
 from preflight_rules.launches import ranks_started
 from preflight_rules.settings.conditions import GIVEN, Section, UnknownValue
 from preflight_rules.settings.frameworks import ENVIRONMENT, SBATCH, framework, named_as, reads
-from preflight_rules.settings.tables import from_checkpoint, full_name
+from preflight_rules.settings.tables import from_checkpoint, full_name, row_of, settings
 
 #: Filled in by a trainer, or left out by DeepSpeed.
 AUTO = "auto"
@@ -117,6 +118,8 @@ class Given:
             self._check_sections(key)
             if not self.complete or (self.keys.get(_CHECKPOINT) is not None and key in from_checkpoint(self.framework)):
                 raise UnknownValue(f"{key} may be given elsewhere")
+            if _are_of_another_release(self.framework, tuple(self.keys)):
+                raise UnknownValue(f"{key} may have another name in the release that is used")
             return None
         return self._one((claim,))
 
@@ -176,8 +179,9 @@ class Given:
 
     @property
     def _is_plain(self) -> bool:
-        """Whether a plain line of python starts the program, and nothing else does."""
-        return self.launch is None and bool(self.job.about("plain_program"))
+        """Whether a plain line of python starts the program, and nothing else starts a process of the job."""
+        programs = {claim.value for claim in self.job.about("plain_program")}
+        return self.launch is None and len(programs) == 1 and not self.job.about("starts_processes")
 
     def _ranks(self) -> int:
         if self._is_plain:
@@ -186,6 +190,17 @@ class Given:
         if len(found) != 1:
             raise UnknownValue("the number of ranks")
         return found[0]
+
+
+@functools.lru_cache(maxsize=256)
+def _are_of_another_release(name: str, keys: tuple[str, ...]) -> bool:
+    """Whether the table of all settings of a framework lacks most of these, as where a release renames them."""
+    known = framework(name)
+    if known is None or known.keys is None:
+        return False
+    stated = [key for key in keys if key not in (CALL, PARSER)]
+    lacking = [key for key in stated if row_of(settings(name), key) is None]
+    return 2 * len(lacking) > len(stated)
 
 
 def with_settings(job: Job) -> list[str]:
