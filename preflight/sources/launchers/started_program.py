@@ -106,14 +106,22 @@ def read_program(
             *configurations,
             *models,
             *framework.references,
-            *_settings(line, words[1:], tree),
+            *(() if _reads_own_settings(references, tree) else _settings(line, words[1:], tree)),
         ),
     )
 
 
 #: Options that name the file with all settings of a run, in many programs.
 _SETTINGS = re.compile(r"--?(?:c|cfg|config|configs|config[-_](?:file|path|yaml)|cfg[-_](?:file|path)|recipe|settings)")
+#: A script that reads such a file itself gives its values their meaning, as it does for its own options.
+_READS_SETTINGS = re.compile(r"\b(?:yaml\.(?:\w+_)?load|json\.load|toml(?:i|lib)?\.load)\s*\(")
 _SETTINGS_FILE = re.compile(r"\.(?:ya?ml|toml|json)$")
+
+
+def _reads_own_settings(references: Sequence[Reference], tree: Tree) -> bool:
+    """Whether the one script that a line starts reads files of settings itself."""
+    file = tree.read(references[0].target) if len(references) == 1 else None
+    return isinstance(file, SourceFile) and _READS_SETTINGS.search(file.text) is not None
 
 
 def _settings(line: LaunchLine, words: Sequence[Word], tree: Tree) -> Iterator[Reference]:

@@ -28,3 +28,10 @@ def test_settings_that_no_source_reads_are_named(arguments: str, tmp_path: Path)
 @pytest.mark.parametrize("arguments", ["", "--data own.yaml", "--cfg absent.yaml", "--cfg $CONFIG"])
 def test_other_arguments_change_nothing(arguments: str, tmp_path: Path) -> None:
     assert api.lint(job(tmp_path, arguments)).verdict is VerdictKind.GO
+
+
+def test_a_script_that_reads_its_settings_itself_is_understood(tmp_path: Path) -> None:
+    folder = job(tmp_path, "--cfg own.yaml")
+    script = folder / "train.py"
+    script.write_text(f"import yaml\n{script.read_text()}settings = yaml.safe_load(open('own.yaml'))\n")
+    assert api.lint(folder).verdict is VerdictKind.GO
