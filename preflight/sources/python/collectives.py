@@ -212,14 +212,18 @@ def _guarded_collectives(module: Module) -> Iterator[Claim]:
 
 
 def _is_elsewhere(module: Module, call: ast.Call) -> bool:
-    """Whether an imported module may make the counterpart of a call, whatever lies between."""
+    """Whether an imported module, or an unread function that is given the rank, may make the counterpart of a call."""
     modules, complete = imports.texts_of_modules(module)
     if not complete or any(_COMMUNICATES.search(each.text) for each in modules):
         return True
     unread = set(imports.libraries(module)) - imports.FRAMEWORKS
     beside = module.outline.function_of(call)
-    calls = (other for other in module.calls if other is not call and module.outline.function_of(other) is beside)
-    return any(module.called(other).partition(".")[0] in unread for other in calls)
+    return any(
+        module.called(other).partition(".")[0] in unread and any(is_rank(module, given) for given in other.args)
+        for other in module.calls
+        # A statement of its own is there for what it does, such as to wait.
+        if isinstance(module.parent(other), ast.Expr) and module.outline.function_of(other) is beside
+    )
 
 
 #: An operation that a session runs.

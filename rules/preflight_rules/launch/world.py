@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from preflight._util.hostnames import host_of, is_loopback
+from preflight._util.hostnames import host_of
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Relation, Scope, Strength, alternatives
 from preflight.model.job.claim import distinct, job_value
@@ -145,10 +146,12 @@ def _other_objects(job: Job, launch: Launch | None, sets: Sequence[Claim]) -> tu
 
 
 def _has_master(job: Job, launch: Launch, master: str) -> bool:
-    """Whether the master may be a pod of the object that holds a launch line."""
+    """Whether the master may be a pod of the object that holds a launch line; any service may lead to one."""
+    if not re.match(r"[^.]+-\d+(?:\.|$)", master):
+        return True
     for workload in workloads(job):
         if workload.hosts and any(scope == launch.scope for _, scope in workload.launches()):
-            return workload.has_host(master) or is_loopback(master)
+            return workload.has_host(master)
     return True
 
 
