@@ -192,6 +192,10 @@ class Given:
         return found[0]
 
 
+#: Fewer settings that the table lacks are mistakes, or the program's own.
+_MANY = 5
+
+
 @functools.lru_cache(maxsize=256)
 def _are_of_another_release(name: str, keys: tuple[str, ...]) -> bool:
     """Whether the table of all settings of a framework lacks most of these, as where a release renames them."""
@@ -200,7 +204,7 @@ def _are_of_another_release(name: str, keys: tuple[str, ...]) -> bool:
         return False
     stated = [key for key in keys if key not in (CALL, PARSER)]
     lacking = [key for key in stated if row_of(settings(name), key) is None]
-    return 2 * len(lacking) > len(stated)
+    return len(lacking) >= _MANY and 2 * len(lacking) > len(stated)
 
 
 def with_settings(job: Job) -> list[str]:
