@@ -1,4 +1,4 @@
-"""The load of a node before the job starts: load average, pressure, processes that compute or are stuck."""
+"""The load of a node before the job starts: load average, processes that compute or are stuck."""
 
 from __future__ import annotations
 
@@ -34,21 +34,17 @@ class Busy:
 
 @dataclass(frozen=True)
 class Activity:
-    """The activity of a node. Pressures are the share of the last ten seconds in which a task waited, in percent.
+    """The activity of a node.
 
     `heavy` are processes that do not belong to this agent; `stuck` those in uninterruptible sleep in both snapshots,
-    without progress in between. `zombies` have ended and were not reaped. None: this system does not report it.
+    without progress in between. None: this system does not report it.
     """
 
     load: Optional[float] = None
     cores: Optional[int] = None
-    cpu_pressure: Optional[float] = None
-    memory_pressure: Optional[float] = None
-    io_pressure: Optional[float] = None
     heavy: List[Busy] = field(default_factory=list)
     heavy_cores: float = 0.0
     stuck: List[Busy] = field(default_factory=list)
-    zombies: int = 0
 
 
 def _snapshots(params: Dict[str, Any]) -> Generator[float, None, Activity]:
@@ -82,13 +78,9 @@ def _snapshots(params: Dict[str, Any]) -> Generator[float, None, Activity]:
     return Activity(
         _number(text("loadavg").split(" ")[0]),
         os.cpu_count(),
-        pressure(text("pressure/cpu")),
-        pressure(text("pressure/memory")),
-        pressure(text("pressure/io")),
         heavy[:_MAX_LISTED],
         round(sum(busy.cores for busy in heavy), 2),
         stuck[:_MAX_LISTED],
-        sum(1 for line in second.values() if _state(line) == b"Z"),
     )
 
 
@@ -111,16 +103,6 @@ def belongs_to_check(pid: int, parent_of: Callable[[int], int], own_pid: int, ag
                 return True
             at, steps = parent_of(at), steps + 1
     return False
-
-
-def pressure(text: str) -> Optional[float]:
-    """The share of the last ten seconds in which some task waited, from a file below /proc/pressure."""
-    for line in text.splitlines():
-        if line.startswith("some "):
-            for word in line.split():
-                if word.startswith("avg10="):
-                    return _number(word[6:])
-    return None
 
 
 def _owner(pid: int) -> int:

@@ -6,7 +6,6 @@ import ctypes
 import os
 import re
 import struct
-import time
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -21,6 +20,8 @@ _SHOWN = {"systemd-timesyn": "systemd-timesyncd"}
 #: <sys/timex.h>: the kernel has had no confirmation for a while that the clock is right.
 _STA_UNSYNC = 0x0040
 _TIMEX_BYTES = 208
+#: After `modes` and four longs.
+_STATUS_OFFSET = 40
 _CHRONYC_S = 1.5
 
 
@@ -28,20 +29,13 @@ _CHRONYC_S = 1.5
 class Clock:
     """The state of this clock's synchronisation.
 
-    `synchronised` is None if the kernel may not be queried (`problem` is the reason). Errors are the kernel's
-    estimates, in seconds. `daemons` are the visible time daemons; `daemon_offset_s` is how far the clock is ahead of
-    chronyd's sources, None if unknown. `wall_s` and `monotonic_s` were read together.
+    `synchronised` is None if the kernel may not be queried (`problem` is the reason). `daemons` are the visible time
+    daemons; `daemon_says` is chronyd's status.
     """
 
-    wall_s: float
-    monotonic_s: float
     synchronised: Optional[bool] = None
-    largest_error_s: Optional[float] = None
-    estimated_error_s: Optional[float] = None
-    frequency_ppm: Optional[float] = None
     problem: str = ""
     daemons: Tuple[str, ...] = ()
-    daemon_offset_s: Optional[float] = None
     daemon_says: str = ""
 
 
@@ -49,24 +43,20 @@ class Clock:
 def clock(params: Dict[str, Any]) -> Clock:
     """The state of the clock of this node."""
     daemons = tuple(running_daemons())
-    offset, daemon = (None, "")  # type: Optional[float], str
+    status = ""
     if "chronyd" in daemons:
         try:
-            offset, daemon = parse_tracking(run(["chronyc", "-n", "tracking"], deadline_s=_CHRONYC_S).output)
+            status = leap_status(run(["chronyc", "-n", "tracking"], deadline_s=_CHRONYC_S).output)
         except ProbeUnavailable as why:
-            daemon = why.reason
-    wall, monotonic = time.time(), time.monotonic()
+            status = why.reason
     try:
-        synchronised, largest, estimated, frequency = kernel_state()
+        return Clock(is_synchronised(), "", daemons, status)
     except OSError as error:
-        reason = error.strerror or str(error)
-        return Clock(wall, monotonic, problem=reason, daemons=daemons, daemon_offset_s=offset, daemon_says=daemon)
-    return Clock(wall, monotonic, synchronised, largest, estimated, frequency, "", daemons, offset, daemon)
+        return Clock(None, error.strerror or str(error), daemons, status)
 
 
-def kernel_state() -> Tuple[bool, float, float, float]:
-    """Whether the clock is synchronised, its maximum and estimated error in seconds, and the frequency correction in
-    ppm, from adjtimex(2).
+def is_synchronised() -> bool:
+    """Whether the kernel considers the clock synchronised, from adjtimex(2).
 
     Raises OSError if the kernel may not be queried (as in containers), or has another layout.
     """
@@ -83,18 +73,16 @@ def kernel_state() -> Tuple[bool, float, float, float]:
     return parse_timex(buffer.raw)
 
 
-def parse_timex(data: bytes) -> Tuple[bool, float, float, float]:
-    """Parse the bytes of a struct timex of a 64-bit kernel into the result of `kernel_state`."""
-    _modes, _offset, frequency, largest, estimated, status = struct.unpack_from("=i4xqqqqi", data)
-    return not status & _STA_UNSYNC, largest / 1e6, estimated / 1e6, frequency / 65536.0
+def parse_timex(data: bytes) -> bool:
+    """Parse the status in the bytes of a struct timex of a 64-bit kernel."""
+    (status,) = struct.unpack_from("=i", data, _STATUS_OFFSET)
+    return not status & _STA_UNSYNC
 
 
-def parse_tracking(text: str) -> Tuple[Optional[float], str]:
-    """Parse the output of `chronyc tracking`: seconds that the clock is ahead, and the leap status."""
-    found = re.search(r"^System time\s*:\s*([0-9.]+) seconds (fast|slow) of NTP time", text, re.MULTILINE)
+def leap_status(text: str) -> str:
+    """Parse the leap status in the output of `chronyc tracking`; empty if there is none."""
     leap = re.search(r"^Leap status\s*:\s*(\S.*?)\s*$", text, re.MULTILINE)
-    offset = float(found.group(1)) * (1 if found.group(2) == "fast" else -1) if found else None
-    return offset, leap.group(1) if leap else ""
+    return leap.group(1) if leap else ""
 
 
 def running_daemons() -> List[str]:

@@ -18,8 +18,7 @@ class FolderState:
 
     `problem` is empty, `file` (not a folder), `dangling`, `denied`, `stale` or `other`. `writable` is what the kernel
     answers for this user; a server may still refuse. Inodes are None if the file system has no fixed number of them.
-    `quota_problem` and `target_problem` are the reasons why quotas or targets are unknown; they stay empty if the file
-    system has none.
+    Quotas and targets are empty if the file system has none, or they are unknown.
     """
 
     path: str
@@ -39,9 +38,7 @@ class FolderState:
     inodes_total: Optional[int] = None
     inodes_free: Optional[int] = None
     quotas: List[Quota] = field(default_factory=list)
-    quota_problem: str = ""
     targets: List[Target] = field(default_factory=list)
-    target_problem: str = ""
 
 
 def folder_state(params: Dict[str, Any]) -> FolderState:
@@ -62,10 +59,7 @@ def folder_state(params: Dict[str, Any]) -> FolderState:
         room = os.statvfs(nearest)
     except OSError as error:
         return FolderState(given, resolved, nearest == resolved, nearest, _kind(error), error.strerror or str(error))
-    quotas, quota_problem, targets, target_problem = [], "", [], ""  # type: List[Quota], str, List[Target], str
-    if params.get("quota") and mount is not None:
-        quotas, quota_problem = quotas_of(mount)
-        targets, target_problem = targets_of(mount)
+    queried = mount if params.get("quota") else None
     return FolderState(
         given,
         resolved,
@@ -81,10 +75,8 @@ def folder_state(params: Dict[str, Any]) -> FolderState:
         free_bytes=room.f_bavail * room.f_frsize,
         inodes_total=room.f_files or None,
         inodes_free=room.f_favail if room.f_files else None,
-        quotas=quotas,
-        quota_problem=quota_problem,
-        targets=targets,
-        target_problem=target_problem,
+        quotas=quotas_of(queried) if queried is not None else [],
+        targets=targets_of(queried) if queried is not None else [],
     )
 
 

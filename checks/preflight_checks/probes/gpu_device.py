@@ -112,9 +112,7 @@ def _memory(reader: _Reader, handle: Any) -> None:
         get("memory_bytes", lambda: int(memory.total))
         get("memory_used_bytes", lambda: int(memory.used))
     get("ecc_enabled", lambda: bool(call("nvmlDeviceGetEccMode", handle)[0]))
-    get("ecc_pending", lambda: bool(call("nvmlDeviceGetEccMode", handle)[1]))
     counters = {
-        "ecc_corrected": (0, 0),
         "ecc_uncorrected": (1, 0),
         "ecc_corrected_ever": (0, 1),
         "ecc_uncorrected_ever": (1, 1),

@@ -62,9 +62,7 @@ class Gpu:
     memory_used_bytes: Optional[int] = None
     utilization_percent: Optional[int] = None
     ecc_enabled: Optional[bool] = None
-    ecc_pending: Optional[bool] = None
     ecc_uncorrected: Optional[int] = None
-    ecc_corrected: Optional[int] = None
     ecc_uncorrected_ever: Optional[int] = None
     ecc_corrected_ever: Optional[int] = None
     rows_remapped_uncorrectable: Optional[int] = None

@@ -23,13 +23,12 @@ FQDN_TIMEOUT_S = 3.0
 class Identity:
     """Names and ids of this node; empty if there is none.
 
-    `fqdn` is the result of Python's socket.getfqdn(), which torchrun publishes; `fqdn_problem` is why it is missing.
+    `fqdn` is the result of Python's socket.getfqdn(), which torchrun publishes; empty if that took too long.
     `place` is the same for two processes that share machine, network and processes: kernel boot and namespaces.
     """
 
     hostname: str
     fqdn: str = ""
-    fqdn_problem: str = ""
     fqdn_took_s: float = 0.0
     machine_id: str = ""
     boot_id: str = ""
@@ -45,13 +44,11 @@ def identity(params: Dict[str, Any]) -> Identity:
     thread = threading.Thread(target=lambda: answer.update(fqdn=socket.getfqdn()), daemon=True)
     thread.start()
     thread.join(limit_s)
-    late = "" if answer else "the reverse look-up of its own name took more than %.1f s" % limit_s
     boot = read_text(BOOT_ID)
     spaces = [_namespace(kind) for kind in ("net", "pid", "uts")]
     return Identity(
         socket.gethostname(),
         answer.get("fqdn", ""),
-        late,
         round(time.monotonic() - began, 3),
         read_text(MACHINE_ID),
         boot,

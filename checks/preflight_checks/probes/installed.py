@@ -31,7 +31,6 @@ class Source:
 
     place: str
     commit: str = ""
-    editable: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,7 +127,7 @@ def _source(folder: str) -> Optional[Source]:
         return Source(place, str(vcs.get("commit_id") or ""))
     if isinstance(folder_info, dict) and folder_info.get("editable"):
         path = place[len("file://") :] if place.startswith("file://") else place
-        return Source(path, commit_of(path), True)
+        return Source(path, commit_of(path))
     return None
 
 

@@ -36,11 +36,10 @@ class DriverMessage:
 
 @dataclass(frozen=True)
 class KernelLog:
-    """The driver's messages. `source` is where they were read; `reaches_back_s` the age of the oldest record."""
+    """The driver's messages. `source` is where they were read."""
 
     source: str
     complaints: List[DriverMessage] = field(default_factory=list)
-    reaches_back_s: Optional[float] = None
 
 
 #: Age in seconds, and the line.
@@ -98,7 +97,6 @@ def _buffer() -> KernelLog:
     except OSError as error:
         raise ProbeUnavailable("denied", "%s may not be read: %s" % (KMSG, error.strerror)) from None
     lines: List[Line] = []
-    oldest: Optional[float] = None
     now = time.clock_gettime(time.CLOCK_MONOTONIC)
     try:
         while True:
@@ -115,12 +113,11 @@ def _buffer() -> KernelLog:
             head, _, text = record.decode("utf-8", "replace").partition(";")
             parts = head.split(",")
             age = now - int(parts[2]) / 1e6 if len(parts) > 2 and parts[2].isdecimal() else None
-            oldest = age if oldest is None else oldest
             if "Xid" in text:
                 lines.append((age, text))
     finally:
         os.close(fd)
-    return KernelLog(KMSG, sum_up(lines), oldest)
+    return KernelLog(KMSG, sum_up(lines))
 
 
 def sum_up(lines: Iterable[Line]) -> List[DriverMessage]:

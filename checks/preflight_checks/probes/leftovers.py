@@ -105,7 +105,6 @@ class Leftovers:
 
     processes: List[Process] = field(default_factory=list)
     segments: List[Segment] = field(default_factory=list)
-    shm_bytes: int = 0
     shm_total_bytes: Optional[int] = None
     strangers: Dict[str, int] = field(default_factory=dict)
     hidden: int = 0
@@ -138,11 +137,9 @@ def leftovers(params: Dict[str, Any]) -> Leftovers:
             found.append(_process(pid, kind, entry, table, held))
         elif not entry.own and _is_python(entry.words[0]) and entry.busy_share > 0.5:
             strangers[entry.user] = strangers.get(entry.user, 0) + 1
-    segments, used = _segments(set(table))
     return Leftovers(
         _still_stuck(found)[:MAX_LISTED],
-        segments[:MAX_LISTED],
-        used,
+        _segments(set(table))[:MAX_LISTED],
         _size_of(SHM),
         strangers,
         hidden,
@@ -330,13 +327,13 @@ def _listeners(ports: Set[int]) -> Dict[int, Set[int]]:
     return found
 
 
-def _segments(alive: Set[int]) -> Tuple[List[Segment], int]:
-    """Shared-memory files of dead creators, largest first, and their total size."""
+def _segments(alive: Set[int]) -> List[Segment]:
+    """Shared-memory files of dead creators, largest first."""
     found = []  # type: List[Segment]
     segments = [(os.path.join(SHM, name), of) for name in _names(SHM) for of in [_library_of(name)] if of]
     used = _mapped() if segments else set()
     if used is None:
-        return [], 0
+        return []
     for path, of in segments[:MAX_SEGMENTS]:
         name = os.path.basename(path)
         if name in used or _creator_pid(name) in alive:
@@ -348,7 +345,7 @@ def _segments(alive: Set[int]) -> Tuple[List[Segment], int]:
         age = max(0.0, time.time() - status.st_mtime)
         found.append(Segment(name, of, status.st_blocks * 512, round(age, 1), status.st_uid == os.getuid()))
     found.sort(key=lambda segment: -segment.size_bytes)
-    return found, sum(segment.size_bytes for segment in found)
+    return found
 
 
 def _names(folder: str) -> List[str]:

@@ -35,19 +35,15 @@ class Limits:
     open_files_soft: Optional[int]
     open_files_hard: Optional[int]
     locked_memory_soft_bytes: Optional[int]
-    locked_memory_hard_bytes: Optional[int]
     shm_total_bytes: Optional[int] = None
     shm_free_bytes: Optional[int] = None
     shm_problem: str = ""
     rdma_devices: List[str] = field(default_factory=list)
     processes_soft: Optional[int] = None
-    processes_hard: Optional[int] = None
     processes_exempt: bool = False
     threads_of_user: Optional[int] = None
     address_space_soft_bytes: Optional[int] = None
     file_size_soft_bytes: Optional[int] = None
-    stack_soft_bytes: Optional[int] = None
-    core_soft_bytes: Optional[int] = None
     usable_cpus: List[int] = field(default_factory=list)
     online_cpus: Optional[int] = None
     threads: Dict[str, str] = field(default_factory=dict)
@@ -61,8 +57,7 @@ class Limits:
 def limits(params: Dict[str, Any]) -> Limits:
     """The limits of this process. Run it in the job context, where they are those of the ranks."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    processes = resource.getrlimit(resource.RLIMIT_NPROC)
+    processes = _limit(resource.getrlimit(resource.RLIMIT_NPROC)[0])
     total = free = None  # type: Optional[int]
     problem = ""
     try:
@@ -73,20 +68,16 @@ def limits(params: Dict[str, Any]) -> Limits:
     return Limits(
         _limit(files[0]),
         _limit(files[1]),
-        _limit(locked[0]),
-        _limit(locked[1]),
+        _limit(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]),
         total,
         free,
         problem,
         _rdma_devices(),
-        _limit(processes[0]),
-        _limit(processes[1]),
+        processes,
         _exempt(),
-        threads_of(os.getuid()) if _limit(processes[0]) is not None else None,
+        threads_of(os.getuid()) if processes is not None else None,
         _limit(resource.getrlimit(resource.RLIMIT_AS)[0]),
         _limit(resource.getrlimit(resource.RLIMIT_FSIZE)[0]),
-        _limit(resource.getrlimit(resource.RLIMIT_STACK)[0]),
-        _limit(resource.getrlimit(resource.RLIMIT_CORE)[0]),
         _affinity(),
         os.cpu_count(),
         {name: os.environ[name] for name in THREAD_VARIABLES if os.environ.get(name)},

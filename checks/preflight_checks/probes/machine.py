@@ -49,7 +49,6 @@ class Machine:
     architecture: str
     system: str = ""
     c_library: str = ""
-    uptime_s: Optional[float] = None
     processor: str = ""
     online_cpus: Optional[int] = None
     present_cpus: Optional[int] = None
@@ -57,11 +56,8 @@ class Machine:
     virtual: bool = False
     numa: List[NumaNode] = field(default_factory=list)
     memory: Memory = field(default_factory=Memory)
-    swappiness: Optional[int] = None
-    huge_pages: str = ""
     governors: Dict[str, int] = field(default_factory=dict)
     clock_source: str = ""
-    clock_sources: List[str] = field(default_factory=list)
     killed_for_memory: Optional[int] = None
     logind: Dict[str, str] = field(default_factory=dict)
     features: List[str] = field(default_factory=list)
@@ -72,14 +68,12 @@ def machine(params: Dict[str, Any]) -> Machine:
     """The machine as the agent sees it; no tool is run, and nothing needs root."""
     system = os.uname()
     cpuinfo = parse_cpuinfo(read_text(PROC + "/cpuinfo", 1 << 20))
-    clock = SYS + "/devices/system/clocksource/clocksource0/"
     statistics = _pairs(read_text(PROC + "/vmstat"))
     return Machine(
         system.release,
         system.machine,
         parse_os_release(read_text(ETC + "/os-release")),
         _c_library(),
-        _first_number(read_text(PROC + "/uptime")),
         cpuinfo.model,
         _count(read_text(SYS + "/devices/system/cpu/online")),
         _count(read_text(SYS + "/devices/system/cpu/present")),
@@ -87,11 +81,8 @@ def machine(params: Dict[str, Any]) -> Machine:
         cpuinfo.virtual,
         numa_nodes(SYS),
         parse_meminfo(read_text(PROC + "/meminfo")),
-        _whole_number(read_text(PROC + "/sys/vm/swappiness")),
-        _selected_option(read_text(SYS + "/kernel/mm/transparent_hugepage/enabled")),
         governors(SYS),
-        read_text(clock + "current_clocksource"),
-        read_text(clock + "available_clocksource").split(),
+        read_text(SYS + "/devices/system/clocksource/clocksource0/current_clocksource"),
         statistics.get("oom_kill"),
         logind_settings(ETC),
         cpuinfo.features,
@@ -214,23 +205,6 @@ def _pairs(text: str) -> Dict[str, int]:
         if value.strip().isdecimal():
             found[name] = int(value)
     return found
-
-
-def _selected_option(text: str) -> str:
-    """The word in brackets: `always [madvise] never`."""
-    return text.partition("[")[2].partition("]")[0]
-
-
-def _first_number(text: str) -> Optional[float]:
-    words = text.split()
-    try:
-        return float(words[0]) if words else None
-    except ValueError:
-        return None
-
-
-def _whole_number(text: str) -> Optional[int]:
-    return int(text) if text.strip().isdecimal() else None
 
 
 def _names(folder: str) -> List[str]:

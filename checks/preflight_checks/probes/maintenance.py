@@ -77,7 +77,6 @@ class Reservation:
     name: str
     nodes: str
     starts_in_s: float
-    ends_in_s: float
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ def parse_reservations(text: str, now: float) -> List[Reservation]:
             continue
         start, end = _local_time(values.get("StartTime", "")), _local_time(values.get("EndTime", ""))
         if start is not None and end is not None and end > now:
-            found.append(Reservation(values["ReservationName"], values.get("Nodes", ""), start - now, end - now))
+            found.append(Reservation(values["ReservationName"], values.get("Nodes", ""), start - now))
     return found
 
 
@@ -147,7 +146,6 @@ def _local_time(text: str) -> Optional[float]:
 class CloudEvents:
     """The cloud's announced events for this machine: one line for each event, empty for none."""
 
-    cloud: str
     events: List[str] = field(default_factory=list)
 
 
@@ -161,12 +159,12 @@ def cloud_events(params: Dict[str, Any]) -> CloudEvents:
         raise ProbeUnavailable("missing", "the firmware identifies no cloud with known events")
     try:
         if cloud == "aws":
-            return CloudEvents(cloud, _aws())
+            return CloudEvents(_aws())
         if cloud == "azure":
             body = _get("/metadata/scheduledevents?api-version=2020-07-01", {"Metadata": "true"})
-            return CloudEvents(cloud, parse_azure(body or ""))
+            return CloudEvents(parse_azure(body or ""))
         body = _get("/computeMetadata/v1/instance/maintenance-event", {"Metadata-Flavor": "Google"})
-        return CloudEvents(cloud, [body.strip()] if body and body.strip() not in ("NONE", "") else [])
+        return CloudEvents([body.strip()] if body and body.strip() not in ("NONE", "") else [])
     except OSError as error:
         raise ProbeUnavailable("timeout", "the cloud's metadata service does not respond: %s" % error) from None
 

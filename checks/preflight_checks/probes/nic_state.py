@@ -43,7 +43,6 @@ class NicState:
     """
 
     name: str
-    operstate: str = ""
     speed_mbps: Optional[int] = None
     duplex: str = ""
     driver: str = ""
@@ -130,7 +129,6 @@ def _state(name: str) -> NicState:
     mode, members = _bond(folder)
     return NicState(
         name,
-        read_text(os.path.join(folder, "operstate")),
         _speed(folder),
         read_text(os.path.join(folder, "duplex")),
         driver,

@@ -38,7 +38,7 @@ class PathState:
     `kind` is `file`, `directory`, `pattern` (files that match it), `indexed` (the prefix of a .bin and an .idx), `list`
     (a file and the files it names), `other` or empty if it does not exist; `problem` is `missing`, `denied`, `dangling`
     (a broken link), `stale` (its server no longer knows it) or `other`. `digest` is over all names and sizes; `listed`
-    is the number of files in it, `truncated` whether there are more. `absent` are files that the path names but that do
+    is the number of files in it, up to MAX_WALKED. `absent` are files that the path names but that do
     not exist. `samples` are digests of some files (none on a shared file system, whose `source` is compared instead),
     `sample_problem` why there are fewer. `hurried`: time was up before all files were seen, so that nothing can be
     compared.
@@ -54,7 +54,6 @@ class PathState:
     entries: List[Entry] = field(default_factory=list)
     unreadable: List[str] = field(default_factory=list)
     listed: int = 0
-    truncated: bool = False
     digest: str = ""
     absent: List[str] = field(default_factory=list)
     source: str = ""
@@ -128,15 +127,14 @@ def _collected(state: PathState, names: Iterable[str], base: str) -> PathState:
     found = []  # type: List[Tuple[str, int]]
     unreadable, absent = [], []  # type: List[str], List[str]
     readable = {}  # type: Dict[str, str]
-    truncated = hurried = False
+    hurried = False
     ends = time.monotonic() + TIME_LIMIT_S
     explicit = state.kind in ("list", "indexed") or has_braces(state.path)
     for name in names:
         if len(found) >= MAX_WALKED:
-            truncated = True
             break
         if time.monotonic() > ends:
-            truncated = hurried = True
+            hurried = True
             break
         shown = os.path.relpath(name, base)
         try:
@@ -158,7 +156,6 @@ def _collected(state: PathState, names: Iterable[str], base: str) -> PathState:
         unreadable=unreadable[:MAX_LISTED],
         absent=absent[:MAX_LISTED],
         listed=len(found),
-        truncated=truncated,
         digest=_digest(found),
         samples=samples,
         sample_problem=problem,

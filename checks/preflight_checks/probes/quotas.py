@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import List, Optional, Tuple
+from typing import List, Optional
 
 from preflight.agent.command import run
 from preflight.agent.wire import ProbeUnavailable
@@ -36,36 +36,28 @@ class Target:
     free_bytes: int
 
 
-def quotas_of(mount: Mount) -> Tuple[List[Quota], str]:
-    """The quotas of this user on a mount, or why they are unknown."""
+def quotas_of(mount: Mount) -> List[Quota]:
+    """The quotas of this user on a mount; empty if there are none, or they are unknown."""
     try:
         if mount.kind == "lustre":
-            user = str(os.getuid())
-            ran = run(["lfs", "quota", "-q", "-u", user, mount.point], deadline_s=_TOOL_S)
-            return parse_lfs_quota(ran.output, "user"), _failed(ran.exit_code, ran.error)
+            ran = run(["lfs", "quota", "-q", "-u", str(os.getuid()), mount.point], deadline_s=_TOOL_S)
+            return parse_lfs_quota(ran.output, "user")
         if mount.kind in _WITH_QUOTA:
             # It exits with 1 if a limit is exceeded, and prints nothing if there is none.
-            ran = run(["quota", "-w", "-p", "-u"], deadline_s=_TOOL_S)
-            return parse_quota(ran.output, mount.source), _failed(ran.exit_code & ~1, ran.error)
-    except ProbeUnavailable as why:
-        return [], why.reason
-    return [], ""
+            return parse_quota(run(["quota", "-w", "-p", "-u"], deadline_s=_TOOL_S).output, mount.source)
+    except ProbeUnavailable:
+        pass
+    return []
 
 
-def targets_of(mount: Mount) -> Tuple[List[Target], str]:
-    """The targets of a Lustre mount, or why they are unknown."""
+def targets_of(mount: Mount) -> List[Target]:
+    """The targets of a Lustre mount; empty for any other, or if they are unknown."""
     if mount.kind != "lustre":
-        return [], ""
+        return []
     try:
-        ran = run(["lfs", "df", mount.point], deadline_s=_TOOL_S)
-    except ProbeUnavailable as why:
-        return [], why.reason
-    return parse_lfs_df(ran.output), _failed(ran.exit_code, ran.error)
-
-
-def _failed(exit_code: int, error: str) -> str:
-    lines = error.strip().splitlines()
-    return (lines[-1][:200] if lines else "it ended with %d" % exit_code) if exit_code else ""
+        return parse_lfs_df(run(["lfs", "df", mount.point], deadline_s=_TOOL_S).output)
+    except ProbeUnavailable:
+        return []
 
 
 def parse_quota(text: str, source: str) -> List[Quota]:

@@ -81,8 +81,8 @@ def usable(state: FolderState) -> bool:
 class HubModel:
     """A model of Hugging Face's hub, as cached on this node.
 
-    `offline`: downloads are disabled by `variable`. `revisions` are the existing snapshots, and `partial` counts
-    incomplete downloads. `local`: there is a folder of that name, which is used instead.
+    `offline`: downloads are disabled by `variable`. `revisions` are the existing snapshots. `local`: there is a folder
+    of that name, which is used instead.
     """
 
     model: str
@@ -91,7 +91,6 @@ class HubModel:
     variable: str = ""
     revisions: List[str] = field(default_factory=list)
     main: str = ""
-    partial: int = 0
     local: bool = False
     problem: str = ""
 
@@ -103,11 +102,10 @@ def hub_model(params: Dict[str, Any]) -> HubModel:
     folder = os.path.join(chosen("hub", dict(os.environ))[1], "models--" + model.replace("/", "--"))
     try:
         revisions = sorted(_names(os.path.join(folder, "snapshots")) or [])
-        partial = sum(name.endswith(".incomplete") for name in _names(os.path.join(folder, "blobs")) or [])
     except OSError as error:
         return HubModel(model, folder, bool(set_by), set_by, problem=error.strerror or str(error))
     main = read_text(os.path.join(folder, "refs", "main"), 200)
-    return HubModel(model, folder, bool(set_by), set_by, revisions, main, partial, os.path.isdir(model))
+    return HubModel(model, folder, bool(set_by), set_by, revisions, main, os.path.isdir(model))
 
 
 def _names(folder: str) -> Optional[List[str]]:

@@ -26,9 +26,7 @@ class ReadCost:
     package: str
     folder: str
     files: int
-    bytes_read: int
     took_s: float
-    slowest_s: float
     cut: bool = False
     load_per_core: Optional[float] = None
 
@@ -58,13 +56,11 @@ def _folder(package: str) -> str:
 def _read(package: str, folder: str) -> ReadCost:
     began = time.monotonic()
     files = total = 0
-    slowest = 0.0
     cut = False
     for path in _files(folder):
         if files >= MAX_FILES or total >= MAX_BYTES:
             break
-        started = time.monotonic()
-        if started - began > WITHIN_S:
+        if time.monotonic() - began > WITHIN_S:
             cut = True
             break
         try:
@@ -73,8 +69,7 @@ def _read(package: str, folder: str) -> ReadCost:
         except OSError:
             continue
         files += 1
-        slowest = max(slowest, time.monotonic() - started)
-    return ReadCost(package, folder, files, total, round(time.monotonic() - began, 3), round(slowest, 3), cut, _load())
+    return ReadCost(package, folder, files, round(time.monotonic() - began, 3), cut, _load())
 
 
 def _load() -> Optional[float]:

@@ -26,9 +26,7 @@ def node(index: int, *, kernel: str = "", memory_bytes: int = 512 * GIB, cores: 
     card = Interface(nic, True, True, False, [Address(f"10.0.0.{index + 1}", 24)], 1500, 25000, "physical")
     return facts(
         fact(machine, name, here),
-        fact(
-            limits, name, Limits(1024, 1024, None, None, usable_cpus=list(range(cores)), online_cpus=64), context=True
-        ),
+        fact(limits, name, Limits(1024, 1024, None, usable_cpus=list(range(cores)), online_cpus=64), context=True),
         fact(interfaces, name, Interfaces([card], "ioctl")),
         fact(gpus, name, CARDS),
     )

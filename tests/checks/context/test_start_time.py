@@ -12,9 +12,7 @@ from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job, judge,
 
 
 def read(index: int, took_s: float, **more: Any) -> FactRecord:
-    return fact(
-        read_cost, f"node{index}", ReadCost("torch", "/env/torch", 300, 2**25, took_s, 0.1, **more), context=True
-    )
+    return fact(read_cost, f"node{index}", ReadCost("torch", "/env/torch", 300, took_s, **more), context=True)
 
 
 def test_a_node_that_reads_files_slowly() -> None:

@@ -11,7 +11,7 @@ from preflight_checks.probes.limits import Limits, limits
 from tests.checks.check_builders import fact, facts, fleet, job, judge, one, plan, statuses
 
 MIB, GIB = 2**20, 2**30
-GOOD = Limits(65536, 65536, None, None, 64 * GIB, 60 * GIB)
+GOOD = Limits(65536, 65536, None, 64 * GIB, 60 * GIB)
 
 
 def node(name: str, **changes: object) -> FactRecord:

@@ -24,7 +24,6 @@ GOOD = Machine(
     "x86_64",
     "ubuntu 22.04",
     "glibc 2.35",
-    uptime_s=1e6,
     processor="AMD EPYC 7763",
     online_cpus=128,
     present_cpus=128,
@@ -34,7 +33,7 @@ GOOD = Machine(
     clock_source="tsc",
     features=["avx2", "avx512f", "sse2"],
 )
-IDLE = Activity(0.5, 128, 0.0, 0.0, 0.0)
+IDLE = Activity(0.5, 128)
 
 
 def machine_at(node: str, **changes: Any) -> FactRecord:
@@ -121,7 +120,7 @@ def test_an_offloaded_optimizer_needs_the_memory_of_the_nodes_together() -> None
 
 
 def limits_at(node: str, **group: Any) -> FactRecord:
-    return fact(limits, node, Limits(1, 1, None, None, cgroup=Cgroups("v2", **group)))
+    return fact(limits, node, Limits(1, 1, None, cgroup=Cgroups("v2", **group)))
 
 
 def test_the_tighter_of_machine_and_cgroup_memory_counts() -> None:

@@ -134,7 +134,7 @@ def test_with_two_nodes_the_clock_that_agrees_with_ours_is_right() -> None:
 
 
 def clock_at(name: str, **changes: object) -> FactRecord:
-    usual = Clock(0.0, 0.0, True, 0.01, 0.001, 3.0, "", ("chronyd",))
+    usual = Clock(True, "", ("chronyd",))
     return fact(clock, name, replace(usual, **changes))  # type: ignore[arg-type]
 
 
@@ -167,10 +167,7 @@ def test_synchronised_clocks_pass_and_unreadable_ones_are_unknown() -> None:
 
 def answers(node: str, *problems: Unavailable | None) -> list[FactRecord]:
     """One request for each: answered, or unavailable."""
-    return [
-        fact(clock, node, problem or Clock(1.0, 1.0), params={"number": index})
-        for index, problem in enumerate(problems)
-    ]
+    return [fact(clock, node, problem or Clock(), params={"number": index}) for index, problem in enumerate(problems)]
 
 
 NO_PROCESS = Unavailable("crashed", "the node cannot start a process: [Errno 11] Resource temporarily unavailable")

@@ -53,9 +53,9 @@ def test_plans_of_slurm_for_the_jobs_nodes() -> None:
     drained = facts(signs_at("node0"), slurm(SlurmNode("node1", "IDLE+DRAIN", "bad dimm")))
     found = one(judge(node_will_go_away, job(), fleet(2), drained), Status.FAIL)
     assert found.nodes == ("node1",) and "bad dimm" in found.message
-    soon = Reservation("pm", "node[1-3]", 3600.0, 7200.0)
-    elsewhere = Reservation("pm2", "other[1-3]", 3600.0, 7200.0)
-    late = Reservation("pm3", "node1", 200000.0, 300000.0)
+    soon = Reservation("pm", "node[1-3]", 3600.0)
+    elsewhere = Reservation("pm2", "other[1-3]", 3600.0)
+    late = Reservation("pm3", "node1", 200000.0)
     seen = facts(signs_at("node0"), slurm(reservations=(soon, elsewhere, late)))
     found = one(judge(node_will_go_away, job(), fleet(2), seen), Status.FAIL)
     assert found.nodes == ("node1",) and "pm of node1 begins in 60 min" in found.message
@@ -73,6 +73,6 @@ def test_a_node_without_slurm_or_cloud_passes() -> None:
 
 
 def test_cloud_events_and_missing_answers() -> None:
-    seen = facts(signs_at("node0"), fact(cloud_events, "node0", CloudEvents("aws", ["system-reboot: soon"])))
+    seen = facts(signs_at("node0"), fact(cloud_events, "node0", CloudEvents(["system-reboot: soon"])))
     assert "system-reboot" in one(judge(node_will_go_away, job(), fleet(1), seen), Status.FAIL).message
     assert statuses(judge(node_will_go_away, job(), fleet(1), facts(fact(signs, "node0", TIMEOUT)))) == {"unknown"}

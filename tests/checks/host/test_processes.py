@@ -12,7 +12,7 @@ from preflight_checks.probes.limits import Limits, limits
 from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job, judge, one, statuses
 
 GIB = 2**30
-GOOD = Limits(65536, 65536, None, None, processes_soft=500000, threads_of_user=100, cgroup=Cgroups("v2"))
+GOOD = Limits(65536, 65536, None, processes_soft=500000, threads_of_user=100, cgroup=Cgroups("v2"))
 JOB = job(processes_per_node=8, dataloader_workers=7)
 
 

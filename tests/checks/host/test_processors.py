@@ -11,7 +11,7 @@ from preflight_checks.probes.cgroups import Cgroups
 from preflight_checks.probes.limits import Limits, limits
 from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job, judge, one, plan, statuses
 
-GOOD = Limits(65536, 65536, None, None, usable_cpus=list(range(32)), online_cpus=32, cgroup=Cgroups("v2"))
+GOOD = Limits(65536, 65536, None, usable_cpus=list(range(32)), online_cpus=32, cgroup=Cgroups("v2"))
 QUOTA = Cgroups("v2", cpu_quota_cores=2.0, cpu_quota_at="/sys/fs/cgroup/pod", throttled=0.93)
 
 
@@ -22,7 +22,7 @@ def node(name: str, **changes: object) -> FactRecord:
 def test_the_smaller_of_quota_and_mask_counts() -> None:
     assert usable_cores(replace(GOOD, cgroup=QUOTA)) == 2.0
     assert usable_cores(replace(GOOD, usable_cpus=[3], cgroup=QUOTA)) == 1.0
-    assert usable_cores(Limits(1, 1, None, None)) is None
+    assert usable_cores(Limits(1, 1, None)) is None
 
 
 def test_cores_are_requested_in_the_job_context() -> None:

@@ -35,7 +35,6 @@ from tests.checks.check_builders import (
 JOB = job(backend="nccl", env_NCCL_SOCKET_IFNAME="=eth0")
 ALL = (interface_speed, bond_degraded, interface_errors, nic_driver, two_interfaces_in_one_network)
 HEALTHY: Mapping[str, Any] = {
-    "operstate": "up",
     "speed_mbps": 100000,
     "duplex": "full",
     "driver": "mlx5_core",

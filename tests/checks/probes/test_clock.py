@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from preflight_checks.probes import clock as probe
-from preflight_checks.probes.clock import clock, parse_timex, parse_tracking, running_daemons
+from preflight_checks.probes.clock import clock, leap_status, parse_timex, running_daemons
 
 TRACKING = """\
 Reference ID    : A9FEA97B (169.254.169.123)
@@ -25,10 +25,8 @@ Leap status     : Not synchronised
 
 
 def test_output_of_chronyd() -> None:
-    assert parse_tracking(TRACKING) == (pytest.approx(-0.00000431), "Normal")
-    assert parse_tracking(LOST) == (2.5, "Not synchronised")
-    assert parse_tracking("506 Cannot talk to daemon\n") == (None, "")
-    assert parse_tracking("") == (None, "")
+    assert leap_status(TRACKING) == "Normal" and leap_status(LOST) == "Not synchronised"
+    assert leap_status("506 Cannot talk to daemon\n") == leap_status("") == ""
 
 
 def timex(status: int) -> bytes:
@@ -36,15 +34,14 @@ def timex(status: int) -> bytes:
 
 
 def test_state_of_the_kernels_clock() -> None:
-    assert parse_timex(timex(0x2001)) == (True, 0.016, 0.00025, -3.0)
-    assert parse_timex(timex(0x0040))[0] is False
+    assert parse_timex(timex(0x2001)) and not parse_timex(timex(0x0040))
 
 
 def test_a_refused_kernel_query_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused() -> tuple[bool, float, float, float]:
+    def refused() -> bool:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(probe, "kernel_state", refused)
+    monkeypatch.setattr(probe, "is_synchronised", refused)
     seen = clock({})
     assert seen.synchronised is None and seen.problem == "Operation not permitted"
 
@@ -60,4 +57,4 @@ def test_daemons_are_recognized_by_name(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_this_machine_answers() -> None:
     seen = clock({})
-    assert seen.wall_s > 1e9 and (seen.synchronised is not None or seen.problem)
+    assert seen.synchronised is not None or seen.problem

@@ -41,14 +41,11 @@ def test_output_of_lfs() -> None:
     assert len(parse_lfs_df(LFS_DF)) == 2
 
 
-def test_a_missing_tool_is_a_reason_and_other_file_systems_are_not_queried(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_the_tool_quotas_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("preflight.agent.command.SYSTEM_FOLDERS", ())
     monkeypatch.setenv("PATH", "/nowhere")
-    assert quotas_of(Mount("/scratch", "lustre", "mds:/scratch", "rw"))[1]
-    assert quotas_of(Mount("/home", "nfs4", "nas:/home", "rw"))[1]
-    assert quotas_of(Mount("/tmp", "tmpfs", "tmpfs", "rw")) == ([], "")
+    for kind, source in (("lustre", "mds:/scratch"), ("nfs4", "nas:/home"), ("tmpfs", "tmpfs")):
+        assert quotas_of(Mount("/scratch", kind, source, "rw")) == []
 
 
 def test_an_existing_folder_and_a_missing_one(tmp_path: Path) -> None:

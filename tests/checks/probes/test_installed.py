@@ -75,7 +75,7 @@ def test_sources_of_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         (tmp_path / "site" / name / "direct_url.json").write_text(json.dumps(said))
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site")])
     seen = installed({})
-    assert seen.sources["mine"] == Source(str(tree), COMMIT, True)
+    assert seen.sources["mine"] == Source(str(tree), COMMIT)
     assert seen.sources["theirs"].commit == COMMIT and "hidden" not in str(seen.sources)
     assert set(seen.sources) == {"mine", "theirs"}
 

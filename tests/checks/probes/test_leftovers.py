@@ -115,7 +115,7 @@ def test_segments_of_dead_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     seen = leftovers({"programs": [], "ports": []})
     found = {(segment.name, segment.of) for segment in seen.segments}
     assert found == {("torch_4194301_1_0", "torch"), ("nccl-AbCdEf", "NCCL")}
-    assert seen.shm_bytes >= 16384 and max(segment.age_s for segment in seen.segments) >= 500
+    assert max(segment.age_s for segment in seen.segments) >= 500
 
 
 def test_a_mapped_segment_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ def sys_net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(nic_state, "CONF", str(tmp_path / "conf"))
     monkeypatch.setattr(socket, "if_nametoindex", lambda name: index[name])
     for name, number in index.items():
-        write_tree(tmp_path / "net" / name, {"ifindex": str(number), "operstate": "up", "speed": "-1"})
+        write_tree(tmp_path / "net" / name, {"ifindex": str(number), "speed": "-1"})
     write_tree(tmp_path / "net", {"bonding_masters": "bond0", "bond0/speed": "50000", "bond0/duplex": "full"})
     write_tree(
         tmp_path / "net/bond0", {"bonding/mode": "802.3ad 4", "bonding/slaves": "ens1 ens2", "carrier_changes": "3"}

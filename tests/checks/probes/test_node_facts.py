@@ -165,7 +165,7 @@ def test_a_directory_is_listed_with_sizes(tmp_path: Path) -> None:
     found = path_state({"path": str(tmp_path)})
     assert [(e.name, e.size_bytes) for e in found.entries] == [("a", 3), ("sub/b", 1)]
     assert found.unreadable == ["gone"]
-    assert (found.kind, found.size_bytes, found.listed, found.truncated) == ("directory", 4, 2, False)
+    assert (found.kind, found.size_bytes, found.listed) == ("directory", 4, 2)
 
 
 def test_the_digest_changes_with_a_size(tmp_path: Path) -> None:

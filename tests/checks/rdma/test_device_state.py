@@ -369,6 +369,6 @@ def test_bridges_and_iommu(value: Pci, acs: str, iommu: str) -> None:
 
 def test_locked_memory_is_requested_if_ucx_uses_rdma() -> None:
     assert plan(memlock_limited, job(env_UCX_TLS="rc"), fleet(2)) and not plan(memlock_limited, job(), fleet(2))
-    low = Limits(1024, 1024, 65536, 65536, rdma_devices=["mlx5_0"])
+    low = Limits(1024, 1024, 65536, rdma_devices=["mlx5_0"])
     seen = facts(*(fact(limits, f"node{i}", low) for i in range(2)))
     assert one(judge(memlock_limited, job(env_UCX_TLS="rc"), fleet(2), seen), Status.FAIL).severity is None

@@ -91,7 +91,7 @@ def test_more_ranks_than_cores_and_busy_hosts_are_inconclusive() -> None:
 
 
 def test_a_quota_leaves_fewer_cores_than_the_mask() -> None:
-    value = Limits(1024, 1024, None, None, usable_cpus=list(range(8)), cgroup=Cgroups(cpu_quota_cores=1.5))
+    value = Limits(1024, 1024, None, usable_cpus=list(range(8)), cgroup=Cgroups(cpu_quota_cores=1.5))
     held = fact(limits, "node1", value, context=True)
     verdict = verdict_on(held, *run_records(sweep(0.6, local_ranks=2), sweep(0.6, local_ranks=2)), link(9400.0))
     assert verdict.status is Status.UNKNOWN and "2 ranks on 1.5 cores of node1" in verdict.message

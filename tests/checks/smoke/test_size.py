@@ -15,7 +15,7 @@ GLOO: dict[str, Any] = {"backend": "gloo", "processes_per_node": 2, "master_addr
 
 
 def cores(node: str, count: int, quota: float | None = None) -> FactRecord:
-    value = Limits(1024, 1024, None, None, usable_cpus=list(range(count)), cgroup=Cgroups(cpu_quota_cores=quota))
+    value = Limits(1024, 1024, None, usable_cpus=list(range(count)), cgroup=Cgroups(cpu_quota_cores=quota))
     return fact(limits, node, value, context=True)
 
 

@@ -79,7 +79,7 @@ def test_a_different_path_is_information() -> None:
 
 
 def test_a_source_tree_at_another_commit() -> None:
-    trees = [{"megatron-lm": Source("/srv/Megatron-LM", commit * 40, True)} for commit in "aab"]
+    trees = [{"megatron-lm": Source("/srv/Megatron-LM", commit * 40)} for commit in "aab"]
     seen = facts(*(node(f"node{index}", sources=tree) for index, tree in enumerate(trees)))
     found = one(judge(source_trees_differ, job(), fleet(3), seen), Status.FAIL)
     assert found.nodes == ("node2",) and "bbbbbbbbbbbb" in found.message

@@ -117,7 +117,7 @@ def test_missing_files_of_a_pattern_or_list() -> None:
 
 
 def test_too_many_files_are_not_compared() -> None:
-    late = path_at("node1", PathState(PATH, PATH, "directory", listed=3, digest="x", truncated=True, hurried=True))
+    late = path_at("node1", PathState(PATH, PATH, "directory", listed=3, digest="x", hurried=True))
     verdicts = judge(shard_list_differs, job(**JOB), fleet(3), facts(folder("node0"), late, folder("node2")))
     assert statuses(verdicts) == {"unknown", "pass"} and not one(verdicts, Status.UNKNOWN).required
 
