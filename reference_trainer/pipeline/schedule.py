@@ -54,22 +54,6 @@ def one_f_one_b(stage: int, stages: int, microbatches: int) -> List[Slot]:
 SCHEDULES: Dict[str, Callable[[int, int, int], List[Slot]]] = {GPIPE: gpipe, ONE_F_ONE_B: one_f_one_b}
 
 
-def max_in_flight(schedule: str, stage: int, stages: int, microbatches: int) -> int:
-    """The schedule's bound on the number of microbatches whose forward pass is done here and whose backward pass is
-    not.
-    """
-    return microbatches if schedule == GPIPE else min(stages - stage, microbatches)
-
-
-def in_flight(slots: List[Slot]) -> int:
-    """The maximum number of microbatches in progress at any time in these slots."""
-    most = now = 0
-    for slot in slots:
-        now += 1 if slot.kind == FORWARD else -1
-        most = max(most, now)
-    return most
-
-
 def bubble(stages: int, microbatches: int) -> float:
     """The share of a step in which a stage of a balanced pipeline waits (arXiv 2104.04473, section 2.2)."""
     return (stages - 1) / (microbatches + stages - 1)

@@ -46,7 +46,6 @@ class PipelineReport:
     stage: int = 0
     compared: int = 0
     faults: List[StageFault] = field(default_factory=list)
-    most_in_flight: int = 0
     forward_s: float = 0.0
     backward_s: float = 0.0
     step_s: float = 0.0
@@ -85,7 +84,6 @@ def run(
     collectives.barrier("start of the pipeline step without a flush")
     stage.step("step without a flush", schedules.ONE_F_ONE_B, microbatches, updates=STEPS, flush=False)
     forward_s, backward_s = (min(statistics.median(each) for each in timed[kind]) for kind in (FORWARD, BACKWARD))
-    slots = schedules.SCHEDULES[schedule](stage.number, stages, microbatches)
     stage_s, busy_s, step_s = _combine_replicas(torch, collectives, stage, forward_s + backward_s, device)
     mean = sum(stage_s) / stages
     return PipelineReport(
@@ -95,7 +93,6 @@ def run(
         stage.number,
         stage.compared,
         stage.faults,
-        schedules.in_flight(slots),
         round(forward_s, 6),
         round(backward_s, 6),
         round(step_s, 6),

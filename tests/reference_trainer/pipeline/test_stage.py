@@ -43,8 +43,6 @@ def test_a_healthy_pipeline_is_exact_whatever_the_schedule(
         assert report["faults"] == [] and report["note"] == "" and report["stage"] == rank // width
         inner = 2 if 0 < report["stage"] < stages - 1 else 1
         assert report["compared"] == 3 * (microbatches * (2 + inner) + 2)
-        bound = schedules.max_in_flight(schedule, report["stage"], stages, microbatches)
-        assert report["most_in_flight"] == bound
         assert len(report["stage_s"]) == stages and report["imbalance"] >= 1.0
         assert report["formula"] == round(schedules.bubble(stages, microbatches), 3)
         assert 0.0 <= report["bubble"] < 1.0
