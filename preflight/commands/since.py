@@ -32,7 +32,6 @@ class Versions:
         touched: those with a file that was changed, added or removed.
         changed: the paths of these files.
         old_root: a folder with the files of the commit, while `versions_of` is open.
-        old_paths: those of the paths that exist there.
         old_jobs: of the commit, those that have a file in common with a job in `touched`, or a file that was removed.
         left_out: files of folders of the working tree that were skipped.
     """
@@ -42,7 +41,6 @@ class Versions:
     touched: tuple[Job, ...]
     changed: tuple[str, ...]
     old_root: Path
-    old_paths: tuple[Path, ...]
     old_jobs: tuple[Job, ...]
     left_out: tuple[LeftOut, ...]
 
@@ -121,14 +119,13 @@ def versions_of(
             touched = tuple(job for job in map(change.touched_part, jobs) if job is not None)
             removed = change.removed()
             place = Path(name).resolve()
-            old_paths: tuple[Path, ...] = ()
             old_jobs: tuple[Job, ...] = ()
             if touched or removed:
                 old.write(place)
-                old_paths = tuple(path for path in (place / below(root, path) for path in paths) if path.exists())
-            if old_paths:
-                earlier = TreeSnapshot(place, exclude)
-                old_jobs = assemble(place, old_paths, sources=sources, snapshot=earlier, jobs=processes)
+                old_paths = [path for path in (place / below(root, path) for path in paths) if path.exists()]
+                if old_paths:
+                    earlier = TreeSnapshot(place, exclude)
+                    old_jobs = assemble(place, old_paths, sources=sources, snapshot=earlier, jobs=processes)
             if removed:
                 touched = _with_jobs_that_lost_a_file(jobs, touched, old_jobs, removed)
             names = {file.path for job in touched for file in job.files}
@@ -138,7 +135,6 @@ def versions_of(
                 touched,
                 tuple(sorted(change.changed & names | removed & {f.path for job in old_jobs for f in job.files})),
                 place,
-                old_paths,
                 tuple(job for job in old_jobs if (names | removed) & {file.path for file in job.files}),
                 snapshot.left_out,
             )

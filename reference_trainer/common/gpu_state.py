@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Callable, List, Optional
 
 #: Time between two samples.
@@ -72,7 +72,6 @@ class OtherUse:
 
     utilization_percent: Optional[int] = None
     processes: Optional[int] = None
-    pids: List[int] = field(default_factory=list)
 
     @property
     def busy(self) -> bool:
@@ -220,9 +219,8 @@ class GpuWatcher:
                 break
             time.sleep(POLL_S)
         running = self._get("nvmlDeviceGetComputeRunningProcesses")
-        pids = sorted(int(item.pid) for item in running) if running is not None else []
-        # Inside a container process numbers differ, so one of them, whichever it is, is this rank.
-        return OtherUse(least, max(0, len(pids) - 1) if running is not None else None, pids)
+        # One of them is this rank.
+        return OtherUse(least, max(0, len(running) - 1) if running is not None else None)
 
     def nvlinks_to(self, address: str) -> Optional[int]:
         """The links that are up to the GPU at this PCI address, directly or through NVSwitch; None if unknown.

@@ -190,12 +190,11 @@ def replace_worker(host: ServerState, peer: ConnectedWorker, worker: int) -> Tup
         state = host.clocks
         clock, parts, phase = state.clock[worker], state.parts[worker], state.phase
         left = host.left.get(worker)
-        was = left.host if left is not None else ""
         # The counts belong to the worker's index.
         peer.pushes += left.pushes if left is not None else 0
         peer.pulls += left.pulls if left is not None else 0
         peer.lookups += left.lookups if left is not None else 0
         took_s = round(time.monotonic() - at_s, 3)
-        host.replaced.append(Replacement(worker, was, peer.host, phase, clock, why, took_s, peer.spare_index, lagged))
+        host.replaced.append(Replacement(worker, peer.host, phase, clock, why, took_s, peer.spare_index, lagged))
         host.slots[worker].last_lookup_count = [-1] * len(host.config.plan.tables)
     return clock, parts, phase

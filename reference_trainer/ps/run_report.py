@@ -40,7 +40,6 @@ class Replacement:
     """
 
     worker: int
-    was_host: str
     host: str
     phase: int
     clock: int

@@ -234,7 +234,6 @@ class _Default:
     package: str | None = None
     optional: bool = False
     override: bool = False
-    appended: bool = False
     base: str = ""
     parent_package: str = ""
     header: str | None = None
@@ -329,9 +328,7 @@ class DefaultsList:
             elif override.action is Action.DELETE:
                 self._deleted[_key_of(override)] = names[0] if names else None
             elif override.action is Action.ADD:
-                new = _Default(
-                    override.key, names, override.place, True, override.is_list, override.package, appended=True
-                )
+                new = _Default(override.key, names, override.place, True, override.is_list, override.package)
                 self._appended.append(new)
             elif names is None and override.is_unknown:
                 self.unknown.append(override.key)

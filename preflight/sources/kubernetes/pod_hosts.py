@@ -59,9 +59,6 @@ def _hosts(workload: Workload) -> Iterator[str]:
     ):
         # Short names and other subdomains work as well.
         return
-    if workload.kind == "TrainJob" and workload.spec.at("runtimeRef") is not None:
-        # The runtime names the roles.
-        return
     row = next((r for r in _rows() if workload.kind in r.kinds and (not r.groups or workload.group in r.groups)), None)
     if not job or row is None or (row.needs and workload.spec.at(*row.needs) is None):
         return

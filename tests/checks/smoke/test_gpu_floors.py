@@ -44,8 +44,8 @@ def healthy() -> GpuReport:
         data["pci"],
         [Speed(**item) for item in data["speeds"]],
         state=GpuState(**data["state"]),
-        before=OtherUse(0, 0, [1]),
-        after=OtherUse(0, 0, [1]),
+        before=OtherUse(0, 0),
+        after=OtherUse(0, 0),
         exact=ExactCompute({"fp32": 40, "bf16": 40}, 1000),
     )
 
@@ -236,7 +236,7 @@ def test_one_wrong_bit_names_the_card_and_the_repetition() -> None:
 
 def test_a_busy_card_with_wrong_bits_is_still_wrong() -> None:
     wrong = WrongProduct("fp32", 1, 0, 0, "nan", "3.0", "0x7fc00000", 5, 100)
-    busy = replace(healthy(), exact=ExactCompute({"fp32": 3}, 300, [wrong]), before=OtherUse(99, 1, [1, 2]))
+    busy = replace(healthy(), exact=ExactCompute({"fp32": 3}, 300, [wrong]), before=OtherUse(99, 1))
     assert one(verdicts(gpu_wrong, busy), Status.FAIL)
 
 

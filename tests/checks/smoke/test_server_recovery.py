@@ -20,7 +20,7 @@ from tests.checks.check_builders import fleet, job, one, plan, statuses
 
 JOB = job(ps_mode=True, ps_update_mode="async", ps_servers=1, ps_workers=2)
 NODES = replace(fleet(4), smoke_options=SmokeOptions(backup=True))
-TAKEN = Replacement(1, "node2", "node3", 3, 7, "worker 1 (node2, process 7) is gone", 0.1)
+TAKEN = Replacement(1, "node3", 3, 7, "worker 1 (node2, process 7) is gone", 0.1)
 WORKER, SPARE = 2, 3
 
 

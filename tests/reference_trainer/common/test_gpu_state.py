@@ -90,8 +90,8 @@ def test_calls_that_a_driver_lacks_leave_fields_unknown() -> None:
     looking.end()
     looking.read_link()
     assert looking.state() == GpuState(driver="580.1")
-    assert looking.other_use(lambda: None) == OtherUse(None, None, [])
-    assert not OtherUse(None, 3, [1, 2]).busy
+    assert looking.other_use(lambda: None) == OtherUse()
+    assert not OtherUse(None, 3).busy
 
 
 def test_the_older_name_of_the_reasons_is_used() -> None:
@@ -110,7 +110,7 @@ def test_a_card_that_stays_busy_is_in_use(monkeypatch: pytest.MonkeyPatch) -> No
     nvml = FakeNvml(nvmlDeviceGetUtilizationRates=SimpleNamespace(gpu=98), nvmlDeviceGetComputeRunningProcesses=both)
     moved = []
     use = watcher(nvml).other_use(lambda: moved.append(1))
-    assert use == OtherUse(98, 1, [7, 9]) and use.busy and len(moved) >= 2
+    assert use == OtherUse(98, 1) and use.busy and len(moved) >= 2
 
 
 def test_a_card_that_falls_idle_was_busy_with_this_rank() -> None:
