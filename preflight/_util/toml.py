@@ -31,6 +31,11 @@ def load(path: Path) -> dict[str, Any]:
     return loads(path.read_text(encoding="utf-8"))
 
 
+def with_tuples(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A table with its arrays as tuples: the fields of a frozen value."""
+    return {key: tuple(item) if isinstance(item, list) else item for key, item in table.items()}
+
+
 #: The path to a value: keys of tables and indexes in arrays.
 KeyPath: TypeAlias = tuple[str | int, ...]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from preflight._util import toml
 from preflight.model.job import Known, Scope
@@ -26,11 +26,7 @@ class _Row(NamedTuple):
 
 @functools.cache
 def _rows() -> tuple[_Row, ...]:
-    rows = []
-    for row in toml.load(Path(__file__).with_suffix(".toml"))["pods"]:
-        given: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in row.items()}
-        rows.append(_Row(**given))
-    return tuple(rows)
+    return tuple(_Row(**toml.with_tuples(row)) for row in toml.load(Path(__file__).with_suffix(".toml"))["pods"])
 
 
 #: Fields with which pods have other names, or find each other in another way.

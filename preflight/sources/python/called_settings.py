@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from preflight._util import toml
 from preflight._util.budget import truncate
@@ -83,8 +83,7 @@ def calls() -> Calls:
     by_name: dict[str, list[Called]] = {}
     for group in ("paddle", "other", "torch"):
         for row in table[group]:
-            given: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in row.items()}
-            called = Called(**given)
+            called = Called(**toml.with_tuples(row))
             rows.setdefault(group, []).append(called)
             for name in called.names:
                 by_name.setdefault(name, []).append(called)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from preflight._util.toml import with_tuples
 from preflight.model.job import Plain
 
 FOLDER = Path(__file__).parent
@@ -81,9 +81,5 @@ def load_table(name: str) -> Generated:
 def parse_table(text: str) -> Generated:
     """The table of a document."""
     document = json.loads(text)
-    rows = tuple(Row(**_with_tuples(row)) for row in document.pop("rows"))
-    return Generated(**_with_tuples(document), rows=rows)
-
-
-def _with_tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    rows = tuple(Row(**with_tuples(row)) for row in document.pop("rows"))
+    return Generated(**with_tuples(document), rows=rows)
