@@ -26,8 +26,6 @@ AGENT_LAUNCHERS = frozenset(
 #: What starts its command once on every node or task of an allocation.
 SPREADING_WRAPPERS = frozenset({"srun", "mpirun", "mpiexec", "pdsh", "clush", "horovodrun"})
 #: Schedulers whose headers are read: the source of their claims, their name, and a command that runs on every node.
-#: Among the wrappers: an unknown program that submits the line may add options, and expands what is quoted.
-SUBMISSION = "submission"
 SCHEDULERS = {
     "slurm": ("Slurm", "srun --ntasks-per-node=1"),
     "pbs": ("PBS", "mpiexec --ppn 1"),

@@ -117,6 +117,11 @@ class Reference:
     scope: Scope = WHOLE_JOB
 
 
+#: Stands among the wrappers of a launch for an unknown program that submits it: it may add options, and expands what
+#: is quoted.
+SUBMISSION = "submission"
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """One command line that starts ranks.

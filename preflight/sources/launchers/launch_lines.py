@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from preflight.model.job import Claim, Known, Note, NoteKind, Scope, Span
+from preflight.model.job.job import SUBMISSION
 from preflight.sources.base import Command, LauncherReader, LaunchLine, Reading, SourceFile, Tree, Variable, Word
 from preflight.sources.containers.sources import is_container_file
 from preflight.sources.hydra.frameworks import FRAMEWORKS
@@ -325,8 +326,6 @@ def launch_line(
     return Line(line, found, stripped.wrappers, environment, prefixed)
 
 
-#: Stands among the wrappers for a program that submits what follows its `--`, and may change it.
-SUBMISSION = "submission"
 #: Ends of the names of shell scripts.
 _SCRIPTS = (".sh", ".bash")
 

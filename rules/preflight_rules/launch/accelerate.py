@@ -9,11 +9,11 @@ from typing import NamedTuple
 from preflight.model.findings import Severity
 from preflight.model.job import WHOLE_JOB, Claim, Job, Launch, Relation, Strength, strongest
 from preflight.model.job.claim import distinct, job_value
+from preflight.model.job.job import SUBMISSION
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Question, Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import counted, placed, quoted
 from preflight_rules.launch.gpus import counts_one_machine, gpus
-from preflight_rules.launches import SUBMISSION
 
 _SOURCE = "accelerate"
 #: The rendezvous backends of torchrun (torch/distributed/elastic/rendezvous/registry.py, torch 2.13).

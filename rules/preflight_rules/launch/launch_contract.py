@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Fix, Severity
 from preflight.model.job import Claim, Job, Launch, Strength, refused_number
 from preflight.model.job.claim import distinct, job_value
+from preflight.model.job.job import SUBMISSION
 from preflight.model.job.value import texts
 from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, undecided, unknown
 from preflight.plugins.claim_text import quoted, why_unresolved
 from preflight.sources.tables import Generated, Row, load_table
-from preflight_rules.launches import SUBMISSION, is_placeholder
+from preflight_rules.launches import is_placeholder
 from preflight_rules.settings.tables import in_range, pinned
 
 #: Launchers that stop at an unknown option, with their tables of options.

@@ -9,13 +9,13 @@ from preflight._util.hostnames import host_of, is_loopback
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Strength
 from preflight.model.job.claim import job_value
+from preflight.model.job.job import SUBMISSION
 from preflight.model.job.value import Symbol, affixes_of, numbers, symbols_in, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import joined, placed, quoted
 from preflight_rules.launches import (
     AGENT_LAUNCHERS,
     SPREADING_WRAPPERS,
-    SUBMISSION,
     certainly_several,
     nodes_spanned,
     on_first_node_only,

@@ -9,11 +9,12 @@ from preflight._util.hostnames import host_of, is_loopback
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch, Plain, Strength, Unresolved
 from preflight.model.job.claim import job_value
+from preflight.model.job.job import SUBMISSION
 from preflight.model.job.value import items, numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided
 from preflight.plugins.claim_text import argument_of, joined, placed, quoted, where
 from preflight_rules.kubernetes.workloads import workloads
-from preflight_rules.launches import SPREADING_WRAPPERS, SUBMISSION, certainly_several, nodes_spanned, starting_file
+from preflight_rules.launches import SPREADING_WRAPPERS, certainly_several, nodes_spanned, starting_file
 
 _SHARED = {
     "rendezvous_endpoint": "the rendezvous endpoint",
