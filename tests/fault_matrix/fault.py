@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Any
 
-from tests.cluster import Cluster
+from tests.cluster import Cluster, Node
 from tests.end_to_end.head_command import JOB, SCRIPT
 
-__all__ = ["GPU_SCRIPT", "Fault"]
+__all__ = ["GPU_SCRIPT", "Fault", "on_node"]
 
 #: The script of a job that trains on GPUs.
 GPU_SCRIPT = SCRIPT.replace('"gloo"', '"nccl"')
@@ -26,7 +27,7 @@ class Fault:
         nodes: exactly the nodes of its finding; for an unknown, the names in its message.
         status: `fail`, or `unknown` if the check cannot decide.
         severity: of the finding.
-        verdict: of the whole run.
+        verdict: of the whole run; by default that of the one finding or unknown.
         stage: the last stage of the check; the fault is named by its end.
         words: required parts of its message, evidence or remedy.
         job, script, files: the job that is checked: its start script, its training script, and further files by name.
@@ -42,7 +43,7 @@ class Fault:
     nodes: tuple[str, ...]
     status: str = "fail"
     severity: str = "error"
-    verdict: str = "no-go"
+    verdict: str = ""
     stage: str = "node"
     words: tuple[str, ...] = ()
     job: str = JOB
@@ -53,5 +54,15 @@ class Fault:
     follows: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if not self.verdict:
+            usual = "incomplete" if self.status == "unknown" else "no-go" if self.severity == "error" else "go"
+            object.__setattr__(self, "verdict", usual)
         assert self.status in ("fail", "unknown") and self.severity in ("error", "warning", "info")
         assert self.verdict in ("go", "no-go", "incomplete") and self.stage in ("open", "node", "link", "smoke")
+
+
+def on_node(
+    name: str, id: str, node: str, make: Callable[[Node], AbstractContextManager[object]], *words: str, **more: Any
+) -> Fault:
+    """A fault of one node, which the finding must name."""
+    return Fault(name, lambda cluster: make(cluster.node(node)), id, (node,), words=words, **more)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
+from typing import Any
 
 from tests.cluster import Cluster, Node, faults
 from tests.cluster.faults.stack import ENVIRONMENT, LIBRARIES, Torch, distribution
@@ -67,35 +68,9 @@ def _library(node: str, name: str, source: str, *, run_path: str = "") -> Inject
     return inject
 
 
-def _row(
-    name: str,
-    id: str,
-    inject: Inject,
-    *words: str,
-    nodes: tuple[str, ...] = ("node2",),
-    severity: str = "error",
-    job: str = GPU_JOB,
-    script: str = GPU_SCRIPT,
-    follows: tuple[str, ...] = (),
-    files: dict[str, str] | None = None,
-    status: str = "fail",
-    verdict: str = "",
-) -> Fault:
-    return Fault(
-        name,
-        inject,
-        id,
-        nodes,
-        status=status,
-        severity=severity,
-        verdict=verdict or ("no-go" if severity == "error" else "go"),
-        words=words,
-        job=job,
-        script=script,
-        files=files or {},
-        gpus=True,
-        follows=follows,
-    )
+def _row(name: str, id: str, inject: Inject, *words: str, nodes: tuple[str, ...] = ("node2",), **more: Any) -> Fault:
+    given = {"job": GPU_JOB, "script": GPU_SCRIPT, "gpus": True, **more}
+    return Fault(name, inject, id, nodes, words=words, **given)
 
 
 def _driver(version: str, cuda: int) -> Callable[[Node], AbstractContextManager[object]]:

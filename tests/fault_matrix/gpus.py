@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
 
 from tests.cluster import Cluster, Node, faults
 from tests.cluster.faults.stack import ENVIRONMENT
@@ -39,33 +40,10 @@ def _state(index: int, **state: int | str) -> Make:
     return lambda node: faults.gpu_state(node, index, **state)
 
 
-def _fault(
-    name: str,
-    id: str,
-    make: Make,
-    *words: str,
-    node: str = "node2",
-    severity: str = "error",
-    verdict: str = "",
-    status: str = "fail",
-    follows: tuple[str, ...] = (),
-    script: str = GPU_SCRIPT,
-) -> Fault:
+def _fault(name: str, id: str, make: Make, *words: str, node: str = "node2", **more: Any) -> Fault:
     """A row about one node with GPUs."""
-    return Fault(
-        name,
-        on_gpus(node, make),
-        id,
-        (node,),
-        status=status,
-        severity=severity,
-        verdict=verdict or ("no-go" if severity == "error" else "go"),
-        words=words,
-        job=GPU_JOB,
-        script=script,
-        gpus=True,
-        follows=follows,
-    )
+    given = {"job": GPU_JOB, "script": GPU_SCRIPT, "gpus": True, **more}
+    return Fault(name, on_gpus(node, make), id, (node,), words=words, **given)
 
 
 @contextmanager
@@ -111,7 +89,6 @@ _MISSING = (
         lambda node: faults.nvml_error(node, NvmlError.NO_PERMISSION),
         "may not be used by this user",
         status="unknown",
-        verdict="incomplete",
     ),
     _fault(
         "one-gpu-may-not-be-asked",
@@ -146,7 +123,6 @@ _HANGING = (
         lambda node: faults.gpu_wedged(node, 0, "name"),
         "nvmlDeviceGetName did not return",
         status="unknown",
-        verdict="incomplete",
     ),
     _fault(
         "driver-hangs",
@@ -287,7 +263,6 @@ _LINKS = (
         "GPU017",
         ("node2",),
         severity="warning",
-        verdict="go",
         words=("node2 GPU 1", "counts 17"),
         job=GPU_JOB,
         script=GPU_SCRIPT,

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from tests.cluster import Cluster, faults
 from tests.end_to_end.head_command import reached_over_management
 
-from .fault import GPU_SCRIPT, Fault
+from .fault import GPU_SCRIPT, Fault, on_node
 
 __all__ = ["FAULTS"]
 
@@ -33,21 +33,24 @@ def _two_shut(cluster: Cluster) -> Iterator[None]:
 
 
 FAULTS = (
-    Fault(
+    on_node(
         "master-port-dropped",
-        lambda cluster: faults.drop_port(cluster.node("node1"), 29500),
         "LNK001",
-        ("node1",),
+        "node1",
+        lambda node: faults.drop_port(node, 29500),
+        "29500",
+        "filtered",
+        "nft list ruleset",
         stage="link",
-        words=("29500", "filtered", "nft list ruleset"),
     ),
-    Fault(
+    on_node(
         "master-port-rejected",
-        lambda cluster: faults.reject_port(cluster.node("node1"), 29500),
         "LNK001",
-        ("node1",),
+        "node1",
+        lambda node: faults.reject_port(node, 29500),
+        "29500",
+        "are refused",
         stage="link",
-        words=("29500", "are refused"),
     ),
     Fault(
         "master-port-dropped-from-one-node",
@@ -73,13 +76,15 @@ FAULTS = (
         stage="link",
         words=("node2 cannot reach node1", "filtered"),
     ),
-    Fault(
+    on_node(
         "only-port-22-open",
-        lambda cluster: faults.only_ports(cluster.node("node3"), [22]),
         "LNK001",
-        ("node3",),
+        "node3",
+        lambda node: faults.only_ports(node, [22]),
+        "node3 cannot be reached by any node",
+        "ephemeral",
+        "filtered",
         stage="link",
-        words=("node3 cannot be reached by any node", "ephemeral", "filtered"),
     ),
     Fault(
         "one-way-block",
@@ -135,31 +140,31 @@ FAULTS = (
         stage="link",
         words=("node3 reaches no other node and cannot be reached",),
     ),
-    Fault(
+    on_node(
         "master-name-missing-on-one-node",
-        lambda cluster: faults.hosts_missing(cluster.node("node3"), "node1"),
         "NAM002",
-        ("node3",),
+        "node3",
+        lambda node: faults.hosts_missing(node, "node1"),
+        "does not resolve",
         stage="link",
-        words=("does not resolve",),
     ),
-    Fault(
+    on_node(
         "master-name-leads-to-loopback-on-one-node",
-        lambda cluster: faults.hosts_entry(cluster.node("node3"), "node1", "127.0.1.1"),
         "NAM002",
-        ("node3",),
+        "node3",
+        lambda node: faults.hosts_entry(node, "node1", "127.0.1.1"),
+        "would connect to itself",
         stage="link",
-        words=("would connect to itself",),
     ),
-    Fault(
+    on_node(
         "data-network-routed-over-management",
-        lambda cluster: faults.routed_over_management(cluster.node("node3")),
         "LNK008",
-        ("node3",),
+        "node3",
+        faults.routed_over_management,
+        "come from 10.78.0.3 (eth1)",
+        "10.77.0.3 (eth0)",
         severity="info",
-        verdict="go",
         stage="link",
-        words=("come from 10.78.0.3 (eth1)", "10.77.0.3 (eth0)"),
     ),
     Fault(
         "address-held-twice",
@@ -169,13 +174,16 @@ FAULTS = (
         stage="link",
         words=("answers for 10.77.0.3", "ip neigh flush"),
     ),
-    Fault(
+    on_node(
         "rate-limit",
-        lambda cluster: faults.slow_link(cluster.node("node3"), 20),
         "LNK003",
-        ("node3",),
+        "node3",
+        lambda node: faults.slow_link(node, 20),
+        "Mbit/s from node3",
+        "measured twice",
+        "load average",
+        "congestion control",
         stage="link",
-        words=("Mbit/s from node3", "measured twice", "load average", "congestion control"),
     ),
     Fault(
         "packet-loss",
@@ -183,7 +191,6 @@ FAULTS = (
         "LNK005",
         ("node2",),
         severity="warning",
-        verdict="go",
         stage="link",
         words=("were lost to node2", "ethtool -S"),
     ),
@@ -193,7 +200,6 @@ FAULTS = (
         "LNK004",
         ("node3",),
         severity="warning",
-        verdict="go",
         stage="link",
         words=("round trips to and from node3 take at least 40",),
     ),
@@ -203,46 +209,49 @@ FAULTS = (
         "LNK004",
         ("node3",),
         severity="warning",
-        verdict="go",
         stage="link",
         words=("node3", "measured twice"),
     ),
-    Fault(
+    on_node(
         "one-node-with-large-frames",
-        lambda cluster: faults.interface_mtu(cluster.node("node2"), "eth0", 9000),
         "LNK006",
-        ("node2",),
+        "node2",
+        lambda node: faults.interface_mtu(node, "eth0", 9000),
+        "8972 bytes",
+        "node2 eth0 has MTU 9000",
+        "node1 eth0 has MTU 1500",
         severity="warning",
-        verdict="go",
         stage="link",
-        words=("8972 bytes", "node2 eth0 has MTU 9000", "node1 eth0 has MTU 1500"),
     ),
-    Fault(
+    on_node(
         "one-node-with-large-frames-where-rdma-may-be-used",
-        lambda cluster: faults.interface_mtu(cluster.node("node2"), "eth0", 9000),
         "LNK006",
-        ("node2",),
+        "node2",
+        lambda node: faults.interface_mtu(node, "eth0", 9000),
         stage="link",
         script=GPU_SCRIPT,
         gpus=True,
         # The torch of the machine that runs the tests is built without CUDA.
         follows=("VER001",),
     ),
-    Fault(
+    on_node(
         "upper-ephemeral-ports-dropped",
-        lambda cluster: faults.drop_ports(cluster.node("node3"), 55000, 65535),
         "LNK001",
-        ("node3",),
+        "node3",
+        lambda node: faults.drop_ports(node, 55000, 65535),
+        "node3 cannot be reached by any node",
+        "57470",
+        "are open",
         stage="link",
-        words=("node3 cannot be reached by any node", "57470", "are open"),
     ),
-    Fault(
+    on_node(
         "master-port-prohibited-by-icmp",
-        lambda cluster: faults.prohibit_port(cluster.node("node1"), 29500),
         "LNK001",
-        ("node1",),
+        "node1",
+        lambda node: faults.prohibit_port(node, 29500),
+        "rejected with an ICMP message (by a firewall",
+        "nft list ruleset",
         stage="link",
-        words=("rejected with an ICMP message (by a firewall", "nft list ruleset"),
     ),
     Fault(
         "hardware-address-of-two-nodes",

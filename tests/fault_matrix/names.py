@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from tests.cluster import Cluster, faults
 
-from .fault import Fault
+from .fault import Fault, on_node
 from .nics import UNFILTERED
 
 __all__ = ["FAULTS"]
@@ -85,12 +85,12 @@ def silent_name_server(cluster: Cluster) -> Iterator[None]:
 
 
 FAULTS = (
-    Fault(
+    on_node(
         "own-name-leads-to-loopback",
-        lambda cluster: faults.hosts_entry(cluster.node("node2"), "node2", "127.0.1.1"),
         "NAM001",
-        ("node2",),
-        words=("127.0.1.1",),
+        "node2",
+        lambda node: faults.hosts_entry(node, "node2", "127.0.1.1"),
+        "127.0.1.1",
         job=UNFILTERED,
     ),
     Fault(
@@ -101,41 +101,38 @@ FAULTS = (
         words=("10.77.200.4", "not an address of this node"),
         job=UNFILTERED,
     ),
-    Fault(
-        "master-name-missing",
-        lambda cluster: faults.hosts_missing(cluster.node("node3"), "node1"),
-        "NAM002",
-        ("node3",),
-        words=("does not resolve",),
+    on_node(
+        "master-name-missing", "NAM002", "node3", lambda node: faults.hosts_missing(node, "node1"), "does not resolve"
     ),
-    Fault(
+    on_node(
         "master-name-leads-to-loopback",
-        lambda cluster: faults.hosts_entry(cluster.node("node4"), "node1", "127.0.0.1"),
         "NAM002",
-        ("node4",),
-        words=("would connect to itself",),
+        "node4",
+        lambda node: faults.hosts_entry(node, "node1", "127.0.0.1"),
+        "would connect to itself",
     ),
-    Fault(
+    on_node(
         "master-name-leads-to-another-node",
-        lambda cluster: faults.hosts_entry(cluster.node("node2"), "node1", "10.77.0.3"),
         "NAM002",
-        ("node2",),
-        words=("an address of node3",),
+        "node2",
+        lambda node: faults.hosts_entry(node, "node1", "10.77.0.3"),
+        "an address of node3",
     ),
     Fault("name-server-silent", silent_name_server, "NAM002", ("node3",), words=("no answer",)),
-    Fault(
+    on_node(
         "master-name-of-another-family",
-        lambda cluster: faults.hosts_entry(cluster.node("node3"), "node1", "2001:db8::1"),
         "NAM007",
-        ("node3",),
-        words=("2001:db8::1", "IPv4"),
+        "node3",
+        lambda node: faults.hosts_entry(node, "node1", "2001:db8::1"),
+        "2001:db8::1",
+        "IPv4",
     ),
-    Fault(
+    on_node(
         "own-name-leads-to-loopback-under-paddle",
-        lambda cluster: faults.hosts_entry(cluster.node("node2"), "node2", "127.0.1.1"),
         "NAM001",
-        ("node2",),
-        words=("--host",),
+        "node2",
+        lambda node: faults.hosts_entry(node, "node2", "127.0.1.1"),
+        "--host",
         job=PADDLE,
         script="import paddle\n\npaddle.distributed.init_parallel_env()\n",
         options=("--ignore", "VER"),  # the nodes have no Paddle
@@ -154,17 +151,16 @@ FAULTS = (
         "NAM006",
         ("node4",),
         severity="warning",
-        verdict="go",
         words=("/etc/resolv.conf",),
     ),
-    Fault(
+    on_node(
         "hosts-file-differs",
-        lambda cluster: faults.hosts_entry(cluster.node("node3"), "node2", "10.77.99.2"),
         "NAM003",
-        ("node3",),
+        "node3",
+        lambda node: faults.hosts_entry(node, "node2", "10.77.99.2"),
+        "10.77.99.2",
+        "/etc/hosts",
         severity="warning",
-        verdict="go",
-        words=("10.77.99.2", "/etc/hosts"),
     ),
     Fault(
         "torchrun-calls-its-master-localhost",
@@ -175,21 +171,22 @@ FAULTS = (
         words=("localhost", "--local-addr"),
         job=C10D,
     ),
-    Fault(
+    on_node(
         "torchrun-master-name-unknown-to-a-peer",
-        lambda cluster: faults.hosts_missing(cluster.node("node4"), "node1"),
         "NAM005",
-        ("node4",),
+        "node4",
+        lambda node: faults.hosts_missing(node, "node1"),
+        "node1",
         stage="link",
-        words=("node1",),
         job=C10D,
     ),
-    Fault(
+    on_node(
         "proxy-on-one-node",
-        lambda cluster: faults.session_variables(cluster.node("node3"), https_proxy="http://10.77.250.1:3128"),
         "PRX001",
-        ("node3",),
-        words=("https_proxy=http://10.77.250.1:3128", "no_proxy"),
+        "node3",
+        lambda node: faults.session_variables(node, https_proxy="http://10.77.250.1:3128"),
+        "https_proxy=http://10.77.250.1:3128",
+        "no_proxy",
         job=TENSORFLOW,
         script=KERAS,
     ),
@@ -206,7 +203,6 @@ FAULTS = (
         "NET001",
         ("node2",),
         severity="warning",
-        verdict="go",
         words=("32 local ports",),
     ),
     Fault(
@@ -222,7 +218,6 @@ FAULTS = (
         "NET005",
         ("node1",),
         severity="warning",
-        verdict="go",
         words=("4 ranks",),
     ),
 )

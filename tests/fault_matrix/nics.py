@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from tests.cluster import Cluster, Node, faults
 from tests.end_to_end.head_command import JOB, reached_over_management
 
-from .fault import GPU_SCRIPT, Fault
+from .fault import GPU_SCRIPT, Fault, on_node
 
 __all__ = ["FAULTS"]
 
@@ -50,13 +50,7 @@ def kernel_says(name: str, **files: str) -> Callable[[Cluster], AbstractContextM
 
 
 FAULTS = (
-    Fault(
-        "interface-renamed",
-        lambda cluster: faults.rename_interface(cluster.node("node3"), "eth0", "ens5"),
-        "NIC001",
-        ("node3",),
-        words=("ens5",),
-    ),
+    on_node("interface-renamed", "NIC001", "node3", lambda node: faults.rename_interface(node, "eth0", "ens5"), "ens5"),
     Fault(
         "interface-down",
         over_management("node3", lambda node: faults.link_down(node, "eth0")),
@@ -87,12 +81,13 @@ FAULTS = (
         job=JOB.replace("GLOO_SOCKET_IFNAME=eth0", "GLOO_SOCKET_IFNAME=lo"),
         follows=("IFN001",),  # lint reports it as well, without any node
     ),
-    Fault(
+    on_node(
         "filter-in-nccl-conf-of-one-node",
-        lambda cluster: faults.nccl_conf(cluster.node("node2"), "NCCL_SOCKET_IFNAME=ib0\n"),
         "NIC001",
-        ("node2",),
-        words=("/etc/nccl.conf", "eth0"),
+        "node2",
+        lambda node: faults.nccl_conf(node, "NCCL_SOCKET_IFNAME=ib0\n"),
+        "/etc/nccl.conf",
+        "eth0",
         job=UNFILTERED,
         script=GPU_SCRIPT,
         options=ON_CPUS,
@@ -109,27 +104,27 @@ FAULTS = (
         options=ON_CPUS,
         gpus=True,
     ),
-    Fault(
+    on_node(
         "wrong-network-card",
-        lambda cluster: faults.rename_interface(cluster.node("node3"), "eth0", "ens5"),
         "NIC006",
-        ("node3",),
+        "node3",
+        lambda node: faults.rename_interface(node, "eth0", "ens5"),
+        "eth1",
+        "10.77.0.0/16",
+        "ens5",
         severity="warning",
-        verdict="go",
-        words=("eth1", "10.77.0.0/16", "ens5"),
         job=nccl("eth"),
         script=GPU_SCRIPT,
         options=ON_CPUS,
         gpus=True,
     ),
-    Fault(
+    on_node(
         "mtu-differs",
-        lambda cluster: faults.interface_mtu(cluster.node("node4"), "eth0", 1400),
         "NIC003",
-        ("node4",),
+        "node4",
+        lambda node: faults.interface_mtu(node, "eth0", 1400),
+        "1400",
         severity="warning",
-        verdict="go",
-        words=("1400",),
     ),
     Fault(
         "speed-differs",
@@ -137,7 +132,6 @@ FAULTS = (
         "NIC008",
         ("node2",),
         severity="warning",
-        verdict="go",
         words=("1 Gbit/s",),
     ),
     Fault(
@@ -146,7 +140,6 @@ FAULTS = (
         "NIC008",
         ("node2",),
         severity="warning",
-        verdict="go",
         words=("half duplex",),
     ),
     Fault(
@@ -155,7 +148,6 @@ FAULTS = (
         "NIC010",
         ("node4",),
         severity="warning",
-        verdict="go",
         words=("48000",),
     ),
     Fault(
@@ -164,7 +156,6 @@ FAULTS = (
         "NIC010",
         ("node1",),
         severity="warning",
-        verdict="go",
         words=("412",),
     ),
     Fault(
@@ -178,25 +169,25 @@ FAULTS = (
         options=ON_CPUS,
         gpus=True,
     ),
-    Fault(
+    on_node(
         "link-local-port-comes-first",
-        lambda cluster: faults.extra_interface([cluster.node("node2")], "ibmc0", "169.254.3.1/16"),
         "NIC004",
-        ("node2",),
-        words=("169.254.3.1", "NCCL_SOCKET_IFNAME"),
+        "node2",
+        lambda node: faults.extra_interface([node], "ibmc0", "169.254.3.1/16"),
+        "169.254.3.1",
+        "NCCL_SOCKET_IFNAME",
         job=UNFILTERED,
         script=GPU_SCRIPT,
         options=ON_CPUS,
         gpus=True,
     ),
-    Fault(
+    on_node(
         "second-address-in-the-network",
-        lambda cluster: faults.extra_address(cluster.node("node3"), "eth1", "10.77.9.3/16"),
         "NIC012",
-        ("node3",),
+        "node3",
+        lambda node: faults.extra_address(node, "eth1", "10.77.9.3/16"),
+        "arp_ignore",
         severity="warning",
-        verdict="go",
-        words=("arp_ignore",),
     ),
     Fault(
         "no-shared-network",

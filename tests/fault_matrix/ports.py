@@ -4,25 +4,18 @@ from __future__ import annotations
 
 from tests.cluster import faults
 
-from .fault import Fault
+from .fault import on_node
 
 __all__ = ["FAULTS"]
 
 FAULTS = (
-    Fault(
-        "master-port-in-use",
-        lambda cluster: faults.port_in_use(cluster.node("node1"), 29500),
-        "PRT011",
-        ("node1",),
-        words=("29500",),
-    ),
-    Fault(
+    on_node("master-port-in-use", "PRT011", "node1", lambda node: faults.port_in_use(node, 29500), "29500"),
+    on_node(
         "another-run-of-preflight-on-the-master-port",
-        lambda cluster: faults.port_in_use(cluster.node("node1"), 29500, last=["preflight-0123456789abcdef01234567"]),
         "PRT011",
-        ("node1",),
+        "node1",
+        lambda node: faults.port_in_use(node, 29500, last=["preflight-0123456789abcdef01234567"]),
+        "another run of preflight holds",
         status="unknown",
-        verdict="incomplete",
-        words=("another run of preflight holds",),
     ),
 )

@@ -67,7 +67,6 @@ FAULTS = (
         "NOD003",
         (),
         status="unknown",
-        verdict="incomplete",
         words=("no nodes were free",),
         options=_SLURM,
     ),
@@ -77,7 +76,6 @@ FAULTS = (
         "NOD003",
         (),
         status="unknown",
-        verdict="incomplete",
         options=_SLURM,
     ),
     Fault(

@@ -3,120 +3,86 @@
 from __future__ import annotations
 
 from tests.cluster import faults
-from tests.fault_matrix.fault import Fault
+from tests.fault_matrix.fault import on_node
 
 __all__ = ["FAULTS"]
 
 
 FAULTS = (
-    Fault("node-down", lambda cluster: faults.node_down(cluster.node("node4")), "NOD001", ("node4",), stage="open"),
-    Fault(
-        "sshd-stopped",
-        lambda cluster: faults.sshd_stopped(cluster.node("node2")),
-        "NOD001",
-        ("node2",),
-        stage="open",
-        words=("nothing listens",),
-    ),
-    Fault(
-        "sshd-frozen",
-        lambda cluster: faults.sshd_frozen(cluster.node("node3")),
-        "NOD001",
-        ("node3",),
-        stage="open",
-        words=("does not answer",),
-    ),
-    Fault(
-        "mtu-black-hole-on-the-way-to-ssh",
-        lambda cluster: faults.mtu_black_hole(cluster.node("node4")),
-        "NOD001",
-        ("node4",),
-        stage="open",
-        words=("MTU",),
-    ),
-    Fault(
-        "ssh-port-dropped",
-        lambda cluster: faults.drop_port(cluster.node("node1"), 22),
-        "NOD001",
-        ("node1",),
-        stage="open",
-        words=("firewall",),
-    ),
-    Fault(
-        "ssh-port-rejected",
-        lambda cluster: faults.reject_port(cluster.node("node1"), 22),
-        "NOD001",
-        ("node1",),
-        stage="open",
-    ),
-    Fault(
+    on_node("node-down", "NOD001", "node4", faults.node_down, stage="open"),
+    on_node("sshd-stopped", "NOD001", "node2", faults.sshd_stopped, "nothing listens", stage="open"),
+    on_node("sshd-frozen", "NOD001", "node3", faults.sshd_frozen, "does not answer", stage="open"),
+    on_node("mtu-black-hole-on-the-way-to-ssh", "NOD001", "node4", faults.mtu_black_hole, "MTU", stage="open"),
+    on_node("ssh-port-dropped", "NOD001", "node1", lambda node: faults.drop_port(node, 22), "firewall", stage="open"),
+    on_node("ssh-port-rejected", "NOD001", "node1", lambda node: faults.reject_port(node, 22), stage="open"),
+    on_node(
         "large-ssh-messages-dropped",
-        lambda cluster: faults.drop_large(cluster.node("node3"), 22),
         "NOD001",
-        ("node3",),
+        "node3",
+        lambda node: faults.drop_large(node, 22),
+        "key exchange",
+        "MTU",
         stage="open",
-        words=("key exchange", "MTU"),
     ),
-    Fault(
+    on_node(
         "ssh-port-prohibited-by-icmp",
-        lambda cluster: faults.prohibit_port(cluster.node("node2"), 22),
         "NOD001",
-        ("node2",),
+        "node2",
+        lambda node: faults.prohibit_port(node, 22),
+        "a firewall rejects the connection",
         stage="open",
-        words=("a firewall rejects the connection",),
     ),
-    Fault(
+    on_node(
         "login-shell-is-nologin",
-        lambda cluster: faults.login_shell(cluster.node("node4"), "/usr/sbin/nologin"),
         "NOD001",
-        ("node4",),
-        stage="open",
-        words=("login shell ended with exit code 1", "This account is currently not available"),
-    ),
-    Fault(
-        "login-shell-missing",
-        lambda cluster: faults.login_shell(cluster.node("node4"), "/bin/gone"),
-        "NOD001",
-        ("node4",),
+        "node4",
+        lambda node: faults.login_shell(node, "/usr/sbin/nologin"),
+        "login shell ended with exit code 1",
+        "This account is currently not available",
         stage="open",
     ),
-    Fault(
+    on_node("login-shell-missing", "NOD001", "node4", lambda node: faults.login_shell(node, "/bin/gone"), stage="open"),
+    on_node(
         "start-up-file-exits-without-a-terminal",
-        lambda cluster: faults.login_start(cluster.node("node1"), "case $- in *i*) ;; *) exit 0;; esac\n"),
         "NOD001",
-        ("node1",),
+        "node1",
+        lambda node: faults.login_start(node, "case $- in *i*) ;; *) exit 0;; esac\n"),
+        "login shell ended with exit code 0",
+        "without a terminal",
         stage="open",
-        words=("login shell ended with exit code 0", "without a terminal"),
     ),
-    Fault(
+    on_node(
         "start-up-file-refuses-with-words",
-        lambda cluster: faults.login_start(cluster.node("node1"), "echo 'for interactive use only' >&2; exit 3\n"),
         "NOD001",
-        ("node1",),
+        "node1",
+        lambda node: faults.login_start(node, "echo 'for interactive use only' >&2; exit 3\n"),
+        "exit code 3",
+        "for interactive use only",
         stage="open",
-        words=("exit code 3", "for interactive use only"),
     ),
-    Fault(
+    on_node(
         "start-up-file-never-ends",
-        lambda cluster: faults.login_start(cluster.node("node3"), "exec sleep 100\n"),
         "NOD001",
-        ("node3",),
+        "node3",
+        lambda node: faults.login_start(node, "exec sleep 100\n"),
+        "start-up file",
         stage="open",
-        words=("start-up file",),
     ),
-    Fault(
+    on_node(
         "no-process-for-the-agent",
-        lambda cluster: faults.process_limit(cluster.node("node2"), 4),
         "NOD001",
-        ("node2",),
+        "node2",
+        lambda node: faults.process_limit(node, 4),
+        "cannot start another process",
+        "pids.max",
         stage="open",
-        words=("cannot start another process", "pids.max"),
     ),
-    Fault(
+    on_node(
         "no-process-for-any-probe",
-        lambda cluster: faults.process_limit(cluster.node("node3"), 6),
         "NOD006",
-        ("node3",),
-        words=("could not start a process", "pids.max"),
+        "node3",
+        lambda node: faults.process_limit(node, 6),
+        "could not start a process",
+        "pids.max",
     ),
 )
