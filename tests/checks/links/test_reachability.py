@@ -130,13 +130,6 @@ def test_links_not_tried_in_time_are_unknown() -> None:
     assert found.required and "node2 to node0" in found.subject
 
 
-def test_several_nodes_with_one_fault_are_one_finding() -> None:
-    seen = network(lambda s, p, _l: "filtered" if p in ("node3", "node5") else OK, 8)
-    found = one(judge(port_unreachable, job(**JOB), fleet(8), seen), Status.FAIL)
-    assert found.nodes == ("node3", "node5")
-    assert "node3, node5 cannot be reached by any node" in found.message
-
-
 def test_nodes_are_dialled_at_the_chosen_interface_or_own_name() -> None:
     cards = [
         Interface("eth0", True, True, False, [Address("10.0.0.2", 24)], 1500),
@@ -167,57 +160,41 @@ def test_a_healthy_network_passes_with_its_coverage() -> None:
     assert found.subject.startswith("links: all 6 pairs, in both directions") and "UDP" in found.subject
 
 
-def test_an_unreachable_node_is_one_finding() -> None:
-    seen = network(lambda s, p, _l: "filtered" if p == "node3" else OK)
-    found = one(judge(port_unreachable, job(**JOB), fleet(), seen), Status.FAIL)
-    assert found.nodes == ("node3",)
-    assert "node3 cannot be reached by any node" in found.message and "filtered" in found.message
+SOME = {("node1", "node3"), ("node3", "node0"), ("node3", "node2")}
 
 
-def test_a_node_that_reaches_no_other_includes_the_master_port() -> None:
-    seen = network(lambda s, p, _l: "refused" if s == "node3" else OK)
-    found = one(judge(port_unreachable, job(**JOB), fleet(), seen), Status.FAIL)
-    assert found.nodes == ("node3",)
-    assert "node3 reaches no other node" in found.message and "29500" in found.message and "refused" in found.message
-
-
-def test_a_node_cut_off_both_ways_is_one_finding() -> None:
-    seen = network(lambda s, p, _l: "filtered" if "node2" in (s, p) else OK)
-    found = one(judge(port_unreachable, job(**JOB), fleet(), seen), Status.FAIL)
-    assert found.nodes == ("node2",) and "reaches no other node and cannot be reached" in found.message
+@pytest.mark.parametrize(
+    ("count", "result", "is_bad", "nodes", "words"),
+    [
+        (4, "filtered", lambda s, p, _: p == "node3", "node3", "node3 cannot be reached by any node, filtered"),
+        (8, "filtered", lambda s, p, _: p in ("node3", "node5"), "node3 node5", "node3, node5 cannot be reached"),
+        (4, "refused", lambda s, p, _: s == "node3", "node3", "node3 reaches no other node, 29500, refused"),
+        (4, "filtered", lambda s, p, _: "node2" in (s, p), "node2", "reaches no other node and cannot be reached"),
+        (4, "filtered", lambda s, p, label: label == MASTER, "node0", "node0 cannot be reached by any node, 29500"),
+        (
+            *(4, "filtered", lambda s, p, label: label == MASTER and s == "node3"),
+            *("node3 node0", "node3 cannot reach node0"),
+        ),
+        (4, "filtered", lambda s, p, _: (s, p) == ("node3", "node2"), "node3 node2", "node3 cannot reach node2"),
+        (2, "filtered", lambda *_: True, "node0 node1", "cannot reach each other"),
+        (4, "filtered", lambda *_: True, " ".join(NAMES), "no node reaches any other"),
+        (4, "filtered", lambda s, p, _: (s, p) in SOME, "node3", "node1 to node3, node3 to node0"),
+        (4, "stranger", lambda s, p, label: label == MASTER, "node0", "another program"),
+    ],
+)
+def test_one_fault_is_one_finding(
+    count: int, result: str, is_bad: Callable[[str, str, str], bool], nodes: str, words: str
+) -> None:
+    seen = network(lambda *pair: result if is_bad(*pair) else OK, count)
+    found = one(judge(port_unreachable, job(**JOB), fleet(count), seen), Status.FAIL)
+    assert found.nodes == tuple(nodes.split())
+    assert all(word in found.message for word in words.split(", ")), found.message
 
 
 def test_the_master_port_alone_quotes_the_port_and_points_at_the_job() -> None:
     seen = network(lambda s, p, label: "filtered" if label == MASTER else OK)
     found = one(judge(port_unreachable, job(**JOB), fleet(), seen), Status.FAIL)
-    assert found.nodes == ("node0",)
-    assert "node0 cannot be reached by any node" in found.message and "29500" in found.message
-    assert "ephemeral" not in found.message
-    assert found.locations and "nft list ruleset" in found.remedy
-
-
-def test_a_master_port_closed_to_one_node_is_one_pair() -> None:
-    seen = network(lambda s, p, label: "filtered" if label == MASTER and s == "node3" else OK)
-    found = one(judge(port_unreachable, job(**JOB), fleet(), seen), Status.FAIL)
-    assert found.nodes == ("node3", "node0") and "node3 cannot reach node0" in found.message
-
-
-def test_one_direction_of_one_pair() -> None:
-    seen = network(lambda s, p, _l: "filtered" if (s, p) == ("node3", "node2") else OK)
-    found = one(judge(port_unreachable, job(**JOB), fleet(), seen), Status.FAIL)
-    assert found.nodes == ("node3", "node2") and "node3 cannot reach node2" in found.message
-
-
-def test_two_nodes_that_cannot_reach_each_other_are_one_finding() -> None:
-    seen = network(lambda *_: "filtered", 2)
-    found = one(judge(port_unreachable, job(**JOB), fleet(2), seen), Status.FAIL)
-    assert "cannot reach each other" in found.message
-
-
-def test_no_node_is_blamed_if_no_link_works() -> None:
-    seen = network(lambda *_: "filtered")
-    found = one(judge(port_unreachable, job(**JOB), fleet(), seen), Status.FAIL)
-    assert "no node reaches any other" in found.message and len(found.nodes) == 4
+    assert "ephemeral" not in found.message and found.locations and "nft list ruleset" in found.remedy
 
 
 def test_two_faults_are_two_findings() -> None:
@@ -226,18 +203,6 @@ def test_two_faults_are_two_findings() -> None:
 
     verdicts = judge(port_unreachable, job(**JOB), fleet(), network(status))
     assert [v.nodes for v in verdicts if v.status is Status.FAIL] == [("node3",), ("node1", "node2")]
-
-
-def test_some_links_of_one_node_are_one_finding() -> None:
-    bad = {("node1", "node3"), ("node3", "node0"), ("node3", "node2")}
-    seen = network(lambda s, p, _l: "filtered" if (s, p) in bad else OK)
-    found = one(judge(port_unreachable, job(**JOB), fleet(), seen), Status.FAIL)
-    assert found.nodes == ("node3",) and "node1 to node3, node3 to node0" in found.message
-
-
-def test_another_program_on_the_port_is_distinguished() -> None:
-    seen = network(lambda s, p, label: "stranger" if label == MASTER else OK)
-    assert "another program" in one(judge(port_unreachable, job(**JOB), fleet(), seen), Status.FAIL).message
 
 
 def test_a_port_that_could_not_be_bound_is_unknown() -> None:
