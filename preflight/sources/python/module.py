@@ -24,6 +24,8 @@ from preflight.sources.python.outline import Outline, dotted
 
 #: Steps to fold a constant; a longer computation is not a constant.
 MAX_FOLD_DEPTH = 40
+#: Functions that call functions are followed to this depth.
+MAX_CALL_DEPTH = 4
 #: Longer texts and larger numbers are not computed.
 MAX_TEXT_LENGTH = 4096
 _MAX_INTEGER = 2**63
@@ -144,6 +146,11 @@ class Module:
             condition=self.condition(at) if condition is None else condition,
             because=because,
         )
+
+    def feature(self, name: str, at: ast.AST, *others: ast.AST, condition: str | None = None) -> Claim:
+        """State a feature of the script; `others` are further places that show it."""
+        because = tuple(self.claim("script_feature", f"part of {name}", other, condition="") for other in others)
+        return self.claim("script_feature", name, at, because=because, condition=condition)
 
     def condition(self, node: ast.AST) -> str:
         """The branches around a node, as written in the script, outermost first; empty = always."""

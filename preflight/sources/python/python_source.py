@@ -42,6 +42,7 @@ from preflight.sources.python import (
     submitted_jobs,
     trainers,
     training_loop,
+    worker_processes,
     wrapped_models,
     written_files,
 )
@@ -321,7 +322,7 @@ def read_notebook(file: SourceFile, tree: Tree) -> Reading:
         claims=(
             *started.claims,
             *(claim for item in own for claim in item.claims),
-            *script_features.notebook_claims(module),
+            *worker_processes.notebook_claims(module),
             *(claim for reader in (_NOTEBOOK_READERS if own else ()) for claim in reader(module)),
         ),
         launches=(*started.launches, *(item.launch for item in own)),

@@ -1,0 +1,343 @@
+"""What only some of the ranks do: collective operations, forward passes, files and folders of a single rank."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from preflight._util.budget import spend
+from preflight.model.job import Claim, alternatives
+from preflight.sources.python.collectives import is_collective
+from preflight.sources.python.model_features import LAYER, LOOPS, constructor
+from preflight.sources.python.module import MAX_CALL_DEPTH, Module, argument, last, value_of
+from preflight.sources.python.outline import Function, dotted
+from preflight.sources.python.rank_conditions import RankSet, ranks_of, ranks_where_true, variable_read
+
+_BUFFERS = re.compile(r"BatchNorm|InstanceNorm|register_buffer|resnet|ResNet|mobilenet|efficientnet|densenet|vgg16_bn")
+_FIRST_RANKS = (RankSet.FIRST, RankSet.LOCAL_FIRST)
+_OTHER_RANKS = (RankSet.OTHERS, RankSet.LOCAL_OTHERS)
+#: Stands for any function in a set of names.
+_ANY = "*"
+_AGREED = re.compile(r"reduce|gather|broadcast|sync|mean_across|average_over", re.IGNORECASE)
+
+
+def local_plateaus(module: Module) -> Iterator[Claim]:
+    """A learning rate that each rank lowers by the loss of its own batch."""
+    losses = {dotted(each.func.value) for each in module.named("backward") if isinstance(each.func, ast.Attribute)} - {
+        ""
+    }
+    for call in module.named("ReduceOnPlateau", "ReduceLROnPlateau"):
+        name = module.bound_to(call)
+        for step in module.named("step") if name else ():
+            if dotted(step.func) != f"{name}.step" or not step.args:
+                continue
+            value = (
+                step.args[0].func.value
+                if isinstance(step.args[0], ast.Call) and isinstance(step.args[0].func, ast.Attribute)
+                else step.args[0]
+            )
+            if dotted(value) in losses and not _is_agreed(module, dotted(value)):
+                yield module.feature("plateau_of_own_loss", step, call)
+
+
+def _is_agreed(module: Module, name: str) -> bool:
+    return any(
+        _AGREED.search(last(module.called(call))) and any(dotted(item) == name for item in call.args)
+        for call in module.calls
+    )
+
+
+def forward_on_one_rank(module: Module) -> Iterator[Claim]:
+    """A wrapped model that one rank calls alone: its forward pass exchanges the model's buffers."""
+    wrappers = module.named("DistributedDataParallel")
+    wrapped = {module.bound_to(call) for call in wrappers} - {""}
+    if not wrapped or any(argument(call, "broadcast_buffers") is not None for call in wrappers):
+        return
+    buffers = _BUFFERS.search(module.file.text) is not None
+    for call in module.calls:
+        guard = ranks_of(module).inside(call)
+        if guard.who not in _FIRST_RANKS or guard.test is None or isinstance(guard.test, ast.BoolOp):
+            continue
+        called = dotted(call.func) in wrapped
+        passed = isinstance(call.func, ast.Name) and any(
+            dotted(item) in wrapped and _calls_argument(module, call.func.id, index)
+            for index, item in enumerate(call.args)
+        )
+        within = dotted(call.func).startswith("self.") and any(
+            dotted(inner.func) in wrapped
+            for function in module.outline.functions(last(dotted(call.func)))
+            for inner in module.outline.calls_in(function)
+        )
+        if (called or passed or within) and not _others_call_too(module, guard.test, wrapped):
+            if not buffers and all(_is_of_own_class(module, wrapper) for wrapper in wrappers):
+                return
+            name = "forward_on_one_rank_with_buffers" if buffers else "forward_on_one_rank"
+            yield module.feature(name, call, guard.test, condition="")
+            return
+
+
+def _is_of_own_class(module: Module, wrapper: ast.Call) -> bool:
+    """Whether the wrapped model is made of a class of this file, whose layers can be seen here."""
+    made = constructor(module, wrapper.args[0]) if wrapper.args else None
+    name = last(module.called(made)) if made is not None else ""
+    return any(each.name == name for each in module.nodes(ast.ClassDef))
+
+
+def _calls_argument(module: Module, name: str, index: int) -> bool:
+    """Whether a function of the script calls its argument at this position."""
+    for function in module.outline.functions(name):
+        if index < len(function.args.args):
+            given = function.args.args[index].arg
+            if any(
+                isinstance(call.func, ast.Name) and call.func.id == given for call in module.outline.calls_in(function)
+            ):
+                return True
+    return False
+
+
+def _others_call_too(module: Module, test: ast.expr, names: set[str]) -> bool:
+    branch = module.parent(test)
+    otherwise = branch.orelse if isinstance(branch, ast.If) else []
+    return any(
+        isinstance(node, ast.Call) and (dotted(node.func) in names or any(dotted(item) in names for item in node.args))
+        for statement in otherwise
+        for node in ast.walk(statement)
+    )
+
+
+def skipped_collectives(module: Module) -> Iterator[Claim]:
+    """`continue` of one rank in a loop in which the others come to a collective."""
+    left: list[ast.stmt] = [*module.nodes(ast.Continue), *module.nodes(ast.Break)]
+    for node in left:
+        guard = ranks_of(module).inside(node)
+        if guard.who not in (*_FIRST_RANKS, *_OTHER_RANKS) or guard.test is None or isinstance(guard.test, ast.BoolOp):
+            continue
+        branch = module.parent(guard.test)
+        outer = list(module.outline.above(node))
+        loop = next((each for each in outer if isinstance(each, LOOPS)), None)
+        if not isinstance(branch, ast.If) or loop is None or not any(branch is each for each in outer):
+            continue
+        # A loop inside the branch ends for the rank that is in it; the others are not in that loop.
+        if not any(loop is each for each in module.outline.above(branch)):
+            continue
+        for statement in module.outline.following(branch):
+            for call in ast.walk(statement):
+                if (
+                    isinstance(call, ast.Call)
+                    and is_collective(module, call)
+                    and ranks_of(module).inside(call).who is RankSet.ALL
+                ):
+                    yield module.feature("rank_skips_collective", node, call, condition="")
+                    return
+
+
+def functions_on_one_rank(module: Module) -> Iterator[Claim]:
+    """A function that contains a collective, called where only one rank comes."""
+    holders: dict[str, ast.Call] = {}
+    functions: list[Function] = [*module.nodes(ast.FunctionDef), *module.nodes(ast.AsyncFunctionDef)]
+    for function in functions:
+        call = _collective_of(module, function)
+        if call is not None:
+            holders[function.name] = call
+            stem = PurePosixPath(module.file.path).stem
+            yield module.claim("script_feature", f"collective_in:{stem}.{function.name}", call, condition="")
+    calls_of_others = functools.cache(functools.partial(_calls_of_others, module))
+    imported = 0
+    for call in module.calls:
+        if not isinstance(call.func, ast.Name):
+            continue
+        guard = ranks_of(module).inside(call)
+        if guard.who not in _FIRST_RANKS or guard.test is None or _has_other_branch(module, guard.test):
+            continue
+        if isinstance(guard.test, ast.BoolOp) and not isinstance(guard.test.op, ast.And):
+            continue
+        name = call.func.id
+        # The other ranks may call the same function, or come to a collective of their own.
+        if calls_of_others(module.outline.function_of(call)) & {_ANY, module.called(call)}:
+            continue
+        if name in holders:
+            yield module.feature("collective_called_on_one_rank", call, holders[name], condition="")
+        elif "." in module.called(call) and imported < 8:
+            imported += 1
+            where = ".".join(module.called(call).split(".")[-2:])
+            yield module.claim("script_feature", f"called_on_one_rank:{where}", call, condition="")
+
+
+def _calls_of_others(module: Module, function: Function | None) -> frozenset[str]:
+    """What ranks other than the first call in a function, where a collective counts as any function."""
+    others = [c for c in module.outline.calls_in(function) if ranks_of(module).inside(c).who in _OTHER_RANKS]
+    return frozenset(_ANY if is_collective(module, call) else module.called(call) for call in others)
+
+
+def _has_other_branch(module: Module, test: ast.expr) -> bool:
+    branch = module.parent(test)
+    while isinstance(branch, ast.BoolOp):
+        branch = module.parent(branch)
+    return isinstance(branch, ast.If) and bool(branch.orelse)
+
+
+def _collective_of(module: Module, function: Function, depth: int = 0) -> ast.Call | None:
+    """A collective that the first rank comes to whenever it calls a function; None if that is not certain."""
+    spend()
+    for call in module.outline.calls_in(function):
+        if is_collective(module, call):
+            tests = [outer for outer in module.outline.above(call) if isinstance(outer, ast.If)]
+            certain = all(_is_of_first(module, outer, call) for outer in tests)
+            blocked = any(
+                isinstance(outer, (ast.Try, ast.While, ast.Lambda, ast.IfExp)) for outer in module.outline.above(call)
+            )
+            if certain and not blocked:
+                return call
+        elif isinstance(call.func, ast.Name) and depth < MAX_CALL_DEPTH and not module.condition(call):
+            for inner in module.outline.functions(call.func.id):
+                if inner is not function:
+                    found = _collective_of(module, inner, depth + 1)
+                    if found is not None:
+                        return found
+    return None
+
+
+def _is_of_first(module: Module, branch: ast.If, call: ast.Call) -> bool:
+    """Whether the first rank takes a branch: it is `rank == 0`, or asks whether there is a group at all."""
+    if module.outline.is_else(call) or isinstance(branch.test, ast.BoolOp):
+        return False
+    if ranks_where_true(module, branch.test) in _FIRST_RANKS:
+        return True
+    return last(dotted(branch.test.func)) == "is_initialized" if isinstance(branch.test, ast.Call) else False
+
+
+def returns_by_file(module: Module) -> Iterator[Claim]:
+    """A rank that does not see a file leaves, and a collective follows for those that do."""
+    for branch in module.nodes(ast.If):
+        if branch.orelse or not isinstance(branch.body[-1], (ast.Return, ast.Continue, ast.Break)):
+            continue
+        asked = next(
+            (call for call in ast.walk(branch.test) if isinstance(call, ast.Call) and _asks_for_file(module, call)),
+            None,
+        )
+        function = module.outline.function_of(branch)
+        if asked is None or function is None or isinstance(branch.test, ast.BoolOp):
+            continue
+        for statement in module.outline.following(branch):
+            for call in ast.walk(statement):
+                if isinstance(call, ast.Call) and is_collective(module, call) and not module.condition(call):
+                    yield module.feature("return_by_file_before_collective", branch.test, call, condition="")
+                    return
+
+
+def _asks_for_file(module: Module, call: ast.Call) -> bool:
+    name = module.called(call)
+    return name in ("os.path.exists", "os.path.isfile", "os.path.isdir") or (
+        last(name) in ("is_file", "exists", "is_dir") and not call.args and isinstance(call.func, ast.Attribute)
+    )
+
+
+def own_fsdp_state(module: Module) -> Iterator[Claim]:
+    """The state of an optimizer that FSDP divided, asked for on one rank."""
+    for call in module.named("optim_state_dict", "full_optim_state_dict", "sharded_optim_state_dict"):
+        guard = ranks_of(module).guard_of(call)
+        if guard.who in _FIRST_RANKS and guard.test is not None and not isinstance(guard.test, ast.BoolOp):
+            yield module.feature("divided_state_on_one_rank", call, guard.test, condition="")
+            return
+        function = module.outline.function_of(call)
+        for caller in module.outline.calls_named(function.name) if function is not None else ():
+            if function is None or dotted(caller.func) not in (function.name, f"self.{function.name}"):
+                # `torch.save` is no call of the script's own `save`.
+                continue
+            outer = ranks_of(module).inside(caller)
+            if outer.who in _FIRST_RANKS and outer.test is not None and not _has_other_branch(module, outer.test):
+                yield module.feature("divided_state_on_one_rank", caller, call, condition="")
+                return
+
+
+def items_of_local_rank(module: Module) -> Iterator[Claim]:
+    """A part of a sorted list of files that a rank chooses by its number on its node."""
+    for node in module.nodes(ast.Subscript):
+        index = dotted(node.slice) if isinstance(node.slice, (ast.Name, ast.Attribute)) else ""
+        if not re.fullmatch(r"(?:\w+\.)*local_?rank", index, re.IGNORECASE) or not isinstance(node.ctx, ast.Load):
+            continue
+        listed = module.definition(node.value)
+        if isinstance(listed, ast.Call) and last(module.called(listed)) in ("sorted", "glob", "listdir"):
+            yield module.feature("file_of_local_rank", node)
+            return
+
+
+#: The readers, each with words of which a script must have one.
+def layers_of_one_rank(module: Module) -> Iterator[Claim]:
+    """A layer that only some ranks add to the model: `if rank == 0: self.probe = nn.Linear(8, 1)`."""
+    for node in module.nodes(ast.Assign):
+        made = node.value
+        if not isinstance(made, ast.Call) or not isinstance(node.targets[0], ast.Attribute):
+            continue
+        if LAYER.fullmatch(last(module.called(made))) and ranks_of(module).guard_of(node).who in (
+            *_FIRST_RANKS,
+            *_OTHER_RANKS,
+        ):
+            yield module.feature("layer_of_some_ranks", node, condition="")
+
+
+#: What fetches or unpacks data, and folders that each node has for itself.
+_PREPARES = re.compile(r"extract(?:all|_archive)?|unpack_archive|\w*download\w*|urlretrieve|copytree|copy2?|copyfile")
+_OWN_FOLDER = re.compile(
+    r"/(?:tmp|var/tmp|dev/shm|local_?scratch|scratch/local|raid|nvme\w*|mnt/(?:nvme|local)\w*)(?:/|$)"
+)
+
+
+def prepared_by_first_rank(module: Module) -> Iterator[Claim]:
+    """Data that only rank 0 of the whole job puts into a folder which each node has for itself."""
+    for call in module.calls:
+        if not _PREPARES.fullmatch(last(module.called(call))):
+            continue
+        given: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
+        values = [item for each in given for item in alternatives(module.fold(value_of(each)))]
+        own = any(isinstance(item, str) and _OWN_FOLDER.match(item) for item in values)
+        if own and ranks_of(module).guard_of(call).who is RankSet.FIRST:
+            yield module.feature("prepared_by_first_rank", call, condition="")
+
+
+def kept_by_prepare_data(module: Module) -> Iterator[Claim]:
+    """What `prepare_data` of Lightning keeps in the object, though one process of a node alone calls it."""
+    for node in module.nodes(ast.Assign):
+        function = module.outline.function_of(node)
+        kept = [dotted(target) for target in node.targets if dotted(target).startswith("self.")]
+        # `self.path = Path(self.path)` only converts what every rank has.
+        kept = [
+            name
+            for name in kept
+            if name not in {dotted(part) for part in ast.walk(node.value) if isinstance(part, ast.expr)}
+        ]
+        if kept and function is not None and function.name == "prepare_data":
+            yield module.feature("kept_by_prepare_data", node, condition="")
+
+
+def text_compared_with_number(module: Module) -> Iterator[Claim]:
+    """`os.environ["RANK"] == 0`, which no text equals."""
+    for node in module.nodes(ast.Compare):
+        if len(node.ops) != 1 or not isinstance(node.ops[0], (ast.Eq, ast.NotEq)):
+            continue
+        name = variable_read(module, module.definition(node.left))
+        other = node.comparators[0]
+        number = isinstance(other, ast.Constant) and isinstance(other.value, int) and not isinstance(other.value, bool)
+        if name is not None and "RANK" in name and number:
+            yield module.feature("rank_text_compared_with_number", node, condition="")
+
+
+def loaded_by_first(module: Module) -> Iterator[Claim]:
+    """A model that is loaded while the other ranks wait: `with accelerator.main_process_first():`."""
+    for block in module.nodes(ast.With):
+        entered = [item.context_expr for item in block.items if isinstance(item.context_expr, ast.Call)]
+        if not any(_FIRST_BLOCK.search(last(module.called(call))) for call in entered):
+            continue
+        for statement in block.body:
+            for call in ast.walk(statement):
+                name = dotted(call.func) if isinstance(call, ast.Call) else ""
+                if name.endswith(".from_pretrained") and _MODEL_CLASS.search(name):
+                    yield module.feature("model_loaded_by_first_rank", call, entered[0], condition="")
+                    return
+
+
+_FIRST_BLOCK = re.compile(r"main_process_first$|zero_first$|rank_zero_first$")
+_MODEL_CLASS = re.compile(r"Model(?:For\w+)?\.|For\w+\.from_pretrained$")
