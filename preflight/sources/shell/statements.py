@@ -1,4 +1,4 @@
-"""Statements: lists, branches, loops, functions, builtins, and the commands that are recorded.
+"""Statements: lists, branches, loops, functions, and the commands that are recorded.
 
 A condition that cannot be decided is followed both ways, and the states are joined afterwards. A statement can hold any
 other, and a command can start a shell whose code is statements again, so they all share this module.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from preflight._util.budget import note_skipped
 from preflight.model.job import NoteKind
 from preflight.model.job.value import MAX_ALTERNATIVES
-from preflight.sources.base import SUBMITTERS, Command, SourceFile, Variable
+from preflight.sources.base import SUBMITTERS, Command
 from preflight.sources.shell import (
     arithmetic,
     branch_conditions,
@@ -36,39 +36,15 @@ from preflight.sources.shell.abstract_machine import (
     Written,
 )
 from preflight.sources.shell.branch_conditions import Choice, program_choices
-from preflight.sources.shell.expansion import (
-    expand_text,
-    expand_words,
-    output_text,
-    parts_between,
-    word_parts,
-)
-from preflight.sources.shell.inner_shells import CLEARS_ENVIRONMENT, RUNS_ELSEWHERE, InnerShell, find_inner_shell
+from preflight.sources.shell.expansion import expand_text, expand_words, output_text, parts_between, word_parts
+from preflight.sources.shell.inner_shells import InnerShell, find_inner_shell
+from preflight.sources.shell.inner_state import inner_state, state_under_env
 from preflight.sources.shell.lookup import found_programs
 from preflight.sources.shell.parameter_syntax import without_placeholders
-from preflight.sources.shell.shell_document import Document, FileText, Hole, Lit, Place, Text
-from preflight.sources.shell.state import (
-    Flow,
-    Kind,
-    Positional,
-    Slot,
-    State,
-    join_states,
-    place_of,
-    slots_from_environment,
-)
-from preflight.sources.shell.words import (
-    Field,
-    hole,
-    is_count,
-    join_texts,
-    known,
-    literal,
-    reasons,
-    skip_characters,
-    spelling_of,
-    written_path,
-)
+from preflight.sources.shell.shell_builtins import BUILTINS, NAME, Invocation
+from preflight.sources.shell.shell_document import Document, Hole, Lit, Place, Text
+from preflight.sources.shell.state import Flow, Kind, Positional, Slot, State, join_states
+from preflight.sources.shell.words import Field, hole, join_texts, known, literal, reasons, spelling_of, written_path
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -411,8 +387,6 @@ def _run_case(machine: Machine, state: State, document: Document, node: Node) ->
     return _join_branches(state, ends, case_text)
 
 
-#: `srun --export=NAME=value`.
-_EXPORTED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 #: Shells started inside each other.
 MAX_NESTED_SHELLS = 5
 _MAX_NODES = 20_000
@@ -687,10 +661,7 @@ def _descendants(node: Node) -> Iterable[Node]:
     note_skipped(f"a loop has more than {_MAX_NODES} syntax nodes; the variables that its end changes were not read")
 
 
-_NAME = re.compile(r"[A-Za-z_]\w*")
 _LINE_END = re.compile(r"(?<!\\)\n")
-_ALIAS = re.compile(r"([\w-]+)=")
-_ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
 _ENVIRONMENT_SETUP = re.compile(
     r"(module|ml|spack|conda|mamba|micromamba|source|\.)\s+(load|add|use|swap|purge|activate)\b"
     r"|ml\s+\S|(source|\.)\s+\S*(activate|conda\.sh|setvars\.sh|modules?(\.sh)?|lmod\S*|spack\S*)(\s|$)"
@@ -794,47 +765,12 @@ def _is_on_later_line(document: Document, before: Node, node: Node) -> bool:
     return bool(_LINE_END.search(document.text[before.end_byte : node.start_byte]))
 
 
-class Invocation:
-    """One simple command about to run. `target` is the shell as the command sees it, with its own assignments."""
-
-    __slots__ = ("document", "fields", "machine", "place", "redirects", "state", "target", "written")
-
-    def __init__(
-        self,
-        machine: Machine,
-        state: State,
-        target: State,
-        document: Document,
-        fields: list[Field],
-        redirects: Sequence[Node],
-        place: Place,
-    ) -> None:
-        self.machine = machine
-        self.state = state
-        self.target = target
-        self.document = document
-        self.fields = fields
-        self.redirects = redirects
-        self.place = place
-        self.written: Written | None = None
-
-    @property
-    def plain(self) -> list[str]:
-        """The words that are known, with empty strings for the others."""
-        return [item.known or "" for item in self.fields]
-
-    def traced(self, command: Command | None) -> None:
-        """Record how the command is written, when a trace is wanted."""
-        if self.machine.trace is not None and command is not None and self.written is not None:
-            self.machine.trace.record_words(command, self.written)
-
-
 def _record(invocation: Invocation) -> Result:
     """Record a program, and follow it when it starts a shell."""
     machine, state = invocation.machine, invocation.target
     words = invocation.plain
     if words[0] == "env":
-        state = _state_under_env(state, invocation.fields)
+        state = state_under_env(state, invocation.fields)
     command = machine.emit(state, invocation.fields, invocation.place)
     if command is not None:
         invocation.traced(command)
@@ -878,34 +814,6 @@ def _run_start(machine: Machine, state: State, words: Sequence[Field], place: Pl
     started = machine.emit(state, words, place)
     if started is not None:
         follow_inner_shell(machine, state, Document((), place), words, (), started, place)
-
-
-def _state_under_env(state: State, fields: Sequence[Field]) -> State:
-    """The state of the shell inside `env -u X A=b command`."""
-    changed = state.copy()
-    at = 1
-    while at < len(fields):
-        word = fields[at].known
-        text = fields[at].text
-        first = getattr(text[0], "text", "") if text else ""
-        if word in ("-i", "-", "--ignore-environment"):
-            for name, slot in changed.variables.items():
-                if slot.exported:
-                    changed.export(name, slot.place, exported=False)
-        elif word in ("-u", "--unset") and at + 1 < len(fields):
-            at += 1
-            changed.unset(fields[at].known or "", fields[at].place)
-        elif word is not None and word.startswith("-"):
-            pass
-        elif match := _ASSIGNED.match(first):
-            value = skip_characters(text, match.end())
-            name = match.group()[:-1]
-            changed.put(name, Slot(Kind.TEXT, fields[at].place, value))
-            changed.export(name, fields[at].place)
-        else:
-            break
-        at += 1
-    return changed
 
 
 def _note_prelude(invocation: Invocation, text_shown: str) -> None:
@@ -985,15 +893,6 @@ def run_uncalled(machine: Machine, state: State, document: Document) -> None:
             machine.call_stack.pop()
 
 
-def _cd(invocation: Invocation) -> Result:
-    rest = [item for item in invocation.fields[1:] if item.known not in ("-P", "-L", "--")]
-    invocation.machine.emit(invocation.target, invocation.fields, invocation.place)
-    invocation.state.directory = lookup.change_directory(
-        invocation.machine, invocation.state, rest[0].known if rest else None
-    )
-    return Flow.NEXT, True
-
-
 def _source(invocation: Invocation) -> Result:
     machine, state = invocation.machine, invocation.state
     command = machine.emit(invocation.target, invocation.fields, invocation.place)
@@ -1062,113 +961,10 @@ def _join_words(fields: Sequence[Field], place: Place) -> Text:
     return tuple(piece for text in pieces for piece in text)
 
 
-def _set(invocation: Invocation) -> Result:
-    invocation.machine.emit(invocation.target, invocation.fields, invocation.place)
-    rest = invocation.fields[1:]
-    for index, item in enumerate(rest):
-        word = item.known
-        if word == "--":
-            invocation.state.positional = Positional(tuple(rest[index + 1 :]), invocation.state.positional.owner)
-            break
-        if word is None or not word.startswith(("-", "+")):
-            before = (rest[index - 1].known or "") if index else ""
-            if not (before.startswith(("-", "+")) and before.endswith("o")):
-                invocation.state.positional = Positional(tuple(rest[index:]), invocation.state.positional.owner)
-                break
-            if word == "allexport":
-                invocation.state.export_all = before.startswith("-")
-        elif "a" in word:
-            invocation.state.export_all = word.startswith("-")
-    return Flow.NEXT, True
-
-
-def _shift(invocation: Invocation) -> Result:
-    fields = invocation.state.positional.fields
-    count = invocation.fields[1].known if len(invocation.fields) > 1 else "1"
-    if fields is not None:
-        if count is None or not is_count(count) or any(item.many for item in fields[: int(count)]):
-            fields = None
-        else:
-            fields = fields[int(count) :]
-    invocation.state.positional = Positional(fields, invocation.state.positional.owner)
-    if fields is None and invocation.state.positional.owner == "the script":
-        invocation.state.positional.owner = "the script (shifted)"
-    return Flow.NEXT, True
-
-
-def _end_with(flow: Flow) -> Callable[[Invocation], Result]:
-    def end(invocation: Invocation) -> Result:
-        return flow, None
-
-    return end
-
-
-def _return_truth(value: bool) -> Callable[[Invocation], Result]:
-    def return_truth(invocation: Invocation) -> Result:
-        return Flow.NEXT, value
-
-    return return_truth
-
-
-def _test(invocation: Invocation) -> Result:
-    fields = invocation.fields[1:]
-    if invocation.fields[0].known == "[" and fields and fields[-1].known == "]":
-        fields = fields[:-1]
-    return Flow.NEXT, branch_conditions.decide_words(invocation.target, fields)
-
-
-def _let(invocation: Invocation) -> Result:
-    for item in invocation.fields[1:]:
-        word = item.known
-        if word is not None:
-            arithmetic.evaluate_expression(invocation.machine, invocation.state, word, item.place)
-    return Flow.NEXT, None
-
-
-def _read(invocation: Invocation) -> Result:
-    """Run `read`, `mapfile` or `getopts`: without known input the named variables get an unknown value."""
-    name = invocation.plain[0]
-    text: Text | None = None
-    if name != "getopts":
-        found = heredocs.standard_input(invocation.machine, invocation.state, invocation.document, invocation.redirects)
-        text = found if invocation.redirects else None
-    if name in ("mapfile", "readarray"):
-        input_words.assign_array(invocation.state, invocation.fields, text, invocation.place)
-        return Flow.NEXT, None
-    reader = input_words.parse(invocation.fields)
-    if text and reader.whole:
-        input_words.assign_whole(invocation.state, reader, text, invocation.place)
-        # It ends at the end of the input, which is no success.
-        return Flow.NEXT, False
-    if text and reader.plain:
-        line = next(input_words.lines_of(text))
-        separators = invocation.target.separators()
-        input_words.assign_line(invocation.state, reader, line, separators, invocation.place)
-        return Flow.NEXT, True
-    for item in invocation.fields[1:]:
-        word = item.known
-        if word is not None and _NAME.fullmatch(word):
-            why = f"${word} is read from the input"
-            invocation.state.put(word, Slot(Kind.TEXT, item.place, hole(why, item.place, f"${word}", many=True)))
-    return Flow.NEXT, None
-
-
-def _alias(invocation: Invocation) -> Result:
-    """Run `alias NAME='command'`: the name is then a function of all its arguments."""
-    for item in invocation.fields[1:]:
-        match = _ALIAS.match(item.known or "")
-        if match is not None:
-            place = item.place
-            code = (*skip_characters(item.text, match.end()), *literal(' "$@"', place))
-            inside = Document(code, place)
-            invocation.state.functions[match[1]] = (inside, inside.root)
-    return Flow.NEXT, True
-
-
 def _printf(invocation: Invocation) -> Result:
     """Run `printf -v NAME FORMAT ...`, which assigns; any other printf is recorded."""
     words = invocation.plain
-    if len(words) < 4 or words[1] != "-v" or not _NAME.fullmatch(words[2]):
+    if len(words) < 4 or words[1] != "-v" or not NAME.fullmatch(words[2]):
         return _record(invocation)
     place, spelling = invocation.place, f"${words[2]}"
     plain = all(item.known is not None for item in invocation.fields[3:])
@@ -1178,38 +974,11 @@ def _printf(invocation: Invocation) -> Result:
     return Flow.NEXT, True
 
 
-def _unset(invocation: Invocation) -> Result:
-    for item in invocation.fields[1:]:
-        word = item.known
-        if word is not None and _NAME.fullmatch(word):
-            invocation.state.unset(word, item.place)
-    return Flow.NEXT, True
-
-
 _BUILTINS: dict[str, Callable[[Invocation], Result]] = {
-    "cd": _cd,
-    "pushd": _cd,
+    **BUILTINS,
     "source": _source,
     ".": _source,
     "eval": _eval,
-    "set": _set,
-    "shift": _shift,
-    "exit": _end_with(Flow.EXIT),
-    "return": _end_with(Flow.RETURN),
-    "break": _end_with(Flow.BREAK),
-    "continue": _end_with(Flow.CONTINUE),
-    "true": _return_truth(True),
-    ":": _return_truth(True),
-    "false": _return_truth(False),
-    "test": _test,
-    "[": _test,
-    "let": _let,
-    "read": _read,
-    "mapfile": _read,
-    "readarray": _read,
-    "getopts": _read,
-    "unset": _unset,
-    "alias": _alias,
     "printf": _printf,
 }
 
@@ -1236,100 +1005,12 @@ def follow_inner_shell(
         text, given = given, None
         if text is None and path is None:
             return
-    shell = _inner_state(machine, state, found, fields, command, place)
+    shell = inner_state(machine, state, found, fields, command, place)
     with machine.run_in_shell(command), machine.run_with_input(given):
         if text is not None:
             _run_inner_text(machine, shell, text, found, place)
         elif path is not None:
             _run_inner_file(machine, shell, state, path, found)
-
-
-def _inner_state(
-    machine: Machine, state: State, inner_shell: InnerShell, fields: Sequence[Field], command: Command, place: Place
-) -> State:
-    """The state the inner shell starts in: exported variables, with those that its wrappers add or clear."""
-    variables: dict[str, Slot] = {}
-    if not any(wrapper in CLEARS_ENVIRONMENT for wrapper in inner_shell.wrappers):
-        variables = {name: slot for name, slot in state.variables.items() if slot.exported}
-    if "sbatch" in inner_shell.wrappers:
-        variables = _exported_by_sbatch(variables, fields)
-    elif "qsub" in inner_shell.wrappers:
-        variables = _exported_by_qsub(variables, fields)
-    else:
-        variables = _under_wrappers(machine, state, variables, command, fields, place)
-    batch = bool(SUBMITTERS.intersection(inner_shell.wrappers)) or (
-        state.batch and not any(w in RUNS_ELSEWHERE for w in inner_shell.wrappers)
-    )
-    return State(
-        variables,
-        dict(state.functions),
-        Positional(inner_shell.arguments, "the inner script"),
-        state.directory,
-        prelude=state.prelude,
-        batch=batch,
-    )
-
-
-def _under_wrappers(
-    machine: Machine,
-    state: State,
-    variables: dict[str, Slot],
-    command: Command,
-    fields: Sequence[Field],
-    place: Place,
-) -> dict[str, Slot]:
-    """The variables that the wrappers of one command pass on: `docker run -e A=b`, `mpirun -x A=b`, `--env-file`."""
-    passed = machine.passed_environment(command, machine.tree)
-    if passed is None:
-        return variables
-    environment, named = passed
-    ends = {
-        (word.span.end_line, word.span.end_column): item.place for word, item in zip(command.words, fields, strict=True)
-    }
-    kept: dict[str, Slot] = {}
-    for name, variable in environment.items():
-        if variable is not command.environment.get(name):
-            at = ends.get((variable.span.end_line, variable.span.end_column)) or _place_of(machine, variable) or place
-            kept.update(slots_from_environment({name: variable}, at))
-        elif name in variables or name in named:
-            kept[name] = state.variables[name]
-    return kept
-
-
-def _place_of(machine: Machine, variable: Variable) -> Place | None:
-    """The place of a variable in the file that sets it."""
-    file = machine.tree.read(variable.span.path)
-    return place_of(variable, FileText(file.path, file.text)) if isinstance(file, SourceFile) else None
-
-
-def _exported_by_sbatch(variables: dict[str, Slot], fields: Sequence[Field]) -> dict[str, Slot]:
-    """The variables that `sbatch --export=NONE` or `--export=ALL,A=b` passes on."""
-    for item in fields:
-        word = item.known or ""
-        if word.startswith("--export="):
-            names = word.partition("=")[2].split(",")
-            kept = dict(variables) if "ALL" in names else {n: s for n, s in variables.items() if n in names}
-            for name in names:
-                if match := _EXPORTED.fullmatch(name):
-                    text = literal(match.group(2), item.place)
-                    kept[match.group(1)] = Slot(Kind.TEXT, item.place, text, exported=True)
-            return kept
-    return variables
-
-
-def _exported_by_qsub(variables: dict[str, Slot], fields: Sequence[Field]) -> dict[str, Slot]:
-    """The variables that `qsub -v A=b,C` and `qsub -V` pass on."""
-    kept = dict(variables) if any(item.known == "-V" for item in fields) else {}
-    for before, item in itertools.pairwise(fields):
-        if before.known != "-v":
-            continue
-        for name in (item.known or "").split(","):
-            if match := _EXPORTED.fullmatch(name.strip()):
-                text = literal(match.group(2), item.place)
-                kept[match.group(1)] = Slot(Kind.TEXT, item.place, text, exported=True)
-            elif name in variables:
-                kept[name] = variables[name]
-    return kept
 
 
 def _run_inner_text(machine: Machine, shell: State, text: Text, inner_shell: InnerShell, place: Place) -> None:
