@@ -116,10 +116,10 @@ class Facts:
         """All records in the order they were made."""
         return self._records
 
-    def records_of(self, *, probe: str = "", group: str = "") -> Iterator[FactRecord]:
-        """The records of a probe (by its name on the wire), of a group, or of both, in the order they were made."""
+    def records_of(self, *, group: str = "") -> Iterator[FactRecord]:
+        """The records of a group, or all, in the order they were made."""
         for series in itertools.chain.from_iterable(self._of_probe.values()):
-            if probe in ("", series.asked.probe) and group in ("", series.asked.group):
+            if group in ("", series.asked.group):
                 for row in range(len(series.nodes)):
                     yield series.record(row)
 

@@ -328,8 +328,7 @@ def test_missing_facts_and_groups_are_found_separately() -> None:
     facts = Facts((fact("b", None, late), grouped, fact("a", [H200]), other, fact("c", "nonsense")))
     assert [(node, why.kind) for node, why in facts.missing(gpus)] == [("b", "timeout"), ("c", "crashed")]
     assert list(facts.records_of(group="smoke")) == [grouped]
-    assert list(facts.records_of(probe="m:rank")) == [grouped, other]
-    assert list(facts.records_of(probe=probe_name(gpus), group="smoke")) == []
+    assert len(list(facts.records_of())) == len(facts.records)
 
 
 def test_requests_are_sorted_by_parameters_if_all_else_is_equal() -> None:

@@ -88,7 +88,7 @@ class KubernetesSide(Side):
         self._client = kubernetes
         return {"namespace": namespace, "server": configuration.host, "where": where}
 
-    def do_pods(self, namespace: str, selector: str, job: str, all_namespaces: bool = False) -> List[Dict[str, Any]]:
+    def do_pods(self, namespace: str, selector: str, job: str) -> List[Dict[str, Any]]:
         """Return the pods that match a label selector or belong to a job; without either, all of the namespace."""
         api = self._core()
         found: List[Any] = []
@@ -99,10 +99,7 @@ class KubernetesSide(Side):
                 options["label_selector"] = selector
             if going_on:
                 options["_continue"] = going_on
-            if all_namespaces:
-                page = self._call("list pods of all namespaces", api.list_pod_for_all_namespaces, **options)
-            else:
-                page = self._call("list pods in %s" % namespace, api.list_namespaced_pod, namespace, **options)
+            page = self._call("list pods in %s" % namespace, api.list_namespaced_pod, namespace, **options)
             found.extend(page.get("items") or [])
             going_on = (page.get("metadata") or {}).get("continue")
             if not going_on:

@@ -166,9 +166,9 @@ def parameters_of(kind: str, sizes: Sizes) -> int | None:
     return None
 
 
-def _embeddings(sizes: Sizes, *, tied: bool) -> int:
+def _embeddings(sizes: Sizes) -> int:
     rows = sizes.number("vocab_size") * sizes.number("hidden_size")
-    return rows if sizes.flag("tie_word_embeddings", default=tied) else 2 * rows
+    return rows if sizes.flag("tie_word_embeddings", default=False) else 2 * rows
 
 
 def _count_grouped_attention(kind: str, sizes: Sizes) -> int:
@@ -193,7 +193,7 @@ def _count_grouped_attention(kind: str, sizes: Sizes) -> int:
             raise KeyError("decoder_sparse_step")
     else:
         part = dense
-    return layers * (attention + part + 2 * width) + width + _embeddings(sizes, tied=False)
+    return layers * (attention + part + 2 * width) + width + _embeddings(sizes)
 
 
 def _count_latent_attention(sizes: Sizes, *, corrected: bool) -> int:
@@ -226,7 +226,7 @@ def _count_latent_attention(sizes: Sizes, *, corrected: bool) -> int:
     mixed += experts if corrected else 0
     dense = 3 * width * sizes.number("intermediate_size")
     both = first * dense + (layers - first) * mixed
-    return layers * (attention + 2 * width) + both + width + _embeddings(sizes, tied=False)
+    return layers * (attention + 2 * width) + both + width + _embeddings(sizes)
 
 
 def _count_gpt2(sizes: Sizes) -> int:
