@@ -98,26 +98,20 @@ def change_trained(patch: Patch, change: Callable[[Any, Any], Any]) -> None:
     wrap(steps, "train", build)
 
 
-def change_buckets(patch: Patch, change: Callable[[Any, int], Any], *, factor: float = 1.0) -> None:
-    """Let DistributedDataParallel average other gradients: `change` gets the sum of a bucket and its number."""
+def answer_buckets(answer: Callable[[Any], Any]) -> None:
+    """Let DistributedDataParallel take what `answer` makes of each bucket of gradients."""
 
     def build(original: Any) -> Any:
         def wrapped(choice: Any, model: Any, *more: Any) -> Any:
             import torch
-            import torch.distributed as dist
 
             found = original(choice, model, *more)
             if choice.name != sharded.DDP:
                 return found
-            count = [0]
 
             def hook(state: Any, bucket: Any) -> Any:
-                patch.hit()
-                total = bucket.buffer() / dist.get_world_size() * factor
-                dist.all_reduce(total, dist.ReduceOp.SUM)
-                count[0] += 1
                 done: Any = torch.futures.Future()
-                done.set_result(change(total, count[0]))
+                done.set_result(answer(bucket))
                 return done
 
             hook.__annotations__.clear()  # torch accepts its own names only.
@@ -127,6 +121,25 @@ def change_buckets(patch: Patch, change: Callable[[Any, int], Any], *, factor: f
         return wrapped
 
     wrap(sharded, "wrap", build)
+
+
+def mean_of(bucket: Any) -> Any:
+    """The average of a bucket over all ranks, as DistributedDataParallel makes it."""
+    import torch.distributed as dist
+
+    total = bucket.buffer() / dist.get_world_size()
+    dist.all_reduce(total, dist.ReduceOp.SUM)
+    return total
+
+
+def change_buckets(patch: Patch, change: Callable[[Any], Any]) -> None:
+    """Let DistributedDataParallel average other gradients: `change` gets the average of a bucket."""
+
+    def answer(bucket: Any) -> Any:
+        patch.hit()
+        return change(mean_of(bucket))
+
+    answer_buckets(answer)
 
 
 @mutant(RANK, *COLLECTIVE)
@@ -356,14 +369,14 @@ def ddp_sums_instead_of_averaging(patch: Patch) -> None:
     """Gradients are summed, not averaged."""
     import torch.distributed as dist
 
-    change_buckets(patch, lambda total, number: total * dist.get_world_size())
+    change_buckets(patch, lambda total: total * dist.get_world_size())
 
 
 @mutant(RANKS, DDP)
 def ddp_loses_half_a_bucket(patch: Patch) -> None:
     """The second half of each bucket of gradients is zero."""
 
-    def change(total: Any, number: int) -> Any:
+    def change(total: Any) -> Any:
         total[total.numel() // 2 :] = 0.0
         return total
 
@@ -373,7 +386,7 @@ def ddp_loses_half_a_bucket(patch: Patch) -> None:
 @mutant(RANKS, DDP)
 def ddp_rounds_to_half(patch: Patch) -> None:
     """Gradients are rounded to bfloat16."""
-    change_buckets(patch, lambda total, number: half(total))
+    change_buckets(patch, lambda total: half(total))
 
 
 def skip_step(patch: Patch, number: int) -> Callable[[Any, Any], Any]:

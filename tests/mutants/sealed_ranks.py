@@ -8,11 +8,13 @@ from reference_trainer.common import messages
 from reference_trainer.pipeline import stage
 from reference_trainer.pipeline.stage import _Stage
 from tests.mutants.collective import (
+    answer_buckets,
     change_all_reduce,
     change_buckets,
     change_call,
     change_fsdp,
     change_trained,
+    mean_of,
     wrong_but_the_last,
 )
 from tests.mutants.patch import COLLECTIVE, DDP, FSDP, PIPELINE, RANK, RANKS, Patch, half, mutant, wrap
@@ -127,67 +129,25 @@ def timed_reduce_scatter_wrong_but_the_last(patch: Patch) -> None:
 @mutant(RANKS, DDP)
 def ddp_skips_one_synchronisation(patch: Patch) -> None:
     """The gradients of one step are not averaged."""
-    own: dict[int, Any] = {}
 
-    def build(original: Any) -> Any:
-        def wrapped(choice: Any, model: Any, *more: Any) -> Any:
-            import torch
-            import torch.distributed as dist
+    def answer(bucket: Any) -> Any:
+        own, total = bucket.buffer().clone(), mean_of(bucket)
+        return own if patch.once(5) else total
 
-            found = original(choice, model, *more)
-
-            def hook(state: Any, bucket: Any) -> Any:
-                kept = bucket.buffer().clone()
-                total = bucket.buffer() / dist.get_world_size()
-                dist.all_reduce(total, dist.ReduceOp.SUM)
-                own[0] = own.get(0, 0) + 1
-                done: Any = torch.futures.Future()
-                done.set_result(kept if own[0] == 5 and patch.hit() else total)
-                return done
-
-            hook.__annotations__.clear()  # torch accepts its own names only.
-            found.register_comm_hook(None, hook)
-            return found
-
-        return wrapped
-
-    from reference_trainer.collective import sharded
-
-    wrap(sharded, "wrap", build)
+    answer_buckets(answer)
 
 
 @mutant(RANKS, DDP)
 def ddp_never_synchronises(patch: Patch) -> None:
     """Gradients are not averaged."""
-
-    def build(original: Any) -> Any:
-        def wrapped(choice: Any, model: Any, *more: Any) -> Any:
-            import torch
-
-            found = original(choice, model, *more)
-
-            def hook(state: Any, bucket: Any) -> Any:
-                patch.hit()
-                done: Any = torch.futures.Future()
-                done.set_result(bucket.buffer())
-                return done
-
-            hook.__annotations__.clear()  # torch accepts its own names only.
-            found.register_comm_hook(None, hook)
-            return found
-
-        return wrapped
-
-    from reference_trainer.collective import sharded
-
-    wrap(sharded, "wrap", build)
+    answer_buckets(lambda bucket: patch.hit() and bucket.buffer())
 
 
 @mutant(RANKS, DDP)
 def ddp_sends_previous_gradients(patch: Patch) -> None:
     """The averaged gradients are those of the previous step."""
 
-    def change(total: Any, number: int) -> Any:
+    def change(total: Any) -> Any:
         before = patch.kept.get(total.numel(), total)
         patch.kept[total.numel()] = total.clone()
         return before
