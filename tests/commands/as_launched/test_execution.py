@@ -55,8 +55,11 @@ def smoke(folder: Path, script: str, *options: str, **variables: str) -> subproc
     )
 
 
-def run(folder: Path, script: str, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return smoke(folder, script, "--run", "--trust-job", *options, **variables)
+def run(folder: Path, script: str, *options: str, code: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the script as well, which must end with this exit code."""
+    done = smoke(folder, script, "--run", "--trust-job", *options, **variables)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
 
 
 def reports(folder: Path) -> list[dict[str, object]]:
@@ -77,7 +80,6 @@ echo behind the launch
 
 def test_torchrun_with_arrays_and_variables(tmp_path: Path) -> None:
     done = run(tmp_path, TORCHRUN)
-    assert done.returncode == 0, done.stdout + done.stderr
     assert "preflight smoke: GO: 2 ranks on 1 host connected through torch" in done.stdout
     assert "behind the launch" in done.stdout
     assert "GO: 2 ranks in 1 of 1 launches reported without an error" in done.stderr
@@ -89,7 +91,6 @@ def test_the_static_rendezvous_of_torchrun_and_its_older_spelling(tmp_path: Path
     options = f"--nproc_per_node 2 --nnodes 1 --master_addr 127.0.0.1 --master_port {port}"
     script = f"python -m torch.distributed.launch {options} -m pkg.train --x 1\n"
     done = run(tmp_path, script)
-    assert done.returncode == 0, done.stdout + done.stderr
     assert "preflight smoke: GO: 2 ranks" in done.stdout
 
 
@@ -99,7 +100,6 @@ def test_ranks_numbered_by_the_script_are_one_run_of_two_launches(tmp_path: Path
         "RANK=0 python train.py --node 0 &\nRANK=1 python -u train.py --node 1 &\nwait\n"
     )
     done = run(tmp_path, script)
-    assert done.returncode == 0, done.stdout + done.stderr
     assert "2 ranks in 2 of 2 launches reported" in done.stderr
 
 
@@ -109,8 +109,7 @@ NCCL = "import torch.distributed as dist\n\ndist.init_process_group('nccl')\n"
 def test_nccl_without_a_gpu_is_named_by_all_ranks(tmp_path: Path) -> None:
     _require_no_gpu()
     (tmp_path / "train.py").write_text(NCCL)
-    done = run(tmp_path, TORCHRUN)
-    assert done.returncode == 1, done.stdout + done.stderr
+    done = run(tmp_path, TORCHRUN, code=1)
     assert "NO-GO: rank" in done.stderr and "backend nccl is requested, but torch" in done.stderr
     assert "finds no GPU" in done.stderr
 
@@ -119,7 +118,6 @@ def test_the_user_may_replace_nccl_by_gloo(tmp_path: Path) -> None:
     _require_no_gpu()
     (tmp_path / "train.py").write_text(NCCL)
     done = run(tmp_path, TORCHRUN, "--smoke-backend", "gloo")
-    assert done.returncode == 0, done.stdout + done.stderr
     assert "launch 1 asks for nccl, which is not tested: --smoke-backend gloo" in done.stderr
 
 
@@ -127,7 +125,6 @@ def test_the_user_may_replace_nccl_by_gloo(tmp_path: Path) -> None:
 def test_mpirun(tmp_path: Path, port: int) -> None:
     script = f"export MASTER_PORT={port}\nmpirun --allow-run-as-root --oversubscribe -np 2 python -u train.py --lr 1\n"
     done = run(tmp_path, script)
-    assert done.returncode == 0, done.stdout + done.stderr
     assert "GO: 2 ranks on 1 host connected through mpirun (Open MPI)" in done.stdout
 
 
@@ -136,8 +133,7 @@ def test_a_missing_rank_is_named_by_all_others(tmp_path: Path, port: int) -> Non
         f"export MASTER_ADDR=127.0.0.1 MASTER_PORT={port} WORLD_SIZE=3\n"
         "RANK=0 python train.py &\nRANK=2 python train.py &\nwait\n"
     )
-    done = run(tmp_path, script, "--wait-deadline", "8")
-    assert done.returncode == 1, done.stdout + done.stderr
+    done = run(tmp_path, script, "--wait-deadline", "8", code=1)
     assert "ranks [1] did not reach the store within 8 s" in done.stdout
     assert "preflight: NO-GO: rank" in done.stderr
     assert [each["rank"] for each in reports(tmp_path)] == [0, 2]
@@ -148,8 +144,7 @@ def test_a_different_world_size_is_named_and_ends_the_other_ranks(tmp_path: Path
         f"export MASTER_ADDR=127.0.0.1 MASTER_PORT={port}\n"
         "RANK=0 WORLD_SIZE=2 python train.py &\nRANK=1 WORLD_SIZE=3 python train.py &\nwait\n"
     )
-    done = run(tmp_path, script, "--wait-deadline", "60")
-    assert done.returncode == 1, done.stdout + done.stderr
+    done = run(tmp_path, script, "--wait-deadline", "60", code=1)
     lines = [line for line in done.stdout.splitlines() if line.startswith("preflight smoke:")]
     assert any("this rank has world_size" in line for line in lines)
     assert sum("because of" in line for line in lines) == 1
@@ -162,8 +157,7 @@ def test_fewer_ranks_than_the_files_start_are_a_no_go(tmp_path: Path) -> None:
     srun = tmp_path / "tools" / "srun"
     srun.write_text('#!/bin/sh\nshift\n"$@" && exec "$@"\n')
     srun.chmod(0o755)
-    done = run(tmp_path, script)
-    assert done.returncode == 1, done.stdout + done.stderr
+    done = run(tmp_path, script, code=1)
     assert "the job's files start 2 ranks, but torch reports a world size of 1" in done.stderr
 
 
@@ -172,8 +166,7 @@ def test_a_stopped_rank_is_named(tmp_path: Path, port: int) -> None:
         f"export MASTER_ADDR=127.0.0.1 MASTER_PORT={port} WORLD_SIZE=2\n"
         "RANK=0 python train.py &\nPREFLIGHT_INJECTED_FAULT='{\"stall_before\": 9}' RANK=1 python train.py &\nwait\n"
     )
-    done = run(tmp_path, script, "--wait-deadline", "10")
-    assert done.returncode == 1, done.stdout + done.stderr
+    done = run(tmp_path, script, "--wait-deadline", "10", code=1)
     said = [line for line in done.stdout.splitlines() if "NO-GO" in line]
     # Either of the two may report it first.
     assert said and all("rank 1 on" in line for line in said)
@@ -194,8 +187,7 @@ def test_a_killed_rank_is_named_by_the_other_rank(tmp_path: Path, port: int) -> 
         f"export MASTER_ADDR=127.0.0.1 MASTER_PORT={port} WORLD_SIZE=2\n"
         "RANK=0 python train.py &\nRANK=1 python train.py &\nenv -u MASTER_ADDR $HELPER kill_later.py\nwait\n"
     )
-    done = run(tmp_path, script, "--steps", "100000", HELPER=sys.executable)
-    assert done.returncode == 1, done.stdout + done.stderr
+    done = run(tmp_path, script, "--steps", "100000", HELPER=sys.executable, code=1)
     assert "preflight smoke: NO-GO: rank 1 on" in done.stdout
     assert "it reported nothing for" in done.stdout
 
@@ -204,8 +196,7 @@ def test_a_launcher_that_starts_nothing_is_ended_at_the_deadline(tmp_path: Path,
     script = (
         f"torchrun --nnodes 2 --node_rank 0 --nproc_per_node 1 --master_addr 127.0.0.1 --master_port {port} train.py\n"
     )
-    done = run(tmp_path, script, "--deadline", "8")
-    assert done.returncode == 1, done.stdout + done.stderr
+    done = run(tmp_path, script, "--deadline", "8", code=1)
     assert "NO-GO: it did not end within 8 s; 0 ranks in 0 of 1 launches reported" in done.stderr
 
 
@@ -214,14 +205,12 @@ def test_ending_preflight_ends_the_script(tmp_path: Path) -> None:
         "echo $$ > pid\n[ -e /nowhere ] && torchrun --standalone train.py\nkill -TERM $PPID\n"
         f"exec {sys.executable} -c 'import time; time.sleep(100)'\n"
     )
-    done = run(tmp_path, script)
-    assert done.returncode == 143, done.stdout + done.stderr
+    run(tmp_path, script, code=143)
     assert is_gone(int((tmp_path / "pid").read_text()))
 
 
 def test_a_launch_that_is_never_reached_makes_the_run_incomplete(tmp_path: Path) -> None:
-    done = run(tmp_path, "[ -e /nowhere ] && torchrun --standalone train.py\ntrue\n")
-    assert done.returncode == 3, done.stdout + done.stderr
+    done = run(tmp_path, "[ -e /nowhere ] && torchrun --standalone train.py\ntrue\n", code=3)
     assert "incomplete: the script ended (exit code 0)" in done.stderr
 
 
