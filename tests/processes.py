@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
@@ -40,3 +41,11 @@ def pids_where(ours: Callable[[psutil.Process], bool]) -> list[int]:
 def pids_of_run(run: str) -> list[int]:
     """Every process with the variable RUN of this run, in any namespace: ranks and their descendants."""
     return pids_where(lambda process: process.environ().get("RUN") == run)
+
+
+def network_of(pid: int) -> str:
+    """The network namespace of a process; empty if it has ended."""
+    try:
+        return str(Path(f"/proc/{pid}/ns/net").readlink())
+    except OSError:
+        return ""

@@ -28,7 +28,7 @@ import pytest
 from preflight.agent import bootstrap
 from tests.cluster import Cluster, Node, NodeProcess
 from tests.executors.trial import HOSTILE
-from tests.processes import pids_where
+from tests.processes import network_of, pids_where
 from tests.waiting import scaled, until
 
 ROOT = Path(__file__).parents[2]
@@ -108,9 +108,9 @@ class World:
 
     def _find_processes(self, ours: Callable[[psutil.Process], bool]) -> dict[int, str]:
         """The command lines, by pid, of the cluster's processes that are `ours`."""
-        here = {_network(node.pid) for node in (*self.cluster.nodes, self.cluster.head)}
+        here = {network_of(node.pid) for node in (*self.cluster.nodes, self.cluster.head)}
         found: dict[int, str] = {}
-        for pid in pids_where(lambda process: _network(process.pid) in here and ours(process)):
+        for pid in pids_where(lambda process: network_of(process.pid) in here and ours(process)):
             with suppress(psutil.NoSuchProcess):
                 found[pid] = " ".join(psutil.Process(pid).cmdline())[:200]
         return found
@@ -127,13 +127,6 @@ def _merged(output: str) -> dict[str, Any]:
     for line in output.splitlines():
         said.update(json.loads(line))
     return said
-
-
-def _network(pid: int) -> str:
-    try:
-        return str(Path(f"/proc/{pid}/ns/net").readlink())
-    except OSError:
-        return ""
 
 
 class Conformance:

@@ -19,7 +19,7 @@ from preflight.agent.process import descendants
 from preflight.executors.base import ExecutorError
 from preflight.executors.ssh import KeptFolder, PrivateFolder, explain, is_target
 from tests.cluster import Cluster, Node, NodeProcess, faults
-from tests.processes import pids_of_run
+from tests.processes import network_of, pids_of_run
 from tests.waiting import until
 
 Look = Callable[..., Any]
@@ -295,23 +295,16 @@ def test_cut_link_ends_the_rank_and_names_the_node(cluster: Cluster, head_enviro
     run = "cut"
     with _training(cluster, head_environment, run) as head, faults.node_down(cluster.node("node2")):
         assert head.stdout is not None
-        network = _network(cluster.node("node2").pid)
+        network = network_of(cluster.node("node2").pid)
 
         def on_node2() -> list[int]:
-            return [pid for pid in pids_of_run(run) if _network(pid) == network]
+            return [pid for pid in pids_of_run(run) if network_of(pid) == network]
 
         assert on_node2()
         until(lambda: not on_node2())
         assert len(pids_of_run(run)) >= 3, "node1 trains on"
         answer = head.stdout.readline()
         assert "kind='unreachable'" in answer and "node2 was lost" in answer
-
-
-def _network(pid: int) -> str:
-    try:
-        return str(Path(f"/proc/{pid}/ns/net").readlink())
-    except OSError:
-        return ""
 
 
 @pytest.mark.parametrize("text", ["node1", "me@node1", "m.e-1@10.0.0.1", "::1", "me@fe80::1"])

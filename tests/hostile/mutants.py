@@ -21,7 +21,6 @@ import anyio
 
 LENGTH = struct.Struct(">I")
 HUGE = int("9" * 400)
-MEBIBYTE = 1 << 20
 #: Takes one frame of its agent; returns the bytes sent to the head instead.
 Mutant = Callable[["Agent", dict[str, Any]], "bytes | Iterator[bytes]"]
 

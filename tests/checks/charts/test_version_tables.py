@@ -11,6 +11,7 @@ from preflight_checks.probes.gpus import Gpu, Gpus, gpus
 from preflight_checks.probes.installed import installed
 from preflight_checks.probes.packages import Framework, Packages, packages
 from preflight_checks.probes.stack import Build, Stack, stack
+from tests.checks.charts.test_node_tables import column
 from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job
 from tests.checks.software.test_packages import node as listed
 from tests.checks.test_context import GOOD
@@ -28,12 +29,6 @@ def version_table(*records: FactRecord, count: int) -> Table:
     """The only table."""
     (found,) = versions(JOB, fleet(count), facts(*records))
     return found
-
-
-def column(table: Table, name: str) -> list[Cell]:
-    """The cells of one column, by node."""
-    (place,) = [number for number, column in enumerate(table.columns) if column.name == name]
-    return [row.cells[place] for row in table.rows]
 
 
 def names(table: Table) -> list[str]:
