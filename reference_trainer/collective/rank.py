@@ -155,7 +155,6 @@ def _run(params: Dict[str, Any], progress: Progress, watcher: TransportWatcher) 
         backend,
         versions["device"],
         "torch %s" % versions["torch"],
-        versions["cuda"],
         versions["nccl"],
         dict(progress.phase_at_s),
         len(first.operations) + len(second.operations) + compared,
@@ -219,7 +218,6 @@ def _early(
         backend,
         versions["device"],
         "torch %s" % versions["torch"],
-        versions["cuda"],
         versions["nccl"],
         dict(progress.phase_at_s),
         len(first.operations) + len(second.operations),
@@ -277,7 +275,6 @@ class RankReport:
     backend: str
     device: str
     framework: str
-    cuda_version: str = ""
     nccl_version: str = ""
     phase_at_s: Dict[str, float] = field(default_factory=dict)
     operations: int = 0

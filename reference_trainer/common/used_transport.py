@@ -137,7 +137,6 @@ _VERSION = re.compile(r"NCCL version (\d[\w.]*)")
 _USING = re.compile(r"NET/(\w+) : Using (\[0\].*)")
 _DEVICE = re.compile(r"([\w.@-]+):(\d+)/(IB|RoCE)")
 _ADDRESS = re.compile(r"\[\d+\]([^:\s\[\]]+):")
-_BOOTSTRAP = re.compile(r"Bootstrap ?: Using (?:\[0\])?([^:\s]+):")
 _NETWORK = re.compile(r"Using network ([^\r\n]+)")
 _ASSIGNED = re.compile(r"Assigned NET plugin ([^\r\n]+?) to comm")
 _VIA = re.compile(r"(?:Channel|Ring) \d[\d/]* : \d+\[\w+\] -> \d+\[\w+\].* via (\S+)")
@@ -153,7 +152,6 @@ class NcclConnections:
     Args:
         network: what carries data between nodes: `IB`, `Socket`, or the name of a plugin.
         devices: RDMA ports (`mlx5_0:1`) or interfaces (`eth0`) that this network uses.
-        bootstrap: the interface for bootstrapping.
         via: the number of channels by transport: `NET/IB`, `NET/Socket`, `P2P/CUMEM`, `SHM/direct` ...
         direct: whether the network accesses GPU memory directly; None if unknown.
         warnings: the first few warnings.
@@ -162,7 +160,6 @@ class NcclConnections:
     version: str = ""
     network: str = ""
     devices: List[str] = field(default_factory=list)
-    bootstrap: str = ""
     via: Dict[str, int] = field(default_factory=dict)
     direct: Optional[bool] = None
     warnings: List[str] = field(default_factory=list)
@@ -175,7 +172,7 @@ class NcclConnections:
 
 def parse(text: str) -> NcclConnections:
     """Parse NCCL's log of one rank, of NCCL 2.4 or newer."""
-    version, network, bootstrap = "", "", ""
+    version, network = "", ""
     devices = {}  # type: Dict[str, List[str]]
     via = {}  # type: Dict[str, int]
     direct = None  # type: Optional[bool]
@@ -189,9 +186,6 @@ def parse(text: str) -> NcclConnections:
         found = _USING.search(line)
         if found:
             devices.setdefault(found.group(1), _devices(found.group(2)))
-        found = _BOOTSTRAP.search(line)
-        if found:
-            bootstrap = bootstrap or found.group(1)
         found = _NETWORK.search(line) or _ASSIGNED.search(line)
         if found:
             network = found.group(1).strip()
@@ -207,7 +201,7 @@ def parse(text: str) -> NcclConnections:
             warnings.append(found.group(1).strip()[:_MAX_LENGTH])
     if not network and len(devices) == 1:
         (network,) = devices
-    return NcclConnections(version, network, _of_network(network, devices), bootstrap, via, direct, warnings)
+    return NcclConnections(version, network, _of_network(network, devices), via, direct, warnings)
 
 
 def _devices(text: str) -> List[str]:

@@ -67,7 +67,6 @@ def run(params: Dict[str, Any], progress: Progress) -> RankReport:
     progress.reached(rank_events.EXACT, mismatches=len(mismatches))
     report: Dict[str, Any] = {
         "framework": "paddle %s" % versions["paddle"],
-        "cuda_version": versions["cuda"],
         "operations": len(first.operations) + len(second.operations),
         "mismatches": mismatches,
         "unsupported": first.unsupported,

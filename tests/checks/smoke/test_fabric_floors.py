@@ -23,9 +23,9 @@ from tests.checks.check_builders import fact, facts, fleet, job, judge, one, sta
 
 JOB = job(backend="nccl", master_addr="node0", master_port=29500)
 LARGE = 1 << 28
-OVER_IB = NcclConnections("2.28.9", "IB", [f"mlx5_{index}:1" for index in range(8)], "eth0", {"NET/IB": 16}, True)
-OVER_SOCKETS = NcclConnections("2.28.9", "Socket", ["eth0"], "eth0", {"NET/Socket": 4}, False)
-WITHIN = NcclConnections("2.28.9", "", [], "eth0", {"P2P/CUMEM": 16}, None)
+OVER_IB = NcclConnections("2.28.9", "IB", [f"mlx5_{index}:1" for index in range(8)], {"NET/IB": 16}, True)
+OVER_SOCKETS = NcclConnections("2.28.9", "Socket", ["eth0"], {"NET/Socket": 4}, False)
+WITHIN = NcclConnections("2.28.9", "", [], {"P2P/CUMEM": 16}, None)
 
 
 def run_records(

@@ -19,8 +19,8 @@ from tests.checks.check_builders import claim, fact, facts, fleet, job, judge, l
 NCCL = job(backend="nccl", master_addr="node0", master_port=29500)
 GLOO = job(backend="gloo", master_addr="node0", master_port=29500, env_GLOO_SOCKET_IFNAME="eth0")
 CROSSED = 100_000_000
-OVER_IB = NcclConnections("2.27.5", "IB", ["mlx5_0:1"], "eth0", {"NET/IB": 4, "P2P/CUMEM": 4}, True)
-OVER_SOCKETS = NcclConnections("2.27.5", "Socket", ["eth0"], "eth0", {"NET/Socket": 4}, False)
+OVER_IB = NcclConnections("2.27.5", "IB", ["mlx5_0:1"], {"NET/IB": 4, "P2P/CUMEM": 4}, True)
+OVER_SOCKETS = NcclConnections("2.27.5", "Socket", ["eth0"], {"NET/Socket": 4}, False)
 
 
 def transport(said: NcclConnections | None = None, **received: int) -> Transport:
