@@ -116,7 +116,7 @@ _ONLY_FIRST = frozenset(("cluster_node_ips", "node_ip", "started_port", "use_pad
 _OF_FIRST = table(
     {
         name: f"--{name}"
-        for name in (*_ONLY_FIRST, "selected_gpus", "endpoints", "server_num", "worker_num", "start_port")
+        for name in (*_ONLY_FIRST, "selected_gpus", "endpoints", "server_num", "worker_num", "start_port", "log_dir")
     }
 )
 _OF_IPU = table({name: f"--{name}" for name in ("hosts", "ipus_per_replica", "nproc_per_host")})

@@ -29,6 +29,7 @@ from preflight.sources.python.rank_conditions import (
     is_local,
     is_rank,
     ranks_of,
+    ranks_where_true,
     variable_read,
 )
 
@@ -41,7 +42,11 @@ SOURCE = "call"
 #: Stands for the call itself: true where all its arguments are written out.
 CALL = "(call)"
 #: What is stated of a call itself, beside its arguments.
-FACTS = frozenset(("function", "early", "late", "owner", "lacks", "reached_by", "then"))
+FACTS = frozenset(("function", "early", "late", "owner", "found", "unused", "reached_by", "then"))
+
+
+#: Those of them that depend on the other calls of the same file.
+ORDER = (".early", ".late", ".found")
 
 
 class Called(NamedTuple):
@@ -54,7 +59,7 @@ class Called(NamedTuple):
     sets: bool = False
     after: tuple[str, ...] = ()
     uses: bool = False
-    lacks: tuple[str, ...] = ()
+    looks_for: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
     family: str = ""
 
@@ -173,13 +178,15 @@ def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
     reached_by = ranks_of(module).guard_of(call).who
     # A condition on the rank says who calls it; it does not leave open whether it is called.
     condition = "" if reached_by in _FIRST_RANKS else None
-    facts: dict[str, bool | str] = {"reached_by": reached_by.value}
+    facts: dict[str, Value | bool | str] = {"reached_by": reached_by.value}
     if called.before and _comes_late(module, call, called.before):
         facts["late"] = True
     if called.after and _comes_early(module, call, called.after):
         facts["early"] = True
-    if called.lacks and not module.named(*called.lacks) and not _calls_in_modules(module, called.lacks):
-        facts["lacks"] = True
+    if called.sets and _is_unused(module, call):
+        facts["unused"] = True
+    if called.looks_for:
+        facts["found"] = _found(module, called.looks_for)
     for name, value in facts.items():
         key = f"{prefix}{name}"
         yield module.claim(key, value, call.func, source=SOURCE, because=(place,), condition=condition)
@@ -200,11 +207,33 @@ def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
             yield from _argument(module, f"{prefix}{item.name}", item.value, (place,), 0, at=item.at)
 
 
-def _calls_in_modules(module: Module, names: Sequence[str]) -> bool:
-    """Whether a module of the user's own that the script imports speaks, or may speak, of one of these calls."""
+def _is_unused(module: Module, call: ast.Call) -> bool:
+    """Whether what a call makes gets a name of its own, and nothing is done with it but setting its attributes."""
+    parent, name = module.parent(call), module.bound_to(call)
+    if not isinstance(parent, ast.Assign) or not name.isidentifier():
+        return False
+    loads = [node for node in module.nodes(ast.Name) if node.id == name and isinstance(node.ctx, ast.Load)]
+    return bool(loads) and all(_is_set(module, node) for node in loads)
+
+
+def _is_set(module: Module, node: ast.Name) -> bool:
+    """Whether a name stands where one of its attributes is assigned: `name.a.b = 1`, `name.a["b"] = 1`."""
+    outer = module.parent(node)
+    while isinstance(outer, (ast.Attribute, ast.Subscript)):
+        if isinstance(outer.ctx, ast.Store):
+            return True
+        outer = module.parent(outer)
+    return False
+
+
+def _found(module: Module, names: Sequence[str]) -> Value:
+    """Which of these calls the script makes, or a module of the user's own that it imports speaks of."""
     modules, complete = imports.texts_of_modules(module)
-    spoken = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\(")
-    return not complete or any(spoken.search(each.text) for each in modules)
+    texts = [each.text for each in modules]
+    found = [name for name in names if module.named(name) or any(re.search(rf"\b{name}\(", text) for text in texts)]
+    if not complete:
+        return Unresolved("not all modules that the script imports were searched")
+    return Known(tuple(found))
 
 
 def _is_built(module: Module, call: ast.Call) -> bool:
@@ -226,7 +255,7 @@ def _about_ranks(module: Module, key: str, given: ast.keyword | ast.expr, place:
 
     `KEY.rank` is "local" or "global" for a rank, "from local" or "from global" for what is computed from one.
     `KEY.variable` is the variable that it is read from, `KEY.divided_by` the function by whose result it is divided.
-    `KEY.is_list` is stated for a list.
+    `KEY.is_list` is stated for a list, and `KEY.chosen_by` where `a if rank == 0 else b` chooses it by the rank.
     """
     written = value_of(given)
     made = _made(module, written)
@@ -250,6 +279,10 @@ def _about_ranks(module: Module, key: str, given: ast.keyword | ast.expr, place:
         facts["divided_by"] = Known(last(module.called(made.right)))
     if isinstance(made, (ast.List, ast.ListComp)):
         facts["is_list"] = Known(True)
+    if isinstance(written, ast.IfExp):
+        who = ranks_where_true(module, written.test)
+        if who in _FIRST_RANKS:
+            facts["chosen_by"] = Known(who.value)
     for name, value in facts.items():
         yield replace(
             module.claim(f"{key}.{name}", value, given, source=SOURCE, because=(place,)), span=module.span(given)

@@ -1,0 +1,45 @@
+"""Datasets that use the GPU where an item is read, which the workers of a loader cannot do after a fork."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from preflight.model.job import Claim, Known
+from preflight.sources.python.module import Module, argument, last, value_of
+
+#: Methods of a dataset that the workers of a loader run.
+_READS = ("__getitem__", "__getitems__")
+_GPU = re.compile(r"cuda(?::\d+)?|gpu(?::\d+)?")
+_SPAWNS = re.compile(r"spawn|forkserver")
+
+
+def claims(module: Module) -> Iterator[Claim]:
+    """`gpu_in_dataset:CLASS` for each such class, and `loaded_by_workers:CLASS` for each that workers load."""
+    for function in (each for name in _READS for each in module.outline.functions(name)):
+        owner = module.parent(function)
+        call = next((call for call in module.outline.calls_in(function) if _moves_to_gpu(module, call)), None)
+        if isinstance(owner, ast.ClassDef) and call is not None:
+            yield module.claim("script_feature", f"gpu_in_dataset:{owner.name}", call)
+    if _SPAWNS.search(module.file.text):
+        return
+    for call in module.named("DataLoader"):
+        workers, dataset = argument(call, "num_workers"), argument(call, "dataset", 0)
+        if workers is None or dataset is None or argument(call, "multiprocessing_context") is not None:
+            continue
+        count = module.fold(value_of(workers))
+        made = module.definition(value_of(dataset))
+        if isinstance(count, Known) and count.value and isinstance(made, ast.Call):
+            yield module.claim("script_feature", f"loaded_by_workers:{last(module.called(made))}", workers)
+
+
+def _moves_to_gpu(module: Module, call: ast.Call) -> bool:
+    """Whether a call puts a tensor on the GPU: `x.cuda()`, `x.to("cuda")`, `torch.zeros(1, device="cuda")`."""
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    if call.func.attr == "cuda":
+        return True
+    given = argument(call, "device") or (call.args[0] if call.func.attr == "to" and call.args else None)
+    device = module.fold(value_of(given)) if given is not None else None
+    return isinstance(device, Known) and isinstance(device.value, str) and _GPU.fullmatch(device.value) is not None
