@@ -19,30 +19,48 @@ _MAX_DEPTH = 4
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """The first assignment of MASTER_PORT in a place that every rank comes to."""
+    """The first drawn port of the group in a place that every rank comes to: in MASTER_PORT, or in `init_method=`."""
     text = module.file.text
-    # Without a group that meets there, or with one that meets elsewhere, the port is for something else.
-    if "MASTER_PORT" not in text or _GROUP.search(text) is None or _MEETS_ELSEWHERE.search(text) or "seed(" in text:
+    if _GROUP.search(text) is None or "seed(" in text:
         return
-    for node in module.nodes(ast.Assign):
-        target = node.targets[0]
-        if not isinstance(target, ast.Subscript) or module.name(target.value) != "os.environ":
-            continue
-        drawn = _drawn(module, node.value) if module.fold(target.slice) == Known("MASTER_PORT") else False
+    for node, ports in (*_assigned(module), *_written(module)):
+        drawn = any(_drawn(module, port) for port in ports)
         if not drawn or ranks_of(module).guard_of(node).who is not RankSet.ALL or _is_left_before(module, node):
             continue
         spawned = _in_spawned(module, node)
         if spawned or not any(module.called(call) in SPAWNS for call in module.named("spawn", "start_processes")):
-            name = "port_drawn_by_spawned" if spawned else "port_drawn_by_rank"
+            what = "address" if isinstance(node, ast.Call) else "port"
+            name = f"{what}_drawn_by_{'spawned' if spawned else 'rank'}"
             yield module.claim("script_feature", name, node, condition=module.condition(node))
             return
+
+
+def _assigned(module: Module) -> Iterator[tuple[ast.AST, list[ast.expr]]]:
+    """The places that set MASTER_PORT, unless the group meets elsewhere: the port is then for something else."""
+    if "MASTER_PORT" not in module.file.text or _MEETS_ELSEWHERE.search(module.file.text):
+        return
+    for node in module.nodes(ast.Assign):
+        target = node.targets[0]
+        of_process = isinstance(target, ast.Subscript) and module.name(target.value) == "os.environ"
+        if of_process and module.fold(target.slice) == Known("MASTER_PORT"):
+            yield node, [node.value]
+
+
+def _written(module: Module) -> Iterator[tuple[ast.AST, list[ast.expr]]]:
+    """The addresses of groups, with what they are composed of: `"tcp://%s:%s" % (host, port)`."""
+    for call in module.named("init_process_group", "init_distributed"):
+        given = argument(call, "init_method", 1)
+        if given is not None:
+            address = module.definition(value_of(given))
+            if "tcp:" in module.source(address):
+                yield call, [each for each in ast.walk(address) if isinstance(each, (ast.Name, ast.Call))]
 
 
 _GROUP = re.compile(r"\b(?:init_process_group|init_distributed)\(")
 _MEETS_ELSEWHERE = re.compile(r"init_method\s*=\s*[rf]?[\"'](?:tcp|file)://")
 
 
-def _is_left_before(module: Module, node: ast.Assign) -> bool:
+def _is_left_before(module: Module, node: ast.AST) -> bool:
     """Whether some processes may leave before a node: by a `return` in a branch, or as they have a port or a group."""
     function = module.outline.function_of(node)
     inside: list[ast.Return | ast.Call] = [*module.nodes(ast.Return), *module.named("init_process_group")]

@@ -52,7 +52,9 @@ def _is_agreed(module: Module, name: str) -> bool:
 
 def forward_on_one_rank(module: Module) -> Iterator[Claim]:
     """A wrapped model that one rank calls alone: its forward pass exchanges the model's buffers."""
-    wrappers = module.named("DistributedDataParallel")
+    # Apex's wrapper does not exchange buffers.
+    named = module.named("DistributedDataParallel")
+    wrappers = [call for call in named if not module.called(call).startswith("apex.")]
     wrapped = {module.bound_to(call) for call in wrappers} - {""}
     if not wrapped or any(argument(call, "broadcast_buffers") is not None for call in wrappers):
         return
@@ -119,6 +121,9 @@ def skipped_collectives(module: Module) -> Iterator[Claim]:
         outer = list(module.outline.above(node))
         loop = next((each for each in outer if isinstance(each, LOOPS)), None)
         if not isinstance(branch, ast.If) or loop is None or not any(branch is each for each in outer):
+            continue
+        # It comes to the collective in a later round, and the others wait for that.
+        if isinstance(node, ast.Continue) and isinstance(loop, ast.While):
             continue
         # A loop inside the branch ends for the rank that is in it; the others are not in that loop.
         if not any(loop is each for each in module.outline.above(branch)):
