@@ -15,6 +15,7 @@ from preflight._util.budget import BudgetExceeded, current, free_memory_after, r
 from preflight._util.hostnames import is_loopback
 from preflight.model.job import WHOLE_JOB, Job, Known, Launch, Note, NoteKind, Scope, Span
 from preflight.model.job.derive import with_derived
+from preflight.model.job.value import items
 from preflight.model.progress import Progress, Step, ignore
 from preflight.sources.base import Source, SourceFile
 from preflight.sources.discovery.collect import STDIN, collect_job
@@ -224,7 +225,8 @@ def siblings(entries: Sequence[str], built: Mapping[str, Sequence[Job]]) -> dict
             if key is not None:
                 groups.setdefault(key, []).append(path)
         for group in groups.values():
-            if _are_parts_of_one_job(group, built) or _are_numbered_nodes(group, built):
+            alike = (_are_parts_of_one_job, _are_numbered_nodes, _list_the_same_nodes)
+            if any(are_one_job(group, built) for are_one_job in alike):
                 joined.update(dict.fromkeys(group, tuple(group)))
     return joined
 
@@ -294,6 +296,13 @@ def _are_numbered_nodes(group: Sequence[str], built: Mapping[str, Sequence[Job]]
         == {Known(len(group))}
         for name in ("nodes", "ps_workers")
     )
+
+
+def _list_the_same_nodes(group: Sequence[str], built: Mapping[str, Sequence[Job]]) -> bool:
+    """Whether the files are as many as the nodes that each of them lists, each in an order of its own."""
+    lists = {items(job.value("hosts", scope)) for path in group for job in built[path] for scope in _scopes(job)}
+    nodes = {tuple(sorted(each)) for each in lists}
+    return len(lists) == len(group) > 1 and len(nodes) == 1 and all(len(each) == len(group) for each in nodes)
 
 
 #: Kinds of configuration, and the launchers (or words of a launch) that need one of them.

@@ -164,13 +164,14 @@ def rendezvous_differs_between_launches(job: Job) -> Iterator[Verdict]:
     for group in peers(job):
         if group[0].launcher != "paddle":
             continue
+        order = _order_of_hosts(job, group)
+        if order is not None:
+            yield order
+            continue
         for quantity, meaning in _SHARED_BY_PEERS.items():
             verdict = _shared(job, group, quantity, meaning)
             if verdict is not None:
                 yield verdict
-        verdict = _order_of_hosts(job, group)
-        if verdict is not None:
-            yield verdict
 
 
 def _roles_of_objects(job: Job) -> Iterator[tuple[Launch, ...]]:
