@@ -375,7 +375,7 @@ def _as_number(node: Node, kind: str) -> str:
 
 
 Condition = list[Any]
-_PLACEHOLDER = re.compile(r"\$[A-Za-z_{(]|\{\{|<[A-Za-z][^<>]*>|@\w+@|%\w+%|^_*[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+_*$")
+_PLACEHOLDER = re.compile(r"\$[A-Za-z_{(]|\{\{|<[$%]|<[A-Za-z][^<>]*>|@\w+@|%\w+%|^_*[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+_*$")
 
 
 def is_filled_in(node: Node) -> bool:

@@ -352,6 +352,9 @@ def _bypasses(module: Module, backward: ast.Call) -> Iterator[Claim]:
         for name, call in wraps
         if name and call.args and dotted(call.args[0]) not in ("", name) and not module.condition(call)
     }
+    # What a function is given may be the wrapper, whatever its name.
+    function = module.outline.function_of(loop)
+    given = {item.arg for item in ast.walk(function.args) if isinstance(item, ast.arg)} if function is not None else ()
     inside = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
     called = {dotted(call.func) for call in inside}
     for call in inside:
@@ -362,7 +365,7 @@ def _bypasses(module: Module, backward: ast.Call) -> Iterator[Claim]:
         if inner or (method == "module" and owner in wrapped and owner not in called):
             yield module.claim("gradient_exchange_bypassed", module.text(call.func), call, condition="")
             return
-        if plain.get(name, name) not in called and name in plain:
+        if plain.get(name, name) not in called and name in plain and name not in given:
             yield module.claim("gradient_exchange_bypassed", module.text(call.func), call, condition="")
             return
     for outer in module.outline.above(backward):

@@ -19,7 +19,8 @@ MAX_VALUE_LENGTH = 200_000
 MAX_DEPTH = 8
 #: Pieces of one value.
 MAX_PIECES = 2_000
-_WORD = re.compile(r"[^ \t\n]+")
+#: A placeholder of a template is one word, with the blanks in it.
+_WORD = re.compile(r"(?:\{\{[^{}\n]{0,200}\}\}|[^ \t\n])+")
 _BLANK = re.compile(r"[ \t\n]")
 
 

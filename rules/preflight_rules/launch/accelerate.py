@@ -359,7 +359,8 @@ def _options_verdict(setup: Setup, kinds: tuple[Claim, ...]) -> Verdict:
             remedy="Drop --multi_gpu, or start more processes.",
         )
     devices = setup.claims("env.CUDA_VISIBLE_DEVICES")
-    names = [name for claim in devices for text in texts(claim.value) for name in text.split(",") if name.strip()]
+    # Accelerate counts the commas: `0,` are two.
+    names = [name for claim in devices for text in texts(claim.value) for name in text.split(",")]
     here = setup.number("nodes") in (None, 1) and first.alternatives == ("MULTI_GPU",) and not flagged
     if here and len(devices) == 1 and len(names) == 1:
         return failed(

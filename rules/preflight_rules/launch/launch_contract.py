@@ -459,8 +459,8 @@ def launcher_count_not_a_number(job: Job) -> Iterator[Verdict]:
                 continue
             word = refused_number(claim.value)
             elsewhere = SUBMISSION in launch.wrappers or not _SUBMITTED.isdisjoint(launch.wrappers)
-            if word is not None and "$" in word and elsewhere:
-                yield unknown(launch.id, f"{quoted(claim)} is expanded where the job runs", at=claim)
+            if word is not None and ("{{" in word or ("$" in word and elsewhere)):
+                yield unknown(launch.id, f"{quoted(claim)} is filled in later", at=claim)
                 continue
             undecided_verdict = why_unresolved((claim,), launch)
             if word is None and undecided_verdict is not None:

@@ -78,7 +78,9 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
         if row is None or release is None:
             continue
         exact = row["version"] == release.public
-        certain, uncertain = row.get("requires", {}), row.get("extra", {})
+        certain = row.get("requires", {})
+        # Without the extra pip installs any release; what is too old for the package is not used by it.
+        uncertain = {name: lowest for name, needed in row.get("extra", {}).items() if (lowest := _lower_bounds(needed))}
         needs = {**uncertain, **certain}
         conflicts = [(other, needs[other.name]) for other in named if other.name in needs]
         conflicts = [
@@ -103,6 +105,11 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
             yield unknown(f"{package.name} {release}", f"{quoted(open_claims[0])} is unknown", at=open_claims[0])
         else:
             yield passed(f"{package.name} {release}")
+
+
+def _lower_bounds(needed: str) -> str:
+    """The parts of a requirement that exclude old releases."""
+    return ",".join(part for part in needed.split(",") if part.strip().startswith((">", "~", "!")))
 
 
 #: Packages of which each release pins one of torch.

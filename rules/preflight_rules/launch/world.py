@@ -115,8 +115,18 @@ def _agreement(job: Job, quantity: str, subject: str, scope: Scope, launch: Laun
     for required in requires:
         wanted = numbers(required.value)
         if started and wanted and not set(started) & set(wanted):
+            if quantity == "world_size" and max(wanted) > max(started) and _may_start_ranks(job, launch):
+                return unknown(subject, "world size: the program was not read and may start more ranks", at=required)
             return _contradiction(quantity, subject, launch, started, value_claims, required)
     return passed(subject)
+
+
+def _may_start_ranks(job: Job, launch: Launch | None) -> bool:
+    """Whether a line without a launcher of ranks starts a program that is not among the files."""
+    if launch is None or launch.launcher not in ("python", *SPREADING_WRAPPERS):
+        return False
+    programs = texts(job_value([claim for claim in job.about("script") if claim.scope == launch.scope]))
+    return not set(programs) & {file.path for file in job.files}
 
 
 def _other_objects(job: Job, launch: Launch | None, sets: Sequence[Claim]) -> tuple[Claim, ...] | None:

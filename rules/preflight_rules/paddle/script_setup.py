@@ -266,7 +266,7 @@ def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
         claim = wheels[0]
         release = next(iter(texts(claim.value)), "").partition("==")[2]
         devices = job.setting("selected_devices", launch.scope)
-        if any("-gpu" in each.spelling for each in wheels) or _of_servers(job, launch):
+        if any(re.search(r"paddle[-_]gpu", each.spelling) for each in wheels) or _of_servers(job, launch):
             yield passed(launch.id)
         elif not release:
             yield unknown(launch.id, f"{quoted(claim)} names no release", at=claim)

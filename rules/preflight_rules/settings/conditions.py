@@ -29,7 +29,14 @@ GIVEN = "?"
 
 
 class Section:
-    """The value of a section: it is present, and equals nothing."""
+    """The value of a section: it is present, and equals nothing.
+
+    Args:
+        filled: whether anything is in it.
+    """
+
+    def __init__(self, *, filled: bool = True) -> None:
+        self.filled = filled
 
 
 Lookup = Callable[[str], Any]
@@ -59,6 +66,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "is_text": lambda item: isinstance(item, str),
     "is_list": lambda item: isinstance(item, tuple),
     "is_section": lambda item: isinstance(item, Section),
+    "is_filled": lambda item: isinstance(item, Section) and item.filled,
     "of_sections": lambda item: isinstance(item, tuple) and bool(item) and set(item) == {LISTED_SECTION},
     "is_bool": lambda item: isinstance(item, bool),
     "given_or": lambda item, other: other if item is None else item,

@@ -121,7 +121,9 @@ class Given:
             if _are_of_another_release(self.framework, tuple(self.keys)):
                 raise UnknownValue(f"{key} may have another name in the release that is used")
             return None
-        return self._one((claim,))
+        value = self._one((claim,))
+        filled = any(each.startswith(f"{key}.") for each in self.keys)
+        return Section(filled=filled) if isinstance(value, Section) else value
 
     def _is_given(self, key: str) -> bool:
         """Whether a key is given. Raises UnknownValue if only a branch gives it, or if its section is not known."""
@@ -356,7 +358,8 @@ def _inner(job: Job, framework: str, keys: dict[str, Claim], scope: Scope) -> di
         written = {key: claim for key, claim in job.settings(framework, scope) if claim.strength is Strength.CONFIG}
         return {"file": Given(job, framework, "", written)} if written else {}
     claim = keys.get("deepspeed")
-    if framework not in ("transformers", "llamafactory") or claim is None:
+    own_engine = bool(job.about("setting.deepspeed_initialize.function", scope))
+    if framework not in ("transformers", "llamafactory") or claim is None or own_engine:
         return {}
     names = [name.rpartition("/")[2] for name in texts(claim.value)]
     found: dict[str, Claim] = {}

@@ -224,13 +224,16 @@ def index(name: str) -> Index:
 
 
 def pinned(job: Job, name: str) -> str:
-    """The release of a framework or distribution that the job's files pin; empty if they pin none, or several."""
+    """The release of a framework or distribution that the job's files pin; empty if they pin none, or several.
+
+    0.0.0 is no release: Paddle's daily builds have it.
+    """
     names = distributions(name)
     found = {
         match[2]
         for claim in job.about("package")
         for text in texts(claim.value)
-        if (match := _PINNED.fullmatch(text)) is not None and match[1] in names
+        if (match := _PINNED.fullmatch(text)) is not None and match[1] in names and not match[2].startswith("0.0.0")
     }
     return found.pop() if len(found) == 1 else ""
 

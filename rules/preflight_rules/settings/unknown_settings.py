@@ -374,6 +374,8 @@ def _judged_attributes(
     place: Given, known: Keys, key: str, claim: Claim, version: str, names: NearestNames
 ) -> Verdict | None:
     table = settings(place.framework)
+    if key.rpartition(".")[2].startswith("_"):
+        return None  # Private attributes are not in the table.
     if reads(place.framework, "composed"):
         if not _is_set(place, claim):
             return None

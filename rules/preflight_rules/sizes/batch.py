@@ -320,8 +320,11 @@ def _is_option_default(claim: Claim) -> bool:
 def uses_hugging_face(job: Job, launch: Launch | None, scope: Scope) -> bool:
     """Whether the configuration goes through Hugging Face's trainer (`--deepspeed FILE`, `TrainingArguments`).
 
-    A program that declares `--deepspeed` itself does not leave the option to the trainer's parser.
+    A program that declares `--deepspeed` itself does not leave the option to the trainer's parser, and one that calls
+    `deepspeed.initialize` leaves the file to DeepSpeed alone.
     """
+    if job.about("setting.deepspeed_initialize.function", scope):
+        return False
     lists = [value for claim in job.about("declared_options", scope) for value in claim.alternatives]
     is_declared = any(isinstance(names, tuple) and "--deepspeed" in names for names in lists)
     if launch is not None and not is_declared:

@@ -117,8 +117,11 @@ def fsdp_wrap_class_of_another_model(question: SubjectQuestion) -> Verdict | Non
     classes, named = question.of
     families = {family_of(text) for text in _models(question.of.job, question.of.scope)}
     wanted = sorted({name for claim in classes for item in claim.alternatives for name in _members(item)})
-    wrong = next((name for name in wanted if _is_foreign_class(name, families)), "")
-    if not wrong or "" in families:
+    foreign = [name for name in wanted if _is_foreign_class(name, families)]
+    wrong = foreign[0] if foreign else ""
+    # Accelerate looks for each name; of the classes that a script lists, one that fits is enough.
+    fits = classes[0].source == "python" and len(foreign) < len(wanted)
+    if not wrong or fits or "" in families:
         return None
     family = min(families)
     right, owners = main_layer(family), " or ".join(sorted(families_with(wrong)))
