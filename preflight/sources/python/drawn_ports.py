@@ -35,18 +35,19 @@ def claims(module: Module) -> Iterator[Claim]:
             return
 
 
-def _assigned(module: Module) -> Iterator[tuple[ast.AST, list[ast.expr]]]:
+def _assigned(module: Module) -> Iterator[tuple[ast.Assign | ast.Call, list[ast.expr]]]:
     """The places that set MASTER_PORT, unless the group meets elsewhere: the port is then for something else."""
     if "MASTER_PORT" not in module.file.text or _MEETS_ELSEWHERE.search(module.file.text):
         return
     for node in module.nodes(ast.Assign):
         target = node.targets[0]
-        of_process = isinstance(target, ast.Subscript) and module.name(target.value) == "os.environ"
-        if of_process and module.fold(target.slice) == Known("MASTER_PORT"):
+        if not isinstance(target, ast.Subscript) or module.name(target.value) != "os.environ":
+            continue
+        if module.fold(target.slice) == Known("MASTER_PORT"):
             yield node, [node.value]
 
 
-def _written(module: Module) -> Iterator[tuple[ast.AST, list[ast.expr]]]:
+def _written(module: Module) -> Iterator[tuple[ast.Assign | ast.Call, list[ast.expr]]]:
     """The addresses of groups, with what they are composed of: `"tcp://%s:%s" % (host, port)`."""
     for call in module.named("init_process_group", "init_distributed"):
         given = argument(call, "init_method", 1)
@@ -60,7 +61,7 @@ _GROUP = re.compile(r"\b(?:init_process_group|init_distributed)\(")
 _MEETS_ELSEWHERE = re.compile(r"init_method\s*=\s*[rf]?[\"'](?:tcp|file)://")
 
 
-def _is_left_before(module: Module, node: ast.AST) -> bool:
+def _is_left_before(module: Module, node: ast.Assign | ast.Call) -> bool:
     """Whether some processes may leave before a node: by a `return` in a branch, or as they have a port or a group."""
     function = module.outline.function_of(node)
     inside: list[ast.Return | ast.Call] = [*module.nodes(ast.Return), *module.named("init_process_group")]
