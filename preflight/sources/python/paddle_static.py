@@ -79,9 +79,15 @@ def _clone(module: Module, call: ast.Call, first: dict[int, ast.Call]) -> Iterat
         )
 
 
+#: Layers that compute something else in training.
+_DIFFERS_IN_TRAINING = re.compile(r"drop_?out|batch_?norm", re.IGNORECASE)
+
+
 def _state_training_clone(module: Module, call: ast.Call, given: ast.keyword | ast.expr | None) -> Iterator[Claim]:
     """A program for evaluation, by the name of its variable or function, that is cloned as it is for training."""
-    if given is not None or not module.named("minimize"):
+    if (given is not None and module.fold(value_of(given)) != Known(False)) or not module.named("minimize"):
+        return
+    if given is not None and _DIFFERS_IN_TRAINING.search(module.file.text) is None:
         return
     function = module.outline.function_of(call)
     names = (module.bound_to(call), function.name if function is not None else "")

@@ -15,7 +15,14 @@ from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided
 from preflight.plugins.claim_text import counted, editable, joined, placed, quoted, where, why_unresolved
 from preflight.plugins.questions import subjects
 from preflight_rules.kubernetes.workloads import workloads
-from preflight_rules.launches import AGENT_LAUNCHERS, SPREADING_WRAPPERS, on_first_node_only, ranks_started, roots
+from preflight_rules.launches import (
+    AGENT_LAUNCHERS,
+    SCHEDULERS,
+    SPREADING_WRAPPERS,
+    on_first_node_only,
+    ranks_started,
+    roots,
+)
 from preflight_rules.rendezvous.siblings import groups, peers
 
 _UNITS = {
@@ -115,7 +122,8 @@ def _agreement(job: Job, quantity: str, subject: str, scope: Scope, launch: Laun
     for required in requires:
         wanted = numbers(required.value)
         if started and wanted and not set(started) & set(wanted):
-            if quantity == "world_size" and max(wanted) > max(started) and _may_start_ranks(job, launch):
+            of_tasks = quantity == "world_size" and all(claim.source in SCHEDULERS for claim in value_claims)
+            if of_tasks and max(wanted) > max(started) and _may_start_ranks(job, launch):
                 return unknown(subject, "world size: the program was not read and may start more ranks", at=required)
             return _contradiction(quantity, subject, launch, started, value_claims, required)
     return passed(subject)

@@ -226,7 +226,7 @@ def index(name: str) -> Index:
 def pinned(job: Job, name: str) -> str:
     """The release of a framework or distribution that the job's files pin; empty if they pin none, or several.
 
-    0.0.0 is no release: Paddle's daily builds have it.
+    0.0.0 is not a release: Paddle's daily builds have it.
     """
     names = distributions(name)
     found = {
