@@ -51,7 +51,11 @@ def checkpoint_claims(module: Module) -> Iterator[Claim]:
             continue
         if library and not _STATE.search(" ".join(module.text(given) for given in call.args)):
             continue
-        if _has_own_path(module, call) or any(_is_not_checkpoint(module, given) for given in call.args):
+        if (
+            _is_by_trainer(module, call)
+            or _has_own_path(module, call)
+            or any(_is_not_checkpoint(module, given) for given in call.args)
+        ):
             continue
         guard_of = ranks_of(module).guard_of(call)
         if guard_of.who is RankSet.LOCAL_FIRST and guard_of.test is not None:
@@ -59,6 +63,13 @@ def checkpoint_claims(module: Module) -> Iterator[Claim]:
             yield module.claim("checkpoint_written", guard_of.who.value, call, because=(guard,))
         elif guard_of.who is RankSet.ALL and name in _LIBRARY_SAVES[:2] and distributed:
             yield module.claim("checkpoint_written", guard_of.who.value, call)
+
+
+def _is_by_trainer(module: Module, call: ast.Call) -> bool:
+    """Whether Hugging Face's trainer saves, which lets rank 0 of the job write, whoever calls."""
+    owner = module.definition(call.func.value) if isinstance(call.func, ast.Attribute) else None
+    made = last(module.called(owner)) if isinstance(owner, ast.Call) else ""
+    return last(module.called(call)) == "save_model" and made.endswith("Trainer")
 
 
 def shared_files(module: Module) -> Iterator[Claim]:

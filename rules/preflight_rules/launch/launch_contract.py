@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from preflight.model.findings import Confidence, Fix, Severity
 from preflight.model.job import Claim, Job, Launch, Strength, refused_number
@@ -16,7 +16,7 @@ from preflight.plugins.authoring import Verdict, failed, make_fix, passed, repla
 from preflight.plugins.claim_text import quoted, why_unresolved
 from preflight.sources.tables import Generated, Row, load_table
 from preflight_rules.launches import is_placeholder
-from preflight_rules.settings.tables import in_range, pinned
+from preflight_rules.settings.tables import in_range, pinned, release
 
 #: Launchers that stop at an unknown option, with their tables of options.
 _STRICT: dict[str, tuple[str, ...]] = {
@@ -95,11 +95,26 @@ def launcher_option_unknown(job: Job) -> Iterator[Verdict]:
             continue
         claims = [c for c in job.about("unknown_option", launch.scope) if c.scope.launch == launch.id]
         for claim in claims:
-            yield _unknown_option(job, launch, claim, *_tables(launch, claim))
+            program, tables = _tables(launch, claim)
+            if _is_abbreviation(job, program, texts(claim.value)[0], tables):
+                yield passed(launch.id)
+            else:
+                yield _unknown_option(job, launch, claim, program, tables)
         if not claims and not launch.program and launch.launcher != "ray":
             yield unknown(launch.id, "cannot determine where the program starts on this line", at=launch)
         elif not claims:
             yield passed(launch.id)
+
+
+#: The release since which a launcher refuses abbreviated options (accelerate/commands/launch.py, `allow_abbrev`).
+_WHOLE_SINCE = {"accelerate": "0.18"}
+
+
+def _is_abbreviation(job: Job, program: str, name: str, tables: Sequence[Generated]) -> bool:
+    """Whether the pinned release takes the beginning of an option for the option."""
+    version = pinned(job, tables[0].distribution) if program in _WHOLE_SINCE else ""
+    meant = {each for table in tables for each in table.spellings() if each.startswith(name)}
+    return bool(version) and release(version) < release(_WHOLE_SINCE[program]) and len(meant) > 0
 
 
 def _is_known_release(job: Job, table: Generated) -> bool:

@@ -382,8 +382,8 @@ def _cores(workload: Workload, role: Role, limit: Claim) -> Verdict:
     compared = f" and the trainers {used:g}" if used else ""
     return failed(
         workload.id,
-        f"{quoted(limit)} gives the {servers:g} parameter servers {total:g} cores together{compared}: every trainer"
-        " waits for them at each step.",
+        f"{quoted(limit)} gives the {servers:g} parameter servers {total:g} cores together{compared}: the servers are"
+        " the bottleneck of each step.",
         at=limit,
         remedy="Give servers several cores each, or start more servers.",
     )

@@ -115,7 +115,7 @@ def tasks_contradict_tasks_per_node(job: Job) -> Iterator[Verdict]:
 
     Fix: Leave `--ntasks` out, or make it the product.
 
-    Known limits: Fewer tasks than the product is allowed, and only information.
+    Known limits: Fewer tasks than the product are allowed, and only information, unless a node has a GPU for each task.
     """
     nodes, tasks, each = (header_claims(job, name) for name in ("nodes", "tasks", "tasks_per_node"))
     nodes, tasks, each = (tuple(c for c in found if c.scope == Scope()) for found in (nodes, tasks, each))
@@ -128,13 +128,14 @@ def tasks_contradict_tasks_per_node(job: Job) -> Iterator[Verdict]:
         yield undecided_verdict
     elif len(many) == len(total) == len(per_node) == 1 and total[0] != many[0] * per_node[0]:
         product = many[0] * per_node[0]
+        idle = per_node[0] in numbers(job_value(job.setting("gpus_per_node")))
         yield failed(
             job.name,
             f"{quoted(tasks[0])}, but {quoted(nodes[0])} x {quoted(each[0])} = {product}: sbatch ignores one of them.",
             at=tasks[0],
             also=((each[0], "tasks of a node"), (nodes[0], "nodes")),
             remedy=f"Remove --ntasks, or write --ntasks={product}.",
-            severity=None if total[0] > product else Severity.INFO,
+            severity=None if total[0] > product else Severity.WARNING if idle else Severity.INFO,
         )
     else:
         yield passed(job.name)

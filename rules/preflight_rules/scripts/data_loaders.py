@@ -285,7 +285,8 @@ def loader_arguments_refused(job: Job) -> Iterator[Verdict]:
     What it checks: `prefetch_factor` and `persistent_workers=True` come with worker processes; `batch_sampler` comes
     without `batch_size`, `shuffle`, `sampler` and `drop_last`.
 
-    Why it matters: DataLoader raises ValueError on every rank, often only after the model was loaded.
+    Why it matters: DataLoader raises ValueError (Paddle's AssertionError) on every rank, often only after the model
+    was loaded.
 
     Example: `DataLoader(ds, batch_size=8, persistent_workers=True)`, which has no workers.
 
@@ -304,7 +305,7 @@ def loader_arguments_refused(job: Job) -> Iterator[Verdict]:
             elif needs and counts and max(counts) == 0:
                 yield failed(
                     subject,
-                    f"{quoted(given)} needs worker processes, but num_workers is 0: DataLoader raises ValueError.",
+                    f"{quoted(given)} needs worker processes, but num_workers is 0: DataLoader refuses it.",
                     at=given,
                     also=((workers, "no workers"),) if workers is not None else (),
                     remedy="Set num_workers, or remove the argument.",
