@@ -77,6 +77,22 @@ def fsdp_parameters(module: Module) -> Iterator[Claim]:
                 yield module.feature(f"flattened_{'whole' if alone else 'by_unit'}:{name}", call)
         if policy is not None and _names_adapters(module, value_of(policy)):
             yield module.feature("units_of_adapters", policy)
+        frozen = _frozen_by_name(module)
+        if frozen is not None:
+            yield module.feature(f"partly_frozen_{'whole' if alone else 'by_unit'}", call, frozen)
+
+
+def _frozen_by_name(module: Module) -> ast.AST | None:
+    """The place that freezes the parameters of some names: `p.requires_grad = "norm" in name` for all of them."""
+    for loop in module.nodes(ast.For):
+        if not isinstance(loop.iter, ast.Call) or last(module.called(loop.iter)) != "named_parameters":
+            continue
+        for node in ast.walk(loop):
+            if isinstance(node, ast.Assign) and dotted(node.targets[0]).endswith(".requires_grad"):
+                chosen = module.condition(node) or not isinstance(node.value, ast.Constant)
+                if chosen:
+                    return node
+    return None
 
 
 def _names_adapters(module: Module, policy: ast.expr) -> bool:
