@@ -47,7 +47,7 @@ _VERBOSE = click.option(
     "-v", "--verbose", count=True, help="Also list what passed and what could not be decided; -vv lists everything."
 )
 _QUIET = click.option("-q", "--quiet", is_flag=True, help="Show only findings and the verdict.")
-_COLOR = click.option(
+COLOR = click.option(
     "--color/--no-color",
     default=None,
     help="Use colours. Default: on a terminal unless NO_COLOR is set, or if FORCE_COLOR is set.",
@@ -67,7 +67,7 @@ _PRICE = click.option(
     metavar="PRICE",
     help="Price of one GPU-hour, to show the cost that a no-go avoided.",
 )
-DISPLAY_OPTIONS: Callable[[F], F] = combine(OUTPUT, EVENTS, _VERBOSE, _QUIET, _CONCISE, _STATISTICS, _PRICE, _COLOR)
+DISPLAY_OPTIONS: Callable[[F], F] = combine(OUTPUT, EVENTS, _VERBOSE, _QUIET, _CONCISE, _STATISTICS, _PRICE, COLOR)
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 

@@ -31,11 +31,7 @@ FORMATS = ("text", "json")
 )
 @click.option("-v", "--verbose", count=True, help="Also list the logs that were read; -vv lists all of them.")
 @click.option("-q", "--quiet", is_flag=True, help="Do not show progress.")
-@click.option(
-    "--color/--no-color",
-    default=None,
-    help="Use colours. Default: on a terminal unless NO_COLOR is set, or if FORCE_COLOR is set.",
-)
+@options.COLOR
 def diagnose(
     logs: tuple[Path, ...],
     outputs: tuple[str, ...],
@@ -97,7 +93,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--allow-incomplete", is_flag=True, help="Exit 0 instead of 3 if a required check became unknown.")
 @click.option("-v", "--verbose", count=True, help="List everything that drifted or became unknown.")
 @click.option("-q", "--quiet", is_flag=True, help="Show only what is worse, and the last line.")
-@click.option("--color/--no-color", default=None, help="Use colours. Default: on a terminal unless NO_COLOR is set.")
+@options.COLOR
 @options.PLUGIN
 def diff(
     old: Path,
@@ -168,7 +164,7 @@ HISTORY_FORMATS = ("text", "json", "hosts")
 )
 @click.option("-v", "--verbose", count=True, help="Also list what changed when, and every node that ever failed.")
 @click.option("-q", "--quiet", is_flag=True, help="Show only the stories.")
-@click.option("--color/--no-color", default=None, help="Use colours. Default: on a terminal unless NO_COLOR is set.")
+@options.COLOR
 @options.CONFIG
 @options.PLUGIN
 def history(

@@ -39,7 +39,7 @@ FORMATS = ("text", "json", "html", "markdown")
     help="Write the plan as text (default), json, html or markdown. Repeatable.",
 )
 @click.option("-v", "--verbose", count=True, help="List every setting that was read.")
-@click.option("--color/--no-color", default=None, help="Use colours. Default: on a terminal unless NO_COLOR is set.")
+@options.COLOR
 def plan(
     paths: tuple[Path, ...],
     root: Path | None,

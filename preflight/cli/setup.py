@@ -57,7 +57,7 @@ FORMATS = ("text", "json")
     help="Write the result as text (default) or json. Repeatable.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Show only what is missing, and the last line.")
-@click.option("--color/--no-color", default=None, help="Use colours. Default: on a terminal unless NO_COLOR is set.")
+@options.COLOR
 def doctor(
     hosts: str,
     hostfile: Path | None,
