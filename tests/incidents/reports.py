@@ -92,11 +92,11 @@ class NodeReport:
 #: those of the sealed halves are measured, not worked on.
 REACHED = {
     ("first", "learnt"): Score(reports=95, found=82, stops=68, stops_at_error=50),
-    ("first", "sealed"): Score(reports=54, found=25, stops=39, stops_at_error=15),
+    ("first", "sealed"): Score(reports=54, found=26, stops=39, stops_at_error=15),
     ("by_cause", "learnt"): Score(reports=50, found=43, stops=42, stops_at_error=29),
     ("by_cause", "sealed"): Score(reports=41, found=29, stops=34, stops_at_error=14),
     ("third", "learnt"): Score(reports=58, found=49, stops=50, stops_at_error=22),
-    ("third", "sealed"): Score(reports=33, found=19, stops=29, stops_at_error=10),
+    ("third", "sealed"): Score(reports=33, found=20, stops=29, stops_at_error=11),
 }
 #: What lint found in the third collection before any of its rules was written for it: the jobs were written from the
 #: reports, and lint ran on them once.
