@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from ipaddress import IPv4Address, IPv6Address
 
 from preflight._util.hostnames import is_loopback
 from preflight.analysis.link_matrix import Cell
@@ -17,8 +18,9 @@ from preflight_checks.network.names import lookups
 from preflight_checks.probes.interfaces import Interface, interfaces
 from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.links import Dialled, Target, dial
+from preflight_checks.probes.server_place import server_place
 from preflight_checks.requirements.claims import backends
-from preflight_checks.requirements.hosts import Endpoint, endpoints_on, nodes_share_machine, owner
+from preflight_checks.requirements.hosts import Endpoint, endpoints_on, literal, nodes_share_machine, owner
 
 #: Label of a port that the kernel picks, as for the connections of Gloo and NCCL.
 FREE = "a free port"
@@ -39,15 +41,64 @@ _DIALLED_BY_ALL = ("store", "rendezvous", "server")
 _AT_ONCE, _STAGGER_S = 64, 0.05
 
 
-def bound_by(job: Job, fleet: Fleet) -> dict[str, list[Endpoint]]:
+@memoize
+def bound_by(job: Job, fleet: Fleet, facts: Facts) -> dict[str, list[Endpoint]]:
     """The endpoints with a port that each node binds, by node name."""
     found: dict[str, list[Endpoint]] = {}
     for endpoint in endpoints_on(job, fleet):
-        node = owner(fleet, endpoint)
-        if node is None and endpoint.kind in ("store", "rendezvous"):
-            node = fleet.master
+        node = _binder(job, fleet, facts, endpoint)
         if node is not None and 0 < endpoint.port < 65536:
-            found.setdefault(node.name, []).append(endpoint)
+            found.setdefault(node, []).append(endpoint)
+    return found
+
+
+def undialled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[tuple[Endpoint, str]]:
+    """The endpoints that no node dialled, each with the reason.
+
+    None if the nodes are one machine: the hosts in the job then mean nothing.
+    """
+    labels = {cell.label for cell in cells(facts)}
+    reached = {node.name for node in fleet.reached}
+    if nodes_share_machine(fleet) or not labels:
+        return
+    for endpoint in endpoints_on(job, fleet):
+        node = _binder(job, fleet, facts, endpoint)
+        if not 0 < endpoint.port < 65536 or label_of(endpoint) in labels:
+            continue
+        if node is None:
+            yield endpoint, f"no node is known to have the address {endpoint.host}, so its port was not dialled"
+        elif node in reached and endpoint.kind == "server":
+            yield endpoint, f"no node dialled it on {node}"
+
+
+def _binder(job: Job, fleet: Fleet, facts: Facts, endpoint: Endpoint) -> str | None:
+    """The node that binds `endpoint`: by its name, else by the addresses that the nodes have themselves."""
+    node = owner(fleet, endpoint)
+    if node is None and endpoint.kind in ("store", "rendezvous"):
+        node = fleet.master
+    if node is not None:
+        return node.name
+    holders = set(_holders(facts).get(literal(endpoint.host), ()))
+    if not holders:
+        holders = {
+            name
+            for name, place in facts.observed(server_place).items()
+            if any(host.host == endpoint.host and host.local for host in place.hosts)
+        }
+    known = holders & {node.name for node in fleet.nodes}
+    return known.pop() if len(known) == 1 else None
+
+
+@memoize
+def _holders(facts: Facts) -> dict[IPv4Address | IPv6Address | None, list[str]]:
+    """The nodes that have each address on an interface that is not loopback."""
+    found: dict[IPv4Address | IPv6Address | None, list[str]] = {}
+    for node, fact in facts.observed(interfaces).items():
+        for item in fact.interfaces:
+            for address in item.addresses if not item.loopback else ():
+                parsed = literal(address.address)
+                if parsed is not None:
+                    found.setdefault(parsed, []).append(node)
     return found
 
 
@@ -66,9 +117,9 @@ def partners(fleet: Fleet) -> dict[str, list[str]]:
     return found
 
 
-def listeners(job: Job, fleet: Fleet) -> Iterator[Request]:
+def listeners(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     """Request a listener on every reached node, on the ports that the job binds there."""
-    binds = bound_by(job, fleet)
+    binds = bound_by(job, fleet, facts)
     for node in fleet.reached:
         ports = sorted({item.port for item in binds.get(node.name, ())})
         yield Request(probe_name(listen), node.name, {"ports": ports, "spread": _SPREAD_PORTS})
@@ -81,9 +132,9 @@ def plan_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     """
     if len(fleet.nodes) < 2 or len(fleet.reached) < 2:
         return
-    yield from listeners(job, fleet)
+    yield from listeners(job, fleet, facts)
     together = nodes_share_machine(fleet)
-    binds = bound_by(job, fleet)
+    binds = bound_by(job, fleet, facts)
     addresses = addresses_of(job, fleet, facts)
     claims = tuple(dict.fromkeys(claim for found in binds.values() for item in found for claim in item.claims))
     star = {
@@ -236,9 +287,9 @@ def failed_at_first(facts: Facts) -> list[Cell[Target]]:
     return [cell for cell in failed if (cell.source, cell.peer, cell.label) in now]
 
 
-def claims_of(job: Job, fleet: Fleet, labels: set[str]) -> tuple[Claim, ...]:
+def claims_of(job: Job, fleet: Fleet, facts: Facts, labels: set[str]) -> tuple[Claim, ...]:
     """The claims that state the ports of these labels."""
-    found = [item for items in bound_by(job, fleet).values() for item in items if label_of(item) in labels]
+    found = [item for items in bound_by(job, fleet, facts).values() for item in items if label_of(item) in labels]
     return tuple(dict.fromkeys(claim for item in found for claim in item.claims))
 
 

@@ -54,9 +54,11 @@ def large_payload_stalls(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
     stalled = shapes(tried, lambda cell: cell.result.status == "stalled")
     slow = shapes(tried, lambda cell: cell.result.status == "slow")
     for shape in stalled:
-        yield _stall_finding(shape, claims_of(job, fleet, {cell.label for cell in shape.cells}), _mtus(shape, facts))
+        yield _stall_finding(
+            shape, claims_of(job, fleet, facts, {cell.label for cell in shape.cells}), _mtus(shape, facts)
+        )
     for shape in slow:
-        yield _slow_payload_finding(shape, claims_of(job, fleet, {cell.label for cell in shape.cells}))
+        yield _slow_payload_finding(shape, claims_of(job, fleet, facts, {cell.label for cell in shape.cells}))
     if not stalled and not slow:
         yield passed(coverage(fleet, facts))
 

@@ -38,7 +38,7 @@ def plan_rdma_speed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     names = [name for name in addresses if usable.get(name)]
     if len(names) < 2:
         return
-    yield from listeners(job, fleet)
+    yield from listeners(job, fleet, facts)
     for number, pairs in enumerate(rounds(names, PARTNERS)):
         for a, b in pairs:
             # If time is short, each round skips different pairs of ports.

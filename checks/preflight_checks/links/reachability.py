@@ -23,6 +23,7 @@ from preflight_checks.links.dial_requests import (
     plan_links,
     plan_second_try,
     received_ids,
+    undialled,
 )
 from preflight_checks.links.fault_shapes import pair_list, subject
 from preflight_checks.network.names import misresolved
@@ -76,8 +77,12 @@ def port_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield unknown(f"links: {pairs}", reason, nodes=_ends(grouped_results.no_carrier), required=True)
     found = shapes(grouped_results.tried, lambda cell: cell.result.status in STATUS_TEXTS)
     for group in grouped(found):
-        claims = claims_of(job, fleet, {cell.label for shape in group for cell in shape.cells})
+        claims = claims_of(job, fleet, facts, {cell.label for shape in group for cell in shape.cells})
         yield _unreachable(group, claims, _open_direction(group, received_ids(facts)))
+    for endpoint, reason in undialled(job, fleet, facts):
+        yield unknown(
+            f"links to {endpoint.what} {endpoint.port}", reason, at=next(iter(endpoint.claims), None), required=True
+        )
     late = failed_at_first(facts)
     if late:
         pairs = fold((f"{cell.source} to {cell.peer}" for cell in late), 4)

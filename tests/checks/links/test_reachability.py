@@ -17,6 +17,7 @@ from preflight_checks.probes.interfaces import Address, Interface, Interfaces, i
 from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.links import Dialled, Target, dial
 from preflight_checks.probes.names import Lookup, resolve
+from preflight_checks.probes.server_place import ResolvedHost, ServerPlace, server_place
 from tests.checks.check_builders import (
     TIMEOUT,
     fact,
@@ -275,6 +276,57 @@ def test_a_fault_among_thousands_of_nodes_is_planned_and_judged() -> None:
     verdicts = judge(port_unreachable, job(**JOB), fleet(count), facts(*records))
     found = [v for v in verdicts if v.status is Status.FAIL]
     assert sorted(v.nodes for v in found) == [("node7",), ("node9",)] and len(names) == count
+
+
+SERVERS = {"ps_mode": True, "ps_server_endpoints": ("10.0.0.1:6170", "10.0.0.2:6170")}
+
+
+def own_addresses(count: int = 4) -> list[FactRecord]:
+    """node0 has 10.0.0.1, and so on; all have the same address of a container bridge."""
+    return [
+        fact(
+            interfaces,
+            f"node{i}",
+            Interfaces(
+                [
+                    Interface("eth0", True, True, False, [Address(f"10.0.0.{i + 1}", 24)]),
+                    Interface("docker0", True, True, False, [Address("172.17.0.1", 16)]),
+                ]
+            ),
+        )
+        for i in range(count)
+    ]
+
+
+def test_servers_given_by_address_are_dialled_on_the_nodes_that_have_it() -> None:
+    wanted = plan(port_unreachable, job(**SERVERS), fleet(4), facts(*own_addresses()))
+    assert {r.node: r.params["ports"] for r in wanted if r.probe == probe_name(listen)} == {
+        "node0": [6170],
+        "node1": [6170],
+        "node2": [],
+        "node3": [],
+    }
+    for request in (r for r in wanted if r.probe == probe_name(dial)):
+        servers = {(t["peer"], t["host"]) for t in request.params["targets"] if t["port"] == 6170}
+        assert servers == {pair for pair in (("node0", "10.0.0.1"), ("node1", "10.0.0.2")) if pair[0] != request.node}
+
+
+def test_a_server_by_an_alias_is_dialled_where_the_alias_leads() -> None:
+    known = [
+        fact(server_place, f"node{i}", ServerPlace([ResolvedHost("ps-a", ["10.0.0.3"], local=i == 2)]))
+        for i in range(4)
+    ]
+    wanted = plan(port_unreachable, job(ps_mode=True, ps_server_endpoints=("ps-a:6170",)), fleet(4), facts(*known))
+    assert [r.node for r in wanted if r.probe == probe_name(listen) and r.params["ports"]] == ["node2"]
+
+
+@pytest.mark.parametrize("servers", [("10.9.9.9:6170",), ("172.17.0.1:6170",), ("10.0.0.1:6170",)])
+def test_a_server_that_nobody_dialled_is_unknown(servers: tuple[str, ...]) -> None:
+    stated = job(ps_mode=True, ps_server_endpoints=servers)
+    records = dialled(lambda *_: OK, NAMES)
+    found = one(judge(port_unreachable, stated, fleet(), facts(*records, *own_addresses())), Status.UNKNOWN)
+    assert found.required and "parameter server 0 6170" in found.subject
+    assert ("no node is known to have" in found.message) == (servers != ("10.0.0.1:6170",))
 
 
 def test_nodes_on_one_machine_are_dialled_on_loopback() -> None:
