@@ -41,7 +41,7 @@ from preflight.analysis.rendezvous import (
 )
 from preflight.model.recording import EventRecord, FactRecord
 
-__all__ = ["LIMITS", "Culprit", "Limits", "Member", "decision_time", "find_culprit"]
+__all__ = ["LIMITS", "Culprit", "Limits", "Member", "decision_time", "find_culprit", "hung_until_the_end"]
 
 
 def decision_time(events: Sequence[EventRecord], records: Sequence[FactRecord]) -> float:
@@ -85,6 +85,33 @@ def find_culprit(
         limits,
     )
     return found if found is None else replace(found, since_s=pauses.with_pauses(found.since_s))
+
+
+def hung_until_the_end(
+    members: Sequence[Member],
+    events: Sequence[EventRecord],
+    records: Sequence[FactRecord],
+    *,
+    now_s: float,
+    limits: Limits = LIMITS,
+) -> bool:
+    """Whether a run that was cut off shows a hang: all members wait in a call that needs the others, and none moved
+    for half the time after which one is blamed.
+
+    Members that still load libraries, or that got no processor, show nothing.
+    """
+    pauses = pauses_in(events)
+    until_now = [event for event in events if event.at_s <= now_s]
+    views = build_views(members, pauses.events(until_now), pauses.records(records), began_s=0.0)
+    left = [view for view in views.values() if not view.done]
+    now_s = pauses.without(now_s)
+    return bool(left) and all(
+        view.started
+        and not view.loading
+        and (view.inside > 0 or bool(_awaited_members(view, views)))
+        and _stalled_s(view, views, now_s, limits) >= limits.step_least_s / 2
+        for view in left
+    )
 
 
 def _find(views: Views, now_s: float, limits: Limits) -> Culprit | None:

@@ -113,7 +113,7 @@ def disjoint(requests: Iterable[Request]) -> tuple[tuple[Request, ...], ...]:
 
 
 Group = tuple[str, ...]
-#: The result of each group that was tried: whether it completed; None if that is unknown.
+#: The result of each group that was tried: whether it completed; None if it did not end, or never started.
 Trials = Mapping[frozenset[str], bool | None]
 
 
@@ -121,15 +121,26 @@ Trials = Mapping[frozenset[str], bool | None]
 class Answer:
     """The answer to which the trials lead.
 
-    `kind`: `nodes` (each of `nodes` hangs together with a healthy node), `between` (the two of `nodes` hang together,
-    and each completes with another), `group` (these hang, and no smaller part of them that was tried does), `whole`
-    (all nodes together hang, but no part of them does), `none` (none of the suspects hangs when tried again), `open`
-    (time ran out).
+    Args:
+        kind: `nodes` (each of `nodes` hangs with a node that completes without it), `between` (the two of `nodes` hang
+            together, and each completes with another), `group` (these hang, and no smaller part of them that was tried
+            does), `whole` (all nodes together hang, but no part of them does), `every` (every group that was tried
+            hangs), `again` (the suspect hangs again with the only other node), `none` (none of the suspects hangs when
+            tried again), `open` (the trials that ended do not decide it).
+        trials: the number of trials that ended.
+        sound: the nodes that completed a trial.
+        hanging: the groups that hung.
+        unfinished: the groups that were tried without a result.
+        untried: the groups that would have been tried next.
     """
 
     kind: str
     nodes: Group
     trials: int
+    sound: Group = ()
+    hanging: tuple[Group, ...] = ()
+    unfinished: tuple[Group, ...] = ()
+    untried: tuple[Group, ...] = ()
 
 
 def next_groups(nodes: Group, trials: Trials, *, suspects: Group = (), min_size: int = 2) -> tuple[Group, ...]:
@@ -137,8 +148,9 @@ def next_groups(nodes: Group, trials: Trials, *, suspects: Group = (), min_size:
 
     Args:
         nodes: all nodes, in rank order; together they hang.
-        suspects: nodes that are already blamed; if there are any, only they are tried again.
-        least: the smallest meaningful group; 1 where one node runs several ranks.
+        suspects: nodes that are already blamed. One or two of them are tried again first; of more, the groups are made
+            so that those of suspects come first.
+        min_size: the smallest meaningful group; 1 where one node runs several ranks.
     """
     return _walk(nodes, trials, suspects, min_size)[0]
 
@@ -147,79 +159,143 @@ def answer(nodes: Group, trials: Trials, *, suspects: Group = (), min_size: int 
     """The answer from the trials so far; None when nothing was tried."""
     if not trials:
         return None
-    kind, named = _walk(nodes, trials, suspects, min_size)[1:]
-    return Answer(kind, named, len(trials))
+    untried, kind, named = _walk(nodes, trials, suspects, min_size)
+
+    def listed(result: bool | None) -> tuple[Group, ...]:
+        return tuple(_in_order(group, nodes) for group, passed in trials.items() if passed is result)
+
+    sound = _sound(trials)
+    ended = sum(passed is not None for passed in trials.values())
+    return Answer(kind, named, ended, tuple(n for n in nodes if n in sound), listed(False), listed(None), untried)
 
 
-def _walk(nodes: Group, trials: Trials, suspects: Group, min_size: int) -> tuple[tuple[Group, ...], str, Group]:
-    """The groups to try next, and the answer if the trials stop here."""
-    if suspects and 1 <= len(suspects) <= 2:
+def _in_order(group: Iterable[str], nodes: Group) -> Group:
+    members = set(group)
+    return tuple(node for node in nodes if node in members)
+
+
+def _sound(trials: Trials) -> set[str]:
+    """The nodes that completed a trial."""
+    return {name for group, passed in trials.items() if passed for name in group}
+
+
+#: The groups to try next, and the answer if the trials stop here: its kind and its nodes.
+_Step = tuple[tuple[Group, ...], str, Group]
+
+
+def _walk(nodes: Group, trials: Trials, suspects: Group, min_size: int) -> _Step:
+    if 1 <= len(suspects) <= 2:
         return _retest_suspects(nodes, trials, suspects)
-    failing = nodes
+    failing = (*_in_order(suspects, nodes), *(node for node in nodes if node not in suspects))
     while len(failing) > max(2, min_size):
         smaller: Group | None = None
+        is_open = False
         for parts in _splits(failing, min_size):
-            untried = tuple(part for part in parts if frozenset(part) not in trials)
+            untried = tuple(_in_order(part, nodes) for part in parts if frozenset(part) not in trials)
             if untried:
-                return untried, "open", failing
+                return untried, "open", _in_order(failing, nodes)
+            is_open = is_open or any(trials[frozenset(part)] is None for part in parts)
             hanging = [part for part in parts if trials[frozenset(part)] is False]
             if hanging:
                 smaller = hanging[0]
                 break
         if smaller is None:
-            return (), "whole" if failing == nodes else "group", failing
+            kind = "open" if is_open else "whole" if len(failing) == len(nodes) else "group"
+            return (), kind, _in_order(failing, nodes)
         failing = smaller
-    if len(failing) == 2 and failing != nodes:
-        return _retest_suspects(nodes, trials, failing)
-    return (), "group", failing
+    if len(failing) == 2 and len(nodes) > 2:
+        return _settle_pair(nodes, trials, _in_order(failing, nodes))
+    return (), "group", _in_order(failing, nodes)
 
 
 def _splits(group: Group, min_size: int) -> Iterator[tuple[Group, ...]]:
-    """Three ways to split a group in two: into halves, into every other node, and by whether the first two splits agree
-    on a node.
+    """Three ways to split a group in two: into halves, by whether the other two splits agree on a node, and into every
+    other node.
 
-    In one of them any two nodes are in the same part, so a pair that hangs is never missed.
+    In one of them any two nodes are in the same part, so a pair that hangs is never missed. Of four nodes the first
+    two splits are the neighbours in a ring of them, which is what most collectives connect.
     """
     half = (len(group) + 1) // 2
     upper = [index >= half for index in range(len(group))]
     odd = [index % 2 == 1 for index in range(len(group))]
     differ = [a != b for a, b in zip(upper, odd, strict=True)]
-    for side in (upper, odd, differ):
+    for side in (upper, differ, odd):
         parts = [tuple(name for name, at in zip(group, side, strict=True) if at is of) for of in (False, True)]
         kept = tuple(part for part in parts if len(part) >= min_size)
         if kept:
             yield kept
 
 
-def _retest_suspects(nodes: Group, trials: Trials, suspects: Group) -> tuple[tuple[Group, ...], str, Group]:
-    """Pair each suspect with a node that is not known to be faulty; a suspect that hangs again is to blame."""
-    others = [node for node in nodes if node not in suspects]
-    sound = {node for group, passed in trials.items() if passed for node in group}
-    others.sort(key=lambda node: node not in sound)
+def _retest_suspects(nodes: Group, trials: Trials, suspects: Group) -> _Step:
+    """Try two suspects together, or one with another node, and at the same time the rest without them.
+
+    Suspects may only be witnesses of a fault that is elsewhere: if they complete without the rest, the fault is there.
+    """
+    others = tuple(node for node in nodes if node not in suspects)
     if not others:
-        return (), "between" if len(suspects) == 2 else "nodes", suspects
-    pairs = {suspect: (suspect, others[index % len(others)]) for index, suspect in enumerate(suspects)}
-    wanted = [tuple(sorted(pair, key=nodes.index)) for pair in pairs.values()]
-    rest = tuple(node for node in others if node not in {name for pair in wanted for name in pair})
-    if len(suspects) == 1 and len(rest) > 1:
-        wanted.append(rest)
-    untried = [group for group in wanted if frozenset(group) not in trials]
+        return (), "group", suspects
+    first = suspects if len(suspects) == 2 else (suspects[0], others[0])
+    rest = tuple(node for node in others if node not in first)
+    wanted = [first, rest] if len(rest) > 1 else [first]
+    untried = _untried(wanted, trials, nodes)
     if untried:
-        return _disjoint(untried), "open", suspects
-    hanging = tuple(s for s, pair in pairs.items() if trials[frozenset(pair)] is False)
-    if hanging:
-        return (), "nodes", hanging
-    if len(suspects) == 2:
-        return (), "between", suspects
-    if frozenset(rest) in trials and trials[frozenset(rest)] is False:
-        return (), "group", rest
-    return (), "none", suspects
+        return untried, "open", suspects
+    first_passed, rest_passed = (trials.get(frozenset(group)) for group in (first, rest))
+    if first_passed is False:
+        return _settle_pair(nodes, trials, first) if rest else ((), "again", suspects)
+    if rest_passed is False:
+        return _settle_pair(nodes, trials, rest) if len(rest) == 2 else ((), "group", rest)
+    if first_passed is None or (len(rest) > 1 and rest_passed is None):
+        return (), "open", suspects
+    # All complete, each in its own part: the fault may be between the parts, or in a node that is a part by itself.
+    across = [(node, rest[index % len(rest)]) for index, node in enumerate(first)] if rest else []
+    if len(suspects) == 1 and len(rest) > 1:
+        across = []
+    for pair in across:
+        if trials.get(frozenset(pair)) is False:
+            return _settle_pair(nodes, trials, pair)
+    untried = _untried(across, trials, nodes)
+    if untried:
+        return untried, "open", suspects
+    return (), "open" if any(trials[frozenset(pair)] is None for pair in across) else "none", suspects
 
 
-def _disjoint(groups: Sequence[Group]) -> tuple[Group, ...]:
-    """As many of these groups as possible, such that no two share a node."""
+def _settle_pair(nodes: Group, trials: Trials, pair: Group) -> _Step:
+    """Try each of two nodes that hang together with another one, unless it has completed a trial before."""
+    others = [node for node in nodes if node not in pair]
+    sound = _sound(trials)
+    others.sort(key=lambda node: node not in sound)
+    tests = {node: (node, others[index % len(others)]) for index, node in enumerate(pair) if node not in sound}
+    # A test stays the one that was made, though later trials may show that other nodes are better witnesses.
+    for node in tests:
+        made = [other for other in others if frozenset((node, other)) in trials]
+        if made:
+            tests[node] = (node, made[0])
+    untried = _untried(tests.values(), trials, nodes)
+    if untried:
+        return untried, "open", pair
+    if not tests:
+        return (), "between", pair
+    if any(trials[frozenset(test)] is None for test in tests.values()):
+        return (), "open", pair
+    # Each of these hangs with two others. That says something about it only if some group without it completes.
+    bad = tuple(tests)
+    rest = tuple(node for node in nodes if node not in bad)
+    if sound:
+        return (), "nodes", bad
+    if len(rest) > 1:
+        untried = _untried([rest], trials, nodes)
+        if untried:
+            return untried, "open", bad
+        if trials[frozenset(rest)] is None:
+            return (), "open", bad
+    return (), "every", nodes
+
+
+def _untried(groups: Iterable[Group], trials: Trials, nodes: Group) -> tuple[Group, ...]:
+    """As many of these groups as possible that were not tried, such that no two share a node."""
     found: list[Group] = []
     for group in groups:
-        if not {name for taken in found for name in taken} & set(group):
-            found.append(group)
+        if frozenset(group) not in trials and not {name for taken in found for name in taken} & set(group):
+            found.append(_in_order(group, nodes))
     return tuple(found)

@@ -79,23 +79,82 @@ def test_a_second_test_confirms_refutes_or_finds_the_pair() -> None:
     found, _ = search(nodes, lambda group: {"n4", "n5"} <= group, suspects=("n3",))
     assert found is not None and (found.kind, found.nodes) == ("group", ("n1", "n2", "n4", "n5"))
     found, rounds = search(nodes, lambda group: {"n1", "n4"} <= group, suspects=("n1", "n4"))
-    assert found is not None and (found.kind, rounds) == ("between", 1)
+    assert found is not None and (found.kind, rounds) == ("between", 2)
     found, _ = search(nodes, lambda group: "n4" in group, suspects=("n1", "n4"))
     assert found is not None and (found.kind, found.nodes) == ("nodes", ("n4",))
 
 
-def test_two_suspects_are_tested_in_turn_with_one_witness() -> None:
+def test_two_suspects_are_tested_together_and_in_turn_with_one_witness() -> None:
     found, rounds = search(names(3), lambda group: "n0" in group, suspects=("n0", "n1"))
-    assert found is not None and (found.nodes, rounds) == (("n0",), 2)
+    assert found is not None and (found.nodes, rounds) == (("n0",), 3)
 
 
-def test_an_unknown_result_is_not_a_hang() -> None:
-    first = next_groups(names(4), {})
-    trials: dict[frozenset[str], bool | None] = {frozenset(group): None for group in first}
-    assert next_groups(names(4), trials) == (("n0", "n2"), ("n1", "n3"))
+@pytest.mark.parametrize("count", [3, 4, 6])
+@pytest.mark.parametrize("suspects", [("n0",), ("n0", "n1")])
+def test_healthy_suspects_lead_to_the_node_that_only_made_them_wait(count: int, suspects: Group) -> None:
+    bad = f"n{count - 1}"
+    found, _ = search(names(count), lambda group: bad in group, suspects=suspects)
+    assert found is not None and set(suspects).isdisjoint(found.nodes) and bad in found.nodes
+    assert count == 6 or (found.kind, found.nodes) == ("nodes", (bad,))
+    assert set(suspects) <= set(found.sound)
+
+
+@pytest.mark.parametrize("suspects", [("n0",), ("n0", "n1"), ("n2",)])
+def test_a_pair_among_three_is_found_from_every_suspect(suspects: Group) -> None:
+    for pair in ({"n0", "n1"}, {"n0", "n2"}, {"n1", "n2"}):
+        found, _ = search(names(3), lambda group, pair=pair: pair <= group, suspects=suspects)  # type: ignore[misc]
+        assert found is not None and (found.kind, set(found.nodes)) == ("between", pair)
+
+
+def test_no_node_is_named_if_every_pair_hangs() -> None:
+    for suspects in (("n0",), ("n0", "n1")):
+        found, _ = search(names(3), lambda group: True, suspects=suspects)
+        assert found is not None and (found.kind, found.nodes, found.sound) == ("every", names(3), ())
+    assert answer(names(2), {frozenset(names(2)): False}, suspects=("n1",)) == Answer(
+        "again", ("n1",), 1, hanging=(names(2),)
+    )
+
+
+def test_two_bad_nodes_are_both_named() -> None:
+    found, _ = search(names(6), lambda group: bool({"n1", "n4"} & group), suspects=("n1", "n4"))
+    assert found is not None and (found.kind, found.nodes) == ("nodes", ("n1", "n4"))
+
+
+def test_the_groups_of_suspects_come_first() -> None:
+    assert next_groups(names(5), {}, suspects=("n1", "n2", "n4")) == (("n1", "n2", "n4"), ("n0", "n3"))
+    assert next_groups(names(4), {}, suspects=("n0", "n3")) == (("n0", "n3"), ("n1", "n2"))
+
+
+def test_a_trial_without_a_result_neither_hangs_nor_passes() -> None:
+    halves = next_groups(names(4), {})
+    trials: dict[frozenset[str], bool | None] = {frozenset(group): None for group in halves}
+    neighbours = next_groups(names(4), trials)
+    assert neighbours == (("n0", "n3"), ("n1", "n2")), "of four nodes in a ring, the other neighbours"
+    trials.update({frozenset(group): True for group in neighbours})
+    trials.update({frozenset(group): True for group in next_groups(names(4), trials)})
+    found = answer(names(4), trials)
+    assert found is not None and (found.kind, found.unfinished, found.trials) == ("open", halves, 4)
+
+
+@pytest.mark.parametrize("suspects", [("n0",), ("n0", "n1")])
+def test_suspects_are_not_cleared_or_blamed_by_trials_that_did_not_end(suspects: Group) -> None:
+    for count in (3, 4):
+        trials: dict[frozenset[str], bool | None] = {}
+        while groups := next_groups(names(count), trials, suspects=suspects):
+            trials.update({frozenset(group): None for group in groups})
+        found = answer(names(count), trials, suspects=suspects)
+        assert found is not None and (found.kind, found.trials, found.hanging) == ("open", 0, ())
+        assert len(found.unfinished) == len(trials)
 
 
 def test_the_smallest_group_so_far_is_reported_at_the_time_limit() -> None:
     found = answer(names(8), {frozenset(names(8)[:4]): False, frozenset(names(8)[4:]): True})
-    assert found == Answer("open", ("n0", "n1", "n2", "n3"), 2)
+    assert found == Answer(
+        "open",
+        ("n0", "n1", "n2", "n3"),
+        2,
+        sound=names(8)[4:],
+        hanging=(names(8)[:4],),
+        untried=(("n0", "n1"), ("n2", "n3")),
+    )
     assert answer(names(8), {}) is None

@@ -43,8 +43,8 @@ def rank_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     most one per core, else one per node) joins at the job's own master endpoint, sums known tensors and trains ten
     steps, in the job's own interpreter and environment. If not all complete, the rank that the others wait for is
     named: missing, dead, stopped, stuck, or lost with its node. If the ranks do not explain a hang, smaller groups are
-    tried for up to 45 s: halves of the nodes until the smallest hanging group is found, and each of two suspects with
-    a healthy node.
+    tried for up to 45 s: halves of the nodes until the smallest hanging group is found; or suspects together, the
+    others without them, and each with another node. Groups that were not tried or not finished are named.
 
     Why it matters: a rank that is missing or stuck leaves all others silent for up to 30 minutes, and none of
     their messages names it.
@@ -83,6 +83,29 @@ def rank_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
         yield unknown("smoke run", f"{run.culprit.because}; {describe(found)}", required=True)
         return
     yield _named(run, run.culprit, found)
+    undecided = _undecided(run, run.culprit, found)
+    if undecided:
+        text = (
+            "no group completed the smoke run with it" if len(undecided) == 1 else "no group completed with any of them"
+        )
+        yield unknown(f"smoke run: {fold(undecided)}", text, nodes=undecided, required=True)
+
+
+def _undecided(run: SmokeRun, culprit: Culprit, found: Answer | None) -> tuple[str, ...]:
+    """The nodes of a hang that is not explained, beside those named, that completed nothing."""
+    if found is None or culprit.kind != "stuck" or found.kind in ("nodes", "between"):
+        return ()
+    every = dict.fromkeys(record.request.node for record in run.records)
+    return tuple(node for node in every if node not in {*_nodes(run, found), *found.sound})
+
+
+def _nodes(run: SmokeRun, found: Answer | None) -> tuple[str, ...]:
+    """The nodes to name: those that the trials lead to, else those that the run does."""
+    if found is not None and found.kind in ("nodes", "between", "group"):
+        return found.nodes
+    if found is None or found.kind != "open":
+        return run.nodes
+    return tuple(node for node in run.nodes if node not in found.sound) or run.nodes
 
 
 def _summary(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> str:
@@ -110,9 +133,6 @@ _WAITS_AT = {"missing": "rendezvous", "stopped": "collective", "stuck": "collect
 
 
 def _named(run: SmokeRun, culprit: Culprit, found: Answer | None) -> Verdict:
-    nodes = run.nodes
-    if found is not None and found.kind in ("nodes", "between", "group"):
-        nodes = found.nodes
     tried = f"; {describe(found)}" if found is not None else ""
     remedy = _REMEDIES.get(culprit.kind, "Check {node}.").format(node=culprit.node)
     if culprit.rank is None and culprit.kind == "stuck":
@@ -137,7 +157,7 @@ def _named(run: SmokeRun, culprit: Culprit, found: Answer | None) -> Verdict:
             at_s=culprit.since_s,
         ),
         also=(*details(run, culprit, FACT), *run.claims),
-        nodes=nodes,
+        nodes=_nodes(run, found),
         remedy=remedy,
         waits_at=_WAITS_AT.get(culprit.kind, ""),
     )

@@ -7,20 +7,23 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from preflight.agent import rank_events
+from preflight.analysis.culprit import decision_time, hung_until_the_end
 from preflight.analysis.culprit_model import UNFINISHED
-from preflight.analysis.node_groups import Answer, answer, next_groups
+from preflight.analysis.node_groups import Answer, Group, answer, next_groups
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request
 from preflight_checks.links.dial_requests import addresses_of
 from preflight_checks.requirements.hosts import fold, nodes_share_machine
 from preflight_checks.smoke.group_run import SmokeRun, group_run_of, run_of
-from preflight_checks.smoke.plan import MeetingPoint, plan_of, ranks_of
+from preflight_checks.smoke.plan import STEPS, MeetingPoint, plan_of, ranks_of
 from reference_trainer.collective.rank import rank as run_rank
 
 #: A trial meets, connects and sums, which takes a few seconds beyond the import of torch; one that hangs is known to
 #: after as much again.
 TRIAL_S = 25.0
+#: Steps of a trial for a run that hung before its first one.
+_FEW_STEPS = 2
 
 
 def _prefix(job: Job) -> str:
@@ -63,14 +66,23 @@ def plan_trials(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
             [by_name[node] for node in group],
             name,
             replace(plan, meeting=meeting),
-            {"steps": 2, "until": rank_events.EXACT},
+            _extent(run),
             TRIAL_S,
         ):
             yield replace(request, required=False)
 
 
+def _extent(run: SmokeRun) -> dict[str, object]:
+    """How far a trial goes: beyond the phase in which the run hung, since a shorter one shows nothing about that."""
+    phase = run.culprit.phase if run.culprit is not None else ""
+    if rank_events.position(phase) >= rank_events.position(rank_events.EXACT):
+        return {"steps": STEPS}
+    steps = STEPS if phase == rank_events.GROUP else _FEW_STEPS
+    return {"steps": steps, "until": rank_events.EXACT}
+
+
 def trials(job: Job, facts: Facts) -> dict[frozenset[str], bool | None]:
-    """The result of each tried group: passed, failed, or unknown if no rank could start."""
+    """The result of each tried group: passed, hung, or unknown if it did not start or did not end."""
     groups: dict[str, tuple[set[str], list[bool | None]]] = {}
     for seen in facts.each(run_rank):
         if seen.asked.group.startswith(_prefix(job)):
@@ -79,14 +91,18 @@ def trials(job: Job, facts: Facts) -> dict[frozenset[str], bool | None]:
             is_unknown = not isinstance(seen.fact, Observed) and seen.fact.kind in ("context", "missing", "unreachable")
             passed.append(None if is_unknown else isinstance(seen.fact, Observed))
     return {
-        frozenset(nodes): None if None in passed or _is_unfinished(facts, group) else all(passed)
+        frozenset(nodes): None if None in passed else all(passed) or _failed_or_unknown(facts, group)
         for group, (nodes, passed) in groups.items()
     }
 
 
-def _is_unfinished(facts: Facts, group: str) -> bool:
-    culprit = group_run_of(facts, group).culprit
-    return culprit is not None and culprit.kind == UNFINISHED
+def _failed_or_unknown(facts: Facts, group: str) -> bool | None:
+    """False for a trial that hung or failed; None for one that was cut off before anything showed that."""
+    run = group_run_of(facts, group)
+    if run.culprit is not None and run.culprit.kind != UNFINISHED:
+        return False
+    now_s = decision_time(run.events, run.records)
+    return False if hung_until_the_end(run.members, run.events, run.records, now_s=now_s) else None
 
 
 def answer_of(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Answer | None:
@@ -101,17 +117,36 @@ def answer_of(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Answer | N
 
 def describe(found: Answer) -> str:
     """The conclusion as the end of a sentence about the run."""
-    names = fold(found.nodes)
+    names = " and ".join(found.nodes) if len(found.nodes) == 2 else fold(found.nodes)
     count = f"{found.trials} smaller {'group' if found.trials == 1 else 'groups'} tried"
     if found.kind == "nodes":
         each = "hangs" if len(found.nodes) == 1 else "hang each"
-        return f"{count}: {names} {each} also with an otherwise healthy node"
-    if found.kind == "between":
-        return f"{count}: {' and '.join(found.nodes)} hang together, and each of them works with another node"
-    if found.kind == "group":
-        return f"{count}: {names} hang on their own, and no smaller group that was tried does"
-    if found.kind == "whole":
-        return f"{count}: only all nodes together hang, no smaller group does"
-    if found.kind == "none":
-        return f"{count}: {names} works with another node, and the others without it: the fault may be intermittent"
-    return f"{count}: {names} still hang, and there was no time to try smaller ones"
+        text = f"{count}: {names} {each} also with an otherwise healthy node"
+    elif found.kind == "between":
+        text = f"{count}: {names} hang together, and each of them works with another node"
+    elif found.kind == "group":
+        text = f"{count}: {names} hang on their own, and no smaller group that was tried does"
+    elif found.kind == "whole":
+        text = f"{count}: only all nodes together hang, no smaller group does"
+    elif found.kind == "every":
+        text = f"{count}: every one of them hangs, so none shows which node is at fault"
+    elif found.kind == "again":
+        text = f"tried again: {names} hangs again with the only other node"
+    elif found.kind == "none":
+        text = f"{count}: {names} {'works' if len(found.nodes) == 1 else 'work'} with another node, and the others "
+        text += f"without {'it' if len(found.nodes) == 1 else 'them'}: the fault may be intermittent"
+    else:
+        parts = [f"{' and '.join(group) if len(group) < 3 else fold(group)} hang together" for group in found.hanging]
+        parts += [f"{fold(found.sound)} completed one"] if found.sound else []
+        text = f"{count}: {', '.join(parts)}" if parts else "no trial of a smaller group ended"
+    notes = [
+        f"{what}: {fold([_together(group) for group in groups], 4)}"
+        for what, groups in (("not finished", found.unfinished), ("not tried", found.untried))
+        if groups
+    ]
+    return "; ".join((text, *notes))
+
+
+def _together(group: Group) -> str:
+    """`node1 with node2`; a larger group as a range."""
+    return " with ".join(group) if len(group) == 2 else fold(group)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from preflight.agent import rank_events
@@ -11,7 +12,7 @@ from preflight.model.findings import Status
 from preflight.model.recording import EventRecord, FactRecord, Facts, Unavailable
 from preflight.model.requests import Request
 from preflight_checks.smoke.completion import rank_did_not_finish
-from preflight_checks.smoke.trials import plan_trials
+from preflight_checks.smoke.trials import plan_trials, trials
 from reference_trainer.collective.rank import RankReport
 from tests.checks.check_builders import facts, fleet, job, judge, local_fleet, one, plan
 
@@ -37,6 +38,31 @@ def hung(count: int = 4, *, absent: tuple[int, ...] = ()) -> Facts:
     return Facts(tuple(records), tuple(sorted(events, key=lambda event: event.at_s)))
 
 
+def in_a_collective(request: Request, since_s: float, until_s: float, *, entered_s: float = 1.0) -> list[EventRecord]:
+    """A rank enters its first collective after `entered_s`, and stays in it."""
+
+    def event_record(at_s: float, event: str, **data: Any) -> EventRecord:
+        return EventRecord(request.key, request.node, at_s, "child", {"event": event, **data})
+
+    beats = range(int(2 * since_s) + 1, int(2 * until_s))
+    return [
+        event_record(since_s, rank_events.PHASE, phase=rank_events.STARTED),
+        event_record(since_s + entered_s, rank_events.PHASE, phase=rank_events.GROUP),
+        event_record(since_s + entered_s, rank_events.ENTERING, what="sum", collective=1, waiting_for=[]),
+        *(event_record(beat / 2, rank_events.BEAT, progress=0, starved_s=0.0) for beat in beats),
+    ]
+
+
+def cut_off(seen: Facts, *, entered_s: float) -> Facts:
+    """The next trials are ended after 10 s; their ranks were in a collective after `entered_s`."""
+    late = Unavailable("timeout", "no answer within 10 s")
+    records, events = list(seen.records), list(seen.events())
+    for request in plan_trials(JOB, fleet(4), seen):
+        records.append(FactRecord(request, None, late, 50.0, 60.0))
+        events += in_a_collective(request, 50.0, 60.0, entered_s=entered_s)
+    return Facts(tuple(records), tuple(sorted(events, key=lambda event: event.at_s)))
+
+
 def run_trials(seen: Facts, hangs: Callable[[set[str]], bool], count: int = 4, limit: int = 10) -> tuple[Facts, int]:
     """Run the requested trials until there are no further ones."""
     for waves in range(limit):
@@ -46,13 +72,16 @@ def run_trials(seen: Facts, hangs: Callable[[set[str]], bool], count: int = 4, l
         groups: dict[str, list[Request]] = {}
         for request in requests:
             groups.setdefault(request.group, []).append(request)
-        records = list(seen.records)
+        records, events = list(seen.records), list(seen.events())
         for ranks in groups.values():
             bad = hangs({request.node for request in ranks})
             for request in ranks:
                 report = RankReport(request.params["rank"], len(ranks), request.node, "gloo", "cpu", "2.13.0")
-                records.append(FactRecord(request, None if bad else plain(report), HUNG if bad else None, 21.0, 30.0))
-        seen = Facts(tuple(records), seen.events())
+                records.append(FactRecord(request, None if bad else plain(report), HUNG if bad else None, 21.0, 41.0))
+                events += in_a_collective(request, 22.0, 41.0) if bad else ()
+            if bad:
+                events.append(EventRecord(ranks[0].key, "node0", 40.0, "head", {"event": rank_events.DECIDED}))
+        seen = Facts(tuple(records), tuple(sorted(events, key=lambda event: event.at_s)))
     return seen, limit
 
 
@@ -71,7 +100,7 @@ def test_halves_are_tried_with_their_own_ranks() -> None:
 def test_the_link_between_two_nodes_is_named() -> None:
     seen, waves = run_trials(hung(), lambda group: {"node1", "node2"} <= group)
     found = one(judge(rank_did_not_finish, JOB, fleet(4), seen), Status.FAIL)
-    assert found.nodes == ("node1", "node2") and waves == 3
+    assert found.nodes == ("node1", "node2") and waves == 2
     assert "node1 and node2 hang together, and each of them works with another node" in found.message
 
 
@@ -90,7 +119,39 @@ def test_a_hang_of_only_all_nodes_is_reported() -> None:
 def test_at_the_deadline_the_smallest_group_is_reported() -> None:
     seen, _ = run_trials(hung(8), lambda group: "node6" in group, 8, limit=1)
     found = one(judge(rank_did_not_finish, JOB, fleet(8), seen), Status.FAIL)
-    assert "there was no time to try smaller ones" in found.message and len(found.nodes) == 8
+    assert "not tried: node4 with node5, node6 with node7" in found.message and len(found.nodes) == 8
+
+
+def test_a_trial_that_is_cut_off_is_a_hang_only_if_its_ranks_hung_by_then() -> None:
+    late = cut_off(hung(), entered_s=9.0)
+    assert set(trials(JOB, late).values()) == {None}
+    found = one(judge(rank_did_not_finish, JOB, fleet(4), late), Status.FAIL)
+    assert "no trial of a smaller group ended" in found.message and "hang together" not in found.message
+    assert "not finished: node0 with node1, node2 with node3; not tried: node0 with node3" in found.message
+    assert set(trials(JOB, cut_off(hung(), entered_s=2.0)).values()) == {False}
+
+
+def test_nodes_that_completed_nothing_are_not_fit() -> None:
+    late = cut_off(hung(absent=(2,)), entered_s=9.0)
+    verdicts = judge(rank_did_not_finish, JOB, fleet(4), late)
+    assert one(verdicts, Status.FAIL).nodes == ("node2",)
+    left = one(verdicts, Status.UNKNOWN)
+    assert left.required and left.nodes == ("node0", "node1", "node3")
+
+
+def test_a_trial_goes_beyond_the_phase_in_which_the_run_hung() -> None:
+    def asked(phase: str) -> dict[str, Any]:
+        seen = hung()
+        events = tuple(
+            replace(event, data={**event.data, "phase": phase}) if "phase" in event.data else event
+            for event in seen.events()
+        )
+        params = next(iter(plan_trials(JOB, fleet(4), Facts(seen.records, events)))).params
+        return {name: params[name] for name in ("steps", "until") if name in params}
+
+    assert asked(rank_events.RENDEZVOUS) == {"steps": 2, "until": rank_events.EXACT}
+    assert asked(rank_events.GROUP) == {"steps": 10, "until": rank_events.EXACT}
+    assert asked(rank_events.MEASURED) == {"steps": 10}
 
 
 def test_a_stuck_rank_gets_a_trial() -> None:
