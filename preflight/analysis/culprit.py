@@ -320,6 +320,9 @@ def _find_frozen(views: Views, now_s: float, limits: Limits) -> Culprit | None:
             text += f"; it did not enter collective {view.entered + 1}, in which {names_text(waiters)} wait"
         return make_culprit(views, view, "stuck", view.changed_at, text)
     if any(v.left >= view.inside for v in views.values() if v is not view):
+        early = _find_early_leaver(views, view, running, frozen_s)
+        if early is not None:
+            return early
         text = (
             f"is still in collective {view.inside} ({view.what}) after {frozen_s:.1f} s,"
             f" though others have left it{state}"
@@ -330,6 +333,23 @@ def _find_frozen(views: Views, now_s: float, limits: Limits) -> Culprit | None:
             text += f"; so {are} {names_text(also)} on {nodes_text(also)}: check the network path between them"
         return make_culprit(views, view, "stuck", view.changed_at, text, also=[v.rank for v in also])
     return blame_network(views, view, frozen_s)
+
+
+def _find_early_leaver(views: Views, view: RankView, running: Views, frozen_s: float) -> Culprit | None:
+    """Blame the few that left a collective in which most ranks still wait, as after a call that one left out."""
+    inside = [v for v in running.values() if v.inside == view.inside]
+    early = [v for v in running.values() if v.left >= view.inside]
+    if not early or len(early) >= len(inside):
+        return None
+    first = min(early, key=lambda v: (-v.left, -v.inside, v.rank))
+    others = [v for v in early if v is not first]
+    what = describe_activity(view)
+    text = (
+        f"{f'(and {names_text(others)}) ' if others else ''}left collective {view.inside} ({what}), in which"
+        f" {names_text(inside)} on {nodes_text(inside)} still {'waits' if len(inside) == 1 else 'wait'} after"
+        f" {frozen_s:.1f} s: it left the call out, or what it sent was lost on the way"
+    )
+    return make_culprit(views, first, "stuck", view.changed_at, text, also=[v.rank for v in others])
 
 
 def _find_deadlock(views: Views, stalled: Sequence[RankView], running: Views) -> Culprit | None:

@@ -128,6 +128,18 @@ def test_two_ranks_that_others_left_behind_are_named_with_the_path_between_them(
     assert "rank 2 on node2: check the network path between them" in found.because
 
 
+def test_the_one_that_left_a_collective_in_which_most_still_wait_is_named() -> None:
+    story = Story(3)
+    story.training(until_s=30.0)
+    for rank in range(3):
+        story.collective(rank, 5.0, 2, took=0.1 if rank == 2 else None)
+    story.collective(2, 5.2, 3)
+    found = story.blame(12.0)
+    assert named(found) == (2, "stuck")
+    assert found is not None and found.also == () and found.waiting == (0, 1)
+    assert "left collective 2 (sum 2), in which ranks 0, 1 on node0, node1 still wait after" in found.because
+
+
 def test_a_rank_that_advertises_loopback_is_named_when_the_group_hangs() -> None:
     story = Story(2)
     for rank in range(2):
