@@ -89,7 +89,7 @@ def blame_network(views: Views, view: RankView, frozen_s: float) -> Culprit:
         )
     text = (
         f"all {len(views)} ranks entered collective {view.inside} ({view.what}) and none left it for {frozen_s:.1f} s:"
-        " the network between them loses messages, and the ranks alone cannot show where"
+        " messages between them are lost, or not all make the same calls; the ranks alone cannot show where"
     )
     waiting = tuple(sorted(views))
     return Culprit(None, "", "stuck", view.phase, view.what, view.changed_at, text, waiting, (), view.key)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from preflight.agent import rank_events
 from preflight.analysis.culprit import Culprit, decision_time
+from preflight.analysis.rank_stacks import find_outside
+from preflight.analysis.rank_state import build_views, members_of
 from tests.story import Story
 
 
@@ -407,3 +409,38 @@ def test_an_awaited_stage_is_named_even_if_it_is_rank_0() -> None:
     found = story.blame(25.0)
     assert named(found) == (0, "stuck")
     assert found is not None and found.waiting == (1, 2)
+
+
+TRAINER = """  File "preflight-bundle:/reference_trainer/collective/group.py", line 206 in _counted
+  File "preflight-bundle:/reference_trainer/collective/rank.py", line 53 in rank
+"""
+IN_COLLECTIVE = '  File "/venv/site-packages/torch/distributed/distributed_c10d.py", line 3252 in all_reduce\n'
+IN_OWN_FILE = '  File "/srv/inj/sitecustomize.py", line 19 in all_reduce\n'
+
+
+def stacks(*innermost: str) -> Culprit | None:
+    """All ranks hang in one collective; the innermost frame of each is given, and empty where no stack was taken."""
+    story = Story(len(innermost))
+    story.training(until_s=30.0)
+    for rank, frame in enumerate(innermost):
+        story.collective(rank, 5.0, 2)
+        beat = 'Thread 0x7f (most recent call first):\n  File "threading.py", line 331 in wait\n\n'
+        if frame:
+            story.agent(rank, 12.0, stacks=f"{beat}Current thread 0x7e (most recent call first):\n{frame}{TRAINER}")
+    found = story.blame(12.0)
+    assert found is not None and found.rank is None
+    return find_outside(build_views(members_of(story.requests), story.events, [], began_s=0.0), found)
+
+
+def test_the_rank_whose_stack_is_outside_the_collective_is_named() -> None:
+    found = stacks(IN_COLLECTIVE, IN_COLLECTIVE, IN_OWN_FILE)
+    assert named(found) == (2, "stuck")
+    assert found is not None and found.waiting == (0, 1) and found.doing == "sum 2"
+    assert "rank 2 on node2 is in all_reduce (/srv/inj/sitecustomize.py:19), outside the framework" in found.because
+
+
+def test_stacks_that_do_not_differ_clearly_name_no_rank() -> None:
+    assert stacks(IN_COLLECTIVE, IN_COLLECTIVE, IN_COLLECTIVE) is None
+    assert stacks(IN_COLLECTIVE, IN_OWN_FILE) is None, "one against one"
+    assert stacks(IN_COLLECTIVE, IN_COLLECTIVE, "") is None, "a stack is missing"
+    assert stacks(IN_COLLECTIVE, IN_COLLECTIVE, "\n") is None, "it waits for its GPU in the trainer's own code"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from preflight.agent import rank_events
 from preflight.analysis.culprit import Culprit, decision_time, find_culprit
+from preflight.analysis.rank_stacks import find_outside, frames_of
 from preflight.analysis.rank_state import Member, build_views, members_of
 from preflight.model.findings import Evidence
 from preflight.model.job import Claim, Job
@@ -21,11 +21,6 @@ from reference_trainer.collective.rank import rank as run_rank
 
 _LAST_LINES = 6
 _FRAMES = 8
-#: A frame, and the header of a thread, in a dump of Python's faulthandler (most recent call first).
-_FRAME = re.compile(r'File "([^"]*)", line (\d+) in (\S+)')
-_THREAD = re.compile(r"^(?:Current thread|Thread) 0x.*$", re.MULTILINE)
-#: The functions that members run, as named in a stack.
-_ENTRIES = ("rank", "server", "worker")
 
 
 @dataclass(frozen=True)
@@ -59,13 +54,12 @@ def group_run_of(facts: Facts, group: str) -> GroupRun:
     events = tuple(event for event in facts.events() if event.request_key in keys)
     culprit = None
     if records and any(record.unavailable is not None for record in records):
-        culprit = find_culprit(
-            members_of([record.request for record in records]),
-            events,
-            records,
-            now_s=decision_time(events, records),
-            began_s=min(record.started_s for record in records),
-        )
+        members = members_of([record.request for record in records])
+        began_s = min(record.started_s for record in records)
+        culprit = find_culprit(members, events, records, now_s=decision_time(events, records), began_s=began_s)
+        if culprit is not None and culprit.rank is None:
+            # The stacks were taken after the decision, as its evidence.
+            culprit = find_outside(build_views(members, events, records, began_s=began_s), culprit) or culprit
     claims = tuple(dict.fromkeys(claim for record in records for claim in record.request.because))
     return GroupRun(records, events, culprit, claims)
 
@@ -93,14 +87,10 @@ def details(run: GroupRun, culprit: Culprit, fact: str) -> Iterator[Evidence]:
 
 def stack_of(text: str) -> str:
     """The innermost frames of the member's own thread, innermost first, from faulthandler's dump of all threads."""
-    threads = [_FRAME.findall(block) for block in _THREAD.split(text)]
-    own = [frames for frames in threads if any("reference_trainer" in path for path, _, _ in frames)]
-    main = [frames for frames in own if any(name in _ENTRIES for _, _, name in frames)]
-    frames = next(iter(main or own or [frames for frames in threads if frames]), [])
+    frames = frames_of(text)
     if not frames:
         return " | ".join(line.strip() for line in text.splitlines()[:_LAST_LINES] if line.strip())
-    shown = [f"{name} ({path.rsplit('/', 1)[-1]}:{line})" for path, line, name in frames[:_FRAMES]]
-    return " < ".join(shown)
+    return " < ".join(frame.text for frame in frames[:_FRAMES])
 
 
 FACT = probe_name(run_rank)
