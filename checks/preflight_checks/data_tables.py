@@ -22,20 +22,29 @@ def table(name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Variables with one policy (`agree`, `distinct` or `own`); `job_kinds` names the kinds of jobs that they
-    affect."""
+    """Variables with one policy (`agree`, `distinct` or `own`).
+
+    Args:
+        job_kinds: the kinds of jobs that they affect.
+        values: if there are any, only variables with one of these values, in capitals, belong to it.
+        breaks_protocol: ranks with different values cannot communicate.
+    """
 
     kind: str
     patterns: tuple[str, ...]
     reason: str
     job_kinds: str = "any"
     severity: Severity = Severity.WARNING
+    values: frozenset[str] = frozenset()
+    breaks_protocol: bool = False
 
 
 @functools.cache
-def group_of(name: str) -> Group | None:
-    """The first group with a pattern that matches `name`, or None."""
+def group_of(name: str, values: frozenset[str] = frozenset()) -> Group | None:
+    """The first group with a pattern that matches `name`, and that holds one of its values; None if there is none."""
     for group in groups():
+        if group.values and group.values.isdisjoint(value.upper() for value in values):
+            continue
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in group.patterns):
             return group
     return None
@@ -57,6 +66,8 @@ def groups() -> tuple[Group, ...]:
             row["why"],
             row.get("of", "any"),
             Severity(row["severity"]) if "severity" in row else Severity.WARNING,
+            frozenset(row.get("values", ())),
+            row.get("breaks_protocol", False),
         )
         for row in _table()["group"]
     )

@@ -15,6 +15,7 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight_checks.comparison import split
 from preflight_checks.context.node_environment import (
     NodeGroup,
+    ObservedEnvironments,
     Setting,
     groups_of,
     observed_environments,
@@ -62,6 +63,8 @@ def is_relevant(name: str, group: Group, job: Job) -> bool:
         return any(job.value("ps_mode", scope) == Known(True) for scope in scopes(job)) or any(
             launch.launcher == "paddle" for launch in job.launches
         )
+    if group.job_kinds == "torch":
+        return not any(job.value("ps_mode", scope) == Known(True) for scope in scopes(job))
     # The rendezvous of these launchers reads them; other launchers do so only if a file names them.
     return group.job_kinds != "ranks" or name in _READ_BY_TORCH or _named_in(name, job)
 
@@ -135,10 +138,7 @@ def communication_variables_differ(job: Job, fleet: Fleet, facts: Facts) -> Iter
     if seen is None:
         yield unknown("variables", "the environment of fewer than two nodes is known")
         return
-    ours = set_by_job(job)
-    groups = groups_of(seen.by_node)
-    names = sorted({name for group in groups for name in group.settings if name not in ours})
-    differences = [found for name in names if (found := _difference(name, groups, job)) is not None]
+    differences = _differences(job, seen)
     together: dict[tuple[Severity, tuple[str, ...]], list[_Difference]] = {}
     for item in differences:
         together.setdefault((item.severity, tuple(item.odd)), []).append(item)
@@ -148,8 +148,25 @@ def communication_variables_differ(job: Job, fleet: Fleet, facts: Facts) -> Iter
         yield passed(f"variables {seen.where} on {len(seen.by_node)} nodes")
 
 
+def _differences(job: Job, seen: ObservedEnvironments) -> list[_Difference]:
+    ours = set_by_job(job)
+    groups = groups_of(seen.by_node)
+    names = sorted({name for group in groups for name in group.settings if name not in ours})
+    return [found for name in names if (found := _difference(name, groups, job)) is not None]
+
+
+def protocol_differences(job: Job, facts: Facts) -> dict[str, tuple[str, ...]]:
+    """The variables whose difference keeps ranks from communicating, each with the nodes that differ."""
+    seen = observed_environments(facts)
+    if seen is None or not job.launches:
+        return {}
+    found = [item for item in _differences(job, seen) if item.group.breaks_protocol and item.severity is Severity.ERROR]
+    count = len(seen.by_node)
+    return {item.name: tuple(item.odd) if 2 * len(item.odd) < count else tuple(seen.by_node) for item in found}
+
+
 def _difference(name: str, groups: Sequence[NodeGroup], job: Job) -> _Difference | None:
-    group = group_of(name)
+    group = group_of(name, frozenset(item.settings[name].shown for item in groups if name in item.settings))
     if group is None or group.kind != "agree" or stated(name, job):
         return None
     if len({setting(item.settings, name).key for item in groups}) < 2:

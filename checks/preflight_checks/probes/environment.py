@@ -26,7 +26,7 @@ COLLECTED = (
     *("TRAINING_ROLE", "POD_IP", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHASHSEED", "XLA_FLAGS"),
     *("DEEPSPEED_*", "DS_*", "ACCELERATE_*", "FSDP_*", "OMPI_MCA_*", "PSM2_*", "MV2_*", "I_MPI_*", "IBV_*"),
     *("MLX5_*", "RDMAV_*", "EFA_*", "BATCH_SIZE", "MICRO_BATCH_SIZE", "GLOBAL_BATCH_SIZE", "RAY_ADDRESS"),
-    *("GRADIENT_ACCUMULATION_STEPS", "SLURM_JOB_ID"),
+    *("GRADIENT_ACCUMULATION_STEPS", "SLURM_JOB_ID", "ATEN_*", "ONEDNN_*", "DNNL_*"),
 )
 _BEGINNINGS = tuple(name[:-1] for name in COLLECTED if name.endswith("*"))
 _NAMES = frozenset(name for name in COLLECTED if not name.endswith("*"))

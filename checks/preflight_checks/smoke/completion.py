@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from preflight.analysis.culprit import Culprit
 from preflight.analysis.culprit_model import UNFINISHED
@@ -11,6 +11,7 @@ from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, passed, unknown
+from preflight_checks.context.environment import protocol_differences
 from preflight_checks.requirements.hosts import fold
 from preflight_checks.smoke.group_run import FACT, SmokeRun, count, details, missing_run, numbered, observed, run_of
 from preflight_checks.smoke.injected_fault import may_fail_by_injection
@@ -82,6 +83,10 @@ def rank_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
         # A failure that did not repeat blames no node, but does not count as a pass.
         yield unknown("smoke run", f"{run.culprit.because}; {describe(found)}", required=True)
         return
+    differing = protocol_differences(job, facts) if run.culprit.kind in ("dead", "stuck") else {}
+    if differing:
+        yield _blocked_by_difference(run, run.culprit, differing)
+        return
     yield _named(run, run.culprit, found)
     undecided = _undecided(run, run.culprit, found)
     if undecided:
@@ -89,6 +94,23 @@ def rank_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
             "no group completed the smoke run with it" if len(undecided) == 1 else "no group completed with any of them"
         )
         yield unknown(f"smoke run: {fold(undecided)}", text, nodes=undecided, required=True)
+
+
+def _blocked_by_difference(run: SmokeRun, culprit: Culprit, differing: Mapping[str, Sequence[str]]) -> Verdict:
+    """Ranks that speak different protocols: the one that hangs or crashes first is not the one with the fault."""
+    names, nodes = fold(differing), tuple(dict.fromkeys(node for found in differing.values() for node in found))
+    where = (
+        f"on {fold(nodes)}" if len(nodes) < len({record.request.node for record in run.records}) else "between nodes"
+    )
+    return failed(
+        "smoke run",
+        f"{names} differs {where} (ENV020), which is the likely cause: {culprit.because}",
+        at=Evidence(FACT, observed(culprit), "every rank completes", node=culprit.node, at_s=culprit.since_s),
+        also=(*details(run, culprit, FACT), *run.claims),
+        nodes=nodes,
+        remedy=f"Give {names} the same value on every node first, and run it again.",
+        waits_at=_WAITS_AT.get(culprit.kind, ""),
+    )
 
 
 def _undecided(run: SmokeRun, culprit: Culprit, found: Answer | None) -> tuple[str, ...]:
@@ -105,7 +127,8 @@ def _nodes(run: SmokeRun, found: Answer | None) -> tuple[str, ...]:
         return found.nodes
     if found is None or found.kind != "open":
         return run.nodes
-    return tuple(node for node in run.nodes if node not in found.sound) or run.nodes
+    hanging = tuple(dict.fromkeys(node for group in found.hanging for node in group))
+    return tuple(node for node in run.nodes if node not in found.sound) or hanging or run.nodes
 
 
 def _summary(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> str:

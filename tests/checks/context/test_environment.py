@@ -7,9 +7,13 @@ import pytest
 from preflight.model.findings import Severity, Status
 from preflight.model.job import Unresolved
 from preflight.model.recording import FactRecord, Unavailable
-from preflight_checks.context.environment import communication_variables_differ, node_identities_collide
+from preflight_checks.context.environment import (
+    communication_variables_differ,
+    node_identities_collide,
+    protocol_differences,
+)
 from preflight_checks.data_tables import group_of, groups
-from preflight_checks.probes.environment import Environment, SettingsFile, environment
+from preflight_checks.probes.environment import COLLECTED, Environment, SettingsFile, environment
 from tests.checks.check_builders import claim, fact, facts, fleet, job, judge, local_fleet, one, plan, statuses
 
 NCCL_JOB = job(backend="nccl", nodes=4)
@@ -91,6 +95,32 @@ def test_nccl_variables_are_information_without_nccl() -> None:
     assert found.severity is Severity.INFO
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "severity"),
+    [
+        ("TORCH_GLOO_LAZY_INIT", "1", Severity.ERROR),
+        ("GLOO_DEVICE_TRANSPORT", "TCP_TLS", Severity.ERROR),
+        ("TORCH_DISTRIBUTED_DEBUG", "detail", Severity.ERROR),
+        ("TORCH_DISTRIBUTED_DEBUG", "INFO", Severity.INFO),
+        ("ATEN_CPU_CAPABILITY", "default", Severity.WARNING),
+        ("MKL_CBWR", "COMPATIBLE", Severity.WARNING),
+    ],
+)
+def test_variables_of_torch_that_differ_on_one_node(name: str, value: str, severity: Severity) -> None:
+    stated = job(backend="gloo")
+    seen = facts(node("node0"), node("node1"), node("node2", **{name: value}))
+    found = one(judge(communication_variables_differ, stated, fleet(3), seen), Status.FAIL)
+    assert found.severity is severity and found.nodes == ("node2",)
+    broken = {name: ("node2",)} if severity is Severity.ERROR else {}
+    assert protocol_differences(stated, seen) == broken
+    assert any(name == pattern or name.startswith(pattern.rstrip("*")) for pattern in COLLECTED)
+
+
+def test_torch_s_own_defaults_are_no_difference() -> None:
+    seen = facts(node("node0"), node("node1", TORCH_DISTRIBUTED_DEBUG="OFF", TORCH_GLOO_LAZY_INIT="0"), node("node2"))
+    assert statuses(judge(communication_variables_differ, job(backend="gloo"), fleet(3), seen)) == {"pass"}
+
+
 def test_variables_set_by_the_job_are_not_compared() -> None:
     seen = facts(*(node(f"node{i}", NCCL_ALGO="Ring" if i else "Tree") for i in range(3)))
     assert statuses(
@@ -155,7 +185,7 @@ def test_equal_host_ids_matter_only_to_nccl() -> None:
 
 def test_the_table_is_complete() -> None:
     assert {group.kind for group in groups()} == {"agree", "distinct", "own"}
-    assert {group.job_kinds for group in groups()} <= {"nccl", "ps", "ranks", "any"}
+    assert {group.job_kinds for group in groups()} <= {"nccl", "ps", "ranks", "torch", "any"}
     assert all(group.reason for group in groups())
     found = {name: group_of(name) for name in ("NCCL_ALGO", "NCCL_TOPO_FILE", "NCCL_ANYTHING_NEW", "HOME")}
     assert [group and group.kind for group in found.values()] == ["agree", "own", "agree", None]

@@ -11,10 +11,11 @@ from preflight.agent.child import plain
 from preflight.model.findings import Status
 from preflight.model.recording import EventRecord, FactRecord, Facts, Unavailable
 from preflight.model.requests import Request
+from preflight_checks.probes.environment import Environment, environment
 from preflight_checks.smoke.completion import rank_did_not_finish
 from preflight_checks.smoke.trials import plan_trials, trials
 from reference_trainer.collective.rank import RankReport
-from tests.checks.check_builders import facts, fleet, job, judge, local_fleet, one, plan
+from tests.checks.check_builders import fact, facts, fleet, job, judge, local_fleet, one, plan
 
 JOB = job(backend="gloo", master_addr="node0", master_port=29500)
 HUNG = Unavailable("cancelled", "it was cancelled")
@@ -185,3 +186,16 @@ def test_a_trial_that_could_not_start_is_not_a_hang() -> None:
     seen = Facts((*hung().records, *(FactRecord(r, None, missing) for r in first)), hung().events())
     again = list(plan_trials(JOB, fleet(4), seen))
     assert again and {r.group for r in again}.isdisjoint({r.group for r in first})
+
+
+def test_a_difference_of_protocol_is_named_instead_of_the_rank_that_hangs() -> None:
+    seen = hung(absent=(2,))
+    settings = [
+        fact(environment, f"node{i}", Environment({"TORCH_GLOO_LAZY_INIT": "1"} if i == 1 else {}), context=True)
+        for i in range(4)
+    ]
+    found = one(
+        judge(rank_did_not_finish, JOB, fleet(4), Facts((*seen.records, *settings), seen.events())), Status.FAIL
+    )
+    assert found.nodes == ("node1",) and "rank 2 on node2 made no progress" in found.message
+    assert "TORCH_GLOO_LAZY_INIT differs on node1 (ENV020), which is the likely cause" in found.message
