@@ -137,6 +137,7 @@ def _run(params: Dict[str, Any], progress: Progress, watcher: TransportWatcher) 
     model, trained = _train(progress, sharding, world_size, steps, device)
     progress.reached(rank_events.DDP, first_loss=trained.losses[0], last_loss=trained.losses[-1])
     digests = _digests(torch, collectives, training.digest(model), world_size, device)
+    drift = training.drift(model, collectives)
     difference = None
     if progress.rank == 0:
         progress.entering("training the same steps in one process")
@@ -178,7 +179,17 @@ def _run(params: Dict[str, Any], progress: Progress, watcher: TransportWatcher) 
         exact_digest=second.digest,
         gpu=on_gpu,
         backend_note=backend_note,
+        drift=drift,
+        cpu_capability=_cpu_capability(torch),
     )
+
+
+def _cpu_capability(torch: Any) -> str:
+    """The instructions that torch computes with on the processor: `AVX512`, `DEFAULT`; empty if it does not say."""
+    try:
+        return str(torch.backends.cpu.get_cpu_capability())
+    except (AttributeError, RuntimeError):
+        return ""
 
 
 def _gpu(
@@ -299,3 +310,6 @@ class RankReport:
     gpu: Optional[gpu_speed.GpuReport] = None
     #: Why all ranks used gloo although some could have used nccl.
     backend_note: str = ""
+    #: None in recordings of older versions, and with paddle.
+    drift: Optional[training.Drift] = None
+    cpu_capability: str = ""

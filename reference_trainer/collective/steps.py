@@ -144,6 +144,29 @@ def digest(model: Any) -> str:
     return found.hexdigest()
 
 
+@dataclass(frozen=True)
+class Drift:
+    """How far this rank's weights are from those of rank 0: the largest difference, and in how many of all elements.
+
+    Rounding differs in many elements by very little; a torn or corrupted exchange by more.
+    """
+
+    largest: float
+    elements: int
+    of: int
+
+
+def drift(model: Any, collectives: Any) -> Drift:
+    """Compare the weights of this rank with those of rank 0. All ranks call it, since rank 0 sends its own."""
+    import torch
+
+    own = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    first = own.clone()
+    collectives.broadcast(first, 0, "weights of rank 0")
+    # torch's maximum propagates NaN.
+    return Drift(float((own - first).abs().max()), int((own != first).sum()), own.numel())
+
+
 def difference_to_one_process(
     model: Any, world_size: int, steps: int, device: Any, after: Callable[[], Any] = lambda: None
 ) -> Optional[float]:

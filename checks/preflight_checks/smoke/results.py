@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
-from preflight.plugins.authoring import Verdict, check, failed, passed
+from preflight.plugins.authoring import Verdict, check, failed, passed, unknown
+from preflight_checks.probes.machine import machine
 from preflight_checks.requirements.hosts import fold
 from preflight_checks.smoke.group_run import FACT, SmokeRun, count, incomplete, numbered, run_of
 from preflight_checks.smoke.injected_fault import may_fail_by_injection
 from preflight_checks.smoke.plan import plan_smoke
 from reference_trainer.collective.rank import RankReport
 from reference_trainer.collective.rank import rank as run_rank
-from reference_trainer.collective.steps import MAX_LOSS_RATIO, TOLERANCE
+from reference_trainer.collective.steps import MAX_COMPARED_STEPS, MAX_LOSS_RATIO, TOLERANCE
 from reference_trainer.common.oracle import Mismatch
 
 #: A rank as text.
@@ -70,28 +72,61 @@ def wrong_collective_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
         yield passed(f"collective results: {operations} compared bit by bit on {count(len(run.reports))}")
         return
     nodes_by_rank = {report.rank: node for node, report in run.reports}
-    suspects = _suspects(wrong, nodes_by_rank)
+    suspects, shown_by = _suspects(wrong, nodes_by_rank)
     first_node, first = wrong[0]
     more = f" ({len(wrong)} wrong results in total)" if len(wrong) > 1 else ""
+    named = fold(suspects) if suspects else "every node"
+    remedy = (
+        f"Remove {named} from the job and test memory, GPU and network card there."
+        if suspects
+        else "Run it again with half of the nodes (--hosts) until it passes; the node that makes it fail has the fault."
+    )
     yield failed(
-        f"collective results on {fold(suspects)}",
+        f"collective results on {named}",
         f"{first.operation}: on rank {first.rank} ({first_node}) element {first.index} is {first.got}, expected "
         f"exactly {first.expected}; {first.explanation}; {first.wrong} of {first.elements} elements "
-        f"are wrong{more}",
+        f"are wrong{more}{shown_by}",
         at=_mismatch_evidence(first_node, first),
         also=[_mismatch_evidence(node, mismatch) for node, mismatch in wrong[1:8]],
         nodes=suspects,
         processes=[f"rank {rank}" for rank in _contributors(wrong) or [mismatch.rank for _, mismatch in wrong]],
-        remedy=f"Remove {fold(suspects)} from the job and test memory, GPU and network card there.",
+        remedy=remedy,
     )
+    if not suspects:
+        every = tuple(dict.fromkeys(nodes_by_rank.values()))
+        yield unknown(f"collective results: {fold(every)}", "one of them has the fault", nodes=every, required=True)
 
 
-def _suspects(wrong: Sequence[tuple[str, Mismatch]], nodes: dict[int, str]) -> tuple[str, ...]:
-    """The node with the wrong contribution, if all mismatches agree on one; else the nodes that see the fault."""
+def _suspects(wrong: Sequence[tuple[str, Mismatch]], nodes: dict[int, str]) -> tuple[tuple[str, ...], str]:
+    """The nodes to blame, and what shows it; none if all nodes see the fault and nothing shows where it comes from.
+
+    The node with the wrong contribution if all mismatches agree on one, then the sender of the wrong parts where ranks
+    send to each other directly, else the nodes that see the fault.
+    """
     culprits = _contributors(wrong)
     if len(culprits) == 1 and culprits[0] in nodes:
-        return (nodes[culprits[0]],)
-    return tuple(dict.fromkeys(node for node, _ in wrong))
+        return (nodes[culprits[0]],), ""
+    pairs = {(sender, mismatch.rank) for _, mismatch in wrong if (sender := _sender(mismatch, len(nodes))) is not None}
+    senders = sorted({sender for sender, _ in pairs} & nodes.keys())
+    receivers = sorted({receiver for _, receiver in pairs} & nodes.keys())
+    seeing = tuple(dict.fromkeys(node for node, _ in wrong))
+    if len(senders) == 1 and receivers and receivers != senders:
+        text = f"; the wrong part of each all_to_all was sent by {numbered(senders)} to {numbered(receivers)}"
+        ends = senders if len(receivers) > 1 else [*senders, *receivers]
+        return tuple(dict.fromkeys(nodes[rank] for rank in ends)), text
+    if len(receivers) == 1:
+        return (nodes[receivers[0]],), f"; the wrong parts of all_to_all all arrived at {numbered(receivers)}"
+    if len(seeing) < len(set(nodes.values())) or len(seeing) == 1:
+        return seeing, ""
+    return (), "; every node sees wrong results, so that they do not show which node they come from"
+
+
+def _sender(mismatch: Mismatch, ranks: int) -> int | None:
+    """The rank that sent the first wrong element; None where the elements of several are combined or passed on."""
+    if not mismatch.operation.startswith("all_to_all") or mismatch.elements % ranks:
+        return None
+    sender = mismatch.index * ranks // mismatch.elements if mismatch.elements else -1
+    return sender if 0 <= sender < ranks else None
 
 
 def _contributors(wrong: Sequence[tuple[str, Mismatch]]) -> tuple[int, ...]:
@@ -135,6 +170,8 @@ def ranks_disagree(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Fix: compare library versions and hardware of the named node with the others.
 
+    Weights that differ only by rounding, between ranks that compute with different instructions, are a warning.
+
     Known limits: a small model of two layers; the comparison with one process is left out above ten steps and
     above 64 ranks.
     """
@@ -143,7 +180,8 @@ def ranks_disagree(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if early is not None:
         yield early
         return
-    faults = list(_training_faults(run))
+    processors = {node: seen.processor for node, seen in facts.observed(machine).items()}
+    faults = list(_training_faults(run, processors))
     yield from faults
     if not faults:
         report = run.reports[0][1]
@@ -162,23 +200,77 @@ def _digests(run: SmokeRun) -> dict[int, str]:
     return dict(sorted(found.items()))
 
 
-def _training_faults(run: SmokeRun) -> Iterator[Verdict]:
+def _training_faults(run: SmokeRun, processors: Mapping[str, str]) -> Iterator[Verdict]:
     owners = {report.rank: node for node, report in run.reports}
     digests = _digests(run)
-    common = Counter(digests.values()).most_common(1)[0][0] if digests else ""
-    odd = [rank for rank, found in digests.items() if found != common]
-    if odd:
-        nodes = tuple(dict.fromkeys(owners.get(rank, "") for rank in odd))
-        yield failed(
-            "weights after training",
-            f"{numbered(odd)} on {fold(nodes)} {'has' if len(odd) == 1 else 'have'} different weights from the other "
-            f"{count(len(digests) - len(odd))} after the same steps; {run.reports[0][1].trainer} keeps them equal",
-            at=Evidence(FACT, f"rank {odd[0]}: SHA-256 {digests[odd[0]]}", f"SHA-256 {common}", node=nodes[0]),
-            nodes=nodes,
-            remedy=f"Compare torch, NCCL and driver of {fold(nodes)} with the other nodes; test its memory and GPU.",
-        )
+    if len(set(digests.values())) > 1:
+        yield from _disagreement(run, owners, digests, processors)
     for node, report in run.reports:
         yield from _rank_faults(node, report)
+
+
+def _disagreement(
+    run: SmokeRun, owners: Mapping[int, str], digests: Mapping[int, str], processors: Mapping[str, str]
+) -> Iterator[Verdict]:
+    """The verdict on different weights: a node differs only from a majority, and may differ only by rounding."""
+    trainer = run.reports[0][1].trainer
+    common, most = Counter(digests.values()).most_common(1)[0]
+    has_majority = 2 * most > len(digests)
+    odd = [rank for rank, found in digests.items() if found != common] if has_majority else list(digests)
+    nodes = tuple(dict.fromkeys(owners.get(rank, "") for rank in odd))
+    drifts = [report.drift for _, report in run.reports if report.drift is not None]
+    largest = max((drift.largest for drift in drifts), default=math.nan)
+    where = f"{numbered(odd)} on {fold(nodes)}"
+    has = "has" if len(odd) == 1 else "have"
+    differ = (
+        f"{where} {has} different weights from the other {count(most)} after the same steps"
+        if has_majority
+        else f"the weights of {where} differ after the same steps, and no majority agrees"
+    )
+    first = next(rank for rank in odd if digests[rank] != common)
+    at = Evidence(FACT, f"rank {first}: SHA-256 {digests[first]}", f"SHA-256 {common}", node=owners.get(first, ""))
+    kinds = _kinds(run, processors)
+    tolerance = TOLERANCE * max(1.0, max(report.steps for _, report in run.reports) / MAX_COMPARED_STEPS)
+    if len(drifts) == len(run.reports) and all(drift.largest <= tolerance for drift in drifts) and kinds:
+        yield failed(
+            "weights after training",
+            f"{differ}, by at most {largest:.2g}: this is rounding, since not all ranks compute with the same "
+            f"instructions ({kinds})",
+            at=at,
+            nodes=nodes if has_majority else (),
+            severity=Severity.WARNING,
+            remedy="Use nodes of one kind if ranks must stay equal bit by bit, or give ATEN_CPU_CAPABILITY and "
+            "MKL_CBWR one value on all of them.",
+        )
+        return
+    far = f", by up to {largest:.2g}" if drifts else ""
+    yield failed(
+        "weights after training",
+        f"{differ}{far}; {trainer} keeps them equal",
+        at=at,
+        nodes=nodes if has_majority else (),
+        remedy=f"Compare torch, NCCL and driver of {fold(nodes)} with the other nodes; test its memory and GPU."
+        if has_majority
+        else "Compare torch, NCCL and driver of all nodes; run it with half of the nodes (--hosts) until it passes.",
+    )
+    if not has_majority:
+        reason = "no majority shows which of them is different"
+        yield unknown(f"weights after training: {fold(nodes)}", reason, nodes=nodes, required=True)
+
+
+def _kinds(run: SmokeRun, processors: Mapping[str, str]) -> str:
+    """What the ranks compute with, if it is not the same everywhere: `AVX2 on node0, DEFAULT on node1`; else empty."""
+    for kind_of in (
+        lambda node, report: report.cpu_capability,
+        lambda node, report: report.device,
+        lambda node, report: processors.get(node, ""),
+    ):
+        found: dict[str, list[str]] = {}
+        for node, report in run.reports:
+            found.setdefault(kind_of(node, report), []).append(node)
+        if len(found) > 1 and "" not in found:
+            return ", ".join(f"{kind} on {fold(dict.fromkeys(on))}" for kind, on in found.items())
+    return ""
 
 
 def _rank_faults(node: str, report: RankReport) -> Iterator[Verdict]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from preflight.agent import rank_events
 from preflight.agent.child import plain
-from preflight.model.findings import Status
+from preflight.model.findings import Severity, Status
 from preflight.model.job import Strength
 from preflight.model.recording import EventRecord, FactRecord, Facts, Fleet, Node, NodeRecord, Recording, Unavailable
 from preflight.model.recording_io import load, save
@@ -19,6 +22,7 @@ from preflight_checks.probes.packages import Framework, Packages, packages
 from preflight_checks.smoke.completion import master_endpoint_unusable, rank_did_not_finish
 from preflight_checks.smoke.results import ranks_disagree, wrong_collective_result
 from reference_trainer.collective.rank import RankReport
+from reference_trainer.collective.steps import Drift
 from reference_trainer.common.oracle import Mismatch
 from tests.checks.check_builders import claim, fact, fleet, job, local_fleet, one, plan, statuses
 
@@ -129,8 +133,8 @@ def report(rank: int, **changes: Any) -> RankReport:
 def recorded(
     *answers: RankReport | Unavailable, events: tuple[tuple[int, float, str, dict[str, Any]], ...] = ()
 ) -> Facts:
-    """The run of two ranks, read from a saved recording; events are (rank, at_s, origin, data)."""
-    requests = plan(rank_did_not_finish, JOB, fleet(2))
+    """The run of these ranks, one a node, read from a saved recording; events are (rank, at_s, origin, data)."""
+    requests = plan(rank_did_not_finish, JOB, fleet(len(answers)))
     records = tuple(
         FactRecord(request, unavailable=answer, finished_s=9.0)
         if isinstance(answer, Unavailable)
@@ -259,8 +263,8 @@ def test_results_are_unknown_without_completed_ranks() -> None:
 def test_different_or_unmoved_weights_and_a_flat_loss_are_faults() -> None:
     apart = recorded(report(0, digests=["aa", "aa", "bb"]), report(1, digests=["aa", "aa", "bb"]))
     assert "rank 2" in one(judged(ranks_disagree, apart), Status.FAIL).message
-    own = recorded(report(0, digests=["aa"]), report(1, digests=["bb"]))
-    assert "rank 1 on node1 has" in one(judged(ranks_disagree, own), Status.FAIL).message
+    own = recorded(report(0, digests=["aa"]), report(1, digests=["aa"]), report(2, digests=["bb"]))
+    assert "rank 2 on node2 has" in one(judged(ranks_disagree, own), Status.FAIL).message
     unmoved = recorded(report(0), report(1, unmoved=["0.weight"]))
     verdict = one(judged(ranks_disagree, unmoved), Status.FAIL)
     assert (verdict.nodes, "0.weight" in verdict.message) == (("node1",), True)
@@ -268,6 +272,73 @@ def test_different_or_unmoved_weights_and_a_flat_loss_are_faults() -> None:
     assert one(judged(ranks_disagree, flat), Status.FAIL).nodes == ("node0",)
     drifted = recorded(report(0, difference_to_one_process=float("nan")), report(1))
     assert "differ by nan" in one(judged(ranks_disagree, drifted), Status.FAIL).message
+
+
+@pytest.mark.parametrize("digests", [("aa", "bb"), ("aa", "bb", "cc"), ("aa", "aa", "bb", "bb")])
+def test_no_node_differs_where_no_majority_agrees(digests: tuple[str, ...]) -> None:
+    facts = recorded(*(report(rank, digests=[found]) for rank, found in enumerate(digests)))
+    verdicts = judged(ranks_disagree, facts)
+    found = one(verdicts, Status.FAIL)
+    assert found.nodes == () and found.severity is None and "no majority agrees" in found.message
+    assert "emove" not in found.remedy
+    left = one(verdicts, Status.UNKNOWN)
+    assert left.required and len(left.nodes) == len(digests)
+
+
+@pytest.mark.parametrize(
+    ("largest", "capabilities", "severity"),
+    [
+        (3e-8, ("AVX2", "AVX2", "DEFAULT"), Severity.WARNING),
+        (3e-8, ("AVX2", "AVX2", "AVX2"), None),
+        (3e-3, ("AVX2", "AVX2", "DEFAULT"), None),
+        (math.nan, ("AVX2", "AVX2", "DEFAULT"), None),
+    ],
+)
+def test_rounding_on_other_processors_is_a_warning(
+    largest: float, capabilities: tuple[str, ...], severity: Severity | None
+) -> None:
+    facts = recorded(
+        *(
+            report(
+                rank,
+                digests=["bb" if rank == 2 else "aa"],
+                cpu_capability=capability,
+                drift=Drift(largest if rank == 2 else 0.0, 900 if rank == 2 else 0, 1000),
+            )
+            for rank, capability in enumerate(capabilities)
+        )
+    )
+    found = one(judged(ranks_disagree, facts), Status.FAIL)
+    assert found.severity is severity and found.nodes == ("node2",)
+    assert ("DEFAULT on node2" in found.message) == (severity is Severity.WARNING)
+
+
+def sent_wrong(rank: int, sender: int, operation: str = "all_to_all of 3000 bytes, timed") -> Mismatch:
+    return Mismatch(operation, rank, 750, 1, sender * 250 + 7, "5.0", "4.0", "0x4", {}, "one bit differs")
+
+
+def test_the_sender_of_wrong_parts_is_named() -> None:
+    in_sum = "all_reduce of 3000 bytes, timed"
+    facts = recorded(
+        report(0, mismatches=[sent_wrong(0, 0, in_sum), sent_wrong(0, 2)]),
+        report(1, mismatches=[sent_wrong(1, 0, in_sum), sent_wrong(1, 2)]),
+        report(2, mismatches=[sent_wrong(2, 0, in_sum)]),
+    )
+    found = one(judged(wrong_collective_result, facts), Status.FAIL)
+    assert found.nodes == ("node2",) and "sent by rank 2 to ranks 0, 1" in found.message
+    pair = recorded(report(0, mismatches=[sent_wrong(0, 2)]), report(1), report(2))
+    assert one(judged(wrong_collective_result, pair), Status.FAIL).nodes == ("node2", "node0")
+    arriving = recorded(report(0, mismatches=[sent_wrong(0, 1), sent_wrong(0, 2)]), report(1), report(2))
+    assert one(judged(wrong_collective_result, arriving), Status.FAIL).nodes == ("node0",)
+
+
+def test_not_all_nodes_are_to_be_removed_if_all_see_a_wrong_sum() -> None:
+    wrong = "all_reduce of 3000 bytes, timed"
+    facts = recorded(*(report(rank, mismatches=[sent_wrong(rank, 0, wrong)]) for rank in range(3)))
+    verdicts = judged(wrong_collective_result, facts)
+    found = one(verdicts, Status.FAIL)
+    assert found.nodes == () and "Remove" not in found.remedy and "every node sees wrong results" in found.message
+    assert one(verdicts, Status.UNKNOWN).nodes == ("node0", "node1", "node2")
 
 
 def test_a_port_in_use_is_reported_once_for_the_endpoint() -> None:
