@@ -30,6 +30,8 @@ DIAL = "dial"
 PROBLEM = "problem"
 #: The kind of problem of a rank whose backend needs a GPU, or a build, that it does not have.
 NO_DEVICE = "no-device"
+#: In the error of a mismatch between a worker and the server that it reached: it is another one than at that address.
+EXPECTS_SERVER = "expects server %s here, but this is"
 #: Sent by a process that injects a requested fault, just before it does.
 FAULT_INJECTED = "drill"
 #: Sent by a server: a backup worker has replaced one that was lost, or that delayed the others.

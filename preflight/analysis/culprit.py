@@ -33,6 +33,7 @@ from preflight.analysis.handshake import find_mismatch
 from preflight.analysis.rank_state import BACKUP_WORKER, RANK, Member, RankView, build_views
 from preflight.analysis.rendezvous import (
     blame_network,
+    find_redirected,
     find_taken_endpoint,
     find_unreachable_master,
     find_unreached_server,
@@ -162,6 +163,9 @@ def _find_disagreeing(views: Views, now_s: float, limits: Limits) -> Culprit | N
             # The member that reports it is not necessarily the faulty one; the reports of all members about themselves
             # decide.
             continue
+        redirected = find_redirected(views, str(problem.get("error", "")), at_s)
+        if redirected is not None:
+            return redirected
         text = f"does not belong to the others: {problem.get('error', '')}"
         return make_culprit(views, view, "mismatch", at_s, text)
     return None

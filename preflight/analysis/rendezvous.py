@@ -6,9 +6,11 @@ that a worker is cut off, and a single cell that the path between the two is at 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from preflight._util.hostnames import is_loopback
+from preflight.agent import rank_events
 from preflight.analysis.culprit_model import (
     Culprit,
     Limits,
@@ -110,6 +112,45 @@ def find_unreached_server(views: Views, now_s: float, limits: Limits) -> Culprit
         return None
     first, *_ = shapes(cells, lambda cell: cell.result.result != "open")
     return _culprit_of_shape(views, first, since_s)
+
+
+#: What a server and a worker say of each other if the worker reached another server than it dialled.
+_REDIRECTED = re.compile(
+    r"(worker \S{1,20}) on \S{1,300} " + rank_events.EXPECTS_SERVER.replace("%s", r"(\S{1,20})") + r" (server \S{1,20})"
+)
+
+
+def find_redirected(views: Views, error: str, since_s: float) -> Culprit | None:
+    """Find a worker that reached another server than the one at that address, though other workers reach the right one.
+
+    Then the server is what it was configured to be, and something on the worker's path leads elsewhere.
+
+    Args:
+        error: the error of a mismatch, as server or worker report it.
+    """
+    match = _REDIRECTED.search(error)
+    by_name = {view.name: view for view in views.values()}
+    if match is None:
+        return None
+    worker, server, reached = (by_name.get(name) for name in (match[1], f"server {match[2]}", match[3]))
+    dial = worker.dials.get(server.rank) if worker is not None and server is not None else None
+    if worker is None or server is None or reached is None or dial is None:
+        return None
+    right = [
+        other
+        for other in views.values()
+        if other is not worker
+        and (theirs := other.dials.get(server.rank)) is not None
+        and (theirs.result, theirs.endpoint) == ("open", dial.endpoint)
+        and other.problem("mismatch") is None
+    ]
+    if not right:
+        return None
+    text = (
+        f"reaches {title(reached)} at {dial.endpoint}, the address of {title(server)}, which {names_text(right)} reach"
+        f"{'es' if len(right) == 1 else ''} there: a rule on {worker.node} or on its path leads to another machine"
+    )
+    return make_culprit(views, worker, "path", since_s, text)
 
 
 def _cells(views: Views, now_s: float, limits: Limits) -> list[Cell[Dial]]:

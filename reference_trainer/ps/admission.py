@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from preflight.agent import rank_events
 from reference_trainer.ps import frames, handshake, partition
 from reference_trainer.ps.clocks import RunEnded
 from reference_trainer.ps.connection import ConnectionHandler
@@ -228,7 +229,7 @@ def disagreement(config: Settings, message: Dict[str, Any]) -> str:
         if message.get(name) != own[name]:
             return "%s has %s as %s; %s has %s" % (who, _short(message.get(name)), words, here, _short(own[name]))
     if message.get("server") != config.index:
-        return "%s expects server %s here, but this is %s" % (who, _short(message.get("server")), here)
+        return " ".join((who, rank_events.EXPECTS_SERVER % _short(message.get("server")), here))
     if not isinstance(index, int) or isinstance(index, bool):
         return "%s has no index" % who
     if not message.get("spare") and not 0 <= index < config.workers:

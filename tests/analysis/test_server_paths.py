@@ -104,3 +104,29 @@ def test_a_server_that_cannot_listen_is_named_with_its_own_error() -> None:
     found = story.blame(0.7)
     assert found is not None and found.title == "server 1 on node1" and found.kind == "endpoint"
     assert "must serve, but cannot listen on port 6170" in found.because
+
+
+def redirected(*workers: int) -> Culprit | None:
+    """These workers reach server 1 at the address of server 0."""
+    story = matrix()
+    for worker in workers:
+        error = f"worker {worker} on node{SERVERS + worker} {rank_events.EXPECTS_SERVER % 0} server 1"
+        story.say(1, 1.1, rank_events.PROBLEM, problem="mismatch", what="hello", error=error, worker=worker)
+        said = f"server 0 at 10.0.0.0:6170 says: {error}"
+        story.say(SERVERS + worker, 1.2, rank_events.PROBLEM, problem="mismatch", what="hello", error=said, server=0)
+    assert story.blame(1.3) is None, "the other workers may say the same"
+    return story.blame(4.1)
+
+
+def test_a_worker_whose_path_leads_to_another_server_is_named_and_not_that_server() -> None:
+    found = redirected(1)
+    assert found is not None and (found.title, found.kind, found.also) == ("worker 1 on node3", "path", ())
+    assert (
+        "reaches server 1 on node1 at 10.0.0.0:6170, the address of server 0 on node0, which workers 0, 2 reach there"
+        in found.because
+    )
+
+
+def test_a_server_that_all_workers_take_for_another_one_is_at_fault() -> None:
+    found = redirected(0, 1, 2)
+    assert found is not None and (found.title, found.kind) == ("server 1 on node1", "mismatch")
