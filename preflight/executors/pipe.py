@@ -34,6 +34,8 @@ CLOSE_S = 2.0
 _STDERR_BYTES = 8192
 #: So much of what was printed before the agent started belongs to the reason of a failure.
 _NOISE_BYTES = 2048
+#: At a time-out the message quotes so many of the last lines, and so much of them.
+_PRINTED_LINES, _PRINTED_CHARACTERS = 3, 300
 #: The exit code of ssh when the connection is lost.
 _SSH_FAILED = 255
 _CHUNK = 1 << 16
@@ -328,12 +330,19 @@ async def start_agent(
             if started:
                 raise _stalled(channel, name, size)
             error = diagnose(None, channel.error_tail())
-            noise = received[-_STDERR_BYTES:].decode("utf-8", "replace")
-            raise ExecutorError(error.kind, error.message, error.detail or noise)
+            noise = bootstrap.without_mark(received[-_STDERR_BYTES:].decode("utf-8", "replace"))
+            raise ExecutorError(error.kind, error.message + _printed(noise), error.detail or noise)
     except BaseException:
         channel.abandon()
         await channel.aclose()
         raise
+
+
+def _printed(text: str) -> str:
+    """The last lines that a node printed instead of starting Python, as the end of a message; empty without any."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    shown = " | ".join(lines[-_PRINTED_LINES:])
+    return f'; the node printed: "{shown[-_PRINTED_CHARACTERS:]}"' if shown else ""
 
 
 async def _skip_noise(

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from preflight.executors.pipe import PipeChannel
+from preflight.executors.base import ExecutorError
+from preflight.executors.pipe import PipeChannel, start_agent
 
 #: Far longer than anything here takes without a fault.
 LONG_S = 30.0
@@ -73,3 +74,26 @@ def test_closed_channel_does_not_affect_the_next() -> None:
         return said
 
     assert anyio.run(heard) == b"here\n"
+
+
+def test_a_login_that_ends_in_a_time_out_is_quoted() -> None:
+    said = 'Please login as the user "ubuntu" rather than the user "root".'
+
+    def diagnose(code: int | None, text: str) -> ExecutorError:
+        assert code is None
+        return ExecutorError("timeout", "node3: no agent in time", text)
+
+    async def failure(script: str) -> ExecutorError:
+        with pytest.raises(ExecutorError) as caught:
+            await start_agent(channel(script), "node3", "abc", bundle=no_bundle, diagnose=diagnose, deadline_s=0.5)
+        return caught.value
+
+    async def no_bundle() -> bytes:
+        raise AssertionError("nobody asks for it")
+
+    async def both() -> tuple[ExecutorError, ExecutorError]:
+        return await failure(f"echo '{said}'; echo; read x"), await failure("read x")
+
+    printed, silent = anyio.run(both)
+    assert printed.message == f'node3: no agent in time; the node printed: "{said}"' and printed.kind == "timeout"
+    assert silent.message == "node3: no agent in time"
