@@ -13,7 +13,17 @@ from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, passed, unknown
 from preflight_checks.context.environment import protocol_differences
 from preflight_checks.requirements.hosts import fold
-from preflight_checks.smoke.group_run import FACT, SmokeRun, count, details, missing_run, numbered, observed, run_of
+from preflight_checks.smoke.group_run import (
+    FACT,
+    SmokeRun,
+    count,
+    details,
+    missing_run,
+    numbered,
+    observed,
+    remedy_for_dead,
+    run_of,
+)
 from preflight_checks.smoke.injected_fault import may_fail_by_injection
 from preflight_checks.smoke.plan import PLAN_PROBES, plan_of, plan_smoke
 from preflight_checks.smoke.trials import answer_of, describe, plan_trials
@@ -142,8 +152,6 @@ def _summary(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> str:
 
 _REMEDIES = {
     "missing": "Find out why no rank starts on {node}: check the interpreter and the environment of the job there.",
-    "dead": "Check {node}: its last output is in the evidence; SIGKILL usually comes from the out-of-memory killer "
-    "(dmesg).",
     "stopped": "Continue or end the stopped process on {node} (kill -CONT), and find out what stopped it.",
     "stuck": "Read the stack of the rank on {node} in the evidence: it shows what the rank waits for.",
     "lost-node": "Check whether {node} is still running and reachable.",
@@ -158,6 +166,8 @@ _WAITS_AT = {"missing": "rendezvous", "stopped": "collective", "stuck": "collect
 def _named(run: SmokeRun, culprit: Culprit, found: Answer | None) -> Verdict:
     tried = f"; {describe(found)}" if found is not None else ""
     remedy = _REMEDIES.get(culprit.kind, "Check {node}.").format(node=culprit.node)
+    if culprit.kind == "dead":
+        remedy = remedy_for_dead(run, culprit)
     if culprit.rank is None and culprit.kind == "stuck":
         remedy = (
             "Check the path between the nodes: MTU for large packets, firewalls for high ports, and the interface that"

@@ -85,6 +85,25 @@ def details(run: GroupRun, culprit: Culprit, fact: str) -> Iterator[Evidence]:
             yield Evidence(fact, "last output: " + words, node=culprit.node, at_s=record.finished_s)
 
 
+#: Exit codes of a process that was killed: by Python's count, and by that of shells and containers.
+_KILLED = (-9, 137)
+
+
+def remedy_for_dead(run: GroupRun, culprit: Culprit) -> str:
+    """What to do about a process that ended by itself; only SIGKILL points to a lack of memory."""
+    ended = next((record.unavailable for record in run.records if record.request.key == culprit.key), None)
+    if ended is not None and ended.exit_code in _KILLED:
+        return (
+            f"Check {culprit.node}: SIGKILL usually comes from the out-of-memory killer (dmesg), or from a scheduler's "
+            "memory limit."
+        )
+    if ended is not None and ended.exit_code is None and not ended.detail.strip():
+        return f"Check {culprit.node}: the error that its process reported says why it ended."
+    if ended is not None and not ended.detail.strip():
+        return f"Check {culprit.node}: the process printed nothing before it ended; run it there by hand."
+    return f"Check {culprit.node}: the process's last output, in the evidence, says why it ended."
+
+
 def stack_of(text: str) -> str:
     """The innermost frames of the member's own thread, innermost first, from faulthandler's dump of all threads."""
     frames = frames_of(text)

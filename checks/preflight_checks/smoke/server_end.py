@@ -14,7 +14,7 @@ from preflight.model.recording import Facts, Fleet, Unavailable
 from preflight.model.requests import Request
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.requirements.hosts import fold
-from preflight_checks.smoke.group_run import details, observed
+from preflight_checks.smoke.group_run import details, observed, remedy_for_dead
 from preflight_checks.smoke.injected_fault import may_fail_by_injection
 from preflight_checks.smoke.ranks import framework_of
 from preflight_checks.smoke.server_run import (
@@ -37,8 +37,6 @@ from reference_trainer.ps.settings import EXACT_READ
 
 _REMEDIES = {
     "missing": "Find out why no process starts on {node}; it uses the job's interpreter and environment.",
-    "dead": "Check {node}: its last output is in the evidence; SIGKILL usually comes from the out-of-memory killer "
-    "(dmesg).",
     "stopped": "Continue or end the stopped process on {node} (kill -CONT), and find out what stopped it.",
     "stuck": "Read the stack of {name} in the evidence: it shows what the process waits for.",
     "lost-node": "Check whether {node} is still running and reachable.",
@@ -111,7 +109,9 @@ def _named(run: ServerRun, culprit: Culprit, expected: str, remedy: str) -> Verd
         at=Evidence(FACT, observed(culprit), expected, node=culprit.node, at_s=culprit.since_s),
         also=(*details(run, culprit, FACT), *run.claims),
         nodes=run.nodes,
-        remedy=remedy.format(node=culprit.node, name=culprit.title),
+        remedy=remedy_for_dead(run, culprit)
+        if culprit.kind == "dead"
+        else remedy.format(node=culprit.node, name=culprit.title),
     )
 
 

@@ -179,6 +179,24 @@ def test_a_killed_rank_is_named_with_node_phase_and_output() -> None:
     assert verdict.locations
 
 
+@pytest.mark.parametrize(
+    ("code", "printed", "words"),
+    [
+        (-9, "", "out-of-memory killer"),
+        (137, "", "out-of-memory killer"),
+        (-11, "Segmentation fault", "last output, in the evidence"),
+        (-6, "terminate called", "last output, in the evidence"),
+        (0, "", "printed nothing"),
+        (None, "", "the error that its process reported"),
+        (1, "ImportError: libcudnn.so.9", "last output, in the evidence"),
+    ],
+)
+def test_only_a_killed_process_points_to_a_lack_of_memory(code: int | None, printed: str, words: str) -> None:
+    facts = recorded(Unavailable("cancelled", "it was cancelled"), Unavailable("crashed", "it ended", printed, code))
+    remedy = one(judged(rank_did_not_finish, facts), Status.FAIL).remedy
+    assert words in remedy and ("memory" in remedy) == (code in (-9, 137))
+
+
 STACKS = """\
 Thread 0x00007f01 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 324 in wait
