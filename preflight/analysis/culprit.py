@@ -109,7 +109,7 @@ def hung_until_the_end(
     return bool(left) and all(
         view.started
         and not view.loading
-        and (view.inside > 0 or bool(_awaited_members(view, views)))
+        and (view.inside > 0 or bool(view.waiting_for))
         and _stalled_s(view, views, now_s, limits) >= limits.step_least_s / 2
         for view in left
     )

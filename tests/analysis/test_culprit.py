@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from preflight.agent import rank_events
-from preflight.analysis.culprit import Culprit, decision_time
+from preflight.analysis.culprit import Culprit, decision_time, hung_until_the_end
 from preflight.analysis.rank_stacks import find_outside
 from preflight.analysis.rank_state import build_views, members_of
 from tests.story import Story
@@ -409,6 +409,26 @@ def test_an_awaited_stage_is_named_even_if_it_is_rank_0() -> None:
     found = story.blame(25.0)
     assert named(found) == (0, "stuck")
     assert found is not None and found.waiting == (1, 2)
+
+
+def meeting(*, until_s: float, loading: bool = False, starved: float = 0.0) -> bool:
+    """Rank 1 waits for the store of rank 0, which waits for rank 1, from 20 s until the run is cut off."""
+    story = Story(2)
+    for rank in range(2):
+        story.phase(rank, 0.2, rank_events.STARTED)
+        if rank == 0:
+            story.phase(rank, 0.3, rank_events.LISTENING)
+        story.say(rank, 20.0, rank_events.ENTERING, what="store", waiting_for=[1 - rank], loading=loading and rank == 1)
+        story.beats(rank, 0.5, until_s, starved=starved)
+        story.ends(rank, until_s, "timeout", "no answer in time")
+    return hung_until_the_end(members_of(story.requests), story.events, story.records, now_s=until_s)
+
+
+def test_a_run_that_is_cut_off_hung_if_all_its_ranks_waited_for_each_other() -> None:
+    assert meeting(until_s=24.0)
+    assert not meeting(until_s=22.0), "that is too early to tell"
+    assert not meeting(until_s=24.0, loading=True), "one still loads a library"
+    assert not meeting(until_s=24.0, starved=0.9), "they got no processor"
 
 
 TRAINER = """  File "preflight-bundle:/reference_trainer/collective/group.py", line 206 in _counted
