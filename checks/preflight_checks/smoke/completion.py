@@ -89,7 +89,7 @@ def rank_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
         yield unknown("smoke run", f"blocked by SMK004: {run.culprit.because}")
         return
     found = answer_of(job, fleet, facts, run)
-    if found is not None and found.kind == "none":
+    if found is not None and (found.kind == "none" or _is_cleared(run, run.culprit, found)):
         # A failure that did not repeat blames no node, but does not count as a pass.
         yield unknown("smoke run", f"{run.culprit.because}; {describe(found)}", required=True)
         return
@@ -104,6 +104,11 @@ def rank_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
             "no group completed the smoke run with it" if len(undecided) == 1 else "no group completed with any of them"
         )
         yield unknown(f"smoke run: {fold(undecided)}", text, nodes=undecided, required=True)
+
+
+def _is_cleared(run: SmokeRun, culprit: Culprit, found: Answer) -> bool:
+    """Whether the named nodes completed trials, nothing hung again, and time ran out before more was tried."""
+    return found.kind == "open" and culprit.rank is not None and not found.hanging and set(run.nodes) <= {*found.sound}
 
 
 def _blocked_by_difference(run: SmokeRun, culprit: Culprit, differing: Mapping[str, Sequence[str]]) -> Verdict:
