@@ -234,8 +234,9 @@ def _retest_suspects(nodes: Group, trials: Trials, suspects: Group) -> _Step:
     others = tuple(node for node in nodes if node not in suspects)
     if not others:
         return (), "group", suspects
-    first = suspects if len(suspects) == 2 else (suspects[0], others[0])
-    rest = tuple(node for node in others if node not in first)
+    # Of three nodes, two others than the suspect: if they complete, they are cleared, and the next trial decides.
+    first = suspects if len(suspects) == 2 else others if len(others) == 2 else (suspects[0], others[0])
+    rest = tuple(node for node in nodes if node not in first)
     wanted = [first, rest] if len(rest) > 1 else [first]
     untried = _untried(wanted, trials, nodes)
     if untried:

@@ -115,6 +115,12 @@ def test_no_node_is_named_if_every_pair_hangs() -> None:
     )
 
 
+def test_of_three_nodes_the_two_others_are_cleared_first() -> None:
+    assert next_groups(names(3), {}, suspects=("n1",)) == (("n0", "n2"),)
+    found, rounds = search(names(3), lambda group: "n1" in group, suspects=("n1",))
+    assert found is not None and (found.kind, found.nodes, rounds) == ("nodes", ("n1",), 3)
+
+
 def test_two_bad_nodes_are_both_named() -> None:
     found, _ = search(names(6), lambda group: bool({"n1", "n4"} & group), suspects=("n1", "n4"))
     assert found is not None and (found.kind, found.nodes) == ("nodes", ("n1", "n4"))
