@@ -42,11 +42,11 @@ SOURCE = "call"
 #: Stands for the call itself: true where all its arguments are written out.
 CALL = "(call)"
 #: What is stated of a call itself, beside its arguments.
-FACTS = frozenset(("function", "early", "late", "owner", "found", "unused", "reached_by", "then"))
+FACTS = frozenset(("function", "early", "late", "owner", "found", "unused", "again", "reached_by", "then"))
 
 
-#: Those of them that depend on the other calls of the same file.
-ORDER = (".early", ".late", ".found")
+#: Those of them that depend on the rest of the file.
+OF_FILE = (".early", ".late", ".found", ".again", ".reached_by")
 
 
 class Called(NamedTuple):
@@ -94,6 +94,17 @@ def calls() -> Calls:
                 by_name.setdefault(name, []).append(called)
     paddle, torch = (tuple(dict.fromkeys(called.framework for called in rows[group])) for group in ("paddle", "torch"))
     return Calls(paddle, {called.framework: called.family for called in rows["other"]}, torch, by_name)
+
+
+@functools.cache
+def _objects() -> frozenset[str]:
+    """The frameworks of objects whose attributes are settings, too."""
+    return frozenset(called.framework for rows in calls().by_name.values() for called in rows if called.sets)
+
+
+def is_finished_later(claim: Claim) -> bool:
+    """Whether a claim is about an object that another file may still change."""
+    return claim.quantity.startswith(SETTING_PREFIX) and claim.quantity.split(".")[1] in _objects()
 
 
 #: The calls of NeMo-Run that make what their first argument names.
@@ -185,6 +196,8 @@ def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
         facts["early"] = True
     if called.sets and _is_unused(module, call):
         facts["unused"] = True
+    if call.args and _is_made_again(module, call):
+        facts["again"] = True
     if called.looks_for:
         facts["found"] = _found(module, called.looks_for)
     for name, value in facts.items():
@@ -210,10 +223,18 @@ def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
 def _is_unused(module: Module, call: ast.Call) -> bool:
     """Whether what a call makes gets a name of its own, and nothing is done with it but setting its attributes."""
     parent, name = module.parent(call), module.bound_to(call)
-    if not isinstance(parent, ast.Assign) or not name.isidentifier():
+    in_class = isinstance(parent, ast.Assign) and isinstance(module.parent(parent), ast.ClassDef)
+    if not isinstance(parent, ast.Assign) or in_class or not name.isidentifier():
         return False
     loads = [node for node in module.nodes(ast.Name) if node.id == name and isinstance(node.ctx, ast.Load)]
     return bool(loads) and all(_is_set(module, node) for node in loads)
+
+
+def _is_made_again(module: Module, call: ast.Call) -> bool:
+    """Whether another call of the same function has the same first argument, a constant."""
+    first = module.fold(call.args[0])
+    others = (other for other in module.named(last(module.called(call))) if other is not call and other.args)
+    return isinstance(first, Known) and any(module.fold(other.args[0]) == first for other in others)
 
 
 def _is_set(module: Module, node: ast.Name) -> bool:
@@ -229,8 +250,8 @@ def _is_set(module: Module, node: ast.Name) -> bool:
 def _found(module: Module, names: Sequence[str]) -> Value:
     """Which of these calls the script makes, or a module of the user's own that it imports speaks of."""
     modules, complete = imports.texts_of_modules(module)
-    texts = [each.text for each in modules]
-    found = [name for name in names if module.named(name) or any(re.search(rf"\b{name}\(", text) for text in texts)]
+    text = "\n".join(each.text for each in modules)
+    found = [name for name in names if module.named(name) or re.search(rf"(?<!def )\b{name}\(", text)]
     if not complete:
         return Unresolved("not all modules that the script imports were searched")
     return Known(tuple(found))
@@ -255,7 +276,7 @@ def _about_ranks(module: Module, key: str, given: ast.keyword | ast.expr, place:
 
     `KEY.rank` is "local" or "global" for a rank, "from local" or "from global" for what is computed from one.
     `KEY.variable` is the variable that it is read from, `KEY.divided_by` the function by whose result it is divided.
-    `KEY.is_list` is stated for a list, and `KEY.chosen_by` where `a if rank == 0 else b` chooses it by the rank.
+    `KEY.is_list` is stated for a list, and `KEY.chosen_by` where `a if rank == 0 else None` leaves it out by the rank.
     """
     written = value_of(given)
     made = _made(module, written)
@@ -279,9 +300,9 @@ def _about_ranks(module: Module, key: str, given: ast.keyword | ast.expr, place:
         facts["divided_by"] = Known(last(module.called(made.right)))
     if isinstance(made, (ast.List, ast.ListComp)):
         facts["is_list"] = Known(True)
-    if isinstance(written, ast.IfExp):
+    if isinstance(written, ast.IfExp) and Known(None) in (module.fold(written.body), module.fold(written.orelse)):
         who = ranks_where_true(module, written.test)
-        if who in _FIRST_RANKS:
+        if who not in (RankSet.ALL, RankSet.UNDECIDED):
             facts["chosen_by"] = Known(who.value)
     for name, value in facts.items():
         yield replace(

@@ -1,7 +1,9 @@
-"""The arguments of well-known calls in modules that a script imports, where the script comes to them.
+"""The arguments of well-known calls in modules that a script imports, where the script surely comes to them.
 
-A module is read for what the script uses of it: the functions and classes that it imports by name, and those that these
-use. What other functions of the module do concerns other scripts.
+A module is read for what the script uses of it: the functions that it calls, the methods of the classes of which it
+makes objects, and what these call in turn. Calls under a condition, or after a return, are not followed: which of two
+functions runs is often decided by how the job was started. What other functions of the module do concerns other
+scripts.
 """
 
 from __future__ import annotations
@@ -9,53 +11,77 @@ from __future__ import annotations
 import ast
 import functools
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
-from preflight.model.job import WHOLE_JOB, Claim
+from preflight.model.job import WHOLE_JOB, Claim, Strength
 from preflight.sources.base import SourceFile
 from preflight.sources.python import called_settings, dataset_devices, imports
-from preflight.sources.python.module import Module
+from preflight.sources.python.environment import always_reached
+from preflight.sources.python.module import Module, last
+from preflight.sources.python.outline import Function
 
 #: Characters. Larger modules are libraries, of which a script uses a small part.
 _MAX_LENGTH = 100_000
+#: Methods that run wherever an object is made or used.
+_ALWAYS = frozenset(("__init__", "__post_init__", "__enter__", "__call__", "__getitem__", "forward", "training_step"))
 
 
-class Definition(NamedTuple):
-    """A function or class at the top level of a module.
+class Unit(NamedTuple):
+    """A function or method of a module.
 
     Args:
-        uses: the names of other definitions that occur in it.
+        name: of the function, without its class.
+        owner: the name of its class; empty for a function.
+        calls: the last names of what it surely calls.
         claims: what the script's readers of calls and datasets state of it.
     """
 
-    uses: frozenset[str]
+    name: str
+    owner: str
+    calls: frozenset[str]
     claims: tuple[Claim, ...]
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """The claims of the functions and classes that a script imports and calls."""
-    for path, names in _used(module).items():
-        file = module.files.read(path)
-        if not isinstance(file, SourceFile) or len(file.text) > _MAX_LENGTH:
-            continue
-        found = _definitions(_Key(file, module))
-        for name in _reached(found, names):
-            yield from found[name].claims
+    """The claims of the functions and methods of imported modules to which a script surely comes.
 
-
-def _used(module: Module) -> dict[str, set[str]]:
-    """The names that a script calls in its own modules, by the path of the module."""
-    called = {tuple(module.called(call).strip(".").split(".")) for call in module.calls}
-    used: dict[str, set[str]] = {}
+    They are weaker than those of the script itself.
+    """
+    sure = [call for call in module.calls if always_reached(module, call) and not _is_left_before(module, call)]
+    called = frozenset(last(module.called(call)) for call in sure)
+    names = {tuple(module.called(call).strip(".").split(".")) for call in sure if module.is_imported(_first(call))}
     for reference in imports.references(module, ""):
+        file = module.files.read(reference.target)
         stem = "/" + reference.target.removesuffix(".py").removesuffix("/__init__")
-        for parts in called:
-            # `package.module.Class`, or a method of it
-            for length in range(1, len(parts)):
-                if stem.endswith("/" + "/".join(parts[:length])):
-                    used.setdefault(reference.target, set()).add(parts[length])
-    return used
+        # `package.module.Class`, or a method of it
+        used = {
+            parts[length]
+            for parts in names
+            for length in range(1, len(parts))
+            if stem.endswith("/" + "/".join(parts[:length]))
+        }
+        if used and isinstance(file, SourceFile) and len(file.text) <= _MAX_LENGTH:
+            for unit in _reached(_units(_Key(file, module)), used, called):
+                yield from (replace(claim, strength=Strength.CONFIG) for claim in unit.claims)
+
+
+def _first(call: ast.Call) -> str:
+    """The first part of the name that a call is written with; empty for a call of something else."""
+    at: ast.expr = call.func
+    while isinstance(at, ast.Attribute):
+        at = at.value
+    return at.id if isinstance(at, ast.Name) else ""
+
+
+def _is_left_before(module: Module, node: ast.AST) -> bool:
+    """Whether the function around a node may have returned before it comes to the node."""
+    function = module.outline.function_of(node)
+    line = getattr(node, "lineno", 0)
+    return function is not None and any(
+        each.lineno < line and module.outline.function_of(each) is function for each in module.nodes(ast.Return)
+    )
 
 
 class _Key(NamedTuple):
@@ -72,35 +98,50 @@ class _Key(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def _definitions(key: _Key) -> dict[str, Definition]:
-    """The definitions of a module, by name; empty where it is not Python."""
+def _units(key: _Key) -> tuple[Unit, ...]:
+    """The functions and methods of a module, in its order; none where it is not Python."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(key.file.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return {}
+        return ()
     module = Module(key.file, tree, key.importer.files, WHOLE_JOB)
     stated = [*called_settings.claims(module), *called_settings.torch_claims(module), *dataset_devices.claims(module)]
-    # What comes before a call, or is missing, may be in the script.
-    stated = [claim for claim in stated if not claim.quantity.endswith(called_settings.ORDER)]
-    return {
-        node.name: Definition(
-            frozenset(each.id for each in ast.walk(node) if isinstance(each, ast.Name)),
-            tuple(claim for claim in stated if node.lineno <= claim.span.line <= (node.end_lineno or node.lineno)),
-        )
-        for node in tree.body
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-    }
+    # What comes before a call, or is missing, may be in the script, and so may be what decides which ranks call.
+    stated = [claim for claim in stated if not claim.quantity.endswith(called_settings.OF_FILE)]
+    stated = [claim for claim in stated if not called_settings.is_finished_later(claim)]
+    found = []
+    for node in tree.body:
+        for function in node.body if isinstance(node, ast.ClassDef) else [node]:
+            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                owner = node.name if isinstance(node, ast.ClassDef) else ""
+                found.append(_unit(module, function, owner, stated))
+    return tuple(found)
 
 
-def _reached(definitions: dict[str, Definition], names: Iterable[str]) -> list[str]:
-    """These definitions and those that they use, in the order of the module."""
-    reached: set[str] = set()
-    waiting = [name for name in names if name in definitions]
-    while waiting:
-        name = waiting.pop()
-        if name not in reached:
-            reached.add(name)
-            waiting += definitions[name].uses & set(definitions)
-    return [name for name in definitions if name in reached]
+def _unit(module: Module, function: Function, owner: str, stated: list[Claim]) -> Unit:
+    calls = [call for call in module.outline.calls_in(function) if not module.condition(call)]
+    end = function.end_lineno or function.lineno
+    return Unit(
+        function.name,
+        owner,
+        frozenset(last(module.called(call)) for call in calls if not _is_left_before(module, call)),
+        tuple(claim for claim in stated if function.lineno <= claim.span.line <= end),
+    )
+
+
+def _reached(units: tuple[Unit, ...], used: set[str], called: frozenset[str]) -> list[Unit]:
+    """The functions and classes that a script uses, and what these call, in the order of the module."""
+    names, methods = set(used), set(called)
+    while True:
+        reached = [
+            unit
+            for unit in units
+            if (unit.owner in names and unit.name in _ALWAYS | methods if unit.owner else unit.name in names)
+        ]
+        further = frozenset[str]().union(*(unit.calls for unit in reached))
+        if further <= names and further <= methods:
+            return reached
+        names |= further
+        methods |= further

@@ -195,6 +195,8 @@ def _first_file(files: Tree, file: SourceFile, candidates: tuple[str, ...]) -> s
     """The first candidate that is a file: beside the importing file, at the root, or in a folder between them."""
     folders = _folders_above(file.path)
     for candidate in candidates:
+        if candidate.partition("/")[0].removesuffix(".py") in FRAMEWORKS:
+            folders = []
         if candidate.startswith("/"):
             paths = [candidate.lstrip("/")]
         else:

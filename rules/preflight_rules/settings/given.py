@@ -267,11 +267,14 @@ def given(job: Job, name: str) -> Iterator[Given]:
                 launch,
                 inner=_inner(job, name, keys, scope) or _header_of(job, name, keys),
                 complete=_is_complete(name, keys),
-                certain=name != "transformers"
-                or CALL in keys
-                or parser is not None
-                or _takes_files(launch)
-                or path in passed_on,
+                certain=(CALL not in keys or _is_of_script(keys))
+                and (
+                    name != "transformers"
+                    or CALL in keys
+                    or parser is not None
+                    or _takes_files(launch)
+                    or path in passed_on
+                ),
                 parser=parser,
             )
 
@@ -300,9 +303,21 @@ def _places(job: Job, framework: str) -> dict[_Mark, Given]:
     for key, claim in job.settings(framework):
         found.setdefault(_mark(claim.because[0]), {})[key] = claim
     return {
-        at: Given(job, framework, at[1].path, keys, complete=keys[CALL].alternatives == (True,))
+        at: Given(
+            job,
+            framework,
+            at[1].path,
+            keys,
+            complete=keys[CALL].alternatives == (True,),
+            certain=_is_of_script(keys),
+        )
         for at, keys in found.items()
     }
+
+
+def _is_of_script(keys: dict[str, Claim]) -> bool:
+    """Whether a call stands in the script itself, and not in a module, to which it comes by other ways as well."""
+    return keys[CALL].strength is Strength.FLAG
 
 
 def _mark(place: Claim) -> _Mark:
