@@ -302,7 +302,10 @@ def _list_the_same_nodes(group: Sequence[str], built: Mapping[str, Sequence[Job]
     """Whether the files are as many as the nodes that each of them lists, each in an order of its own."""
     lists = {items(job.value("hosts", scope)) for path in group for job in built[path] for scope in _scopes(job)}
     nodes = {tuple(sorted(each)) for each in lists}
-    return len(lists) == len(group) > 1 and len(nodes) == 1 and all(len(each) == len(group) for each in nodes)
+    # Two runs of one program differ in what it is given.
+    given = {launch.arguments for path in group for job in built[path] for launch in job.launches}
+    one_run = len(nodes) == len(given) == 1
+    return len(lists) == len(group) > 1 and one_run and all(len(each) == len(group) for each in nodes)
 
 
 #: Kinds of configuration, and the launchers (or words of a launch) that need one of them.

@@ -7,11 +7,13 @@ import re
 from collections.abc import Iterator
 
 from preflight.model.job import Claim, Known
+from preflight.sources.python import imports
 from preflight.sources.python.module import Module, argument, last, value_of
 
 #: Methods of a dataset that the workers of a loader run.
 _READS = ("__getitem__", "__getitems__")
 _GPU = re.compile(r"cuda(?::\d+)?|gpu(?::\d+)?")
+_USES_CUDA = re.compile(r"\bset_device\(|\.cuda\(|\.to\(")
 _SPAWNS = re.compile(r"spawn|forkserver")
 
 
@@ -19,12 +21,22 @@ def claims(module: Module) -> Iterator[Claim]:
     """`gpu_in_dataset:CLASS` for each such class, and `loaded_by_workers:CLASS` for each that workers load."""
     for function in (each for name in _READS for each in module.outline.functions(name)):
         owner = module.parent(function)
-        call = next((call for call in module.outline.calls_in(function) if _moves_to_gpu(module, call)), None)
-        if isinstance(owner, ast.ClassDef) and call is not None:
+        moves = [call for call in module.outline.calls_in(function) if _moves_to_gpu(module, call)]
+        call = next((call for call in moves if not module.condition(call)), None)
+        # Items may be kept on the CPU by an earlier return, or in a worker.
+        returns = [each for each in module.nodes(ast.Return) if module.outline.function_of(each) is function]
+        kept = "worker_info" in module.source(function) or any(map(module.condition, returns))
+        if isinstance(owner, ast.ClassDef) and call is not None and not kept:
             yield module.claim("script_feature", f"gpu_in_dataset:{owner.name}", call)
-    if _SPAWNS.search(module.file.text):
+    # A process that has not used CUDA itself may fork workers that do.
+    if "DataLoader" not in module.file.text or _USES_CUDA.search(module.file.text) is None:
+        return
+    texts = [module.file.text, *(each.text for each in imports.texts_of_modules(module)[0])]
+    if any(map(_SPAWNS.search, texts)):
         return
     for call in module.named("DataLoader"):
+        if not module.called(call).startswith("torch."):
+            continue
         workers, dataset = argument(call, "num_workers"), argument(call, "dataset", 0)
         if workers is None or dataset is None or argument(call, "multiprocessing_context") is not None:
             continue

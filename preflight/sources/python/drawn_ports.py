@@ -24,7 +24,7 @@ def claims(module: Module) -> Iterator[Claim]:
     if _GROUP.search(text) is None or "seed(" in text:
         return
     for node, ports in (*_assigned(module), *_written(module)):
-        drawn = any(_drawn(module, port) for port in ports)
+        drawn = any(_drawn(module, port, sure=isinstance(node, ast.Call)) for port in ports)
         if not drawn or ranks_of(module).guard_of(node).who is not RankSet.ALL or _is_left_before(module, node):
             continue
         spawned = _in_spawned(module, node)
@@ -50,8 +50,9 @@ def _assigned(module: Module) -> Iterator[tuple[ast.Assign | ast.Call, list[ast.
 def _written(module: Module) -> Iterator[tuple[ast.Assign | ast.Call, list[ast.expr]]]:
     """The addresses of groups, with what they are composed of: `"tcp://%s:%s" % (host, port)`."""
     for call in module.named("init_process_group", "init_distributed"):
-        given = argument(call, "init_method", 1)
-        if given is not None:
+        given, size = argument(call, "init_method", 1), argument(call, "world_size", 3)
+        alone = size is not None and module.fold(value_of(size)) == Known(1)
+        if given is not None and not alone:
             address = module.definition(value_of(given))
             if "tcp:" in module.source(address):
                 yield call, [each for each in ast.walk(address) if isinstance(each, (ast.Name, ast.Call))]
@@ -69,22 +70,26 @@ def _is_left_before(module: Module, node: ast.Assign | ast.Call) -> bool:
     return bool(earlier) or "MASTER_PORT" in module.condition(node)
 
 
-def _drawn(module: Module, expression: ast.expr) -> bool:
-    """Whether a value is drawn at random, or is that of a free port."""
+#: Makes a drawn value the same for all ranks, or takes it from elsewhere first.
+_SHARED = re.compile(r"environ|getenv|\bopen\(|\brank\b|get_rank|Random\(|default_rng\(|bcast|broadcast|gather")
+
+
+def _drawn(module: Module, expression: ast.expr, *, sure: bool) -> bool:
+    """Whether a value is drawn at random, or is that of a free port; `sure`: what draws it has to be in this file."""
     made = module.definition(expression)
     while isinstance(made, ast.Call) and last(module.called(made)) in ("str", "int") and made.args:
         made = module.definition(made.args[0])
     if not isinstance(made, (ast.Call, ast.JoinedStr, ast.BinOp)):
         return False
     text = module.source(made)
-    if "environ" in text or "getenv" in text:
-        # What is set already is kept.
+    if _SHARED.search(text):
         return False
     names = [last(module.called(call)) for call in ast.walk(made) if isinstance(call, ast.Call)]
     own = [function for name in names for function in module.outline.functions(name)]
     if own:
-        return any(_DRAWS.search(module.source(function)) for function in own)
-    return _DRAWS.search(text) is not None or _FREE_PORT.search(text) is not None
+        sources = [module.source(function) for function in own]
+        return any(map(_DRAWS.search, sources)) and not any(map(_SHARED.search, sources))
+    return _DRAWS.search(text) is not None or (not sure and _FREE_PORT.search(text) is not None)
 
 
 def _in_spawned(module: Module, node: ast.AST, depth: int = 0) -> bool:

@@ -48,8 +48,8 @@ def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
     Fix: `metadata: {annotations: {sidecar.istio.io/inject: "false"}}` in the pod template of every role.
 
     Known limits: The annotation on the job itself is not counted, because the operators do not pass it on to the pods.
-    Only the cluster shows whether the namespace has injection. So this is a warning where the manifest speaks of it,
-    otherwise informational, and only where the manifest names a namespace.
+    Only the cluster shows whether the namespace has injection, so this is a warning of medium confidence, and only
+    where the manifest names a namespace.
     """
     for workload in workloads(job):
         namespaces = workload.in_force("namespace")
@@ -75,7 +75,6 @@ def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
             at=namespaces[0],
             also=tuple((role.count, role.name) for role in open_roles[:4]),
             remedy='Annotate the pod template of each role with `sidecar.istio.io/inject: "false"`.',
-            severity=None if workload.claims.of(workload.id, "mesh_injection") else Severity.INFO,
         )
 
 
