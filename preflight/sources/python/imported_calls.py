@@ -1,4 +1,4 @@
-"""The arguments of well-known calls in modules that a script imports, where the script surely comes to them.
+"""The arguments of well-known calls in modules that a script imports, where the script certainly comes to them.
 
 A module is read for what the script uses of it: the functions that it calls, the methods of the classes of which it
 makes objects, and what these call in turn. Calls under a condition, or after a return, are not followed: which of two
@@ -34,7 +34,7 @@ class Unit(NamedTuple):
     Args:
         name: of the function, without its class.
         owner: the name of its class; empty for a function.
-        calls: the last names of what it surely calls.
+        calls: the last names of what it certainly calls.
         claims: what the script's readers of calls and datasets state of it.
     """
 
@@ -45,7 +45,7 @@ class Unit(NamedTuple):
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """The claims of the functions and methods of imported modules to which a script surely comes.
+    """The claims of the functions and methods of imported modules to which a script certainly comes.
 
     They are weaker than those of the script itself.
     """
