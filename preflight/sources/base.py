@@ -27,6 +27,8 @@ from preflight.model.job import (
 
 #: The role of a file with all settings of a run, which is looked up but read only by a source that knows its form.
 SETTINGS = "settings"
+#: The role of such a file that the started script reads itself, and gives its values their meaning.
+OWN_SETTINGS = "own settings"
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ def test_a_login_that_ends_in_a_time_out_is_quoted() -> None:
         return caught.value
 
     async def no_bundle() -> bytes:
-        raise AssertionError("nobody asks for it")
+        raise AssertionError("the bundle must not be sent")
 
     async def both() -> tuple[ExecutorError, ExecutorError]:
         return await failure(f"echo '{said}'; echo; read x"), await failure("read x")

@@ -55,7 +55,7 @@ def bound_by(job: Job, fleet: Fleet, facts: Facts) -> dict[str, list[Endpoint]]:
 def undialled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[tuple[Endpoint, str]]:
     """The endpoints that no node dialled, each with the reason.
 
-    None if the nodes are one machine: the hosts in the job then mean nothing.
+    There are none if the nodes are one machine: the hosts in the job then mean nothing.
     """
     labels = {cell.label for cell in cells(facts)}
     reached = {node.name for node in fleet.reached}

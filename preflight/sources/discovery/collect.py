@@ -28,7 +28,7 @@ from preflight.model.job import (
     Unresolved,
 )
 from preflight.model.job.value import texts
-from preflight.sources.base import SETTINGS, Reading, Source, SourceFile, Tree, WrittenFile
+from preflight.sources.base import OWN_SETTINGS, SETTINGS, Reading, Source, SourceFile, Tree, WrittenFile
 from preflight.sources.discovery.readings import RecognisedFiles, read_source
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.tree import OverlayTree
@@ -61,6 +61,13 @@ class _Step:
     scope: Scope = WHOLE_JOB
     reference: Reference | None = None
     depth: int = 0
+
+
+#: Why nothing is known of a file of settings, by its role.
+_UNREAD_SETTINGS = {
+    SETTINGS: "no source reads a file of this kind",
+    OWN_SETTINGS: "only the script knows what they mean: they were not judged",
+}
 
 
 @dataclass(slots=True)
@@ -123,9 +130,7 @@ class JobCollector:
                     queue.append(_Step(reference.target, reference.role, reference.scope, reference, step.depth + 1))
 
     def _is_followed(self, reference: Reference, step: _Step) -> bool:
-        if reference.role == SETTINGS:
-            return False
-        if reference.role == "data":
+        if reference.role in (SETTINGS, OWN_SETTINGS, "data"):
             return False
         if step.depth >= MAX_DEPTH:
             further = _Step(reference.target, reference.role, reference.scope, reference, step.depth + 1)
@@ -262,12 +267,12 @@ class JobCollector:
         left_out += [
             Note(
                 NoteKind.UNSUPPORTED,
-                f"`{reference.target}` holds the settings of this launch, and no source reads a file of this kind",
+                f"`{reference.target}` holds the settings of this launch, and {_UNREAD_SETTINGS[reference.role]}",
                 reference.span,
-                required=True,
+                required=reference.role == SETTINGS,
             )
             for reference in self.references
-            if reference.role == SETTINGS and reference.target not in self.files
+            if reference.role in _UNREAD_SETTINGS and reference.target not in self.files
         ]
         names = [Path(path).name for path in self.entries[1:4]]
         more = ["..."] if len(self.entries) > 4 else []

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from preflight.model.job import Claim, Launch, Reference, one_of
-from preflight.sources.base import SETTINGS, LaunchLine, Reading, SourceFile, Tree, Word
+from preflight.sources.base import OWN_SETTINGS, SETTINGS, LaunchLine, Reading, SourceFile, Tree, Word
 from preflight.sources.hydra.framework_claims import claims_of
 from preflight.sources.hydra.run_config import run_config
 from preflight.sources.launchers.claim_builder import ClaimBuilder
@@ -106,14 +106,14 @@ def read_program(
             *configurations,
             *models,
             *framework.references,
-            *(() if _reads_own_settings(references, tree) else _settings(line, words[1:], tree)),
+            *_settings(line, words[1:], tree, OWN_SETTINGS if _reads_own_settings(references, tree) else SETTINGS),
         ),
     )
 
 
 #: Options that name the file with all settings of a run, in many programs.
 _SETTINGS = re.compile(r"--?(?:c|cfg|config|configs|config[-_](?:file|path|yaml)|cfg[-_](?:file|path)|recipe|settings)")
-#: A script that reads such a file itself gives its values their meaning, as it does for its own options.
+#: How a script reads such a file itself.
 _READS_SETTINGS = re.compile(r"\b(?:yaml\.(?:\w+_)?load|json\.load|toml(?:i|lib)?\.load)\s*\(")
 _SETTINGS_FILE = re.compile(r"\.(?:ya?ml|toml|json)$")
 
@@ -124,7 +124,7 @@ def _reads_own_settings(references: Sequence[Reference], tree: Tree) -> bool:
     return isinstance(file, SourceFile) and _READS_SETTINGS.search(file.text) is not None
 
 
-def _settings(line: LaunchLine, words: Sequence[Word], tree: Tree) -> Iterator[Reference]:
+def _settings(line: LaunchLine, words: Sequence[Word], tree: Tree, role: str) -> Iterator[Reference]:
     """Yield the existing files of settings that a program is given: unless something is read from them, the job is not
     understood.
     """
@@ -135,7 +135,7 @@ def _settings(line: LaunchLine, words: Sequence[Word], tree: Tree) -> Iterator[R
             continue
         target = relative(value, line, tree)
         if target is not None and isinstance(tree.read(target), SourceFile):
-            yield Reference(target, SETTINGS, word.span, line.scope)
+            yield Reference(target, role, word.span, line.scope)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 
 from preflight.model.job import Claim, Known
 from preflight.sources.python import imports
-from preflight.sources.python.module import Module, argument, last, value_of
+from preflight.sources.python.environment import always_reached
+from preflight.sources.python.module import Module, argument, qualified, value_of
 
 #: Methods of a dataset that the workers of a loader run.
 _READS = ("__getitem__", "__getitems__")
 _GPU = re.compile(r"cuda(?::\d+)?|gpu(?::\d+)?")
-_USES_CUDA = re.compile(r"\bset_device\(|\.cuda\(|\.to\(")
+_MAKES_GPU = re.compile(r"""f?["']cuda:|torch\.device\(f?["']cuda""")
 _SPAWNS = re.compile(r"spawn|forkserver")
 
 
@@ -27,9 +28,8 @@ def claims(module: Module) -> Iterator[Claim]:
         returns = [each for each in module.nodes(ast.Return) if module.outline.function_of(each) is function]
         kept = "worker_info" in module.source(function) or any(map(module.condition, returns))
         if isinstance(owner, ast.ClassDef) and call is not None and not kept:
-            yield module.claim("script_feature", f"gpu_in_dataset:{owner.name}", call)
-    # A process that has not used CUDA itself may fork workers that do.
-    if "DataLoader" not in module.file.text or _USES_CUDA.search(module.file.text) is None:
+            yield module.claim("script_feature", f"gpu_in_dataset:{qualified(module, owner.name)}", call)
+    if "DataLoader" not in module.file.text or not _uses_gpu(module):
         return
     texts = [module.file.text, *(each.text for each in imports.texts_of_modules(module)[0])]
     if any(map(_SPAWNS.search, texts)):
@@ -43,7 +43,17 @@ def claims(module: Module) -> Iterator[Claim]:
         count = module.fold(value_of(workers))
         made = module.definition(value_of(dataset))
         if isinstance(count, Known) and count.value and isinstance(made, ast.Call):
-            yield module.claim("script_feature", f"loaded_by_workers:{last(module.called(made))}", workers)
+            yield module.claim("script_feature", f"loaded_by_workers:{qualified(module, module.called(made))}", workers)
+
+
+def _uses_gpu(module: Module) -> bool:
+    """Whether the script itself surely uses CUDA; a process that has not may fork workers that do."""
+    return any(
+        always_reached(module, call)
+        and (module.called(call).endswith("cuda.set_device") or _moves_to_gpu(module, call))
+        and not any(isinstance(outer, ast.ClassDef) for outer in module.outline.above(call))
+        for call in (*module.named("set_device"), *module.named("cuda", "to"))
+    )
 
 
 def _moves_to_gpu(module: Module, call: ast.Call) -> bool:
@@ -53,5 +63,9 @@ def _moves_to_gpu(module: Module, call: ast.Call) -> bool:
     if call.func.attr == "cuda":
         return True
     given = argument(call, "device") or (call.args[0] if call.func.attr == "to" and call.args else None)
-    device = module.fold(value_of(given)) if given is not None else None
-    return isinstance(device, Known) and isinstance(device.value, str) and _GPU.fullmatch(device.value) is not None
+    if given is None:
+        return False
+    device = module.fold(value_of(given))
+    if isinstance(device, Known):
+        return isinstance(device.value, str) and _GPU.fullmatch(device.value) is not None
+    return _MAKES_GPU.match(module.source(module.definition(value_of(given)))) is not None

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from preflight.model.job import Claim, Known
+from preflight.sources.python.environment import is_left_before
 from preflight.sources.python.module import SPAWNS, Module, argument, last, value_of
 from preflight.sources.python.outline import dotted
 from preflight.sources.python.rank_conditions import RankSet, ranks_of
@@ -25,7 +26,7 @@ def claims(module: Module) -> Iterator[Claim]:
         return
     for node, ports in (*_assigned(module), *_written(module)):
         drawn = any(_drawn(module, port, sure=isinstance(node, ast.Call)) for port in ports)
-        if not drawn or ranks_of(module).guard_of(node).who is not RankSet.ALL or _is_left_before(module, node):
+        if not drawn or ranks_of(module).guard_of(node).who is not RankSet.ALL or _has_left(module, node):
             continue
         spawned = _in_spawned(module, node)
         if spawned or not any(module.called(call) in SPAWNS for call in module.named("spawn", "start_processes")):
@@ -62,12 +63,12 @@ _GROUP = re.compile(r"\b(?:init_process_group|init_distributed)\(")
 _MEETS_ELSEWHERE = re.compile(r"init_method\s*=\s*[rf]?[\"'](?:tcp|file)://")
 
 
-def _is_left_before(module: Module, node: ast.Assign | ast.Call) -> bool:
-    """Whether some processes may leave before a node: by a `return` in a branch, or as they have a port or a group."""
+def _has_left(module: Module, node: ast.Assign | ast.Call) -> bool:
+    """Whether some processes may leave before a node, or have a group or a port by then."""
     function = module.outline.function_of(node)
-    inside: list[ast.Return | ast.Call] = [*module.nodes(ast.Return), *module.named("init_process_group")]
-    earlier = [each for each in inside if module.outline.function_of(each) is function and each.lineno < node.lineno]
-    return bool(earlier) or "MASTER_PORT" in module.condition(node)
+    groups = module.named("init_process_group")
+    earlier = any(module.outline.function_of(each) is function and each.lineno < node.lineno for each in groups)
+    return earlier or is_left_before(module, node) or "MASTER_PORT" in module.condition(node)
 
 
 #: Makes a drawn value the same for all ranks, or takes it from elsewhere first.

@@ -176,6 +176,15 @@ def _variables_with_defaults(module: Module) -> Iterator[str]:
             yield from (*_RANKS, *_OF_NODES)
 
 
+def is_left_before(module: Module, node: ast.AST) -> bool:
+    """Whether the function around a node may have returned before it comes to the node."""
+    function = module.outline.function_of(node)
+    line = getattr(node, "lineno", 0)
+    return function is not None and any(
+        each.lineno < line and module.outline.function_of(each) is function for each in module.nodes(ast.Return)
+    )
+
+
 def always_reached(module: Module, node: ast.AST, depth: int = 0) -> bool:
     """Whether a node is run unconditionally, outside a `try` and a function that may not be called."""
     if depth > _MAX_DEPTH or module.condition(node):

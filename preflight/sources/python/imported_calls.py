@@ -9,17 +9,15 @@ scripts.
 from __future__ import annotations
 
 import ast
-import functools
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
 from preflight.model.job import WHOLE_JOB, Claim, Strength
-from preflight.sources.base import SourceFile
+from preflight.sources.base import SourceFile, Tree
 from preflight.sources.python import called_settings, dataset_devices, imports
-from preflight.sources.python.environment import always_reached
-from preflight.sources.python.module import Module, last
+from preflight.sources.python.environment import always_reached, is_left_before
+from preflight.sources.python.module import Module, last, parse_silently
 from preflight.sources.python.outline import Function
 
 #: Characters. Larger modules are libraries, of which a script uses a small part.
@@ -49,7 +47,7 @@ def claims(module: Module) -> Iterator[Claim]:
 
     They are weaker than those of the script itself.
     """
-    sure = [call for call in module.calls if always_reached(module, call) and not _is_left_before(module, call)]
+    sure = [call for call in module.calls if always_reached(module, call) and not is_left_before(module, call)]
     called = frozenset(last(module.called(call)) for call in sure)
     names = {tuple(module.called(call).strip(".").split(".")) for call in sure if module.is_imported(_first(call))}
     for reference in imports.references(module, ""):
@@ -63,7 +61,7 @@ def claims(module: Module) -> Iterator[Claim]:
             if stem.endswith("/" + "/".join(parts[:length]))
         }
         if used and isinstance(file, SourceFile) and len(file.text) <= _MAX_LENGTH:
-            for unit in _reached(_units(_Key(file, module)), used, called):
+            for unit in _reached(_units(file, module.files), used, called):
                 yield from (replace(claim, strength=Strength.CONFIG) for claim in unit.claims)
 
 
@@ -75,49 +73,38 @@ def _first(call: ast.Call) -> str:
     return at.id if isinstance(at, ast.Name) else ""
 
 
-def _is_left_before(module: Module, node: ast.AST) -> bool:
-    """Whether the function around a node may have returned before it comes to the node."""
-    function = module.outline.function_of(node)
-    line = getattr(node, "lineno", 0)
-    return function is not None and any(
-        each.lineno < line and module.outline.function_of(each) is function for each in module.nodes(ast.Return)
-    )
+#: The units of the modules of one tree of files, by path and hash.
+_READ: dict[tuple[str, str], tuple[Unit, ...]] = {}
 
 
-class _Key(NamedTuple):
-    """A module to read, which equals another one of the same text."""
-
-    file: SourceFile
-    importer: Module
-
-    def __hash__(self) -> int:
-        return hash((self.file.path, self.file.sha256))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and (self.file.path, self.file.sha256) == (other.file.path, other.file.sha256)
+def forget() -> None:
+    """Forget the modules that were read, before those of another tree of files."""
+    _READ.clear()
 
 
-@functools.lru_cache(maxsize=64)
-def _units(key: _Key) -> tuple[Unit, ...]:
+def _units(file: SourceFile, files: Tree) -> tuple[Unit, ...]:
     """The functions and methods of a module, in its order; none where it is not Python."""
+    key = (file.path, file.sha256)
+    if key not in _READ:
+        _READ[key] = tuple(_read(file, files))
+    return _READ[key]
+
+
+def _read(file: SourceFile, files: Tree) -> Iterator[Unit]:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(key.file.text)
+        tree = parse_silently(file.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ()
-    module = Module(key.file, tree, key.importer.files, WHOLE_JOB)
+        return
+    module = Module(file, tree, files, WHOLE_JOB)
     stated = [*called_settings.claims(module), *called_settings.torch_claims(module), *dataset_devices.claims(module)]
     # What comes before a call, or is missing, may be in the script, and so may be what decides which ranks call.
     stated = [claim for claim in stated if not claim.quantity.endswith(called_settings.OF_FILE)]
     stated = [claim for claim in stated if not called_settings.is_finished_later(claim)]
-    found = []
     for node in tree.body:
         for function in node.body if isinstance(node, ast.ClassDef) else [node]:
             if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 owner = node.name if isinstance(node, ast.ClassDef) else ""
-                found.append(_unit(module, function, owner, stated))
-    return tuple(found)
+                yield _unit(module, function, owner, stated)
 
 
 def _unit(module: Module, function: Function, owner: str, stated: list[Claim]) -> Unit:
@@ -126,7 +113,7 @@ def _unit(module: Module, function: Function, owner: str, stated: list[Claim]) -
     return Unit(
         function.name,
         owner,
-        frozenset(last(module.called(call)) for call in calls if not _is_left_before(module, call)),
+        frozenset(last(module.called(call)) for call in calls if not is_left_before(module, call)),
         tuple(claim for claim in stated if function.lineno <= claim.span.line <= end),
     )
 

@@ -18,6 +18,7 @@ from preflight.sources.python.module import (
     MAX_CALL_DEPTH,
     Module,
     argument,
+    enclosing,
     exclude_each_other,
     is_none,
     last,
@@ -57,6 +58,8 @@ _HARMLESS = frozenset(
 )
 #: A policy that gives the adapters units of their own.
 _NAMES_ADAPTERS = re.compile(r"lora|peft|adapter", re.IGNORECASE)
+#: Policies of torch that give each layer a unit, whatever of it is frozen.
+_BY_CLASS = re.compile(r"size_based_auto_wrap_policy|transformer_auto_wrap_policy|ModuleWrapPolicy")
 LOOPS = (ast.For, ast.While, ast.AsyncFor)
 
 
@@ -75,17 +78,22 @@ def fsdp_parameters(module: Module) -> Iterator[Claim]:
         for model in call.args[:1]:
             for name in filter(None, (_own_name(module, model), place_of(module, model))):
                 yield module.feature(f"flattened_{'whole' if alone else 'by_unit'}:{name}", call)
-        if policy is not None and _names_adapters(module, value_of(policy)):
+        if policy is not None and _mentions(module, value_of(policy), _NAMES_ADAPTERS):
             yield module.feature("units_of_adapters", policy)
-        frozen = _frozen_by_name(module)
-        if frozen is not None:
+        frozen = next(filter(None, (_frozen_by_name(module, model) for model in call.args[:1])), None)
+        if frozen is not None and (policy is None or alone or _mentions(module, value_of(policy), _BY_CLASS)):
             yield module.feature(f"partly_frozen_{'whole' if alone else 'by_unit'}", call, frozen)
 
 
-def _frozen_by_name(module: Module) -> ast.AST | None:
-    """The place that freezes the parameters of some names: `p.requires_grad = "norm" in name` for all of them."""
+def _frozen_by_name(module: Module, model: ast.expr) -> ast.AST | None:
+    """The place that freezes the parameters of a model by name: `p.requires_grad = "norm" in name` for all of them."""
     for loop in module.nodes(ast.For):
-        if not isinstance(loop.iter, ast.Call) or last(module.called(loop.iter)) != "named_parameters":
+        call = loop.iter
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+            continue
+        if call.func.attr != "named_parameters" or not dotted(model) or dotted(call.func.value) != dotted(model):
+            continue
+        if enclosing(module, loop) is not enclosing(module, model):
             continue
         for node in ast.walk(loop):
             if isinstance(node, ast.Assign) and dotted(node.targets[0]).endswith(".requires_grad"):
@@ -95,14 +103,14 @@ def _frozen_by_name(module: Module) -> ast.AST | None:
     return None
 
 
-def _names_adapters(module: Module, policy: ast.expr) -> bool:
-    """Whether a policy of units, or anything that is assigned to its name, mentions adapters."""
+def _mentions(module: Module, policy: ast.expr, words: re.Pattern[str]) -> bool:
+    """Whether a policy of units, or anything that is assigned to its name, mentions one of these words."""
     assigned = [
         each.value
         for each in module.nodes(ast.Assign)
         if isinstance(policy, ast.Name) and any(dotted(target) == policy.id for target in each.targets)
     ]
-    return any(_NAMES_ADAPTERS.search(module.source(each)) for each in (policy, *assigned))
+    return any(words.search(module.source(each)) for each in (policy, *assigned))
 
 
 def _own_name(module: Module, model: ast.expr) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -45,6 +46,13 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 
 _Node = TypeVar("_Node", bound=ast.AST)
+
+
+def parse_silently(text: str) -> ast.Module:
+    """`ast.parse` without warnings: one about an invalid escape in a script must not go to our standard error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text)
 
 
 class Module:
@@ -168,9 +176,25 @@ class Module:
                 tests.append(f"except {self.text(parent.type)}" if parent.type else "except")
             elif isinstance(parent, ast.Call) and child is not parent.func:
                 tests += self._otherwise(parent)
-            child, parent = parent, self.parent(parent)
+            # The call of a function stands around what is in it.
+            child = self._choice(parent) or parent
+            parent = self.parent(child)
         joined = " and ".join(reversed(tests))
         return joined if len(joined) <= 200 else joined[:199] + "…"
+
+    def _choice(self, function: ast.AST) -> ast.Call | None:
+        """The only call of a function, if an `if` chooses between it and something else."""
+        if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return None
+        calls = self.by_name.get(function.name, ())
+        if len(calls) != 1 or not isinstance(calls[0].func, ast.Name):
+            return None
+        node: ast.AST | None = self.parent(calls[0])
+        while node is not None and not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if isinstance(node, ast.IfExp) or (isinstance(node, ast.If) and node.orelse):
+                return calls[0]
+            node = self.parent(node)
+        return None
 
     def _otherwise(self, call: ast.Call) -> list[str]:
         """`not (a)` where `if a: f(x); return` stands above `f(y)`: the function makes one of the two calls."""
@@ -538,7 +562,7 @@ def places_given(module: Module, name: str) -> Iterator[tuple[ast.Call, str]]:
         if isinstance(target, ast.Name):
             for index, item in enumerate(items):
                 if item is not None and dotted(item) == name:
-                    yield call, f"{_function(module, target)}:{index}"
+                    yield call, f"{qualified(module, module.name(target))}:{index}"
 
 
 def _target(module: Module, call: ast.Call) -> tuple[ast.expr | None, Sequence[ast.expr | None]]:
@@ -562,9 +586,6 @@ def place_of(module: Module, variable: ast.expr) -> str:
     return f"{PurePosixPath(module.file.path).stem}.{function.name}:{names.index(variable.id)}"
 
 
-def _function(module: Module, target: ast.Name) -> str:
-    """`stem.function`: of the file that it is imported from, or of this one."""
-    name = module.name(target)
-    if not module.outline.functions(target.id) and "." in name:
-        return ".".join(name.split(".")[-2:])
-    return f"{PurePosixPath(module.file.path).stem}.{target.id}"
+def qualified(module: Module, name: str) -> str:
+    """`stem.name` of a function or class, as its own file says it: of the file that it is imported from, or of this."""
+    return ".".join(name.split(".")[-2:]) if "." in name else f"{PurePosixPath(module.file.path).stem}.{name}"

@@ -100,12 +100,22 @@ def _total(units: list[str], amounts: tuple[Plain, ...]) -> int:
     return round(total)
 
 
+def _is_of_one(module: Module, call: ast.Call, positions: dict[str, int]) -> bool:
+    """Whether each process makes a group of its own, at an address that it draws."""
+    given = {name: argument(call, name, place) for name, place in positions.items()}
+    found = {name: module.fold(value_of(each)) for name, each in given.items() if each is not None}
+    alone = found.get("world_size") == Known(1) and found.get("rank") == Known(0)
+    return alone and isinstance(found.get("init_method"), Unresolved)
+
+
 def _group(module: Module, call: ast.Call, positions: dict[str, int]) -> Iterator[Claim]:
     for name, position in positions.items():
         given = argument(call, name, position)
         if given is None or is_none(value_of(given)):
             continue
         expression = value_of(given)
+        if name in ("world_size", "rank") and _is_of_one(module, call, positions):
+            continue
         if name == "timeout":
             yield module.claim("process_group_timeout_s", seconds(module, expression), given)
         elif name == "init_method":

@@ -10,7 +10,6 @@ import json
 import re
 import sys
 import textwrap
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -48,7 +47,7 @@ from preflight.sources.python import (
     wrapped_models,
     written_files,
 )
-from preflight.sources.python.module import Module, Positions
+from preflight.sources.python.module import Module, Positions, parse_silently
 from preflight.sources.shell.shell_document import cover
 
 _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
@@ -213,6 +212,7 @@ class PythonSource:
     def _use_tree(self, tree: Tree) -> None:
         if tree is not self._tree:
             self._tree, self._readings = tree, {}
+            imported_calls.forget()
 
     def _read(self, file: SourceFile, tree: Tree, role: str) -> Reading:
         if role.startswith(configurations.ROLE):
@@ -393,10 +393,7 @@ def parse(file: SourceFile) -> ast.Module | Note:
         )
         return Note(NoteKind.TOO_LARGE, message, Positions(file.path, file.text).between(0, 0), required=True)
     try:
-        with warnings.catch_warnings():
-            # A warning about an invalid escape in a script must not go to our standard error.
-            warnings.simplefilter("ignore")
-            return ast.parse(file.text)
+        return parse_silently(file.text)
     except SyntaxError as error:
         positions = Positions(file.path, file.text)
         start = positions.offset(error.lineno or 1, 0) + max(0, (error.offset or 1) - 1)
@@ -467,9 +464,7 @@ def _is_python(lines: list[str]) -> bool:
         return False
     code = "".join("\n" if _MAGIC.match(line) else line for line in lines)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(code)
+        parse_silently(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return textwrap.dedent(code) == code

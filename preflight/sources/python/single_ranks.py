@@ -250,7 +250,7 @@ def own_fsdp_state(module: Module) -> Iterator[Claim]:
         function = module.outline.function_of(call)
         for caller in module.outline.calls_named(function.name) if function is not None else ():
             if function is None or dotted(caller.func) not in (function.name, f"self.{function.name}"):
-                # `torch.save` is no call of the script's own `save`.
+                # `torch.save` does not call the script's own `save`.
                 continue
             outer = ranks_of(module).inside(caller)
             if outer.who in _FIRST_RANKS and outer.test is not None and not _has_other_branch(module, outer.test):

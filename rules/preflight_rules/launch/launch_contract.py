@@ -111,10 +111,11 @@ _WHOLE_SINCE = {"accelerate": "0.18"}
 
 
 def _is_abbreviation(job: Job, program: str, name: str, tables: Sequence[Generated]) -> bool:
-    """Whether the pinned release takes the beginning of an option for the option."""
+    """Whether the pinned release takes the beginning of an option for the option, as no other begins like it."""
     version = pinned(job, tables[0].distribution) if program in _WHOLE_SINCE else ""
-    meant = {each for table in tables for each in table.spellings() if each.startswith(name)}
-    return bool(version) and release(version) < release(_WHOLE_SINCE[program]) and len(meant) > 0
+    spellings = [each for table in tables for each in table.spellings()]
+    meant = {each.replace("_", "-") for each in spellings if each.startswith(name)}
+    return bool(version) and release(version) < release(_WHOLE_SINCE[program]) and len(meant) == 1
 
 
 def _is_known_release(job: Job, table: Generated) -> bool:

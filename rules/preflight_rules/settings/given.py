@@ -316,7 +316,7 @@ def _places(job: Job, framework: str) -> dict[_Mark, Given]:
 
 
 def _is_of_script(keys: dict[str, Claim]) -> bool:
-    """Whether a call stands in the script itself, and not in a module, to which it comes by other ways as well."""
+    """Whether a call stands in the script itself. A module's function may be called in other ways as well."""
     return keys[CALL].source != CALLED or keys[CALL].strength is Strength.FLAG
 
 
