@@ -106,7 +106,6 @@ def _find(views: Views, now_s: float, limits: Limits) -> Culprit | None:
     inferred = (
         _find_awaited_until_the_end,
         _find_lost_connection,
-        _find_never_started,
         find_unreachable_master,
         find_unreached_server,
         _find_frozen,
@@ -272,17 +271,6 @@ def _find_lost_connection(views: Views, now_s: float, limits: Limits) -> Culprit
         f" {view.failure.reason}"
     )
     return make_culprit(views, view, "dead", view.ended_at, text)
-
-
-def _find_never_started(views: Views, now_s: float, limits: Limits) -> Culprit | None:
-    absent = [v for v in views.values() if v.alive and not v.started]
-    late = [v for v in absent if now_s - v.began_at >= limits.join_s]
-    if not late or (len(late) == len(views) and all(v.launched for v in late)):
-        return None  # interpreters that are equally slow on all nodes are given the time of the whole run
-    view = min(late, key=lambda v: v.rank)
-    seen = "its interpreter was started, but" if view.launched else "its interpreter sent nothing, and"
-    text = f"never started: {seen} no {view.role} reported within {limits.join_s:g} s"
-    return make_culprit(views, view, "missing", view.began_at, text, also=[v.rank for v in late if v is not view])
 
 
 def _find_frozen(views: Views, now_s: float, limits: Limits) -> Culprit | None:
