@@ -18,7 +18,7 @@ from preflight_checks.requirements.hosts import fold, is_literal, named, nodes_s
 #: Remedies by `NodeRecord.problem_kind`; the message quotes the executor.
 _REMEDIES = {
     "timeout": "Check whether {node} is up, its port is not filtered and large packets arrive; `{command}` must "
-    "respond within seconds.",
+    "respond within seconds. If logging in is merely slow, give it more time with --open-deadline.",
     "denied": "Let this user log in to {node}: `{command}` must succeed without a prompt.",
     "missing": "Install Python 3.8 or newer on {node}, or name its interpreter.",
     "unresolved": "Correct the host name, or add {node} to DNS or /etc/hosts here.",

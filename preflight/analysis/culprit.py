@@ -40,9 +40,9 @@ from preflight.analysis.rendezvous import (
     find_unresolved_master,
     find_wait_cycle,
 )
-from preflight.model.recording import EventRecord, FactRecord
+from preflight.model.recording import EventRecord, FactRecord, Unavailable
 
-__all__ = ["LIMITS", "Culprit", "Limits", "Member", "decision_time", "find_culprit", "hung_until_the_end"]
+__all__ = ["LIMITS", "Culprit", "Limits", "Member", "decision_time", "find_culprit"]
 
 
 def decision_time(events: Sequence[EventRecord], records: Sequence[FactRecord]) -> float:
@@ -88,33 +88,6 @@ def find_culprit(
     return found if found is None else replace(found, since_s=pauses.with_pauses(found.since_s))
 
 
-def hung_until_the_end(
-    members: Sequence[Member],
-    events: Sequence[EventRecord],
-    records: Sequence[FactRecord],
-    *,
-    now_s: float,
-    limits: Limits = LIMITS,
-) -> bool:
-    """Whether a run that was cut off shows a hang: all members wait in a call that needs the others, and none moved
-    for half the time after which one is blamed.
-
-    Members that still load libraries, or that got no processor, show nothing.
-    """
-    pauses = pauses_in(events)
-    until_now = [event for event in events if event.at_s <= now_s]
-    views = build_views(members, pauses.events(until_now), pauses.records(records), began_s=0.0)
-    left = [view for view in views.values() if not view.done]
-    now_s = pauses.without(now_s)
-    return bool(left) and all(
-        view.started
-        and not view.loading
-        and (view.inside > 0 or bool(view.waiting_for))
-        and _stalled_s(view, views, now_s, limits) >= limits.step_least_s / 2
-        for view in left
-    )
-
-
 def _find(views: Views, now_s: float, limits: Limits) -> Culprit | None:
     mismatch = find_mismatch(views, now_s, limits)
     if mismatch is not None:
@@ -133,7 +106,6 @@ def _find(views: Views, now_s: float, limits: Limits) -> Culprit | None:
     inferred = (
         _find_awaited_until_the_end,
         _find_lost_connection,
-        _find_never_started,
         find_unreachable_master,
         find_unreached_server,
         _find_frozen,
@@ -191,7 +163,13 @@ def _find_first_dead(views: Views, now_s: float, limits: Limits) -> Culprit | No
     if failure.kind == "timeout" and view.started:
         return unfinished(views, view.ended_at)
     how = _format_exit(failure.exit_code) if failure.exit_code is not None else f"failed: {failure.reason}"
-    return make_culprit(views, view, "dead", view.ended_at, f"{how} during {did}")
+    alike = [v for v in dead if v is not view and v.failure is not None and _ended_alike(v.failure, failure)]
+    ended = f"; {names_text(alike)} on {nodes_text(alike)} ended in the same way" if alike else ""
+    return make_culprit(views, view, "dead", view.ended_at, f"{how} during {did}{ended}", also=[v.rank for v in alike])
+
+
+def _ended_alike(one: Unavailable, other: Unavailable) -> bool:
+    return (one.kind, one.exit_code, one.reason) == (other.kind, other.exit_code, other.reason)
 
 
 def _format_exit(code: int) -> str:
@@ -281,19 +259,18 @@ def _find_lost_connection(views: Views, now_s: float, limits: Limits) -> Culprit
     assert view.failure is not None
     if all(timed_out(each) for each in ended):
         return unfinished(views, view.ended_at)
-    text = f"lost its connection during {describe_activity(view)}, though no rank died before it: {view.failure.reason}"
+    if len(ended) > 1:
+        # Which of them noticed it first shows nothing.
+        text = (
+            f"{names_text(ended)} on {nodes_text(ended)} lost their connections, though no {view.role} died before:"
+            f" {title(view)} was first, during {describe_activity(view)}: {view.failure.reason}"
+        )
+        return Culprit(None, "", "stuck", view.phase, describe_activity(view), view.ended_at, text, (), (), view.key)
+    text = (
+        f"lost its connection during {describe_activity(view)}, though no {view.role} died before it:"
+        f" {view.failure.reason}"
+    )
     return make_culprit(views, view, "dead", view.ended_at, text)
-
-
-def _find_never_started(views: Views, now_s: float, limits: Limits) -> Culprit | None:
-    absent = [v for v in views.values() if v.alive and not v.started]
-    late = [v for v in absent if now_s - v.began_at >= limits.join_s]
-    if not late or (len(late) == len(views) and all(v.launched for v in late)):
-        return None  # interpreters that are equally slow on all nodes are given the time of the whole run
-    view = min(late, key=lambda v: v.rank)
-    seen = "its interpreter was started, but" if view.launched else "its interpreter sent nothing, and"
-    text = f"never started: {seen} no {view.role} reported within {limits.join_s:g} s"
-    return make_culprit(views, view, "missing", view.began_at, text, also=[v.rank for v in late if v is not view])
 
 
 def _find_frozen(views: Views, now_s: float, limits: Limits) -> Culprit | None:
@@ -318,42 +295,66 @@ def _find_frozen(views: Views, now_s: float, limits: Limits) -> Culprit | None:
         )
         return make_culprit(views, view, "stuck", view.changed_at, text, also=[v.rank for v in lost])
     if not view.inside:
+        same = [v for v in ends if v is not view and _is_as_far(v, view)]
+        if same and len(same) + 1 == len([v for v in views.values() if v.role == view.role]) and not _any_done(views):
+            return None  # all of them are equally slow: the deadline of the run decides
         text = f"made no progress for {frozen_s:.1f} s during {describe_activity(view)}{state}"
+        if same:
+            text += f"; nor did {names_text(same)} on {nodes_text(same)}"
         waiters = [v for v in running.values() if v.inside > view.entered]
         if waiters:
-            text += f"; it did not enter collective {view.entered + 1}, in which {names_text(waiters)} wait"
-        return make_culprit(views, view, "stuck", view.changed_at, text)
+            subject = "they" if same else "it"
+            text += f"; {subject} did not enter collective {view.entered + 1}, in which {names_text(waiters)} wait"
+        return make_culprit(views, view, "stuck", view.changed_at, text, also=[v.rank for v in same])
     if any(v.left >= view.inside for v in views.values() if v is not view):
-        early = _find_early_leaver(views, view, running, frozen_s)
-        if early is not None:
-            return early
-        text = (
-            f"is still in collective {view.inside} ({view.what}) after {frozen_s:.1f} s,"
-            f" though others have left it{state}"
-        )
-        also = [v for v in running.values() if v is not view and v.inside == view.inside]
-        if also:
-            are = "is" if len(also) == 1 else "are"
-            text += f"; so {are} {names_text(also)} on {nodes_text(also)}: check the network path between them"
-        return make_culprit(views, view, "stuck", view.changed_at, text, also=[v.rank for v in also])
+        return _find_divided(views, view, running, frozen_s, state)
     return blame_network(views, view, frozen_s)
 
 
-def _find_early_leaver(views: Views, view: RankView, running: Views, frozen_s: float) -> Culprit | None:
-    """Blame the few that left a collective in which most ranks still wait, as after a call that one left out."""
+def _is_as_far(view: RankView, other: RankView) -> bool:
+    """Whether two members of one role are in the same place, outside any collective."""
+    one, two = ((v.role, v.inside, v.entered, rank_events.position(v.phase)) for v in (view, other))
+    return one == two
+
+
+def _any_done(views: Views) -> bool:
+    return any(view.done for view in views.values())
+
+
+def _find_divided(views: Views, view: RankView, running: Views, frozen_s: float, state: str) -> Culprit:
+    """Blame the fewer of those that left a collective and those that still wait in it; nobody if they are as many.
+
+    The root of a broadcast leaves it once it has sent, so that it left before the others shows nothing.
+    """
     inside = [v for v in running.values() if v.inside == view.inside]
-    early = [v for v in running.values() if v.left >= view.inside]
-    if not early or len(early) >= len(inside):
-        return None
-    first = min(early, key=lambda v: (-v.left, -v.inside, v.rank))
-    others = [v for v in early if v is not first]
-    what = describe_activity(view)
-    text = (
-        f"{f'(and {names_text(others)}) ' if others else ''}left collective {view.inside} ({what}), in which"
-        f" {names_text(inside)} on {nodes_text(inside)} still {'waits' if len(inside) == 1 else 'wait'} after"
-        f" {frozen_s:.1f} s: it left the call out, or what it sent was lost on the way"
-    )
-    return make_culprit(views, first, "stuck", view.changed_at, text, also=[v.rank for v in others])
+    early = [v for v in views.values() if v.left >= view.inside]
+    others = [v for v in early if v.rank != view.root]
+    call = f"collective {view.inside} ({describe_activity(view)})"
+    wait = "waits" if len(inside) == 1 else "wait"
+    waiting = f"{names_text(inside)} on {nodes_text(inside)} still {wait} after {frozen_s:.1f} s"
+    if not others or len(inside) == len(early) == 1:
+        text = (
+            f"{names_text(early)} on {nodes_text(early)} left {call}, in which {waiting}: what was sent to"
+            f" {'it' if len(inside) == 1 else 'them'} is lost, or not all make the same calls; the ranks alone cannot"
+            " show where"
+        )
+        return Culprit(
+            None, "", "stuck", view.phase, view.what, view.changed_at, text, tuple(v.rank for v in inside), (), view.key
+        )
+    if view.root is None and len(early) < len(inside):
+        first = min(early, key=lambda v: (-v.left, -v.inside, v.rank))
+        same = [v for v in early if v is not first]
+        text = (
+            f"{f'(and {names_text(same)}) ' if same else ''}left {call}, in which {waiting}:"
+            " it left the call out, or what it sent was lost on the way"
+        )
+        return make_culprit(views, first, "stuck", view.changed_at, text, also=[v.rank for v in same])
+    text = f"is still in {call} after {frozen_s:.1f} s, though others have left it{state}"
+    also = [v for v in inside if v is not view]
+    if also:
+        are = "is" if len(also) == 1 else "are"
+        text += f"; so {are} {names_text(also)} on {nodes_text(also)}: check the network path between them"
+    return make_culprit(views, view, "stuck", view.changed_at, text, also=[v.rank for v in also])
 
 
 def _find_deadlock(views: Views, stalled: Sequence[RankView], running: Views) -> Culprit | None:
@@ -369,9 +370,13 @@ def _find_deadlock(views: Views, stalled: Sequence[RankView], running: Views) ->
         title(views[rank]) if views[rank].role != RANK else str(rank) for rank in _awaited_members(first, views)
     )
     text = (
-        f"waits for {names} during {describe_activity(first)}, which also wait: no culprit can be named with certainty"
+        f"{title(first)} waits for {names} during {describe_activity(first)}, which also wait: no culprit can be named"
+        " with certainty"
     )
-    return make_culprit(views, first, "stuck", first.changed_at, text)
+    waiting = tuple(sorted(v.rank for v in stalled))
+    return Culprit(
+        None, "", "stuck", first.phase, describe_activity(first), first.changed_at, text, waiting, (), first.key
+    )
 
 
 def _awaited_members(view: RankView, views: Views) -> tuple[int, ...]:

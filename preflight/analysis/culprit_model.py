@@ -16,19 +16,18 @@ UNFINISHED = "unfinished"
 class Limits:
     """Time limits in seconds.
 
-    They count time in which the head itself ran and, for a lack of progress, in which the rank was not starved of
-    CPU time. A process that is stopped or silent and comes back within ten seconds (`stopped_s`, `silent_s`: a
-    debugger, a core dump, a virtual machine that is moved) is healthy. Five times the longest step so far makes a rank
-    frozen (the factor that NVIDIA's resiliency extension uses), but never less than `step_least_s`; where the rank
-    cannot report its starvation, `unmeasured_factor` times as long. Loading libraries has no limit but the deadline of
-    the run. `connect_s`: setting up a process group and its first collective. `settle_s`: how long the cause of a death
-    may be reported after the deaths that it caused. `beat_s`: a lack of progress is counted until this long after the
-    last heartbeat, because one without heartbeats is a silence. `replace_s`: how long a backup worker may take to
-    replace a lost worker; a lagging worker must be replaced within 5 s. `agree_s`: how long other members may take to
-    report their identity once two have contradicted each other.
+    They count time in which the head itself ran and, for a lack of progress, in which the rank was not starved of CPU
+    time. A process that is stopped or silent and comes back within ten seconds (`stopped_s`, `silent_s`: a debugger, a
+    core dump, a virtual machine that is moved) is healthy. Five times the longest step so far makes a rank frozen (the
+    factor that NVIDIA's resiliency extension uses), but never less than `step_least_s`; where the rank cannot report
+    its starvation, `unmeasured_factor` times as long. Starting the interpreter and loading libraries have no limit but
+    the deadline of the run. `connect_s`: setting up a process group and its first collective. `settle_s`: how long the
+    cause of a death may be reported after the deaths that it caused. `beat_s`: a lack of progress is counted until this
+    long after the last heartbeat, because one without heartbeats is a silence. `replace_s`: how long a backup worker
+    may take to replace a lost worker; a lagging worker must be replaced within 5 s. `agree_s`: how long other members
+    may take to report their identity once two have contradicted each other.
     """
 
-    join_s: float = 30.0
     silent_s: float = 10.0
     witness_s: float = 1.5
     beat_s: float = 1.0

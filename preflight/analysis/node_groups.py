@@ -124,10 +124,10 @@ class Answer:
     Args:
         kind: `nodes` (each of `nodes` hangs with a node that completes without it), `between` (the two of `nodes` hang
             together, and each completes with another), `group` (these hang, and no smaller part of them that was tried
-            does), `whole` (all nodes together hang, but no part of them does), `every` (every group that was tried
-            hangs), `again` (the suspect hangs again with the only other node), `none` (none of the suspects hangs when
-            tried again), `open` (the trials that ended do not decide it).
-        trials: the number of trials that ended.
+            does), `whole` (all nodes together hang again, but no part of them does), `every` (every group that was
+            tried hangs), `none` (nothing hangs again, not even all nodes together), `open` (the trials that ended do
+            not decide it).
+        trials: the number of trials of smaller groups that ended.
         sound: the nodes that completed a trial.
         hanging: the groups that hung.
         unfinished: the groups that were tried without a result.
@@ -165,7 +165,7 @@ def answer(nodes: Group, trials: Trials, *, suspects: Group = (), min_size: int 
         return tuple(_in_order(group, nodes) for group, passed in trials.items() if passed is result)
 
     sound = _sound(trials)
-    ended = sum(passed is not None for passed in trials.values())
+    ended = sum(passed is not None and len(group) < len(nodes) for group, passed in trials.items())
     return Answer(kind, named, ended, tuple(n for n in nodes if n in sound), listed(False), listed(None), untried)
 
 
@@ -200,11 +200,14 @@ def _walk(nodes: Group, trials: Trials, suspects: Group, min_size: int) -> _Step
                 smaller = hanging[0]
                 break
         if smaller is None:
-            kind = "open" if is_open else "whole" if len(failing) == len(nodes) else "group"
-            return (), kind, _in_order(failing, nodes)
+            if not is_open and len(failing) == len(nodes):
+                return _retest_whole(nodes, trials, suspects or nodes)
+            return (), "open" if is_open else "group", _in_order(failing, nodes)
         failing = smaller
     if len(failing) == 2 and len(nodes) > 2:
         return _settle_pair(nodes, trials, _in_order(failing, nodes))
+    if len(failing) == len(nodes):
+        return _retest_whole(nodes, trials, nodes)
     return (), "group", _in_order(failing, nodes)
 
 
@@ -233,7 +236,7 @@ def _retest_suspects(nodes: Group, trials: Trials, suspects: Group) -> _Step:
     """
     others = tuple(node for node in nodes if node not in suspects)
     if not others:
-        return (), "group", suspects
+        return _retest_whole(nodes, trials, suspects)
     # Of three nodes, two others than the suspect: if they complete, they are cleared, and the next trial decides.
     first = suspects if len(suspects) == 2 else others if len(others) == 2 else (suspects[0], others[0])
     rest = tuple(node for node in nodes if node not in first)
@@ -243,7 +246,7 @@ def _retest_suspects(nodes: Group, trials: Trials, suspects: Group) -> _Step:
         return untried, "open", suspects
     first_passed, rest_passed = (trials.get(frozenset(group)) for group in (first, rest))
     if first_passed is False:
-        return _settle_pair(nodes, trials, first) if rest else ((), "again", suspects)
+        return _settle_pair(nodes, trials, first) if rest else ((), "whole", suspects)
     if rest_passed is False:
         return _settle_pair(nodes, trials, rest) if len(rest) == 2 else ((), "group", rest)
     if first_passed is None or (len(rest) > 1 and rest_passed is None):
@@ -258,7 +261,17 @@ def _retest_suspects(nodes: Group, trials: Trials, suspects: Group) -> _Step:
     untried = _untried(across, trials, nodes)
     if untried:
         return untried, "open", suspects
-    return (), "open" if any(trials[frozenset(pair)] is None for pair in across) else "none", suspects
+    if any(trials[frozenset(pair)] is None for pair in across):
+        return (), "open", suspects
+    return _retest_whole(nodes, trials, suspects)
+
+
+def _retest_whole(nodes: Group, trials: Trials, named: Group) -> _Step:
+    """Try all nodes again: a fault that needs all of them is not the same as one that happens only at times."""
+    if frozenset(nodes) not in trials:
+        return (nodes,), "open", named
+    passed = trials[frozenset(nodes)]
+    return (), "open" if passed is None else "none" if passed else "whole", named
 
 
 def _settle_pair(nodes: Group, trials: Trials, pair: Group) -> _Step:

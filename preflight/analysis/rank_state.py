@@ -71,7 +71,7 @@ class RankView:
         idle: whether it only waits for work; if another member waits for it, a message was lost.
         last_event_at: last message of the rank itself; `changed_at`: last time its main thread moved.
         entered, left: number of the last collective that it entered and left; `inside` is the one that it is in, 0 if
-            none.
+            none. `root`: the rank that sends to all others in it, if it is one that has such a rank.
         longest_s: the longest collective or step that it has finished since the group was set up.
         starved_s: how long its threads wanted a processor and got none since its process started; None if it does not
             report that. `silent_s`: how long it sent no heartbeats though it did later. `idle_at_change_s`: both
@@ -98,6 +98,7 @@ class RankView:
     entered: int = 0
     left: int = 0
     inside: int = 0
+    root: int | None = None
     longest_s: float = 0.0
     idle: bool = False
     hello: Mapping[str, Any] = field(default_factory=dict)
@@ -271,6 +272,7 @@ def _on_heartbeat(view: RankView, event: EventRecord) -> None:
     collective = _number(data.get("collective"))
     view.entered = max(view.entered, collective)
     view.inside = collective if data.get("inside") is True else 0
+    view.root = _rank_or_none(data.get("root"))
     view.left = max(view.left, collective - 1 if view.inside else collective)
 
 
@@ -295,7 +297,7 @@ def _on_collective_entered(view: RankView, event: EventRecord) -> None:
         _mark_changed(view, event.at_s)
         return
     view.loading, view.idle = bool(data.get("loading")), data.get("idle") is True
-    view.inside = _number(data.get("collective"))
+    view.inside, view.root = _number(data.get("collective")), _rank_or_none(data.get("root"))
     view.entered = max(view.entered, view.inside)
     details = data.get("details")
     if isinstance(details, Mapping):
@@ -323,6 +325,10 @@ def _mark_moved(view: RankView, event: EventRecord) -> None:
 
 def _mark_changed(view: RankView, at_s: float) -> None:
     view.changed_at, view.idle_at_change_s = at_s, (view.starved_s or 0.0) + view.silent_s
+
+
+def _rank_or_none(value: Any) -> int | None:
+    return value if type(value) is int else None
 
 
 def _numbers(value: Any) -> tuple[int, ...]:

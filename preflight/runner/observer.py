@@ -46,8 +46,6 @@ END_SHARE = 0.05
 RECEIVE_S = 1.0
 #: With less time than this left in the stage, nothing more is started: it could only be cut off.
 MIN_REMAINING_S = 0.5
-#: How long trials with smaller groups of ranks may continue after a run that ended badly.
-FOLLOW_UP_S = 45.0
 #: Progress of the pairs of a stage is reported at most this often.
 PROGRESS_EVERY_S = 0.1
 #: How often facts of a stage may at most lead to further requests in the same stage.
@@ -176,12 +174,12 @@ class Observer:
             self._record_unavailable(request, Unavailable("timeout", reason))
 
     async def ranks(self, requests: Sequence[Request], follow_up: FollowUp, *, deadline_s: float) -> None:
-        """Run the ranks of each group together, then, for a limited time, the requests of `follow_up` that result.
+        """Run the ranks of each group together, then, for as long again, the requests of `follow_up` that result.
 
         Groups that share no node run at the same time; requests without a group are sent like those of nodes.
         """
         await self._rank_groups(requests, lambda ranks: deadline_s)
-        ends = self.now() + FOLLOW_UP_S
+        ends = self.now() + deadline_s
         for _ in range(MAX_WAVES):
             requests = await follow_up() if ends - self.now() > MIN_REMAINING_S else ()
             if not requests:

@@ -297,6 +297,7 @@ def _validator() -> TypeAdapter[Any]:
         starved_s: _Seconds = 0.0
         details: Annotated[dict[str, Any], Field(max_length=1000)] = {}
         rank: _Rank = 0
+        root: _Rank | None = None
         to: _Rank = 0
         worker: _Rank | _Text | None = None
         spare: _Rank | None = None

@@ -112,7 +112,7 @@ class Collectives:
 
     def broadcast(self, tensor: Any, root: int, label: str) -> None:
         """Copy the root's tensor to all ranks, in place."""
-        self._counted(label, tensor, lambda: self._dist.broadcast(tensor, src=root))
+        self._counted(label, tensor, lambda: self._dist.broadcast(tensor, src=root), root=root)
 
     def all_gather(self, outputs: List[Any], tensor: Any, label: str) -> None:
         """Collect the tensors of all ranks in `outputs`, by rank."""
@@ -148,7 +148,8 @@ class Collectives:
             self._torch.cuda.synchronize(tensor.device)
         for run in self._variants(operation, tensor, room):
             call = functools.partial(measured, run)
-            if self._if_supported(functools.partial(self._counted, label, tensor, call, brief=True)):
+            root = 0 if operation == messages.BROADCAST else None
+            if self._if_supported(functools.partial(self._counted, label, tensor, call, brief=True, root=root)):
                 return took[0]
             self.in_lists.add(operation)
         return None
@@ -199,10 +200,12 @@ class Collectives:
         tensor = self._torch.ones(1, device=self._device)
         self._counted(label, tensor, lambda: self._dist.all_reduce(tensor))
 
-    def _counted(self, label: str, tensor: Any, run: Callable[[], Any], *, brief: bool = False) -> None:
+    def _counted(
+        self, label: str, tensor: Any, run: Callable[[], Any], *, brief: bool = False, root: Optional[int] = None
+    ) -> None:
         if self._progress.collective + 1 == self._stall_before:
             time.sleep(3600.0)
-        self._progress.entering(label, collective=True, brief=brief)
+        self._progress.entering(label, collective=True, brief=brief, root=root)
         run()
         if tensor.is_cuda:
             self._torch.cuda.synchronize(tensor.device)

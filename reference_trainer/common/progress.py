@@ -44,6 +44,7 @@ class Progress:
         self._loading = False
         self._inside = False
         self._idle = False
+        self._root: Optional[int] = None
         self._announced = False
         self._announced_at = 0.0
         self._since = self._began
@@ -94,6 +95,7 @@ class Progress:
         loading: bool = False,
         brief: bool = False,
         idle: bool = False,
+        root: Optional[int] = None,
         details: Optional[Dict[str, Any]] = None,
     ) -> int:
         """Report that a call that may block is about to begin.
@@ -104,6 +106,7 @@ class Progress:
             loading: whether heartbeats may pause meanwhile, because libraries are loaded under the interpreter's lock.
             brief: whether it is one of many mostly short calls, such as steps, which are reported only every `BRIEF_S`.
             idle: whether there is nothing to do until one of `waiting_for` sends a request.
+            root: the rank that only sends in this collective, and may leave it before the others.
 
         Returns the number of the collective (of the last one if this is not a collective).
         """
@@ -114,7 +117,7 @@ class Progress:
             if collective:
                 self.collective += 1
             self._what, self._waiting_for, self._loading = what, list(waiting_for), loading
-            self._inside, self._idle = collective, idle
+            self._inside, self._idle, self._root = collective, idle, root
         self._announced = not brief or self._since - self._announced_at >= BRIEF_S
         if not self._announced:
             return self.collective
@@ -130,6 +133,8 @@ class Progress:
             data["collective"] = self.collective
         if idle:
             data["idle"] = True
+        if root is not None:
+            data["root"] = root
         if details:
             data["details"] = details
         self.send(rank_events.ENTERING, **data)
@@ -155,6 +160,7 @@ class Progress:
         with self._state:
             what, self._what, self._waiting_for, self._loading = self._what, "", [], False
             self._inside = self._idle = False
+            self._root = None
             self._moved()
         if not self._announced:
             return
@@ -178,7 +184,7 @@ class Progress:
         while not self._quit.wait(rank_events.HEARTBEAT_S):
             beat += 1
             with self._state:
-                now = {
+                now: Dict[str, Any] = {
                     "progress": self._counter,
                     "phase": self.phase,
                     "what": self._what,
@@ -189,6 +195,8 @@ class Progress:
                     "idle": self._idle,
                     "since_s": round(time.monotonic() - self._since, 3),
                 }
+                if self._root is not None:
+                    now["root"] = self._root
             starved_s = starvation.read()
             if starved_s is not None:
                 now["starved_s"] = round(starved_s, 3)

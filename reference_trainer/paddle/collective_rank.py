@@ -186,6 +186,7 @@ def _trained(paddle: Any, collectives: Any, progress: Progress, world_size: int,
     )
     progress.reached(rank_events.DDP, first_loss=trained.losses[0], last_loss=trained.losses[-1])
     digests = _digests(collectives, digest(model), world_size)
+    drift = _drift(model, collectives)
     difference = None
     if progress.rank == 0:
         progress.entering("training the same steps in one process")
@@ -199,6 +200,7 @@ def _trained(paddle: Any, collectives: Any, progress: Progress, world_size: int,
         "unmoved": unmoved(paddle, model),
         "digests": digests,
         "difference_to_one_process": difference,
+        "drift": drift,
     }
 
 
@@ -210,6 +212,16 @@ def _digests(collectives: Any, own_values: str, world_size: int) -> List[str]:
     found = [numpy.zeros_like(mine) for _ in range(world_size)]
     collectives.all_gather(found, mine, "digests of the weights")
     return [part.astype("uint8").tobytes().hex() for part in found]
+
+
+def _drift(model: Any, collectives: Any) -> training.Drift:
+    """Compare the weights of this rank with those of rank 0. All ranks call it, since rank 0 sends its own."""
+    import numpy
+
+    own = numpy.concatenate([parameter.numpy().reshape(-1) for parameter in model.parameters()])
+    first = own.copy()
+    collectives.broadcast(first, 0, "weights of rank 0")
+    return training.Drift(float(numpy.abs(own - first).max()), int((own != first).sum()), int(own.size))
 
 
 def shard(paddle: Any, rank: int) -> Tuple[Any, Any]:

@@ -10,7 +10,7 @@ import ctypes
 import os
 import sys
 import time
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional
 
 from preflight.agent import rank_events
 from preflight.agent.wire import ProbeUnavailable
@@ -144,7 +144,7 @@ class Collectives:
 
     def broadcast(self, array: Any, root: int, label: str) -> None:
         """Copy the root's array to all ranks, in place."""
-        self._in_place(array, label, lambda tensor: self._dist.broadcast(tensor, src=root))
+        self._in_place(array, label, lambda tensor: self._dist.broadcast(tensor, src=root), root)
 
     def all_gather(self, outputs: List[Any], array: Any, label: str) -> None:
         """Collect the arrays of all ranks in `outputs`, by rank."""
@@ -171,15 +171,15 @@ class Collectives:
         tensor = self._paddle.ones([1])
         self._counted(label, lambda: self._alone or self._dist.all_reduce(tensor))
 
-    def _in_place(self, array: Any, label: str, run: Callable[[Any], Any]) -> None:
+    def _in_place(self, array: Any, label: str, run: Callable[[Any], Any], root: Optional[int] = None) -> None:
         tensor = self._paddle.to_tensor(array)
-        self._counted(label, lambda: self._alone or run(tensor))
+        self._counted(label, lambda: self._alone or run(tensor), root)
         array[...] = tensor.numpy()
 
-    def _counted(self, label: str, run: Callable[[], Any]) -> None:
+    def _counted(self, label: str, run: Callable[[], Any], root: Optional[int] = None) -> None:
         if self._progress.collective + 1 == self._stall_before:
             time.sleep(3600.0)
-        self._progress.entering(label, collective=True)
+        self._progress.entering(label, collective=True, root=root)
         run()
         if self._paddle.is_compiled_with_cuda():
             self._paddle.device.synchronize()

@@ -83,6 +83,7 @@ def test_a_healthy_run_is_exact_and_learns(interpreter: Path, free_port: int, wo
     assert len({digest for report in reports for digest in report["digests"]}) == 1
     assert all(report["losses"][-1] < steps.MAX_LOSS_RATIO * report["losses"][0] for report in reports)
     assert reports[0]["difference_to_one_process"] <= steps.TOLERANCE
+    assert all((report["drift"]["largest"], report["drift"]["elements"]) == (0.0, 0) for report in reports)
     reached = [phase for phase in rank_events.ORDER if phase in reports[0]["phase_at_s"]]
     assert list(reports[0]["phase_at_s"]) == reached
     assert {rank_events.RENDEZVOUS, rank_events.EXACT, rank_events.DDP, rank_events.PARITY, rank_events.DONE} <= set(

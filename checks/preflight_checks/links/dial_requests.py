@@ -21,6 +21,7 @@ from preflight_checks.probes.links import Dialled, Target, dial
 from preflight_checks.probes.server_place import server_place
 from preflight_checks.requirements.claims import backends
 from preflight_checks.requirements.hosts import Endpoint, endpoints_on, literal, nodes_share_machine, owner
+from preflight_checks.servers.layout import endpoints_of
 
 #: Label of a port that the kernel picks, as for the connections of Gloo and NCCL.
 FREE = "a free port"
@@ -45,11 +46,17 @@ _AT_ONCE, _STAGGER_S = 64, 0.05
 def bound_by(job: Job, fleet: Fleet, facts: Facts) -> dict[str, list[Endpoint]]:
     """The endpoints with a port that each node binds, by node name."""
     found: dict[str, list[Endpoint]] = {}
-    for endpoint in endpoints_on(job, fleet):
+    for endpoint in _endpoints(job, fleet, facts):
         node = _binder(job, fleet, facts, endpoint)
         if node is not None and 0 < endpoint.port < 65536:
             found.setdefault(node, []).append(endpoint)
     return found
+
+
+def _endpoints(job: Job, fleet: Fleet, facts: Facts) -> tuple[Endpoint, ...]:
+    """The endpoints in the job's files, and servers and trainers that only the nodes' environment lists."""
+    listed, stated = endpoints_of(job, facts)
+    return (*endpoints_on(job, fleet), *(() if stated else listed))
 
 
 def undialled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[tuple[Endpoint, str]]:
@@ -61,7 +68,7 @@ def undialled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[tuple[Endpoint, 
     reached = {node.name for node in fleet.reached}
     if nodes_share_machine(fleet) or not labels:
         return
-    for endpoint in endpoints_on(job, fleet):
+    for endpoint in _endpoints(job, fleet, facts):
         node = _binder(job, fleet, facts, endpoint)
         if not 0 < endpoint.port < 65536 or label_of(endpoint) in labels:
             continue

@@ -54,8 +54,9 @@ def rank_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     most one per core, else one per node) joins at the job's own master endpoint, sums known tensors and trains ten
     steps, in the job's own interpreter and environment. If not all complete, the rank that the others wait for is
     named: missing, dead, stopped, stuck, or lost with its node. If the ranks do not explain a hang, smaller groups are
-    tried for up to 45 s: halves of the nodes until the smallest hanging group is found; or suspects together, the
-    others without them, and each with another node. Groups that were not tried or not finished are named.
+    tried for as long again (--smoke-deadline): halves of the nodes until the smallest hanging group is found; or
+    suspects together, the others without them, and each with another node; all nodes again if none of these hangs.
+    Groups that were not tried or not finished are named.
 
     Why it matters: a rank that is missing or stuck leaves all others silent for up to 30 minutes, and none of
     their messages names it.
@@ -138,7 +139,7 @@ def _undecided(run: SmokeRun, culprit: Culprit, found: Answer | None) -> tuple[s
 
 def _nodes(run: SmokeRun, found: Answer | None) -> tuple[str, ...]:
     """The nodes to name: those that the trials lead to, else those that the run does."""
-    if found is not None and found.kind in ("nodes", "between", "group"):
+    if found is not None and found.kind in ("nodes", "between", "group", "whole"):
         return found.nodes
     if found is None or found.kind != "open":
         return run.nodes

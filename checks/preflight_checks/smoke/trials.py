@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from preflight.agent import rank_events
-from preflight.analysis.culprit import decision_time, hung_until_the_end
+from preflight.analysis.culprit import decision_time
 from preflight.analysis.culprit_model import UNFINISHED
 from preflight.analysis.node_groups import Answer, Group, answer, next_groups
 from preflight.model.job import Job
@@ -20,14 +20,19 @@ from preflight_checks.smoke.plan import STEPS, MeetingPoint, plan_of, ranks_of
 from reference_trainer.collective.rank import rank as run_rank
 
 #: A trial meets, connects and sums, which takes a few seconds beyond the import of torch; one that hangs is known to
-#: after as much again.
+#: after as much again. Where the run itself took longer until its hang was known, a trial gets that time and a margin.
 TRIAL_S = 25.0
+_MARGIN_S = 10.0
 #: Steps of a trial for a run that hung before its first one.
 _FEW_STEPS = 2
 
 
 def _prefix(job: Job) -> str:
     return f"trial {job.name} "
+
+
+def _group_name(job: Job, nodes: Group) -> str:
+    return _prefix(job) + hashlib.sha256("\n".join(nodes).encode()).hexdigest()[:16]
 
 
 def suspects_of(run: SmokeRun) -> tuple[str, ...] | None:
@@ -58,25 +63,29 @@ def plan_trials(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
         if not set(group) <= set(addresses):
             return
         meeting = MeetingPoint(addresses[group[0]], plan.meeting.port, f"the address of {group[0]}")
-        name = _prefix(job) + hashlib.sha256("\n".join(group).encode()).hexdigest()[:16]
         for request in ranks_of(
             job,
             fleet,
             facts,
             [by_name[node] for node in group],
-            name,
+            _group_name(job, group),
             replace(plan, meeting=meeting),
             _extent(run),
-            TRIAL_S,
+            max(TRIAL_S, _lasted_s(run) + _MARGIN_S),
         ):
             yield replace(request, required=False)
+
+
+def _lasted_s(run: SmokeRun) -> float:
+    """How long the run lasted until its hang was known, in seconds."""
+    return decision_time(run.events, run.records) - min(record.started_s for record in run.records)
 
 
 def _extent(run: SmokeRun) -> dict[str, object]:
     """How far a trial goes: beyond the phase in which the run hung, since a shorter one shows nothing about that."""
     phase = run.culprit.phase if run.culprit is not None else ""
     if rank_events.position(phase) >= rank_events.position(rank_events.EXACT):
-        return {"steps": STEPS}
+        return {"steps": run.records[0].request.params.get("steps", STEPS)}
     steps = STEPS if phase == rank_events.GROUP else _FEW_STEPS
     return {"steps": steps, "until": rank_events.EXACT}
 
@@ -98,11 +107,8 @@ def trials(job: Job, facts: Facts) -> dict[frozenset[str], bool | None]:
 
 def _failed_or_unknown(facts: Facts, group: str) -> bool | None:
     """False for a trial that hung or failed; None for one that was cut off before anything showed that."""
-    run = group_run_of(facts, group)
-    if run.culprit is not None and run.culprit.kind != UNFINISHED:
-        return False
-    now_s = decision_time(run.events, run.records)
-    return False if hung_until_the_end(run.members, run.events, run.records, now_s=now_s) else None
+    culprit = group_run_of(facts, group).culprit
+    return None if culprit is None or culprit.kind == UNFINISHED else False
 
 
 def answer_of(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Answer | None:
@@ -112,7 +118,13 @@ def answer_of(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Answer | N
         return None
     min_size = 1 if plan_of(job, fleet, facts).ranks_per_node > 1 else 2
     names = tuple(node.name for node in fleet.nodes)
-    return answer(names, trials(job, facts), suspects=suspects, min_size=min_size)
+    found = answer(names, trials(job, facts), suspects=suspects, min_size=min_size)
+    if found is None or found.kind != "whole":
+        return found
+    # A node is to blame only if both runs of all nodes name it.
+    again = group_run_of(facts, _group_name(job, names))
+    named = again.nodes if again.culprit is not None and again.culprit.rank is not None else ()
+    return replace(found, nodes=tuple(node for node in found.nodes if node in named) or names)
 
 
 def describe(found: Answer) -> str:
@@ -127,14 +139,13 @@ def describe(found: Answer) -> str:
     elif found.kind == "group":
         text = f"{count}: {names} hang on their own, and no smaller group that was tried does"
     elif found.kind == "whole":
-        text = f"{count}: only all nodes together hang, no smaller group does"
+        smaller = f"{count}: none of them hangs, and " if found.trials else ""
+        text = f"{smaller}all nodes together hang again"
     elif found.kind == "every":
         text = f"{count}: every one of them hangs, so none shows which node is at fault"
-    elif found.kind == "again":
-        text = f"tried again: {names} hangs again with the only other node"
     elif found.kind == "none":
-        text = f"{count}: {names} {'works' if len(found.nodes) == 1 else 'work'} with another node, and the others "
-        text += f"without {'it' if len(found.nodes) == 1 else 'them'}: the fault may be intermittent"
+        smaller = f"{count}: none of them hangs, and " if found.trials else ""
+        text = f"{smaller}all nodes together completed when tried again: the fault may be intermittent"
     else:
         parts = [f"{' and '.join(group) if len(group) < 3 else fold(group)} hang together" for group in found.hanging]
         parts += [f"{fold(found.sound)} completed one"] if found.sound else []

@@ -13,6 +13,7 @@ from preflight.model.requests import probe_name
 from preflight_checks.links.dial_requests import FREE, SPREAD, knock_id
 from preflight_checks.links.payloads import large_payload_stalls
 from preflight_checks.links.reachability import port_unreachable
+from preflight_checks.probes.environment import Environment, environment
 from preflight_checks.probes.interfaces import Address, Interface, Interfaces, interfaces
 from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.links import Dialled, Target, dial
@@ -78,6 +79,17 @@ def test_every_node_dials_all_others_and_listens_once() -> None:
         assert len(master) == (request.node != "node0")
         assert request.listen == probe_name(listen) and not request.exclusive
     assert {r.node: r.params["ports"] for r in listening} == {"node0": [29500], **{name: [] for name in NAMES[1:]}}
+
+
+def test_servers_that_only_the_environment_of_nodes_lists_are_dialled() -> None:
+    lists = {"PADDLE_PSERVERS_IP_PORT_LIST": "node0:6170,node1:6171", "PADDLE_TRAINERS_NUM": "2"}
+    told = facts(*(fact(environment, f"node{i}", Environment(lists)) for i in range(4)))
+    wanted = plan(port_unreachable, job(ps_mode=True), fleet(4), told)
+    listening = {r.node: r.params["ports"] for r in wanted if r.probe == probe_name(listen)}
+    assert listening == {"node0": [6170], "node1": [6171], "node2": [], "node3": []}
+    for request in (r for r in wanted if r.probe == probe_name(dial)):
+        ports = {target["port"] for target in request.params["targets"]}
+        assert ports == {0, *({6170} if request.node != "node0" else ()), *({6171} if request.node != "node1" else ())}
 
 
 def test_both_checks_share_their_requests() -> None:
