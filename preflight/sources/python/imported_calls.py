@@ -9,7 +9,7 @@ scripts.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from preflight.model.job import WHOLE_JOB, Claim, Strength
 from preflight.sources.base import SourceFile, Tree
 from preflight.sources.python import called_settings, dataset_devices, imports
 from preflight.sources.python.environment import always_reached, is_left_before
-from preflight.sources.python.module import Module, last, parse_silently
+from preflight.sources.python.module import SPAWNS, Module, argument, last, parse_silently, value_of
 from preflight.sources.python.outline import Function
 
 #: Characters. Larger modules are libraries, of which a script uses a small part.
@@ -26,13 +26,17 @@ _MAX_LENGTH = 100_000
 _ALWAYS = frozenset(("__init__", "__post_init__", "__enter__", "__call__", "__getitem__", "forward", "training_step"))
 
 
+#: Modules that import modules are followed to this depth.
+_MAX_DEPTH = 3
+
+
 class Unit(NamedTuple):
     """A function or method of a module.
 
     Args:
         name: of the function, without its class.
         owner: the name of its class; empty for a function.
-        calls: the last names of what it certainly calls.
+        calls: the dotted names of what it certainly calls.
         claims: what the script's readers of calls and datasets state of it.
     """
 
@@ -42,27 +46,75 @@ class Unit(NamedTuple):
     claims: tuple[Claim, ...]
 
 
+class _Part(NamedTuple):
+    """A module as it was read.
+
+    Args:
+        units: its functions and methods, in its order.
+        imports: the dotted names that it imports, by the names that they get in it.
+        stars: the modules of which it imports everything.
+        targets: the files of the user's own that it imports.
+    """
+
+    units: tuple[Unit, ...] = ()
+    imports: Mapping[str, str] = {}
+    stars: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+
+    def names(self, calls: Iterable[str]) -> set[str]:
+        """Calls by the dotted names of what is called, as far as other modules define it."""
+        own = {unit.owner or unit.name for unit in self.units}
+        found = {self.imports.get(call, call) for call in calls}
+        plain = {call for call in found if "." not in call} - own
+        return {call for call in found if "." in call.strip(".")} | {
+            f"{star}.{call}" for star in self.stars for call in plain
+        }
+
+
 def claims(module: Module) -> Iterator[Claim]:
     """The claims of the functions and methods of imported modules to which a script certainly comes.
 
     They are weaker than those of the script itself.
     """
     sure = [call for call in module.calls if always_reached(module, call) and not is_left_before(module, call)]
-    called = frozenset(last(module.called(call)) for call in sure)
-    names = {tuple(module.called(call).strip(".").split(".")) for call in sure if module.is_imported(_first(call))}
-    for reference in imports.references(module, ""):
-        file = module.files.read(reference.target)
-        stem = "/" + reference.target.removesuffix(".py").removesuffix("/__init__")
-        # `package.module.Class`, or a method of it
-        used = {
-            parts[length]
-            for parts in names
-            for length in range(1, len(parts))
-            if stem.endswith("/" + "/".join(parts[:length]))
-        }
-        if used and isinstance(file, SourceFile) and len(file.text) <= _MAX_LENGTH:
-            for unit in _reached(_units(file, module.files), used, called):
-                yield from (replace(claim, strength=Strength.CONFIG) for claim in unit.claims)
+    script = _part_of(module, ())
+    names = {module.called(call) for call in sure if module.is_imported(_first(call))}
+    plain = {_first(call) for call in sure if isinstance(call.func, ast.Name)}
+    names |= {name for name in plain if not module.outline.functions(name)}
+    # A spawn calls the function that it is given.
+    given = [argument(call, "fn", 0) or argument(call, "func", 0) for call in sure if module.called(call) in SPAWNS]
+    names.update(module.name(value_of(each)) for each in given if each is not None)
+    methods = {last(module.called(call)) for call in sure}
+    for unit in _followed(script, script.names(names), methods, module.files, set(), 1):
+        yield from (replace(claim, strength=Strength.CONFIG) for claim in unit.claims)
+
+
+def _followed(
+    part: _Part, names: set[str], methods: set[str], files: Tree, seen: set[tuple[str, frozenset[str]]], depth: int
+) -> Iterator[Unit]:
+    """The units of the modules that a part imports and certainly uses, and those of the modules that these import."""
+    for target in part.targets:
+        used = frozenset(_used(target, names))
+        file = files.read(target)
+        if not used or (target, used) in seen or not isinstance(file, SourceFile) or len(file.text) > _MAX_LENGTH:
+            continue
+        seen.add((target, used))
+        inner = _read(file, files)
+        reached = _reached(inner.units, used, methods)
+        yield from reached
+        calls = {call for unit in reached for call in unit.calls}
+        if depth < _MAX_DEPTH:
+            further = inner.names(calls | used)
+            yield from _followed(inner, further, methods | set(map(last, calls)), files, seen, depth + 1)
+
+
+def _used(target: str, names: Iterable[str]) -> Iterator[str]:
+    """What dotted names stand for in a file: `package.module.Class`, or a method of it."""
+    stem = "/" + target.removesuffix(".py").removesuffix("/__init__")
+    for parts in (name.strip(".").split(".") for name in names):
+        for length in range(1, len(parts)):
+            if stem.endswith("/" + "/".join(parts[:length])):
+                yield parts[length]
 
 
 def _first(call: ast.Call) -> str:
@@ -73,8 +125,8 @@ def _first(call: ast.Call) -> str:
     return at.id if isinstance(at, ast.Name) else ""
 
 
-#: The units of the modules of one tree of files, by path and hash.
-_READ: dict[tuple[str, str], tuple[Unit, ...]] = {}
+#: The modules of one tree of files that were read, by path and hash.
+_READ: dict[tuple[str, str], _Part] = {}
 
 
 def forget() -> None:
@@ -82,25 +134,36 @@ def forget() -> None:
     _READ.clear()
 
 
-def _units(file: SourceFile, files: Tree) -> tuple[Unit, ...]:
-    """The functions and methods of a module, in its order; none where it is not Python."""
+def _read(file: SourceFile, files: Tree) -> _Part:
+    """A module with its functions and methods; nothing where it is not Python."""
     key = (file.path, file.sha256)
     if key not in _READ:
-        _READ[key] = tuple(_read(file, files))
+        _READ[key] = _Part()
+        try:
+            tree = parse_silently(file.text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return _READ[key]
+        module = Module(file, tree, files, WHOLE_JOB)
+        _READ[key] = _part_of(module, tuple(_units(module)))
     return _READ[key]
 
 
-def _read(file: SourceFile, files: Tree) -> Iterator[Unit]:
-    try:
-        tree = parse_silently(file.text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return
-    module = Module(file, tree, files, WHOLE_JOB)
+def _part_of(module: Module, units: tuple[Unit, ...]) -> _Part:
+    stars = [node for node in module.nodes(ast.ImportFrom) if any(alias.name == "*" for alias in node.names)]
+    return _Part(
+        units,
+        module.imports,
+        tuple(node.module for node in stars if node.module),
+        tuple(reference.target for reference in imports.references(module, "")),
+    )
+
+
+def _units(module: Module) -> Iterator[Unit]:
     stated = [*called_settings.claims(module), *called_settings.torch_claims(module), *dataset_devices.claims(module)]
     # What comes before a call, or is missing, may be in the script, and so may be what decides which ranks call.
     stated = [claim for claim in stated if not claim.quantity.endswith(called_settings.OF_FILE)]
     stated = [claim for claim in stated if not called_settings.is_finished_later(claim)]
-    for node in tree.body:
+    for node in module.tree.body:
         for function in node.body if isinstance(node, ast.ClassDef) else [node]:
             if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 owner = node.name if isinstance(node, ast.ClassDef) else ""
@@ -113,12 +176,12 @@ def _unit(module: Module, function: Function, owner: str, stated: list[Claim]) -
     return Unit(
         function.name,
         owner,
-        frozenset(last(module.called(call)) for call in calls if not is_left_before(module, call)),
+        frozenset(module.called(call) for call in calls if not is_left_before(module, call)),
         tuple(claim for claim in stated if function.lineno <= claim.span.line <= end),
     )
 
 
-def _reached(units: tuple[Unit, ...], used: set[str], called: frozenset[str]) -> list[Unit]:
+def _reached(units: tuple[Unit, ...], used: Iterable[str], called: Iterable[str]) -> list[Unit]:
     """The functions and classes that a script uses, and what these call, in the order of the module."""
     names, methods = set(used), set(called)
     while True:
@@ -127,7 +190,7 @@ def _reached(units: tuple[Unit, ...], used: set[str], called: frozenset[str]) ->
             for unit in units
             if (unit.owner in names and unit.name in _ALWAYS | methods if unit.owner else unit.name in names)
         ]
-        further = frozenset[str]().union(*(unit.calls for unit in reached))
+        further = {last(call) for unit in reached for call in unit.calls}
         if further <= names and further <= methods:
             return reached
         names |= further

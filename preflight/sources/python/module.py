@@ -10,7 +10,7 @@ import ast
 import re
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple, TypeVar
@@ -99,6 +99,11 @@ class Module:
         first, _, rest = written.partition(".")
         original = self._walked.imports.get(first, first)
         return f"{original}.{rest}" if rest else original
+
+    @property
+    def imports(self) -> Mapping[str, str]:
+        """The dotted names of what the script imports, by the names that they get."""
+        return self._walked.imports
 
     def is_imported(self, name: str) -> bool:
         """Whether an import binds the first part of a dotted name."""
