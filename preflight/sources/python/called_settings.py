@@ -333,15 +333,10 @@ def _uses(module: Module, key: str, name: str, call: ast.Call, place: Claim, *, 
     parent = module.parent(call)
     if not before and isinstance(parent, ast.Attribute) and isinstance(module.parent(parent), ast.Call):
         found.append(f".{parent.attr}()")
-    for other in module.calls if name else ():
-        earlier = (other.lineno, other.col_offset) < (call.lineno, call.col_offset)
-        if other is call or earlier is not before or enclosing(module, other) is not around:
-            continue
-        text = module.text(other)
-        if text.startswith((f"{name}.", f"{name}(")):
-            found.append(text.removeprefix(name))
-        elif any(dotted(item).split(".")[0] == name for item in other.args) or f"({name}." in text:
-            found.append(f"{module.called(other)}(_")
+    others = [other for other in module.calls if other is not call and enclosing(module, other) is around]
+    for other in others if name else ():
+        if ((other.lineno, other.col_offset) < (call.lineno, call.col_offset)) is before:
+            found += _uses_in(module, other, name, 0)
     for node in module.nodes(ast.Assign) if name and before else ():
         targets = [dotted(target) for target in node.targets if dotted(target).startswith(f"{name}.")]
         if targets and node.lineno < call.lineno and enclosing(module, node) is around:
@@ -349,6 +344,25 @@ def _uses(module: Module, key: str, name: str, call: ast.Call, place: Claim, *, 
     if found:
         uses = tuple(truncate(found, _MAX_CALLS, "uses of an object"))
         yield module.claim(key, uses, call, source=SOURCE, because=(place,))
+
+
+def _uses_in(module: Module, call: ast.Call, name: str, depth: int) -> Iterator[str]:
+    """What a call does with an object, and what a function of the script does with it that is given it."""
+    text = module.text(call)
+    if text.startswith((f"{name}.", f"{name}(")):
+        yield text.removeprefix(name)
+        return
+    given = any(dotted(item).split(".")[0] == name for item in call.args)
+    if given or f"({name}." in text:
+        yield f"{module.called(call)}(_"
+    functions = module.outline.functions(call.func.id) if isinstance(call.func, ast.Name) and given else ()
+    if len(functions) != 1 or depth == _MAX_DEPTH or module.condition(call):
+        return
+    for parameter, item in zip(functions[0].args.args, call.args, strict=False):
+        if dotted(item) == name:
+            for inner in module.outline.calls_in(functions[0]):
+                if not module.condition(inner):
+                    yield from _uses_in(module, inner, parameter.arg, depth + 1)
 
 
 def _comes_early(module: Module, call: ast.Call, names: Sequence[str]) -> bool:

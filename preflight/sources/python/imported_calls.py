@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from preflight.model.job import WHOLE_JOB, Claim, Strength
 from preflight.sources.base import SourceFile, Tree
-from preflight.sources.python import called_settings, dataset_devices, imports
+from preflight.sources.python import called_settings, dataset_devices, imports, written_files
 from preflight.sources.python.environment import always_reached, is_left_before
 from preflight.sources.python.module import SPAWNS, Module, argument, last, parse_silently, value_of
 from preflight.sources.python.outline import Function
@@ -26,6 +26,13 @@ _MAX_LENGTH = 100_000
 _ALWAYS = frozenset(("__init__", "__post_init__", "__enter__", "__call__", "__getitem__", "forward", "training_step"))
 
 
+#: What reads the calls of a module.
+_READERS = (
+    called_settings.claims,
+    called_settings.torch_claims,
+    dataset_devices.claims,
+    written_files.folders_of_module,
+)
 #: Modules that import modules are followed to this depth.
 _MAX_DEPTH = 3
 
@@ -159,7 +166,7 @@ def _part_of(module: Module, units: tuple[Unit, ...]) -> _Part:
 
 
 def _units(module: Module) -> Iterator[Unit]:
-    stated = [*called_settings.claims(module), *called_settings.torch_claims(module), *dataset_devices.claims(module)]
+    stated = [claim for reader in _READERS for claim in reader(module)]
     # What comes before a call, or is missing, may be in the script, and so may be what decides which ranks call.
     stated = [claim for claim in stated if not claim.quantity.endswith(called_settings.OF_FILE)]
     stated = [claim for claim in stated if not called_settings.is_finished_later(claim)]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from preflight.model.job import Claim, Known, alternatives
 from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.python.outline import dotted, end_of
-from preflight.sources.python.rank_conditions import RankSet, ranks_of
+from preflight.sources.python.rank_conditions import RankGuard, RankSet, ranks_of
 
 #: Calls that write a model's state, by the last part of the name.
 _SAVES = re.compile(
@@ -97,15 +97,26 @@ def _own_disk(module: Module, given: ast.keyword | ast.expr | None) -> str:
 
 def folders(module: Module) -> Iterator[Claim]:
     """All claims about folders that every rank creates, and that must not exist yet."""
-    if _DISTRIBUTED.search(module.file.text) is None or _is_of_one_rank(module):
-        return
+    text = module.file.text
+    if (_DISTRIBUTED.search(text) or "Accelerator(" in text) and not _is_of_one_rank(module):
+        yield from _folders(module, ranks_of(module).guard_of)
+
+
+def folders_of_module(module: Module) -> Iterator[Claim]:
+    """The same for a module, whose functions every rank enters."""
+    return _folders(module, ranks_of(module).inside)
+
+
+def _folders(module: Module, guard: Callable[[ast.Call], RankGuard]) -> Iterator[Claim]:
     for call in module.named("mkdir", "makedirs"):
         name = module.called(call)
         if name not in ("os.mkdir", "os.makedirs") and not (last(name) == "mkdir" and not call.args):
             continue
-        if argument(call, "exist_ok", 2) is not None or _is_caught(module, call) or _is_side_work(module, call):
+        allowed = argument(call, "exist_ok", 2)
+        may_exist = allowed is not None and module.fold(value_of(allowed)) != Known(False)
+        if may_exist or _is_caught(module, call) or _is_side_work(module, call):
             continue
-        if ranks_of(module).guard_of(call).who is RankSet.ALL and not _has_own_path(module, call):
+        if guard(call).who is RankSet.ALL and not _has_own_path(module, call):
             yield module.claim("folder_made", module.text(call), call)
 
 
