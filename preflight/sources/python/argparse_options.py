@@ -66,7 +66,8 @@ def claims(module: Module) -> Iterator[Claim]:
 
 def _strict_parser(module: Module) -> Iterator[Claim]:
     """State that the script's only parser declares all options itself by name, and accepts no others."""
-    makers = [call for call in module.calls if module.called(call) == "argparse.ArgumentParser"]
+    parsers = {node.name: node for node in module.nodes(ast.ClassDef) if _is_parser(module, node)}
+    makers = [call for call in module.calls if module.called(call) in ("argparse.ArgumentParser", *parsers)]
     methods = {id(call): call.func.attr for call in module.calls if isinstance(call.func, ast.Attribute)}
     if len(makers) != 1 or "parse_known_args" in methods.values() or argument(makers[0], "parents") is not None:
         return
@@ -82,7 +83,8 @@ def _strict_parser(module: Module) -> Iterator[Claim]:
         method = methods.get(id(call))
         if method == "add_argument" and not all(isinstance(item, ast.Constant) for item in call.args):
             return
-        if method == "parse_args":
+        # `super().parse_args(argv)` in a class of parsers
+        if method == "parse_args" and not any(outer in parsers.values() for outer in module.outline.above(call)):
             parses.append(call)
     if len(parses) == 1 and not parses[0].args and not parses[0].keywords:
         yield module.claim("strict_arguments", True, parses[0])
@@ -94,6 +96,15 @@ def _strict_parser(module: Module) -> Iterator[Claim]:
             if isinstance(item, ast.Constant) and str(item.value).startswith("-")
         ]
         yield module.claim("declared_options", tuple(dict.fromkeys(names)), parses[0])
+
+
+def _is_parser(module: Module, node: ast.ClassDef) -> bool:
+    return any(module.name(base) == "argparse.ArgumentParser" for base in node.bases)
+
+
+def declared_options(module: Module) -> Iterator[Claim]:
+    """The options of the only parser of a module that a script imports."""
+    return (claim for claim in _strict_parser(module) if claim.quantity == "declared_options")
 
 
 def _option(module: Module, call: ast.Call) -> Iterator[Claim]:

@@ -9,13 +9,14 @@ scripts.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from preflight.model.job import WHOLE_JOB, Claim, Strength
 from preflight.sources.base import SourceFile, Tree
-from preflight.sources.python import called_settings, dataset_devices, imports, written_files
+from preflight.sources.python import argparse_options, called_settings, dataset_devices, imports, written_files
 from preflight.sources.python.environment import always_reached, is_left_before
 from preflight.sources.python.module import SPAWNS, Module, argument, last, parse_silently, value_of
 from preflight.sources.python.outline import Function
@@ -26,11 +27,14 @@ _MAX_LENGTH = 100_000
 _ALWAYS = frozenset(("__init__", "__post_init__", "__enter__", "__call__", "__getitem__", "forward", "training_step"))
 
 
+#: A script that looks at its command line itself.
+_PARSES = re.compile(r"\bargparse\b|\bargv\b|\bclick\b|\babsl\b|\bparse_known_args\b")
 #: What reads the calls of a module.
 _READERS = (
     called_settings.claims,
     called_settings.torch_claims,
     dataset_devices.claims,
+    argparse_options.declared_options,
     written_files.folders_of_module,
 )
 #: Modules that import modules are followed to this depth.
@@ -93,7 +97,12 @@ def claims(module: Module) -> Iterator[Claim]:
     names.update(module.name(value_of(each)) for each in given if each is not None)
     methods = {last(module.called(call)) for call in sure}
     for unit in _followed(script, script.names(names), methods, module.files, set(), 1):
-        yield from (replace(claim, strength=Strength.CONFIG) for claim in unit.claims)
+        for claim in unit.claims:
+            weaker = replace(claim, strength=Strength.CONFIG)
+            if claim.quantity != "declared_options":
+                yield weaker
+            elif _PARSES.search(module.file.text) is None:
+                yield replace(weaker, because=(module.claim("script", module.file.path, module.tree),))
 
 
 def _followed(

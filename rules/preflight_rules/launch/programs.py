@@ -187,7 +187,8 @@ def program_option_unknown(job: Job) -> Iterator[Verdict]:
     """A program is given an option that its own parser does not declare, and stops.
 
     What it checks: Every option after the program is one that the program's parser declares, or the beginning of one,
-    where the script declares all options of its only parser by name and parses them strictly.
+    where the script, or a module to which it certainly comes, declares all options of its only parser by name and
+    parses them strictly.
 
     Why it matters: argparse ends every rank with `unrecognized arguments` before training begins. Often the option is
     the launcher's and stands on the wrong side of the program.
@@ -201,7 +202,9 @@ def program_option_unknown(job: Job) -> Iterator[Verdict]:
     """
     for launch in job.launches:
         declared = distinct(job.about("declared_options", launch.scope))
-        if len(declared) != 1 or declared[0].span.path not in _places_of(job, launch):
+        # A parser in a module is that of the script which comes to it.
+        parsed_for = {place.span.path for claim in declared for place in (claim, *claim.because)}
+        if len(declared) != 1 or not parsed_for & _places_of(job, launch):
             continue
         known = {str(name) for value in declared[0].alternatives if isinstance(value, tuple) for name in value}
         given = [text.partition("=")[0] for text in _words(launch)]
