@@ -315,6 +315,7 @@ _LIBRARIES = frozenset(
 #: What uses nothing: an import, a comment.
 _UNUSED = re.compile(r"^[ \t]*(?:from|import)[ \t].*$|#.*$", re.MULTILINE)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_NO_GRADIENTS = frozenset(("no_grad", "inference_mode"))
 
 
 def exchange_claims(module: Module) -> Iterator[Claim]:
@@ -357,14 +358,11 @@ def _bypasses(module: Module, backward: ast.Call) -> Iterator[Claim]:
     given = {item.arg for item in ast.walk(function.args) if isinstance(item, ast.arg)} if function is not None else ()
     inside = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
     called = {dotted(call.func) for call in inside}
+    for call in _unwrapped(module, loop, backward, wrapped) if not wrapped & called else ():
+        yield module.claim("gradient_exchange_bypassed", module.text(call.func), call, condition="")
+        return
     for call in inside:
         name = dotted(call.func)
-        owner, _, method = name.rpartition(".")
-        first, _, rest = name.partition(".module.")
-        inner = rest != "" and first in wrapped and first not in called and _is_loss(module, call)
-        if inner or (method == "module" and owner in wrapped and owner not in called):
-            yield module.claim("gradient_exchange_bypassed", module.text(call.func), call, condition="")
-            return
         if plain.get(name, name) not in called and name in plain and name not in given:
             yield module.claim("gradient_exchange_bypassed", module.text(call.func), call, condition="")
             return
@@ -386,9 +384,48 @@ def _bypasses(module: Module, backward: ast.Call) -> Iterator[Claim]:
             return
 
 
-def _is_loss(module: Module, call: ast.Call) -> bool:
-    """Whether the result of a call is named a loss."""
-    return "loss" in module.bound_to(call).lower()
+def _unwrapped(module: Module, loop: ast.stmt, backward: ast.Call, wrapped: set[str]) -> Iterator[ast.Call]:
+    """The calls that lead from the inner model to a `backward`, if none leads there from the wrapped one."""
+    assigned: list[ast.Assign | ast.AugAssign | ast.AnnAssign] = []
+    for node in ast.walk(loop):
+        if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
+            assigned.append(node)
+    targets = {
+        id(node): {each.id for each in ast.walk(_target(node)) if isinstance(each, ast.Name)} for node in assigned
+    }
+    names = {each.id for each in ast.walk(backward) if isinstance(each, ast.Name)}
+    leading: list[ast.AST] = [backward]
+    # From the loss back to what it is computed from, and once more for what a loop carries over.
+    for made in (*reversed(assigned), *reversed(assigned)):
+        if made.value is not None and names & targets[id(made)] and made.value not in leading:
+            leading.append(made.value)
+            names |= {each.id for each in ast.walk(made.value) if isinstance(each, ast.Name)}
+    inner = {f"{name}.module" for name in wrapped}
+    for alias in module.nodes(ast.Assign):
+        parts = {dotted(each) for each in ast.walk(alias.value) if isinstance(each, ast.Attribute)}
+        if not isinstance(alias.value, ast.Call) and parts & inner:
+            inner |= {dotted(target) for target in alias.targets} - wrapped
+    found = []
+    for call in (each for value in leading for each in ast.walk(value) if isinstance(each, ast.Call)):
+        used = {dotted(call.func), *map(dotted, call.args), *(dotted(each.value) for each in call.keywords)}
+        if last(dotted(call.func)) == "isinstance" or _without_gradients(module, call):
+            continue
+        if used & wrapped:
+            return
+        if any(name == each or name.startswith(f"{each}.") for name in used for each in inner):
+            found.append(call)
+    yield from found
+
+
+def _without_gradients(module: Module, call: ast.Call) -> bool:
+    """Whether a call is under `with torch.no_grad():` or the like."""
+    blocks = (outer for outer in module.outline.above(call) if isinstance(outer, ast.With))
+    opened = (item.context_expr for block in blocks for item in block.items)
+    return any(isinstance(each, ast.Call) and last(dotted(each.func)) in _NO_GRADIENTS for each in opened)
+
+
+def _target(node: ast.Assign | ast.AugAssign | ast.AnnAssign) -> ast.AST:
+    return ast.Tuple(node.targets) if isinstance(node, ast.Assign) else node.target
 
 
 def _steps(names: list[str]) -> bool:
