@@ -147,7 +147,8 @@ def _made(module: Module) -> dict[str, frozenset[str]]:
         name = module.name(target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target)
         if name and isinstance(node.value, ast.Call):
             called = module.called(node.value)
-            found[name] = found.get(name, frozenset()) | {called, last(called)}
+            given = {f"{last(called)}({each.arg})" for each in node.value.keywords if _is_on(each)}
+            found[name] = found.get(name, frozenset()) | {called, last(called)} | given
     return found
 
 
