@@ -11,7 +11,7 @@ _TRL_RELEASES = {
     "GRPO": ("0.15.2", "0.19.1", "0.24.0", "0.29.1", "1.5.1", "1.16.0"),
     "KTO": ("0.12.2", "0.15.2", "0.19.1", "0.24.0", "1.16.0"),
 }
-_RAY = ("ray", ("2.60.0",), _LOOKED_AT)
+_RAY = ("ray", ("2.9.3", "2.20.0", "2.35.0", "2.44.1", "2.52.1", "2.60.0"), _LOOKED_AT)
 
 #: Families of models whose layers are known; those that are made of other models (a language model with eyes) are not.
 _FAMILIES = (

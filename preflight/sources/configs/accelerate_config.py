@@ -52,6 +52,7 @@ _BESIDE = re.compile(
     r"|main_process_ip|main_process_port|downcast_bf16|use_cpu|ec2_instance_type)[\"']?[ \t]*:",
     re.MULTILINE,
 )
+_INDENTED = re.compile(r"^[ \t].*$", re.MULTILINE)
 _PLACEHOLDER = re.compile(r"[{}<>$@%]")
 _MEGATRON = {
     "megatron_lm_tp_degree": "tensor_parallel_size",
@@ -79,6 +80,9 @@ class AccelerateSource:
         if not file.path.lower().endswith((".yaml", ".yml", ".json")):
             return False
         head = file.text[:_HEAD]
+        if not file.path.lower().endswith(".json"):
+            # Such keys further in are those of a file that another one contains.
+            head = _INDENTED.sub("", head)
         return _KINDS.search(head) is not None and _BESIDE.search(head) is not None
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:

@@ -46,6 +46,10 @@ _SHARED_KEYS = (
     "fp16",
     "bf16",
 )
+#: Keys beside which these are the saved arguments of a program.
+_OF_ARGUMENTS = re.compile(
+    r'"(?:output_dir|learning_rate|model_name_or_path|per_device_train_batch_size|num_train_epochs|max_steps)"\s*:'
+)
 _FILE_NAME = re.compile(r"(?:.*[._-])?(?:ds|deepspeed|zero\d?)(?:[._-].*)?|.*deepspeed.*", re.IGNORECASE)
 
 
@@ -59,6 +63,8 @@ class DeepSpeedSource:
         """Whether this is JSON with keys that only DeepSpeed has, or with shared ones and DeepSpeed's name."""
         name = posixpath.basename(file.path)
         if not name.lower().endswith((".json", ".hjson", ".jsonc")):
+            return False
+        if _OF_ARGUMENTS.search(file.text):
             return False
         if any(f'"{key}"' in file.text for key in _OWN_KEYS):
             return True

@@ -226,7 +226,7 @@ def _strip_known_wrapper(
     if len(plain) < kind.plain:
         return None
     exports = [*scanned.every(kind.exports), *scanned.every("variable")] if kind.exports else []
-    assignments = [variable for given in exports for variable in _assignments(given, kind.separator, command)]
+    assignments = [variable for given in exports for variable in _assignments(given, name, command)]
     wrapper = Wrapper(
         name=_plain_name(name, scanned),
         scanned=scanned,
@@ -265,14 +265,21 @@ def _clears_environment(name: str, scanned: ScannedLine) -> bool:
 _NO_VARIABLES = frozenset(("ALL", "NONE", "NIL", ""))
 
 
-def _assignments(given: GivenOption, separator: str, command: Command) -> Iterator[Variable]:
+def _assignments(given: GivenOption, engine: str, command: Command) -> Iterator[Variable]:
     """The variables of `-x NAME=value`, `-x NAME` (its value here), `-genv NAME value` or `--env A=1,B=2`."""
+    separator = WRAPPER_SYNTAX[engine].separator
     parts = given.parts or (given.value,)
     if isinstance(given.value, Known):
         text = str(given.value.value)
         is_pair = given.dest == "variable" and " " in text
         parts = (Known(text.replace(" ", "=", 1) if is_pair else text),)
-    groups = _split_parts(parts, separator)
+    # Container engines split a list only where it has several equals signs (pflag, StringToString); srun always.
+    one = (
+        separator
+        and engine != "srun"
+        and sum(str(part.value).count("=") for part in parts if isinstance(part, Known)) == 1
+    )
+    groups = _split_parts(parts, "" if one else separator)
     for first, *rest in groups:
         name, equals, value = str(first.value).partition("=") if isinstance(first, Known) else ("", "", "")
         if equals:

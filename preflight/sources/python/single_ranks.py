@@ -145,7 +145,8 @@ def functions_on_one_rank(module: Module) -> Iterator[Claim]:
     functions: list[Function] = [*module.nodes(ast.FunctionDef), *module.nodes(ast.AsyncFunctionDef)]
     for function in functions:
         call = _collective_of(module, function)
-        if call is not None:
+        # What is kept from an earlier call on every rank makes no collective.
+        if call is not None and not any("cache" in module.text(each) for each in function.decorator_list):
             holders[function.name] = call
             stem = PurePosixPath(module.file.path).stem
             yield module.claim("script_feature", f"collective_in:{stem}.{function.name}", call, condition="")

@@ -11,6 +11,7 @@ from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import joined, quoted, why_unresolved
 from preflight.plugins.questions import subjects
+from preflight_rules.launches import is_placeholder
 
 
 @rule(
@@ -54,6 +55,8 @@ def host_listed_twice(job: Job) -> Iterator[Verdict]:
             lists = [value for value in claim.alternatives if isinstance(value, tuple)]
             if undecided_verdict is not None:
                 yield undecided_verdict
+            elif lists and all(is_placeholder(str(host)) for hosts in lists for host in hosts):
+                yield unknown(subject, f"{quoted(claim)} names placeholders in the place of hosts", at=claim)
             elif lists and all(len(set(hosts)) < len(hosts) for hosts in lists):
                 yield _duplicate_finding(subject, claim, tuple(str(host) for host in lists[0]))
             else:

@@ -110,7 +110,7 @@ class Given:
         if key == RANKS:
             return self._ranks()
         if key == LAUNCHER:
-            return self.launch.launcher if self.launch is not None else "python" if self._is_plain else ""
+            return self._launcher()
         if key == BRANCH:
             return self.launch.condition if self.launch is not None else ""
         claim = self.claim(key)
@@ -185,6 +185,17 @@ class Given:
         programs = {claim.value for claim in self.job.about("plain_program")}
         return self.launch is None and len(programs) == 1 and not self.job.about("starts_processes")
 
+    def _launcher(self) -> str:
+        """How the ranks are started. Raises UnknownValue if several launches may read the settings in several ways."""
+        if self.launch is None:
+            return "python" if self._is_plain else ""
+        of_job = not any(claim.scope.launch for claim in self.keys.values())
+        if of_job and len({launch.launcher for launch in self.job.launches}) > 1:
+            raise UnknownValue("which launch reads these settings")
+        if self.launch.launcher == "python" and any(map(self.job.about, _STARTS_WORKERS)):
+            raise UnknownValue("whether this runs in processes that the program starts")
+        return self.launch.launcher
+
     def _ranks(self) -> int:
         if self._is_plain:
             return 1
@@ -194,6 +205,8 @@ class Given:
         return found[0]
 
 
+#: What a program states that starts the processes of its ranks.
+_STARTS_WORKERS = ("starts_processes", f"{SETTING_PREFIX}ray_trainer.{CALL}")
 #: Fewer settings that the table lacks are mistakes, or the program's own.
 _MANY = 5
 
