@@ -111,12 +111,10 @@ def gang_larger_than_job(job: Job) -> Iterator[Verdict]:
         wanted = workload.in_force("gang_min")
         if not wanted or not workload.roles:
             continue
-        undecided_verdict = undecided(workload.id, (*wanted, *(role.count for role in workload.roles)))
+        verdict = undecided(workload.id, (*wanted, *(role.count for role in workload.roles)))
         least, pods = numbers(job_value(wanted)), numbers(workload.pods())
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif least and pods and min(least) > max(pods):
-            yield failed(
+        if verdict is None and least and pods and min(least) > max(pods):
+            verdict = failed(
                 workload.id,
                 f"{quoted(wanted[0])} waits for {min(least)} pods, but the roles have {max(pods)}"
                 f" ({', '.join(quoted(role.count) for role in workload.roles[:4])}).",
@@ -124,8 +122,7 @@ def gang_larger_than_job(job: Job) -> Iterator[Verdict]:
                 also=tuple((role.count, role.name) for role in workload.roles[:6]),
                 remedy=f"Set it to {max(pods)}, or remove it.",
             )
-        else:
-            yield passed(workload.id)
+        yield verdict or passed(workload.id)
 
 
 @rule(

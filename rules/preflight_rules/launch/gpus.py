@@ -218,20 +218,17 @@ def device_shown_twice(job: Job) -> Iterator[Verdict]:
     """
     for launch in job.launches:
         for claim in job.setting("env.CUDA_VISIBLE_DEVICES", launch.scope):
-            undecided_verdict = undecided(launch.id, (claim,), launch)
+            verdict = undecided(launch.id, (claim,), launch)
             lists = [[part.strip() for part in text.split(",")] for text in texts(claim.value)]
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif lists and all(_repeated(devices) for devices in lists):
+            if verdict is None and lists and all(_repeated(devices) for devices in lists):
                 device = _repeated(lists[0])
-                yield failed(
+                verdict = failed(
                     launch.id,
                     f"{quoted(claim)} names device {device} {lists[0].count(device)} times.",
                     at=claim,
                     remedy=f"Name device {device} once, and start as many processes as there are devices.",
                 )
-            else:
-                yield passed(launch.id)
+            yield verdict or passed(launch.id)
 
 
 def _repeated(devices: list[str]) -> str:

@@ -50,14 +50,11 @@ def host_listed_twice(job: Job) -> Iterator[Verdict]:
             if claim.source == "slurm" or (claim.span.path, claim.span.line) in seen:
                 continue
             seen.add((claim.span.path, claim.span.line))
-            undecided_verdict = undecided(subject, (claim,), launch)
+            verdict = undecided(subject, (claim,), launch)
             lists = [value for value in claim.alternatives if isinstance(value, tuple)]
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif lists and all(len(set(hosts)) < len(hosts) for hosts in lists):
-                yield _duplicate_finding(subject, claim, tuple(str(host) for host in lists[0]))
-            else:
-                yield passed(subject)
+            if verdict is None and lists and all(len(set(hosts)) < len(hosts) for hosts in lists):
+                verdict = _duplicate_finding(subject, claim, tuple(str(host) for host in lists[0]))
+            yield verdict or passed(subject)
 
 
 def _duplicate_finding(subject: str, claim: Claim, hosts: tuple[str, ...]) -> Verdict:

@@ -219,12 +219,10 @@ def elastic_range_unusable(job: Job) -> Iterator[Verdict]:
             yield _refused(launch, rejected[0])
             continue
         backend = job.setting("rendezvous_backend", launch.scope)
-        undecided_verdict = undecided(launch.id, (*backend, *ranges, *nodes), launch)
+        verdict = undecided(launch.id, (*backend, *ranges, *nodes), launch)
         found = texts(job_value(backend))
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif found == ("static",) and len(numbers(job_value(nodes))) > 1:
-            yield failed(
+        if verdict is None and found == ("static",) and len(numbers(job_value(nodes))) > 1:
+            verdict = failed(
                 launch.id,
                 f"{quoted(ranges[0])} requests a range of nodes, but the static rendezvous waits for all"
                 f" {max(numbers(job_value(nodes)))} of them.",
@@ -233,8 +231,7 @@ def elastic_range_unusable(job: Job) -> Iterator[Verdict]:
                 remedy="Add --rdzv_backend=c10d and --rdzv_endpoint=HOST:PORT, or set a fixed number of nodes.",
                 severity=Severity.WARNING,
             )
-        else:
-            yield passed(launch.id)
+        yield verdict or passed(launch.id)
 
 
 def _refused(launch: Launch, claim: Claim) -> Verdict:

@@ -279,20 +279,17 @@ def link_local_address(job: Job) -> Iterator[Verdict]:
         ]
         if launch.launcher != "paddle" or not claims:
             continue
-        undecided_verdict = undecided(launch.id, claims, launch)
+        verdict = undecided(launch.id, claims, launch)
         found = next((c for c in claims if any(_link_local(text) for text in _addresses(c))), None)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif found is not None:
+        if verdict is None and found is not None:
             address = next(text for text in _addresses(found) if _link_local(text))
-            yield failed(
+            verdict = failed(
                 launch.id,
                 f"{quoted(found)}: {address} is a link-local address, which other nodes cannot reach.",
                 at=found,
                 remedy="Use an address of the network that the nodes share, and export it as POD_IP on each node.",
             )
-        else:
-            yield passed(launch.id)
+        yield verdict or passed(launch.id)
 
 
 def _addresses(claim: Claim) -> tuple[str, ...]:

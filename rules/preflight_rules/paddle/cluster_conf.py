@@ -199,19 +199,16 @@ def workspace_and_package(job: Job) -> Iterator[Verdict]:
             continue
         given = [c for name in ("cluster_package", "cluster_workspace") for c in job.about(name, launch.scope)]
         given = [claim for claim in given if claim.source == "cluster_train" and claim.spelling.startswith("-")]
-        undecided_verdict = undecided(launch.id, given, launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif len({claim.quantity for claim in given}) == 2:
-            yield failed(
+        verdict = undecided(launch.id, given, launch)
+        if verdict is None and len({claim.quantity for claim in given}) == 2:
+            verdict = failed(
                 launch.id,
                 f"{quoted(given[0])} and {quoted(given[1])} exclude each other.",
                 at=given[1],
                 also=((given[0], "the other one"),),
                 remedy="Give one of the two.",
             )
-        else:
-            yield passed(launch.id)
+        yield verdict or passed(launch.id)
 
 
 @rule(

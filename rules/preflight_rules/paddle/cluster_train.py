@@ -134,20 +134,17 @@ def trainer_dials_other_ports(job: Job) -> Iterator[Verdict]:
     Known limits: Trainers and servers of different scripts are compared only where the scripts belong to one job.
     """
     for subject, launch, name, ours, theirs in _pairs(job):
-        undecided_verdict = undecided(subject, (ours, theirs), launch)
+        verdict = undecided(subject, (ours, theirs), launch)
         trainers, servers = numbers(ours.value), numbers(theirs.value)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif trainers and servers and not set(trainers) & set(servers):
-            yield failed(
+        if verdict is None and trainers and servers and not set(trainers) & set(servers):
+            verdict = failed(
                 subject,
                 f"{quoted(ours)} gives trainers {trainers[0]}, but {placed(theirs)} gives servers {servers[0]}.",
                 at=ours,
                 also=((theirs, "the servers"),),
                 remedy=f"Make {name} the same for servers and trainers.",
             )
-        else:
-            yield passed(subject)
+        yield verdict or passed(subject)
 
 
 class _Pair(NamedTuple):

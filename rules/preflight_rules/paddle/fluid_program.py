@@ -45,13 +45,10 @@ def distributed_table_not_served(job: Job) -> Iterator[Verdict]:
     """
     for subject, scope in transpiling_scopes(job):
         for claim in job.about("embedding_distributed", scope):
-            undecided_verdict = undecided(subject, (claim,))
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif set(claim.alternatives) == {True}:
-                yield _not_served(job, subject, scope, claim)
-            else:
-                yield passed(subject)
+            verdict = undecided(subject, (claim,))
+            if verdict is None and set(claim.alternatives) == {True}:
+                verdict = _not_served(job, subject, scope, claim)
+            yield verdict or passed(subject)
 
 
 def _not_served(job: Job, subject: str, scope: Scope, claim: Claim) -> Verdict:

@@ -204,11 +204,9 @@ def distributed_option_with_one_trainer(job: Job) -> Iterator[Verdict]:
         if launch.launcher != "python" or not counts or not option:
             continue
         found = job.setting("env.PADDLE_TRAINERS_NUM", launch.scope)
-        undecided_verdict = undecided(launch.id, found, launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif set(numbers(job_value(found))) == {1}:
-            yield failed(
+        verdict = undecided(launch.id, found, launch)
+        if verdict is None and set(numbers(job_value(found))) == {1}:
+            verdict = failed(
                 launch.id,
                 f"`{option}` requests distributed training, but {placed(found[0])} sets one trainer:"
                 " the program waits for peers that are never started.",
@@ -216,8 +214,7 @@ def distributed_option_with_one_trainer(job: Job) -> Iterator[Verdict]:
                 also=((found[0], "one trainer"),),
                 remedy=f"Remove `{option}` if there is one trainer.",
             )
-        else:
-            yield passed(launch.id)
+        yield verdict or passed(launch.id)
 
 
 _DISTRIBUTED = re.compile(r"--(?:use_|is_)?dist(?:ributed)?(?:=(?:1|true|True))?")

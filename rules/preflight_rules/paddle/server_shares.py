@@ -312,18 +312,17 @@ def blocks_dealt_by_hash(job: Job) -> Iterator[Verdict]:
     """
     for subject, scope, method in distinct_claims(job, "split_method"):
         seeds = job.setting("env.PYTHONHASHSEED", scope)
-        undecided_verdict = undecided(subject, (method, *seeds))
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif texts(method.value) != ("HashName",) or (seeds and "random" not in texts(seeds[0].value)):
-            yield passed(subject)
-        else:
-            yield failed(
+        verdict = undecided(subject, (method, *seeds))
+        if verdict is None and not (
+            texts(method.value) != ("HashName",) or (seeds and "random" not in texts(seeds[0].value))
+        ):
+            verdict = failed(
                 subject,
                 f"{quoted(method)} assigns blocks by Python's hash, which differs in every process of Python 3.",
                 at=method,
                 remedy="Use RoundRobin, or export PYTHONHASHSEED=0 for all processes.",
             )
+        yield verdict or passed(subject)
 
 
 #: Below this share of the trainers' cores, servers are the bottleneck of every step. A rule of thumb: a server unpacks,

@@ -125,21 +125,18 @@ def update_mode_said_twice(job: Job) -> Iterator[Verdict]:
             if len(claims) < 2 or path in seen:
                 continue
             seen.add(path)
-            undecided_verdict = undecided(subject, claims)
+            verdict = undecided(subject, claims)
             known = [tuple(_ASYNCHRONOUS.get(text, text) for text in texts(claim.value)) for claim in claims]
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif len(set(known)) > 1:
+            if verdict is None and len(set(known)) > 1:
                 other = next(claim for claim, mode in zip(claims, known, strict=True) if mode != known[0])
-                yield failed(
+                verdict = failed(
                     subject,
                     f"{quoted(claims[0])} and {placed(other)} give different update modes.",
                     at=other,
                     also=((claims[0], "the other mode"),),
                     remedy="Write the same mode in both places.",
                 )
-            else:
-                yield passed(subject)
+            yield verdict or passed(subject)
 
 
 @rule(
@@ -268,12 +265,15 @@ def asynchronous_with_one_trainer(job: Job) -> Iterator[Verdict]:
         counts, modes = job.value_claims("ps_workers", scope), _modes(job, scope)
         if not counts or not modes:
             continue
-        undecided_verdict = undecided(subject, (*counts, *modes), launch)
+        verdict = undecided(subject, (*counts, *modes), launch)
         found = {text for claim in modes for text in texts(claim.value)}
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif found and found <= {"async", "half-async", "geo"} and set(numbers(job_value(counts))) == {1}:
-            yield failed(
+        if (
+            verdict is None
+            and found
+            and found <= {"async", "half-async", "geo"}
+            and set(numbers(job_value(counts))) == {1}
+        ):
+            verdict = failed(
                 subject,
                 f"{quoted(counts[0])}: there is one trainer, but {placed(modes[0])} requests {joined(sorted(found))}"
                 " updates.",
@@ -281,8 +281,7 @@ def asynchronous_with_one_trainer(job: Job) -> Iterator[Verdict]:
                 also=((modes[0], "asynchronous"),),
                 remedy="Start more trainers, or train without servers.",
             )
-        else:
-            yield passed(subject)
+        yield verdict or passed(subject)
 
 
 @rule(

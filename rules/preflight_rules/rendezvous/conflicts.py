@@ -44,12 +44,14 @@ def standalone_on_several_nodes(job: Job) -> Iterator[Verdict]:
         nodes = job.requiring("nodes", launch.scope)
         if not standalone or not nodes or not any(True in claim.alternatives for claim in standalone):
             continue
-        undecided_verdict = undecided(launch.id, (*standalone, *nodes), launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif certainly_several(job_value(nodes)) and all(c.alternatives == (True,) for c in standalone):
+        verdict = undecided(launch.id, (*standalone, *nodes), launch)
+        if (
+            verdict is None
+            and certainly_several(job_value(nodes))
+            and all(c.alternatives == (True,) for c in standalone)
+        ):
             count = joined(numbers(job_value(nodes)))
-            yield failed(
+            verdict = failed(
                 launch.id,
                 f"{quoted(standalone[0])} makes every node use its own localhost, but {quoted(nodes[0])}"
                 f" needs {count} nodes to meet: each waits alone until it times out.",
@@ -58,8 +60,7 @@ def standalone_on_several_nodes(job: Job) -> Iterator[Verdict]:
                 remedy="Replace --standalone with --rdzv_backend=c10d --rdzv_endpoint=HOST:PORT, or set --nnodes=1.",
                 waits_at="rendezvous",
             )
-        else:
-            yield passed(launch.id)
+        yield verdict or passed(launch.id)
 
 
 #: Ignored arguments, the argument that overrides each, and what is used instead.

@@ -64,15 +64,11 @@ def rendezvous_address_is_no_host(job: Job) -> Iterator[Verdict]:
         addresses = address_in_force(job, launch)
         if not addresses:
             continue
-        undecided_verdict = undecided(launch.id, addresses, launch)
+        verdict = undecided(launch.id, addresses, launch)
         faults = [(claim, fault) for claim in addresses if (fault := _fault(claim))]
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif len(faults) < len(addresses):
-            yield passed(launch.id)
-        else:
+        if verdict is None and len(faults) >= len(addresses):
             claim, fault = faults[0]
-            yield failed(
+            verdict = failed(
                 launch.id,
                 f"The address of the rendezvous, {quoted(claim)}, {fault}: no node can resolve it.",
                 at=claim,
@@ -80,6 +76,7 @@ def rendezvous_address_is_no_host(job: Job) -> Iterator[Verdict]:
                 remedy="Give the bare host name or address of the node of rank 0.",
                 waits_at="rendezvous",
             )
+        yield verdict or passed(launch.id)
 
 
 def _fault(claim: Claim) -> str:
@@ -129,13 +126,10 @@ def rendezvous_host_is_no_nodes_own_name(job: Job) -> Iterator[Verdict]:
         hosts = [c for c in job.setting("master_addr", launch.scope) if c.source == "torchrun"]
         if not hosts or not because or texts(job_value(backend)) != ("c10d",):
             continue
-        undecided_verdict = undecided(launch.id, (*because, *backend), launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif not certainly_several(nodes) or _names_host(job, launch):
-            yield passed(launch.id)
-        else:
-            yield _host(job, launch, hosts[0])
+        verdict = undecided(launch.id, (*because, *backend), launch)
+        if verdict is None and not (not certainly_several(nodes) or _names_host(job, launch)):
+            verdict = _host(job, launch, hosts[0])
+        yield verdict or passed(launch.id)
 
 
 def _names_host(job: Job, launch: Launch) -> bool:
@@ -216,13 +210,15 @@ def node_names_may_not_resolve(job: Job) -> Iterator[Verdict]:
         if launch.launcher != "torchrun" or texts(job_value(backend)) != ("c10d",) or not hosts:
             continue
         nodes, because = nodes_spanned(job, launch)
-        undecided_verdict = undecided(launch.id, (*because, *hosts), launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif certainly_several(nodes) and _is_address(hosts[0]) and not job.setting("local_addr", launch.scope):
-            yield _by_address(launch.id, hosts[0])
-        else:
-            yield passed(launch.id)
+        verdict = undecided(launch.id, (*because, *hosts), launch)
+        if (
+            verdict is None
+            and certainly_several(nodes)
+            and _is_address(hosts[0])
+            and not job.setting("local_addr", launch.scope)
+        ):
+            verdict = _by_address(launch.id, hosts[0])
+        yield verdict or passed(launch.id)
     if not job.launches:
         variables = {name: job.setting(f"env.PET_{name}") for name in ("RDZV_BACKEND", "RDZV_ENDPOINT", "NNODES")}
         if all(variables.values()):
@@ -424,11 +420,9 @@ def node_rank_not_given(job: Job) -> Iterator[Verdict]:
         if any(on_first_node_only(claim, launch) for claim in job.setting("nodes", launch.scope)):
             # Nothing starts it on a second node, which another rule reports.
             continue
-        undecided_verdict = undecided(launch.id, (*because, *ranks), launch, quantity="nodes")
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif ranks[0].strength is Strength.DEFAULT and not _another_launch_has_ranks(job, launch):
-            yield failed(
+        verdict = undecided(launch.id, (*because, *ranks), launch, quantity="nodes")
+        if verdict is None and ranks[0].strength is Strength.DEFAULT and not _another_launch_has_ranks(job, launch):
+            verdict = failed(
                 launch.id,
                 f"{quoted(because[0])} needs ranks 0 to {max(numbers(nodes)) - 1}, each once, but the rank of"
                 f" this node is not given: {launch.launcher} uses 0.",
@@ -437,8 +431,7 @@ def node_rank_not_given(job: Job) -> Iterator[Verdict]:
                 remedy=f"Give --{'machine' if launch.launcher == 'accelerate' else 'node'}_rank, a different one on"
                 " each node, or use --rdzv_backend=c10d, which needs none.",
             )
-        else:
-            yield passed(launch.id)
+        yield verdict or passed(launch.id)
 
 
 def _another_launch_has_ranks(job: Job, launch: Launch) -> bool:

@@ -232,20 +232,17 @@ def adapter_prefix_selects_others(job: Job) -> Iterator[Verdict]:
     """
     for subject, scope, launch in subjects(job):
         for claim in job.setting(f"{_PREFIX}NCCL_IB_HCA", scope):
-            undecided_verdict = undecided(subject, (claim,), launch)
+            verdict = undecided(subject, (claim,), launch)
             caught = [_also_selects(text) for text in texts(claim.value)]
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif caught and all(name for name, _ in caught):
+            if verdict is None and caught and all(name for name, _ in caught):
                 name, more = caught[0]
-                yield failed(
+                verdict = failed(
                     subject,
                     f"{quoted(claim)} is a list of prefixes: `{name}` also selects {more}, which is not in the list.",
                     at=claim,
                     remedy="Put `=` before the list to select exactly these adapters.",
                 )
-            else:
-                yield passed(subject)
+            yield verdict or passed(subject)
 
 
 def _also_selects(text: str) -> tuple[str, str]:

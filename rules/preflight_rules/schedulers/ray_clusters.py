@@ -146,12 +146,10 @@ def ray_worker_dials_another_port(job: Job) -> Iterator[Verdict]:
         if len(heads) != 1 or not claims:
             continue
         ports = job.setting("master_port", heads[0][0].scope)
-        undecided_verdict = undecided(launch.id, (*claims, *ports), launch)
+        verdict = undecided(launch.id, (*claims, *ports), launch)
         ours, theirs = numbers(job_value(claims)), numbers(job_value(ports))
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif ours and theirs and not set(ours) & set(theirs):
-            yield failed(
+        if verdict is None and ours and theirs and not set(ours) & set(theirs):
+            verdict = failed(
                 launch.id,
                 f"{quoted(claims[0])} dials port {joined(ours)}, but the head listens on {joined(theirs)}"
                 f" ({placed(ports[0])}).",
@@ -159,8 +157,7 @@ def ray_worker_dials_another_port(job: Job) -> Iterator[Verdict]:
                 also=((ports[0], "the head's port"),),
                 remedy=f"Use port {joined(theirs)} here, or give the head --port={joined(ours)}.",
             )
-        else:
-            yield passed(launch.id)
+        yield verdict or passed(launch.id)
 
 
 @rule(
@@ -351,18 +348,15 @@ def ray_job_sent_to_wrong_address(job: Job) -> Iterator[Verdict]:
         given = job.setting("ray_submit_address", launch.scope) or job.setting("env.RAY_ADDRESS", launch.scope)
         if not given:
             continue
-        undecided_verdict = undecided(launch.id, given, launch)
+        verdict = undecided(launch.id, given, launch)
         found = texts(job_value(given))
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif found and all(text.startswith("ray://") for text in found):
-            yield _wrong_address(launch, given[0], "is an address for Ray Client, which does not accept jobs", None)
-        elif found and all(re.search(rf":(?:{CLIENT_PORT}|6379)/?$", text) for text in found):
-            yield _wrong_address(
+        if verdict is None and found and all(text.startswith("ray://") for text in found):
+            verdict = _wrong_address(launch, given[0], "is an address for Ray Client, which does not accept jobs", None)
+        elif verdict is None and found and all(re.search(rf":(?:{CLIENT_PORT}|6379)/?$", text) for text in found):
+            verdict = _wrong_address(
                 launch, given[0], "is not the port of the dashboard, which accepts jobs", Severity.WARNING
             )
-        else:
-            yield passed(launch.id)
+        yield verdict or passed(launch.id)
 
 
 def _wrong_address(launch: Launch, claim: Claim, fault: str, severity: Severity | None) -> Verdict:

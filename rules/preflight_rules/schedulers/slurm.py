@@ -200,13 +200,10 @@ def multi_node_launcher_on_first_node_only(job: Job) -> Iterator[Verdict]:
             if "srun" in launch.wrappers:
                 yield passed(launch.id)
             continue
-        undecided_verdict = undecided(launch.id, (*alone, *stated), launch, quantity="nodes")
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif certainly_several(job_value(stated)):
-            yield _first_node_verdict(job, launch, stated[0])
-        else:
-            yield passed(launch.id)
+        verdict = undecided(launch.id, (*alone, *stated), launch, quantity="nodes")
+        if verdict is None and certainly_several(job_value(stated)):
+            verdict = _first_node_verdict(job, launch, stated[0])
+        yield verdict or passed(launch.id)
 
 
 def _is_launcher(program: str) -> bool:

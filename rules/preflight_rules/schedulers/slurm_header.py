@@ -122,14 +122,12 @@ def tasks_contradict_tasks_per_node(job: Job) -> Iterator[Verdict]:
     if not nodes or not tasks or not each:
         yield not_applicable(job.name, "no header sets the number of nodes, of tasks and of tasks per node")
         return
-    undecided_verdict = undecided(job.name, (nodes[0], tasks[0], each[0]))
+    verdict = undecided(job.name, (nodes[0], tasks[0], each[0]))
     many, total, per_node = (numbers(claim.value) for claim in (nodes[0], tasks[0], each[0]))
-    if undecided_verdict is not None:
-        yield undecided_verdict
-    elif len(many) == len(total) == len(per_node) == 1 and total[0] != many[0] * per_node[0]:
+    if verdict is None and len(many) == len(total) == len(per_node) == 1 and total[0] != many[0] * per_node[0]:
         product = many[0] * per_node[0]
         idle = per_node[0] in numbers(job_value(job.setting("gpus_per_node")))
-        yield failed(
+        verdict = failed(
             job.name,
             f"{quoted(tasks[0])}, but {quoted(nodes[0])} x {quoted(each[0])} = {product}: sbatch ignores one of them.",
             at=tasks[0],
@@ -137,8 +135,7 @@ def tasks_contradict_tasks_per_node(job: Job) -> Iterator[Verdict]:
             remedy=f"Remove --ntasks, or write --ntasks={product}.",
             severity=None if total[0] > product else Severity.WARNING if idle else Severity.INFO,
         )
-    else:
-        yield passed(job.name)
+    yield verdict or passed(job.name)
 
 
 @rule(
@@ -270,12 +267,10 @@ def step_larger_than_allocation(job: Job) -> Iterator[Verdict]:
         granted = tuple(c for c in job.about("nodes", step.scope) if c.source == "slurm" and c.scope == Scope())
         if requested is None or not granted or requested.span == granted[0].span:
             continue
-        undecided_verdict = undecided(step.subject, (requested, granted[0]), step.launch)
+        verdict = undecided(step.subject, (requested, granted[0]), step.launch)
         wanted, granted_count = numbers(requested.value), numbers(granted[0].value)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif wanted and granted_count and min(wanted) > max(granted_count):
-            yield failed(
+        if verdict is None and wanted and granted_count and min(wanted) > max(granted_count):
+            verdict = failed(
                 step.subject,
                 f"{quoted(requested)} requests {counted(min(wanted), 'node')}, and {placed(granted[0])} grants"
                 f" {max(granted_count)}.",
@@ -283,8 +278,7 @@ def step_larger_than_allocation(job: Job) -> Iterator[Verdict]:
                 also=((granted[0], "granted"),),
                 remedy="Remove --nodes from srun, or raise it in the header.",
             )
-        else:
-            yield passed(step.subject)
+        yield verdict or passed(step.subject)
 
 
 @rule(

@@ -306,13 +306,11 @@ def nothing_saved_before_the_end(job: Job) -> Iterator[Verdict]:
         interval, steps = setup.claims("save_interval"), setup.claims("train_steps")
         if not interval or not steps:
             continue
-        undecided_verdict = undecided(setup.subject, (*interval, *steps), setup.launch)
+        verdict = undecided(setup.subject, (*interval, *steps), setup.launch)
         every, whole = setup.number("save_interval"), setup.number("train_steps")
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif every and whole and every > whole > 1000:
+        if verdict is None and every and whole and every > whole > 1000:
             several = setup.launch is not None and certainly_several(nodes_spanned(job, setup.launch)[0])
-            yield failed(
+            verdict = failed(
                 setup.subject,
                 f"{quoted(interval[0])} is longer than the training ({placed(steps[0])}): nothing is saved before its"
                 " end.",
@@ -321,8 +319,7 @@ def nothing_saved_before_the_end(job: Job) -> Iterator[Verdict]:
                 remedy="Use an interval as short as the work that you can afford to lose.",
                 severity=None if several else Severity.INFO,
             )
-        else:
-            yield passed(setup.subject)
+        yield verdict or passed(setup.subject)
 
 
 @rule(
@@ -356,13 +353,9 @@ def preemptible_nodes_without_resuming(job: Job) -> Iterator[Verdict]:
         places = _preemptible(job, scope)
         if not places or launch is None:
             continue
-        undecided_verdict = undecided(subject, places[:1], launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif _may_resume(launch) or job.setting("hand_off_signal", scope):
-            yield passed(subject)
-        else:
-            yield failed(
+        verdict = undecided(subject, places[:1], launch)
+        if verdict is None and not (_may_resume(launch) or job.setting("hand_off_signal", scope)):
+            verdict = failed(
                 subject,
                 f"{quoted(places[0])} requests preemptible nodes, and the launch names no checkpoint to resume from.",
                 at=places[0],
@@ -370,6 +363,7 @@ def preemptible_nodes_without_resuming(job: Job) -> Iterator[Verdict]:
                 remedy="Save often, and let the launch resume from the newest checkpoint.",
                 severity=None if launch.program else Severity.INFO,
             )
+        yield verdict or passed(subject)
 
 
 def _preemptible(job: Job, scope: Scope) -> tuple[Claim, ...]:
@@ -419,11 +413,9 @@ def training_length_given_twice(job: Job) -> Iterator[Verdict]:
         steps, samples = setup.claims("train_steps"), setup.claims("train_samples")
         if setup.source != "arguments" or not (steps or samples):
             continue
-        undecided_verdict = undecided(setup.subject, (*steps, *samples), setup.launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif steps and samples and setup.has("--train-iters") and numbers(job_value(samples)):
-            yield failed(
+        verdict = undecided(setup.subject, (*steps, *samples), setup.launch)
+        if verdict is None and steps and samples and setup.has("--train-iters") and numbers(job_value(samples)):
+            verdict = failed(
                 setup.subject,
                 f"{quoted(steps[0])} and {placed(samples[0])} both set the training length: Megatron-LM accepts only"
                 f" one.",
@@ -432,5 +424,4 @@ def training_length_given_twice(job: Job) -> Iterator[Verdict]:
                 remedy="Keep one of the two.",
                 severity=Severity.WARNING if setup.has("--deepspeed") else None,
             )
-        else:
-            yield passed(setup.subject)
+        yield verdict or passed(setup.subject)

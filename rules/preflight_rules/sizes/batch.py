@@ -376,10 +376,8 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
                 continue
             undecided_verdict = undecided(subject, (*ours, *theirs), launch)
             one, other = numbers(job_value(ours)), numbers(job_value(theirs))
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif one and other and not set(one) & set(other):
-                yield failed(
+            if undecided_verdict is None and one and other and not set(one) & set(other):
+                undecided_verdict = failed(
                     subject,
                     f"{quoted(ours[0])} gives {joined(one)}, but {placed(theirs[0])} gives {joined(other)}.",
                     at=ours[0],
@@ -388,8 +386,7 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
                     severity=None if uses_hugging_face(job, launch, scope) else Severity.WARNING,
                     fix=_as_auto(theirs[0], quantity) if uses_hugging_face(job, launch, scope) else None,
                 )
-            else:
-                yield passed(subject)
+            yield undecided_verdict or passed(subject)
 
 
 def _may_mean_something_else(job: Job, claim: Claim, launch: Launch | None, scope: Scope) -> bool:

@@ -79,15 +79,11 @@ def fsdp_module_states_not_synchronised(job: Job) -> Iterator[Verdict]:
         if synchronised is None or not has_fsdp(job, scope):
             continue
         stated = tuple(claim for claim in (synchronised, efficient) if claim is not None)
-        undecided_verdict = undecided(subject, stated, launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif is_value(synchronised, True) or is_value(efficient, False):
-            yield passed(subject)
-        else:
+        verdict = undecided(subject, stated, launch)
+        if verdict is None and not (is_value(synchronised, True) or is_value(efficient, False)):
             mild = efficient is None or is_value(only_claim(job, "fsdp_version", scope), 2)
             other = quoted(efficient) if efficient is not None else "fsdp_cpu_ram_efficient_loading (on by default)"
-            yield failed(
+            verdict = failed(
                 subject,
                 f"{quoted(synchronised)}, but {other} lets only the first rank load the weights: Accelerate refuses "
                 "to launch.",
@@ -96,6 +92,7 @@ def fsdp_module_states_not_synchronised(job: Job) -> Iterator[Verdict]:
                 remedy="Turn fsdp_sync_module_states on, or fsdp_cpu_ram_efficient_loading off.",
                 severity=Severity.WARNING if mild else None,
             )
+        yield verdict or passed(subject)
 
 
 @rule(

@@ -87,12 +87,10 @@ def trainer_setting_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
             theirs = strongest(c for c in job.about(quantity, scope) if c.source == "deepspeed")
             if not ours or not theirs:
                 continue
-            undecided_verdict = undecided(subject, (*ours, *theirs), launch)
+            verdict = undecided(subject, (*ours, *theirs), launch)
             first, other = numbers_of(ours), numbers_of(theirs)
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif first and other and not set(first) & set(other):
-                yield failed(
+            if verdict is None and first and other and not set(first) & set(other):
+                verdict = failed(
                     subject,
                     f"{quoted(ours[0])}, but {placed(theirs[0])} in DeepSpeed's configuration.",
                     at=ours[0],
@@ -100,8 +98,7 @@ def trainer_setting_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
                     remedy=f'Write "auto" for {theirs_name} in {theirs[0].span.path}, or set it to {ours_name}.',
                     severity=None if uses_hugging_face(job, launch, scope) else Severity.WARNING,
                 )
-            else:
-                yield passed(subject)
+            yield verdict or passed(subject)
 
 
 def _trainer_precision(job: Job, scope: Scope) -> tuple[Claim, ...]:

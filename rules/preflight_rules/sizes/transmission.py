@@ -53,7 +53,7 @@ def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
         kinds = _setting(job, "communication_data_type", scope)
         if not kinds:
             continue
-        undecided_verdict = undecided(subject, kinds, launch)
+        verdict = undecided(subject, kinds, launch)
         half = [
             c
             for name in ("fp16_enabled", "bf16_enabled", "mixed_precision")
@@ -61,11 +61,14 @@ def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
             if c.value in (Known(True), Known("fp16"), Known("bf16"))
         ]
         key = (kinds[0].span.path, kinds[0].span.line)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif half and all(text in ("fp32", "float32") for text in texts(job_value(kinds))) and key not in seen:
+        if (
+            verdict is None
+            and half
+            and all(text in ("fp32", "float32") for text in texts(job_value(kinds)))
+            and key not in seen
+        ):
             seen.add(key)
-            yield failed(
+            verdict = failed(
                 subject,
                 f"{quoted(kinds[0])} exchanges gradients in 32 bits while training is in 16 ({quoted(half[0])}): twice"
                 " the bytes.",
@@ -73,8 +76,7 @@ def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
                 also=((half[0], "16 bits"),),
                 remedy="Remove it, if the loss stays the same without it.",
             )
-        else:
-            yield passed(subject)
+        yield verdict or passed(subject)
 
 
 @rule(
@@ -110,20 +112,18 @@ def gradients_exchanged_without_overlap(job: Job) -> Iterator[Verdict]:
         overlap, bucket = _setting(job, "overlap_comm", scope), _setting(job, "reduce_bucket_size", scope)
         if launch is None or not (overlap or bucket) or not certainly_several(nodes_spanned(job, launch)[0]):
             continue
-        undecided_verdict = undecided(subject, (*overlap, *bucket), launch)
+        verdict = undecided(subject, (*overlap, *bucket), launch)
         small = numbers(job_value(bucket)) if bucket else ()
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif overlap and overlap[0].value == Known(False):
-            yield failed(
+        if verdict is None and overlap and overlap[0].value == Known(False):
+            verdict = failed(
                 subject,
                 f"{quoted(overlap[0])} makes the GPUs wait for every exchange of gradients between nodes.",
                 at=overlap[0],
                 also=((launch, "over several nodes"),),
                 remedy='Write `"overlap_comm": true`, if memory allows.',
             )
-        elif small and 0 < max(small) < _MIN_BUCKET_ELEMENTS:
-            yield failed(
+        elif verdict is None and small and 0 < max(small) < _MIN_BUCKET_ELEMENTS:
+            verdict = failed(
                 subject,
                 f"{quoted(bucket[0])} cuts gradients into messages so small that latency costs more than the transfer"
                 f" itself.",
@@ -131,5 +131,4 @@ def gradients_exchanged_without_overlap(job: Job) -> Iterator[Verdict]:
                 also=((launch, "over several nodes"),),
                 remedy="Use several hundred million elements, as DeepSpeed's default does.",
             )
-        else:
-            yield passed(subject)
+        yield verdict or passed(subject)

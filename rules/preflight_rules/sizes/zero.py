@@ -212,14 +212,12 @@ def offload_without_its_stage(job: Job) -> Iterator[Verdict]:
                 continue
             stages = _deepspeed_claims(job, "zero_stage", scope)
             found = numbers(job_value(stages)) if stages else (0,)
-            undecided_verdict = undecided(subject, (*devices, *stages), launch)
+            verdict = undecided(subject, (*devices, *stages), launch)
             key = (devices[0].span.path, devices[0].span.line)
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif found and max(found) < least and key not in seen:
+            if verdict is None and found and max(found) < least and key not in seen:
                 seen.add(key)
                 shown = placed(stages[0]) if stages else "the default, stage 0,"
-                yield failed(
+                verdict = failed(
                     subject,
                     f"{quoted(devices[0])} offloads {what} to host memory, but {shown} does not partition"
                     f" {what}:"
@@ -228,8 +226,7 @@ def offload_without_its_stage(job: Job) -> Iterator[Verdict]:
                     also=tuple((c, "ZeRO stage") for c in stages[:1]),
                     remedy=f'Write `"stage": {max(least, 2)}`, or remove the section.',
                 )
-            else:
-                yield passed(subject)
+            yield verdict or passed(subject)
 
 
 def _deepspeed_claims(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
@@ -270,13 +267,12 @@ def zero_stage_beside_pipeline(job: Job) -> Iterator[Verdict]:
         stages, pipes = _deepspeed_claims(job, "zero_stage", scope), job.setting("pipeline_parallel_size", scope)
         if not stages or not pipes:
             continue
-        undecided_verdict = undecided(subject, (*stages, *pipes), launch)
+        verdict = undecided(subject, (*stages, *pipes), launch)
         zero, several = numbers(job_value(stages)), numbers(job_value(pipes))
         key = (stages[0].span.path, stages[0].span.line)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif (
-            zero
+        if (
+            verdict is None
+            and zero
             and several
             and min(zero) >= 2
             and min(several) > 1
@@ -284,7 +280,7 @@ def zero_stage_beside_pipeline(job: Job) -> Iterator[Verdict]:
             and key not in seen
         ):
             seen.add(key)
-            yield failed(
+            verdict = failed(
                 subject,
                 f"{quoted(stages[0])} is set together with {placed(pipes[0])}: DeepSpeed's pipeline supports only"
                 f" stage 0 or 1.",
@@ -293,8 +289,7 @@ def zero_stage_beside_pipeline(job: Job) -> Iterator[Verdict]:
                 remedy='Write `"stage": 1`, or remove the pipeline.',
                 severity=None if pipes[0].source in ("gpt-neox", "arguments") else Severity.WARNING,
             )
-        else:
-            yield passed(subject)
+        yield verdict or passed(subject)
 
 
 def _has_no_pipeline(launch: Launch | None) -> bool:
