@@ -97,14 +97,12 @@ def shared_memory_not_enlarged(job: Job) -> Iterator[Verdict]:
     runtime is a template that its jobs may patch, so it gets a hint only. Ray sizes its own object store and is left
     alone.
     """
-    applicable = False
     for workload in workloads(job):
         if workload.kind.startswith("Ray"):
             continue
         verdicts = [
             (role, _shm(workload, role, why)) for role in workload.trainers if (why := _wants_shm(workload, role))
         ]
-        applicable = applicable or bool(verdicts)
         # One finding: the same volume is missing in the templates of all roles, and it names each.
         faults = [(role, verdict) for role, verdict in verdicts if verdict.status is Status.FAIL]
         if len(faults) > 1:

@@ -8,7 +8,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, NoteKind, is_whole_number
 from preflight.model.job.claim import distinct
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, undecided, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import joined, quoted, why_unresolved
 from preflight.plugins.questions import subjects
 
@@ -77,6 +77,7 @@ def _duplicate_finding(subject: str, claim: Claim, hosts: tuple[str, ...]) -> Ve
     "HST002",
     "host-without-slots",
     severity=Severity.WARNING,
+    otherwise="no hostfile sets slots",
     evidence=("open-mpi/ompi#3133", ("not enough slots", "dstackai/dstack#2451")),
 )
 def host_without_slots(job: Job) -> Iterator[Verdict]:
@@ -92,8 +93,7 @@ def host_without_slots(job: Job) -> Iterator[Verdict]:
 
     Known limits: Whether the host has as many GPUs as slots is checked by `preflight check`.
     """
-    slots = distinct(job.about("host_slots"))
-    for claim in slots:
+    for claim in distinct(job.about("host_slots")):
         found = numbers(claim.value)
         if why_unresolved((claim,)) is not None:
             yield unknown(claim.scope.node, f"{quoted(claim)} is unknown", at=claim)
@@ -107,11 +107,8 @@ def host_without_slots(job: Job) -> Iterator[Verdict]:
         else:
             yield passed(claim.scope.node)
     read = {file.path for file in job.files}
-    unread = [r for r in job.references if r.role == "hostfile" and r.target not in read]
-    for reference in unread:
+    for reference in (r for r in job.references if r.role == "hostfile" and r.target not in read):
         yield unknown(reference.target, f"hostfile {reference.target} was not read", at=reference.span)
-    if not slots and not unread:
-        yield not_applicable(job.name, "no hostfile sets slots")
 
 
 @rule(

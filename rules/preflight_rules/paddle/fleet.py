@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Scope
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.plugins.claim_text import joined, placed, quoted
 from preflight.plugins.questions import each_claim
 from preflight_rules.scripts.script_facts import started_files
@@ -285,6 +285,8 @@ def fleet_switch_without_effect(job: Job) -> Iterator[Verdict]:
     "stream-dataset-cannot-shuffle",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no Paddle dataset is shuffled",
+    passes_with=("dataset_files_shared",),
     evidence=(
         (
             "fluid/dataset.py of 1.8.5 (QueueDataset)",
@@ -307,9 +309,7 @@ def stream_dataset_cannot_shuffle(job: Job) -> Iterator[Verdict]:
 
     Known limits: Only a data set that the script makes itself is known.
     """
-    applicable = False
     for subject, _, claim in distinct_claims(job, "stream_dataset_shuffled"):
-        applicable = True
         if claim.condition:
             yield unknown(subject, f"{quoted(claim)} applies under `{claim.condition}`", at=claim)
             continue
@@ -319,9 +319,6 @@ def stream_dataset_cannot_shuffle(job: Job) -> Iterator[Verdict]:
             at=claim,
             remedy='Create an InMemoryDataset (`create_dataset("InMemoryDataset")`) and call load_into_memory() first.',
         )
-    if not applicable:
-        made = any(True for _ in distinct_claims(job, "dataset_files_shared"))
-        yield passed(job.name) if made else not_applicable(job.name, "no Paddle dataset is shuffled")
 
 
 @rule(

@@ -9,7 +9,6 @@ from preflight.model.job import Job
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.plugins.claim_text import joined, quoted, where
 from preflight_rules.paddle.fleet import distinct_claims
-from preflight_rules.scripts.script_facts import nothing_found
 
 
 @rule(
@@ -99,6 +98,8 @@ def startup_program_never_run(job: Job) -> Iterator[Verdict]:
     "PDL029",
     "evaluation-clone-keeps-training-mode",
     severity=Severity.WARNING,
+    otherwise="no program is cloned for evaluation",
+    passes_with=("test_program_cloned",),
     evidence=(
         (
             "Paddle documentation, Program.clone",
@@ -122,9 +123,7 @@ def evaluation_clone_keeps_training_mode(job: Job) -> Iterator[Verdict]:
     Known limits: The purpose is known from names only: test, eval, infer, valid or pred. A `for_test` that is computed
     is not judged.
     """
-    applicable = False
     for subject, _, claim in distinct_claims(job, "evaluation_clone_trains"):
-        applicable = True
         if claim.condition:
             yield unknown(subject, f"{quoted(claim)} runs under `{claim.condition}`", at=claim)
             continue
@@ -134,14 +133,14 @@ def evaluation_clone_keeps_training_mode(job: Job) -> Iterator[Verdict]:
             at=claim,
             remedy="Clone with for_test=True, before minimize.",
         )
-    if not applicable:
-        yield nothing_found(job, "test_program_cloned", "no program is cloned for evaluation")
 
 
 @rule(
     "PDL030",
     "program-input-not-fed",
     severity=Severity.ERROR,
+    otherwise="no script trains a static program",
+    passes_with=("startup_program_run",),
     profile="gate",
     evidence=(
         (
@@ -167,9 +166,7 @@ def program_input_not_fed(job: Job) -> Iterator[Verdict]:
     Known limits: Only where layers, loss and feed are in one script, with literal names. A program that reads through
     `py_reader` or a generator is not judged.
     """
-    applicable = False
     for subject, _, claim in distinct_claims(job, "inputs_not_fed"):
-        applicable = True
         names = joined(name for value in claim.alternatives if isinstance(value, tuple) for name in value)
         if claim.condition and not _is_role(claim.condition):
             yield unknown(subject, f"{quoted(claim)} is given under `{claim.condition}`", at=claim)
@@ -180,8 +177,6 @@ def program_input_not_fed(job: Job) -> Iterator[Verdict]:
             at=claim,
             remedy=f"Give {names} too, under the name of its data layer.",
         )
-    if not applicable:
-        yield nothing_found(job, "startup_program_run", "no script trains a static program")
 
 
 def _is_role(condition: str) -> bool:

@@ -12,7 +12,6 @@ from preflight.plugins.authoring import (
     Verdict,
     failed,
     make_fix,
-    not_applicable,
     passed,
     replace_text,
     rule,
@@ -28,6 +27,8 @@ from preflight_rules.launches import AGENT_LAUNCHERS, starting_file
     "ENV011",
     "variable-name-refused-by-shell",
     severity=Severity.WARNING,
+    otherwise="no script exports a variable",
+    passes_with=("env.",),
     fix="unsafe",
     evidence=(("NCCL_IB-DISABLE had no effect", "cocktailpeanut/fluxgym#283"),),
 )
@@ -45,8 +46,7 @@ def variable_name_refused_by_shell(job: Job) -> Iterator[Verdict]:
 
     Known limits: Only `export` at the beginning of a line is checked.
     """
-    found = distinct(job.about("refused_variable"))
-    for claim in found:
+    for claim in distinct(job.about("refused_variable")):
         if isinstance(claim.value, Unresolved):
             yield unknown(claim.span.path, f"{quoted(claim)}: {claim.value.why}", at=claim)
             continue
@@ -61,10 +61,6 @@ def variable_name_refused_by_shell(job: Job) -> Iterator[Verdict]:
             remedy=f"Write {meant}.",
             fix=make_fix(f"rename {name} to {meant}", replace_text(claim, name, meant), safe=False),
         )
-    if not found:
-        exported = [claim for claim in job.environment() if claim.quantity.startswith("env.")]
-        exported += [claim for launch in job.launches for claim in job.environment(launch.scope)]
-        yield passed(job.name) if exported else not_applicable(job.name, "no script exports a variable")
 
 
 @rule(
@@ -122,6 +118,8 @@ def _is_set_by_launchers(job: Job, claim: Claim) -> bool:
     "ENV018",
     "variable-does-not-reach-program",
     severity=Severity.WARNING,
+    otherwise="no script sets a variable for a program",
+    passes_with=("env.",),
     evidence=(
         ("assigned on a line of its own", "modelscope/ms-swift#1538"),
         ("among the arguments", "modelscope/ms-swift#3681"),
@@ -145,9 +143,7 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
     that names the variable a second time may pass it on, and is not judged. Ranks and their number are not judged where
     only launchers that set them start programs.
     """
-    applicable = False
     for claim in distinct((*job.about("unexported_variable"), *job.about("variable_as_argument"))):
-        applicable = True
         (name,) = texts(claim.value) or ("",)
         if claim.condition:
             yield unknown(claim.span.path, f"{quoted(claim)} holds only under `{claim.condition}`", at=claim)
@@ -170,15 +166,14 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
             if as_argument
             else f"Write `export {claim.spelling}`, or put it before the command on one line.",
         )
-    if not applicable:
-        exported = [claim for claim in job.claims if claim.quantity.startswith("env.")]
-        yield passed(job.name) if exported else not_applicable(job.name, "no script sets a variable for a program")
 
 
 @rule(
     "ENV019",
     "exported-value-replaced",
     severity=Severity.WARNING,
+    otherwise="no script exports a variable",
+    passes_with=("env.",),
     evidence=(("two machines hang in NCCL", "PaddlePaddle/PaddleOCR#13912"),),
 )
 def exported_value_replaced(job: Job) -> Iterator[Verdict]:
@@ -195,11 +190,9 @@ def exported_value_replaced(job: Job) -> Iterator[Verdict]:
 
     Known limits: Only lines with only exports, comments and blank lines between them are compared.
     """
-    applicable = False
     for claim in distinct(job.about("overwritten_export")):
         if not claim.because:
             continue
-        applicable = True
         later = claim.because[0]
         (name,) = texts(claim.value) or ("",)
         if name == "PATH":
@@ -213,9 +206,6 @@ def exported_value_replaced(job: Job) -> Iterator[Verdict]:
             remedy="Remove the one that is not meant"
             + (", or write both in one list." if name.endswith("_IFNAME") else "."),
         )
-    if not applicable:
-        exported = [claim for claim in job.claims if claim.quantity.startswith("env.")]
-        yield passed(job.name) if exported else not_applicable(job.name, "no script exports a variable")
 
 
 @rule(

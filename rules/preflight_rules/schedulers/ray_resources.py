@@ -26,6 +26,7 @@ from preflight_rules.settings.tables import in_range, pinned
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no script waits for a placement group",
+    passes_with=("ray_bundle",),
     evidence=(
         "ray-project/ray#47792",
         (
@@ -50,9 +51,7 @@ def placement_group_waited_for_without_end(job: Job) -> Iterator[Verdict]:
     Known limits: How large the nodes are is not known from the script; on an autoscaling cluster the wait may be
     intended. Bundles of at most one GPU and one CPU fit on any node with a GPU and are not reported.
     """
-    applicable = False
     for subject, waits in stated(job, "ray_wait_unbounded"):
-        applicable = True
         bundle = next((claim for claim in waits.because if claim.quantity == "ray_bundle"), None)
         if not runs_program(job) or bundle is None:
             yield unknown(subject, f"{quoted(waits)} waits for unknown bundles", at=waits)
@@ -68,8 +67,6 @@ def placement_group_waited_for_without_end(job: Job) -> Iterator[Verdict]:
             also=((bundle, "never split over nodes"),),
             remedy="Add a timeout, ray.get(pg.ready(), timeout=600), and compare the largest bundle with the nodes.",
         )
-    if not applicable and job.about("ray_bundle"):
-        yield passed(job.name)
 
 
 def _fits_anywhere(bundle: str) -> bool:

@@ -29,6 +29,8 @@ def header_claims(job: Job, quantity: str) -> tuple[Claim, ...]:
     "directive-not-read",
     severity=Severity.ERROR,
     profile="gate",
+    otherwise="no Slurm batch script",
+    passes_with=("batch_directive",),
     evidence=(
         (
             "sbatch's manual (directives are read up to the first line that is neither blank nor a comment)",
@@ -54,20 +56,15 @@ def directive_not_read(job: Job) -> Iterator[Verdict]:
 
     Known limits: `##SBATCH` is treated as disabled on purpose.
     """
-    found = job.about("directive_unread")
-    for claim in found:
+    for claim in job.about("directive_unread"):
         reasons = texts(claim.value)
-        undecided_verdict = undecided(job.name, (claim,))
-        yield undecided_verdict or failed(
+        yield undecided(job.name, (claim,)) or failed(
             job.name,
             f"{quoted(claim)} is not read by sbatch: {reasons[0] if reasons else ''}.",
             at=claim,
             remedy="Move it to the directives at the top of the script, written `#SBATCH --option=value`.",
             severity=_severity(job, claim),
         )
-    if not found:
-        headers = header_claims(job, "nodes") or header_claims(job, "time_limit") or header_claims(job, "gpus_per_node")
-        yield passed(job.name) if headers else not_applicable(job.name, "no Slurm batch script")
 
 
 #: Options whose loss leaves a job with other nodes, GPUs, memory, time, queue or account than it asked for.

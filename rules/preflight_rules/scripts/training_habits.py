@@ -9,7 +9,7 @@ from preflight.model.job import Job
 from preflight.model.job.value import numbers
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.plugins.claim_text import joined, placed, quoted
-from preflight_rules.scripts.script_facts import launches_of, nothing_found, runs_program, started_files, stated
+from preflight_rules.scripts.script_facts import launches_of, runs_program, started_files, stated
 
 #: A job that asks for at least this long loses much when a node fails, in seconds.
 _LONG_S = 24 * 3600
@@ -80,6 +80,8 @@ def long_job_saves_nothing(job: Job) -> Iterator[Verdict]:
     "TRN024",
     "every-step-profiled",
     severity=Severity.WARNING,
+    otherwise="no training loop is profiled",
+    passes_with=("saves_while_training",),
     evidence=(
         (
             "torch.profiler and paddle.profiler documentation (schedules for long jobs)",
@@ -103,9 +105,7 @@ def every_step_profiled(job: Job) -> Iterator[Verdict]:
 
     Known limits: A loop of a few steps that is made for profiling is reported as well.
     """
-    applicable = False
     for subject, profiler in stated(job, "profiles_every_step"):
-        applicable = True
         if profiler.condition or not runs_program(job):
             yield unknown(subject, f"whether {quoted(profiler)} is on depends on the run", at=profiler)
             continue
@@ -115,14 +115,14 @@ def every_step_profiled(job: Job) -> Iterator[Verdict]:
             at=profiler,
             remedy="Give it a schedule of some steps, or remove it from real runs.",
         )
-    if not applicable:
-        yield nothing_found(job, "saves_while_training", "no training loop is profiled")
 
 
 @rule(
     "PGR019",
     "model-of-processes-not-shared",
     severity=Severity.WARNING,
+    otherwise="no processes train one model",
+    passes_with=("saves_while_training",),
     evidence=(
         (
             "PyTorch notes on multiprocessing, Hogwild",
@@ -146,9 +146,7 @@ def model_of_processes_not_shared(job: Job) -> Iterator[Verdict]:
     Known limits: With the start methods spawn and forkserver torch shares the parameters by itself; scripts that name
     them are not judged.
     """
-    applicable = False
     for subject, model in stated(job, "model_not_shared"):
-        applicable = True
         if model.condition and "__name__" not in model.condition:
             yield unknown(subject, f"{quoted(model)} runs under `{model.condition}`", at=model)
             continue
@@ -158,5 +156,3 @@ def model_of_processes_not_shared(job: Job) -> Iterator[Verdict]:
             at=model,
             remedy=f"Call {joined(model.alternatives)}.share_memory() before the processes start.",
         )
-    if not applicable:
-        yield nothing_found(job, "saves_while_training", "no processes train one model")

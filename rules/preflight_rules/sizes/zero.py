@@ -12,7 +12,6 @@ from preflight.plugins.authoring import (
     Verdict,
     failed,
     make_fix,
-    not_applicable,
     passed,
     replace_text,
     rule,
@@ -300,6 +299,8 @@ def _has_no_pipeline(launch: Launch | None) -> bool:
     "DSP004",
     "deepspeed-key-renamed",
     severity=Severity.WARNING,
+    otherwise="no DeepSpeed configuration is read",
+    passes_with=("deepspeed_key",),
     evidence=(
         (
             "DeepSpeed, runtime/zero/config.py (deprecated fields) and config_utils.py",
@@ -321,11 +322,9 @@ def deepspeed_key_renamed(job: Job) -> Iterator[Verdict]:
 
     Known limits: Only keys that DeepSpeed itself marks as deprecated.
     """
-    applicable = False
     keys = {(claim.span.path, text) for claim in job.about("deepspeed_key") for text in texts(claim.value)}
     yield from _open_keys(job)
     for section, key, claim in _keys(job):
-        applicable = True
         new = _RENAMED.get(f"{section}.{key}")
         if new is None:
             continue
@@ -345,7 +344,6 @@ def deepspeed_key_renamed(job: Job) -> Iterator[Verdict]:
             remedy=f"Write {new}." if not replacement else f"Remove {quoted(claim)}.",
             severity=None if replacement else Severity.INFO,
         )
-    yield passed(job.name) if applicable else not_applicable(job.name, "no DeepSpeed configuration is read")
 
 
 @rule(
