@@ -50,10 +50,6 @@ _BESIDE_FILE = frozenset(
 )
 
 
-def _keys(job: Job) -> tuple[Claim, ...]:
-    return distinct(job.about("accelerate_key"))
-
-
 @rule(
     "ACC002",
     "accelerate-unknown-key",
@@ -81,7 +77,7 @@ def accelerate_unknown_key(job: Job) -> Iterator[Verdict]:
 
     Known limits: A key that only a newer or older version has is accepted. In a section the finding is a warning.
     """
-    keys, known = _keys(job), _known_keys()
+    keys, known = distinct(job.about("accelerate_key")), _known_keys()
     version = pinned(job, "accelerate")
     for claim in keys:
         if isinstance(claim.value, Unresolved):

@@ -57,7 +57,7 @@ def local_rank_option_of_old_torch(job: Job) -> Iterator[Verdict]:
             yield unknown(launch.id, "the options of the script are unknown")
             continue
         spellings = {text for claim in declared for text in texts(claim.value)}
-        if spellings == {"--local_rank"} and not _is_old_torch(job, launch.scope):
+        if spellings == {"--local_rank"} and _majors(job, launch.scope) not in ({0}, {1}, {0, 1}):
             yield failed(
                 launch.id,
                 f"`--local_rank` is the only form that the script declares ({declared[0].span.path}:"
@@ -78,10 +78,6 @@ def _majors(job: Job, scope: Scope) -> set[int]:
     releases = [text.partition("==")[2].strip() for text in pinned if text.partition("==")[0].strip() == "torch"]
     majors = [release.partition(".")[0] for release in releases]
     return set(map(int, majors)) if all(major.isdecimal() for major in majors) else set()
-
-
-def _is_old_torch(job: Job, scope: Scope) -> bool:
-    return _majors(job, scope) in ({0}, {1}, {0, 1})
 
 
 def _definitely_refused(job: Job, scope: Scope) -> bool:
