@@ -19,6 +19,7 @@ from preflight.plugins.authoring import (
     unknown,
 )
 from preflight.plugins.claim_text import definitely_holds, joined, quoted, why_unresolved
+from preflight.plugins.questions import LaunchQuestion, launches_with
 from preflight_rules.data_tables import table
 from preflight_rules.launches import certainly_several
 
@@ -168,8 +169,13 @@ def local_rank_option_not_declared(job: Job) -> Iterator[Verdict]:
     confidence=Confidence.MEDIUM,
     otherwise="no launcher of several ranks passes a local rank",
     evidence=("pytorch/pytorch#85604",),
+    each=launches_with(
+        lambda job, scope: [c for c in job.about("local_rank", scope) if c.source == "arguments"],
+        "processes_per_node",
+        where=lambda stated: stated.launch.launcher != "srun",
+    ),
 )
-def local_rank_same_for_all_processes(job: Job) -> Iterator[Verdict]:
+def local_rank_same_for_all_processes(question: LaunchQuestion) -> Verdict | None:
     """A launcher of several ranks gives all of them the same local rank.
 
     What it checks: No fixed `--local_rank` comes after the script where the launcher starts several ranks on each node.
@@ -184,30 +190,20 @@ def local_rank_same_for_all_processes(job: Job) -> Iterator[Verdict]:
     Known limits: A script that reads LOCAL_RANK and ignores the option is not harmed. A negative value stands for "not
     given".
     """
-    for launch in job.launches:
-        given = [c for c in job.about("local_rank", launch.scope) if c.source == "arguments"]
-        processes = job.setting("processes_per_node", launch.scope)
-        if not given or not processes or launch.launcher == "srun":
-            continue
-        undecided_verdict = why_unresolved((*given, *processes), launch)
-        fixed = numbers(job_value(given))
-        if undecided_verdict is not None:
-            yield unknown(
-                launch.id, f"{quoted(undecided_verdict[0])} is unknown: {undecided_verdict[1]}", at=undecided_verdict[0]
-            )
-        elif fixed and min(fixed) >= 0 and certainly_several(job_value(processes)):
-            yield failed(
-                launch.id,
-                f"`{given[0].spelling}` is passed to all {joined(numbers(job_value(processes)))} ranks of the node,"
-                " so all of them act as the same local rank.",
-                at=given[0],
-                also=((processes[0], "ranks of each node"),),
-                remedy="Remove it: the launcher sets LOCAL_RANK for each rank.",
-                # Unsafe: the script may require the option.
-                fix=make_fix(f"drop {given[0].spelling}", delete_word(given[0]), safe=False),
-            )
-        else:
-            yield passed(launch.id)
+    given, processes = question.of
+    fixed = numbers(job_value(given))
+    if not fixed or min(fixed) < 0 or not certainly_several(job_value(processes)):
+        return None
+    return failed(
+        question.subject,
+        f"`{given[0].spelling}` is passed to all {joined(numbers(job_value(processes)))} ranks of the node,"
+        " so all of them act as the same local rank.",
+        at=given[0],
+        also=((processes[0], "ranks of each node"),),
+        remedy="Remove it: the launcher sets LOCAL_RANK for each rank.",
+        # Unsafe: the script may require the option.
+        fix=make_fix(f"drop {given[0].spelling}", delete_word(given[0]), safe=False),
+    )
 
 
 @rule(

@@ -255,8 +255,12 @@ def global_shuffle_within_one_trainer(job: Job) -> Iterator[Verdict]:
     confidence=Confidence.MEDIUM,
     otherwise="no launch of Paddle names an address",
     evidence=("PaddlePaddle/Paddle#47326", "PaddlePaddle/Paddle#47130"),
+    each=launches_with(
+        also=("master_addr", "hosts", "ps_server_endpoints"),
+        where=lambda stated: stated.launch.launcher == "paddle" and any(stated),
+    ),
 )
-def link_local_address(job: Job) -> Iterator[Verdict]:
+def link_local_address(question: LaunchQuestion) -> Verdict | None:
     """Paddle processes on several nodes use a link-local address.
 
     What it checks: The master, the nodes and the servers of a launch of Paddle are not addresses of 169.254.0.0/16 or
@@ -271,25 +275,16 @@ def link_local_address(job: Job) -> Iterator[Verdict]:
 
     Known limits: Two directly connected nodes may use such addresses on purpose.
     """
-    for launch in job.launches:
-        claims = [
-            claim
-            for name in ("master_addr", "hosts", "ps_server_endpoints")
-            for claim in job.setting(name, launch.scope)
-        ]
-        if launch.launcher != "paddle" or not claims:
-            continue
-        verdict = undecided(launch.id, claims, launch)
-        found = next((c for c in claims if any(_link_local(text) for text in _addresses(c))), None)
-        if verdict is None and found is not None:
-            address = next(text for text in _addresses(found) if _link_local(text))
-            verdict = failed(
-                launch.id,
-                f"{quoted(found)}: {address} is a link-local address, which other nodes cannot reach.",
-                at=found,
-                remedy="Use an address of the network that the nodes share, and export it as POD_IP on each node.",
-            )
-        yield verdict or passed(launch.id)
+    found = next((c for c in question.claims if any(_link_local(text) for text in _addresses(c))), None)
+    if found is None:
+        return None
+    address = next(text for text in _addresses(found) if _link_local(text))
+    return failed(
+        question.subject,
+        f"{quoted(found)}: {address} is a link-local address, which other nodes cannot reach.",
+        at=found,
+        remedy="Use an address of the network that the nodes share, and export it as POD_IP on each node.",
+    )
 
 
 def _addresses(claim: Claim) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from preflight.model.job import Claim, Job, Scope
 from preflight.model.job.value import texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.plugins.claim_text import joined, placed, quoted
-from preflight.plugins.questions import each_claim
+from preflight.plugins.questions import SubjectQuestion, claims_about, each_claim
 from preflight_rules.scripts.script_facts import started_files
 
 _STRATEGY = "https://github.com/PaddlePaddle/Paddle/tree/v2.6.2/python/paddle/distributed/fleet"
@@ -293,8 +293,9 @@ def fleet_switch_without_effect(job: Job) -> Iterator[Verdict]:
             "https://github.com/PaddlePaddle/Paddle/blob/v1.8.5/python/paddle/fluid/dataset.py",
         ),
     ),
+    each=claims_about("stream_dataset_shuffled"),
 )
-def stream_dataset_cannot_shuffle(job: Job) -> Iterator[Verdict]:
+def stream_dataset_cannot_shuffle(question: SubjectQuestion) -> Verdict | None:
     """A script shuffles a QueueDataset, which cannot shuffle.
 
     What it checks: local_shuffle and global_shuffle are not called on a QueueDataset, which `create_dataset()` makes
@@ -309,16 +310,13 @@ def stream_dataset_cannot_shuffle(job: Job) -> Iterator[Verdict]:
 
     Known limits: Only a data set that the script makes itself is known.
     """
-    for subject, _, claim in distinct_claims(job, "stream_dataset_shuffled"):
-        if claim.condition:
-            yield unknown(subject, f"{quoted(claim)} applies under `{claim.condition}`", at=claim)
-            continue
-        yield failed(
-            subject,
-            f"{quoted(claim)} is called on a QueueDataset, which cannot shuffle: it raises NotImplementedError.",
-            at=claim,
-            remedy='Create an InMemoryDataset (`create_dataset("InMemoryDataset")`) and call load_into_memory() first.',
-        )
+    (claim,) = question.claims
+    return failed(
+        question.subject,
+        f"{quoted(claim)} is called on a QueueDataset, which cannot shuffle: it raises NotImplementedError.",
+        at=claim,
+        remedy='Create an InMemoryDataset (`create_dataset("InMemoryDataset")`) and call load_into_memory() first.',
+    )
 
 
 @rule(

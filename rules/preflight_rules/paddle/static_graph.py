@@ -8,6 +8,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.plugins.claim_text import joined, quoted, where
+from preflight.plugins.questions import SubjectQuestion, claims_about
 from preflight_rules.paddle.fleet import distinct_claims
 
 
@@ -107,8 +108,9 @@ def startup_program_never_run(job: Job) -> Iterator[Verdict]:
         ),
         "PaddlePaddle/Paddle#11643",
     ),
+    each=claims_about("evaluation_clone_trains"),
 )
-def evaluation_clone_keeps_training_mode(job: Job) -> Iterator[Verdict]:
+def evaluation_clone_keeps_training_mode(question: SubjectQuestion) -> Verdict | None:
     """A program is cloned for evaluation without `for_test=True`.
 
     What it checks: `clone` of a program whose variable or function is named for evaluation gets `for_test=True`.
@@ -123,16 +125,13 @@ def evaluation_clone_keeps_training_mode(job: Job) -> Iterator[Verdict]:
     Known limits: The purpose is known from names only: test, eval, infer, valid or pred. A `for_test` that is computed
     is not judged.
     """
-    for subject, _, claim in distinct_claims(job, "evaluation_clone_trains"):
-        if claim.condition:
-            yield unknown(subject, f"{quoted(claim)} runs under `{claim.condition}`", at=claim)
-            continue
-        yield failed(
-            subject,
-            f"{quoted(claim)} is used for evaluation, but without for_test=True it is a program for training.",
-            at=claim,
-            remedy="Clone with for_test=True, before minimize.",
-        )
+    (claim,) = question.claims
+    return failed(
+        question.subject,
+        f"{quoted(claim)} is used for evaluation, but without for_test=True it is a program for training.",
+        at=claim,
+        remedy="Clone with for_test=True, before minimize.",
+    )
 
 
 @rule(

@@ -13,6 +13,7 @@ from preflight.model.job.job import SUBMISSION
 from preflight.model.job.value import Symbol, affixes_of, numbers, symbols_in, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import joined, placed, quoted
+from preflight.plugins.questions import LaunchQuestion, launches_with
 from preflight_rules.launches import (
     AGENT_LAUNCHERS,
     SPREADING_WRAPPERS,
@@ -44,8 +45,9 @@ _FAULTS = (
             "https://docs.pytorch.org/docs/stable/elastic/run.html",
         ),
     ),
+    each=launches_with(lambda job, scope: address_in_force(job, job.launch(scope.launch))),
 )
-def rendezvous_address_is_no_host(job: Job) -> Iterator[Verdict]:
+def rendezvous_address_is_no_host(question: LaunchQuestion) -> Verdict | None:
     """The rendezvous address is written in a way that no host name has.
 
     What it checks: The address at which the nodes meet (`--master_addr`, `main_process_ip`, MASTER_ADDR where it is in
@@ -60,23 +62,19 @@ def rendezvous_address_is_no_host(job: Job) -> Iterator[Verdict]:
 
     Known limits: Only addresses that are written out are judged.
     """
-    for launch in job.launches:
-        addresses = address_in_force(job, launch)
-        if not addresses:
-            continue
-        verdict = undecided(launch.id, addresses, launch)
-        faults = [(claim, fault) for claim in addresses if (fault := _fault(claim))]
-        if verdict is None and len(faults) >= len(addresses):
-            claim, fault = faults[0]
-            verdict = failed(
-                launch.id,
-                f"The address of the rendezvous, {quoted(claim)}, {fault}: no node can resolve it.",
-                at=claim,
-                also=((launch, "started here"),),
-                remedy="Give the bare host name or address of the node of rank 0.",
-                waits_at="rendezvous",
-            )
-        yield verdict or passed(launch.id)
+    addresses, launch = question.claims, question.of.launch
+    faults = [(claim, fault) for claim in addresses if (fault := _fault(claim))]
+    if len(faults) < len(addresses):
+        return None
+    claim, fault = faults[0]
+    return failed(
+        question.subject,
+        f"The address of the rendezvous, {quoted(claim)}, {fault}: no node can resolve it.",
+        at=claim,
+        also=((launch, "started here"),),
+        remedy="Give the bare host name or address of the node of rank 0.",
+        waits_at="rendezvous",
+    )
 
 
 def _fault(claim: Claim) -> str:

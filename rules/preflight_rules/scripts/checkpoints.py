@@ -11,7 +11,7 @@ from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted
-from preflight.plugins.questions import subjects
+from preflight.plugins.questions import LaunchQuestion, launches_with
 from preflight_rules.launches import certainly_several, nodes_spanned
 from preflight_rules.scripts.script_facts import (
     definitely_on_one_node,
@@ -333,8 +333,9 @@ def nothing_saved_before_the_end(job: Job) -> Iterator[Verdict]:
         "facebookincubator/submitit#1708",
         ("GKE documentation on Spot VMs", "https://cloud.google.com/kubernetes-engine/docs/concepts/spot-vms"),
     ),
+    each=launches_with(lambda job, scope: _preemptible(job, scope)[:1]),
 )
-def preemptible_nodes_without_resuming(job: Job) -> Iterator[Verdict]:
+def preemptible_nodes_without_resuming(question: LaunchQuestion) -> Verdict | None:
     """The job runs on preemptible nodes, and its launch names no checkpoint to resume from.
 
     What it checks: A partition called preempt, spot, scavenge ..., or a label of spot nodes, and a launch whose known
@@ -349,21 +350,17 @@ def preemptible_nodes_without_resuming(job: Job) -> Iterator[Verdict]:
 
     Known limits: A program that finds its last checkpoint by itself is fine.
     """
-    for subject, scope, launch in subjects(job):
-        places = _preemptible(job, scope)
-        if not places or launch is None:
-            continue
-        verdict = undecided(subject, places[:1], launch)
-        if verdict is None and not (_may_resume(launch) or job.setting("hand_off_signal", scope)):
-            verdict = failed(
-                subject,
-                f"{quoted(places[0])} requests preemptible nodes, and the launch names no checkpoint to resume from.",
-                at=places[0],
-                also=((launch, "starts from scratch"),),
-                remedy="Save often, and let the launch resume from the newest checkpoint.",
-                severity=None if launch.program else Severity.INFO,
-            )
-        yield verdict or passed(subject)
+    places, launch = question.claims, question.of.launch
+    if _may_resume(launch) or question.of.job.setting("hand_off_signal", launch.scope):
+        return None
+    return failed(
+        question.subject,
+        f"{quoted(places[0])} requests preemptible nodes, and the launch names no checkpoint to resume from.",
+        at=places[0],
+        also=((launch, "starts from scratch"),),
+        remedy="Save often, and let the launch resume from the newest checkpoint.",
+        severity=None if launch.program else Severity.INFO,
+    )
 
 
 def _preemptible(job: Job, scope: Scope) -> tuple[Claim, ...]:

@@ -9,6 +9,7 @@ from preflight.model.job import Job
 from preflight.model.job.value import numbers
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.plugins.claim_text import joined, placed, quoted
+from preflight.plugins.questions import SubjectQuestion, claims_about
 from preflight_rules.scripts.script_facts import launches_of, runs_program, started_files, stated
 
 #: A job that asks for at least this long loses much when a node fails, in seconds.
@@ -129,8 +130,9 @@ def every_step_profiled(job: Job) -> Iterator[Verdict]:
             "https://docs.pytorch.org/docs/stable/notes/multiprocessing.html#hogwild",
         ),
     ),
+    each=claims_about("model_not_shared"),
 )
-def model_of_processes_not_shared(job: Job) -> Iterator[Verdict]:
+def model_of_processes_not_shared(question: SubjectQuestion) -> Verdict | None:
     """Several processes train one model that is not in shared memory (Hogwild).
 
     What it checks: A model that is passed to several `Process`es which step an optimizer over its parameters is in
@@ -146,13 +148,10 @@ def model_of_processes_not_shared(job: Job) -> Iterator[Verdict]:
     Known limits: With the start methods spawn and forkserver torch shares the parameters by itself; scripts that name
     them are not judged.
     """
-    for subject, model in stated(job, "model_not_shared"):
-        if model.condition and "__name__" not in model.condition:
-            yield unknown(subject, f"{quoted(model)} runs under `{model.condition}`", at=model)
-            continue
-        yield failed(
-            subject,
-            f"{quoted(model)} gives each process a copy of {joined(model.alternatives)}: what they train is lost.",
-            at=model,
-            remedy=f"Call {joined(model.alternatives)}.share_memory() before the processes start.",
-        )
+    (model,) = question.claims
+    return failed(
+        question.subject,
+        f"{quoted(model)} gives each process a copy of {joined(model.alternatives)}: what they train is lost.",
+        at=model,
+        remedy=f"Call {joined(model.alternatives)}.share_memory() before the processes start.",
+    )

@@ -19,7 +19,7 @@ from preflight.plugins.authoring import (
     unknown,
 )
 from preflight.plugins.claim_text import placed, quoted
-from preflight.plugins.questions import subjects
+from preflight.plugins.questions import SubjectQuestion, stated_by, subjects, subjects_with
 from preflight.sources.tables import Generated, load_table
 from preflight_rules.rendezvous.variables import distance
 from preflight_rules.settings.tables import in_range, pinned, settings
@@ -244,8 +244,9 @@ def _deepspeed_claims(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...
         ),
         "https://www.deepspeed.ai/docs/config-json/",
     ),
+    each=subjects_with(stated_by("deepspeed", "zero_stage"), "pipeline_parallel_size"),
 )
-def zero_stage_beside_pipeline(job: Job) -> Iterator[Verdict]:
+def zero_stage_beside_pipeline(question: SubjectQuestion) -> Verdict | None:
     """ZeRO stage 2 or 3 is combined with DeepSpeed's pipeline parallelism.
 
     What it checks: In one gpt-neox configuration, or one launch of Megatron-DeepSpeed, that ZeRO's stage is 0 or 1
@@ -261,34 +262,19 @@ def zero_stage_beside_pipeline(job: Job) -> Iterator[Verdict]:
     Known limits: Megatron-DeepSpeed with `--no-pipeline-parallel` is not reported. Other frameworks have their own
     pipelines.
     """
-    seen: set[tuple[str, int]] = set()
-    for subject, scope, launch in subjects(job):
-        stages, pipes = _deepspeed_claims(job, "zero_stage", scope), job.setting("pipeline_parallel_size", scope)
-        if not stages or not pipes:
-            continue
-        verdict = undecided(subject, (*stages, *pipes), launch)
-        zero, several = numbers(job_value(stages)), numbers(job_value(pipes))
-        key = (stages[0].span.path, stages[0].span.line)
-        if (
-            verdict is None
-            and zero
-            and several
-            and min(zero) >= 2
-            and min(several) > 1
-            and not _has_no_pipeline(launch)
-            and key not in seen
-        ):
-            seen.add(key)
-            verdict = failed(
-                subject,
-                f"{quoted(stages[0])} is set together with {placed(pipes[0])}: DeepSpeed's pipeline supports only"
-                f" stage 0 or 1.",
-                at=stages[0],
-                also=((pipes[0], "pipeline"),),
-                remedy='Write `"stage": 1`, or remove the pipeline.',
-                severity=None if pipes[0].source in ("gpt-neox", "arguments") else Severity.WARNING,
-            )
-        yield verdict or passed(subject)
+    stages, pipes = question.of
+    zero, several = numbers(job_value(stages)), numbers(job_value(pipes))
+    if not zero or not several or min(zero) < 2 or min(several) < 2 or _has_no_pipeline(question.of.launch):
+        return None
+    return failed(
+        question.subject,
+        f"{quoted(stages[0])} is set together with {placed(pipes[0])}: DeepSpeed's pipeline supports only"
+        f" stage 0 or 1.",
+        at=stages[0],
+        also=((pipes[0], "pipeline"),),
+        remedy='Write `"stage": 1`, or remove the pipeline.',
+        severity=None if pipes[0].source in ("gpt-neox", "arguments") else Severity.WARNING,
+    )
 
 
 def _has_no_pipeline(launch: Launch | None) -> bool:
