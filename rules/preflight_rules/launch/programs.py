@@ -10,7 +10,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job, Known, Launch
 from preflight.model.job.claim import distinct
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted, why_unresolved
 
 #: Launchers that hand their first positional argument to Python.
@@ -115,10 +115,7 @@ def blank_after_backslash(job: Job) -> Iterator[Verdict]:
         if not found:
             yield passed(launch.id)
             continue
-        if found[0].condition:
-            yield unknown(launch.id, f"{quoted(found[0])} is in the branch `{found[0].condition}`", at=found[0])
-            continue
-        yield failed(
+        yield undecided(launch.id, (found[0],)) or failed(
             launch.id,
             f"{quoted(found[0])} is a backslash before a blank: the command of {launch.launcher} ends on this line, and"
             " the next line is a command of its own.",

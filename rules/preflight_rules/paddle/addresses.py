@@ -236,10 +236,8 @@ def global_shuffle_within_one_trainer(job: Job) -> Iterator[Verdict]:
             continue
         if claim.alternatives != (True,):
             yield passed(subject)
-        elif claim.condition:
-            yield unknown(subject, f"{quoted(claim)} applies under `{claim.condition}`", at=claim)
         else:
-            yield failed(
+            yield undecided(subject, (claim,)) or failed(
                 subject,
                 f"{quoted(claim)} shuffles within one trainer, although {placed(calls[0])} starts several.",
                 at=claim,

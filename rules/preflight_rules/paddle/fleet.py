@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Scope
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import joined, placed, quoted
 from preflight.plugins.questions import SubjectQuestion, claims_about, each_claim
 from preflight_rules.scripts.script_facts import started_files
@@ -63,10 +63,8 @@ def fleet_optimizer_stays_local(job: Job) -> Iterator[Verdict]:
             continue
         if names & {"distributed_optimizer", "DistributedOptimizer", "distributed_model", "minimize", "util"}:
             yield passed(subject)
-        elif here[0].condition:
-            yield unknown(subject, f"{quoted(here[0])} applies under `{here[0].condition}`", at=here[0])
         else:
-            yield failed(
+            yield undecided(subject, (here[0],)) or failed(
                 subject,
                 f"{quoted(here[0])} is minimized without fleet.distributed_optimizer, although {placed(calls)} starts"
                 " fleet: no gradient is exchanged.",
@@ -128,10 +126,8 @@ def fleet_role_not_seen_through(job: Job) -> Iterator[Verdict]:
         )
         if missing is None:
             yield passed(subject)
-        elif calls.condition:
-            yield unknown(subject, f"{quoted(calls)} applies under `{calls.condition}`", at=calls)
         else:
-            yield failed(
+            yield undecided(subject, (calls,)) or failed(
                 subject,
                 f"{quoted(calls)}: the script calls fleet.{missing[0]} and never fleet.{missing[1]}; {missing[2]}.",
                 at=calls,

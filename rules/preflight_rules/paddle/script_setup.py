@@ -9,7 +9,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted
 from preflight.plugins.questions import LaunchQuestion, SubjectQuestion, claims_about, launches_with, subjects
 from preflight_rules.paddle.fleet import distinct_claims, started_by_hand
@@ -162,10 +162,8 @@ def parallel_environment_never_made(job: Job) -> Iterator[Verdict]:
         judged.add((wrapped[0].span.path, wrapped[0].span.line))
         if job.about("parallel_environment", scope) or job.about("training_framework", scope):
             yield passed(subject)
-        elif wrapped[0].condition:
-            yield unknown(subject, f"{quoted(wrapped[0])} applies under `{wrapped[0].condition}`", at=wrapped[0])
         else:
-            yield failed(
+            yield undecided(subject, (wrapped[0],)) or failed(
                 subject,
                 f"{quoted(wrapped[0])}: nothing calls init_parallel_env or fleet.init, so each process trains alone.",
                 at=wrapped[0],

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import joined, quoted, where
 from preflight.plugins.questions import SubjectQuestion, claims_about
 from preflight_rules.paddle.fleet import distinct_claims
@@ -42,12 +42,9 @@ def test_program_cloned_after_minimize(job: Job) -> Iterator[Verdict]:
         if claim.alternatives != ("after",):
             yield passed(subject) if claim.alternatives else unknown(subject, f"{quoted(claim)}: the order is unknown")
             continue
-        if claim.condition:
-            yield unknown(subject, f"{quoted(claim)} applies under `{claim.condition}`", at=claim)
-            continue
         first = claim.because[0]
         old = "fluid" in claim.spelling + first.spelling or bool(job.about("transpiler", scope))
-        yield failed(
+        yield undecided(subject, (claim,)) or failed(
             subject,
             f"{quoted(claim)} comes after {quoted(first)} ({where(first)}): before Fluid 1.6 the test program still"
             " holds the optimizer and changes the parameters.",
@@ -84,10 +81,8 @@ def startup_program_never_run(job: Job) -> Iterator[Verdict]:
     for subject, _, claim in distinct_claims(job, "startup_program_run"):
         if claim.alternatives != (False,):
             yield passed(subject)
-        elif claim.condition:
-            yield unknown(subject, f"{quoted(claim)} runs under `{claim.condition}`", at=claim)
         else:
-            yield failed(
+            yield undecided(subject, (claim,)) or failed(
                 subject,
                 f"{quoted(claim)} trains a program whose startup program is never run: its parameters are empty.",
                 at=claim,

@@ -93,10 +93,7 @@ def blank_beside_equals_sign(job: Job) -> Iterator[Verdict]:
         yield passed(job.name)
     for claim in found:
         (name,) = texts(claim.value) or ("",)
-        if claim.condition:
-            yield unknown(claim.span.path, f"{quoted(claim)} is in the branch `{claim.condition}`", at=claim)
-            continue
-        yield failed(
+        yield undecided(claim.span.path, (claim,)) or failed(
             claim.span.path,
             f"{quoted(claim)} does not set {name}: an assignment has no blanks beside the equals sign.",
             at=claim,
@@ -145,14 +142,11 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
     """
     for claim in distinct((*job.about("unexported_variable"), *job.about("variable_as_argument"))):
         (name,) = texts(claim.value) or ("",)
-        if claim.condition:
-            yield unknown(claim.span.path, f"{quoted(claim)} holds only under `{claim.condition}`", at=claim)
-            continue
         if name in _SET_BY_LAUNCHERS and _is_set_by_launchers(job, claim):
             yield passed(claim.span.path)
             continue
         as_argument = claim.quantity == "variable_as_argument"
-        yield failed(
+        yield undecided(claim.span.path, (claim,)) or failed(
             claim.span.path,
             f"{quoted(claim)} "
             + (
