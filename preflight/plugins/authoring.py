@@ -401,12 +401,20 @@ class rule(_Metadata, Generic[T]):
     rule looks for could be there. A name that ends in a dot stands for all that begin with it. To any other job the
     rule does not apply; `otherwise` says why.
 
+    Without `profile`, an error runs in every profile, from `gate` on, and any other rule from `default` on.
+
     Raises ValueError for a malformed id or name, an error of less than high confidence, or no evidence.
     """
 
+    profile: str = field(default="", kw_only=True)
     otherwise: str = field(default="", kw_only=True)
     passes_with: Sequence[str] = field(default=(), kw_only=True)
     each: AskJob[T] | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not self.profile:
+            object.__setattr__(self, "profile", "gate" if self.severity is Severity.ERROR else "default")
+        _Metadata.__post_init__(self)
 
     @overload
     def __call__(self: rule[NoReturn], judge: JudgeJob) -> Rule: ...

@@ -15,7 +15,6 @@ from preflight.plugins.claim_text import quoted
     "KUB032",
     "manifest-refused",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no object of a known custom resource",
     passes_with=("manifest_schema",),
     evidence=(

@@ -82,7 +82,6 @@ def certainly_alone(value: object) -> bool:
     "KUB006",
     "gang-larger-than-job",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no job sets the size of its gang",
     evidence=(
         (

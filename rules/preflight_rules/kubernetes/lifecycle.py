@@ -29,7 +29,6 @@ _ALLOWED = frozenset(("Never", "OnFailure"))
     "job-restart-policy-rejected",
     severity=Severity.ERROR,
     fix="unsafe",
-    profile="gate",
     otherwise="no Job of Kubernetes itself starts ranks",
     evidence=(
         (
@@ -86,7 +85,6 @@ def job_restart_policy_rejected(job: Job) -> Iterator[Verdict]:
     "KUB014",
     "completion-index-without-indexed-mode",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no Job's launch line uses a completion index",
     evidence=(
         (

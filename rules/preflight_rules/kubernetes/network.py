@@ -335,7 +335,6 @@ _NAMING = ("master_addr", "hosts", "ps_server_endpoints", "ps_worker_endpoints")
     "KUB033",
     "host-name-of-no-pod",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch in a pod names a host that looks like a pod of its object",
     evidence=(
         "kubernetes-sigs/jobset#603",

@@ -24,7 +24,6 @@ _INSTANCE_LABELS = ("node.kubernetes.io/instance-type=", "beta.kubernetes.io/ins
     "KUB022",
     "pod-larger-than-instance",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no pod with GPUs selects a known machine type",
     evidence=(
         ("a bundle that fits no node waits forever", "ray-project/ray#47792"),
@@ -84,7 +83,6 @@ def _sizes(claim: Claim) -> tuple[int, ...]:
     "KUB023",
     "job-larger-than-quota",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no GPU quota applies to a job that requests GPUs",
     evidence=(
         "kubernetes-sigs/kueue#2796",
@@ -242,6 +240,7 @@ def _is_one_edit(first: str, second: str) -> bool:
     "KUB030",
     "job-larger-than-queue",
     severity=Severity.ERROR,
+    profile="default",
     otherwise="no job with GPUs names a queue whose quota is in the files",
     evidence=(
         ('Kueue documentation, "ClusterQueue"', "https://kueue.sigs.k8s.io/docs/concepts/cluster_queue/"),

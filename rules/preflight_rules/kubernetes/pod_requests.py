@@ -22,7 +22,6 @@ _SMALL_SHM_MIB = 256
     "KUB001",
     "gpu-request-without-equal-limit",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no pod requests GPUs separately from its limits",
     evidence=(
         ('Kubernetes documentation, "Schedule GPUs"', "https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/"),

@@ -82,7 +82,6 @@ def _setups_with(
     "ACC001",
     "accelerate-processes-counted-per-machine",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no Accelerate launch sets both its number of processes and its number of machines",
     evidence=(
         ("the number of one node in a Slurm script", "huggingface/accelerate#2521"),
@@ -256,7 +255,6 @@ def _has_backend(setup: Setup) -> bool:
     "ACC008",
     "accelerate-main-process-missing",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no Accelerate launch has a known configuration",
     evidence=(
         (
@@ -301,7 +299,6 @@ def accelerate_main_process_missing(question: Question[Setup]) -> Verdict | None
     "ACC009",
     "accelerate-options-exclude-each-other",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no Accelerate launch has a distribution option",
     evidence=(
         (
@@ -375,7 +372,6 @@ def _options_verdict(setup: Setup, kinds: tuple[Claim, ...]) -> Verdict:
     "ACC010",
     "accelerate-deepspeed-file-without-zero",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch passes a DeepSpeed file to Accelerate",
     evidence=(
         ("Accelerate's guide to DeepSpeed", "https://huggingface.co/docs/accelerate/usage_guides/deepspeed"),

@@ -55,7 +55,6 @@ _BESIDE_FILE = frozenset(
     "accelerate-unknown-key",
     severity=Severity.ERROR,
     fix="unsafe",
-    profile="gate",
     otherwise="no Accelerate configuration",
     evidence=(
         ("why unknown keys are rejected", "huggingface/accelerate#1935"),
@@ -148,7 +147,6 @@ def _similar_key(key: str, known: frozenset[str]) -> str:
     "ACC004",
     "accelerate-keys-beside-deepspeed-file",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no Accelerate configuration names a DeepSpeed file",
     evidence=(
         ("introduced", "huggingface/accelerate#941"),
@@ -222,7 +220,6 @@ _NUMBER = re.compile(r"[\"']?gpu_ids[\"']?\s*:\s*\d+")
     "accelerate-value-needs-quotation-marks",
     severity=Severity.ERROR,
     fix="safe",
-    profile="gate",
     otherwise="no Accelerate configuration sets a precision or GPUs",
     evidence=("huggingface/accelerate#1386", ("both with the traceback", "Ziems/arbor#156")),
 )
@@ -271,7 +268,6 @@ def accelerate_value_needs_quotation_marks(job: Job) -> Iterator[Verdict]:
     "ACC007",
     "precision-differs-from-deepspeed",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch sets a precision in addition to DeepSpeed's",
     evidence=(
         "https://huggingface.co/docs/accelerate/usage_guides/deepspeed",
@@ -321,6 +317,7 @@ def precision_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
     "ACC003",
     "accelerate-machines-disagree",
     severity=Severity.ERROR,
+    profile="default",
     evidence=(("seven GPUs here, two there", "huggingface/accelerate#2335"),),
 )
 def accelerate_machines_disagree(job: Job) -> Iterator[Verdict]:

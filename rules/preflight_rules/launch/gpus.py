@@ -64,7 +64,6 @@ _SPREADING = ("swift/cli/",)
     "GPU001",
     "more-processes-than-gpus",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch sets both its number of processes and of GPUs per node",
     evidence=("wenwenyu/PICK-pytorch#14", "NVIDIA/Megatron-LM#661", "lipiji/SongNet#20"),
 )

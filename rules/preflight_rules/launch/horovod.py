@@ -37,7 +37,6 @@ def _horovod_launches(job: Job) -> Iterator[Launch]:
     "HVD001",
     "horovod-hosts-without-slots",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="horovodrun is given no hosts",
     evidence=(
         (

@@ -17,7 +17,6 @@ from preflight.plugins.questions import subjects
     "HST001",
     "host-listed-twice",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no list of hosts is given to deepspeed or Paddle",
     evidence=(
         (
@@ -174,7 +173,6 @@ _FILTERS = ("included_slots", "excluded_slots")
     "HST004",
     "filter-names-unknown-host-or-slot",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch selects hosts of a hostfile",
     evidence=(
         "deepspeedai/DeepSpeed#3625",
@@ -241,7 +239,6 @@ def _judged(launch: Launch, claim: Claim, slots: dict[str, Claim]) -> Verdict:
     "HST005",
     "filter-beside-count",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no deepspeed launch selects hosts or slots",
     evidence=(
         (

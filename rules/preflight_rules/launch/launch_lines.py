@@ -23,7 +23,6 @@ _START_ON_EACH_NODE = ("srun", "mpirun", "pdsh", "clush")
     "LCH006",
     "reaching-launcher-started-on-each-node",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launcher that reaches other nodes is started by another launcher",
     evidence=(
         "deepspeedai/DeepSpeedExamples#893",
@@ -100,7 +99,6 @@ _VARIABLES = ("env.RANK", "env.LOCAL_RANK", "env.SLURM_PROCID", "env.CUDA_VISIBL
     "LCH004",
     "task-rank-expanded-too-early",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no program started as several tasks is given a rank",
     evidence=(
         (
@@ -174,7 +172,6 @@ def _finding(launch: Launch, rank: Claim, count: str, claims: tuple[Claim, ...])
     "LCH005",
     "elastic-range-unusable",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch requests a range of nodes",
     evidence=(
         (
@@ -255,6 +252,7 @@ def _required_by_composer(job: Job, scope: Scope) -> list[Claim]:
     "LCH007",
     "composer-world-size-refused",
     severity=Severity.ERROR,
+    profile="default",
     otherwise="no composer launch sets both its world size and its number of processes",
     evidence=(
         (

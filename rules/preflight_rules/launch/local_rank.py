@@ -28,6 +28,7 @@ from preflight_rules.launches import certainly_several
     "LRK001",
     "local-rank-option-of-old-torch",
     severity=Severity.ERROR,
+    profile="default",
     fix="safe",
     applies_to="torch >= 2.0",
     otherwise="nothing is started with torch.distributed.launch",
@@ -105,7 +106,6 @@ _PASSING = {"torch.distributed.launch": "--use_env", "deepspeed": "--no_local_ra
     "LRK002",
     "local-rank-option-not-declared",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launcher passes the local rank as an argument",
     evidence=(
         "hkchengrex/XMem#18",
@@ -210,7 +210,6 @@ def local_rank_same_for_all_processes(question: LaunchQuestion) -> Verdict | Non
     "LRK004",
     "ranked-script-without-launcher",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no script that needs a rank variable is started here",
     evidence=(
         ("torchrun documentation (which variables it sets)", "https://docs.pytorch.org/docs/stable/elastic/run.html"),

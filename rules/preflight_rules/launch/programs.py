@@ -26,7 +26,6 @@ _DATA = (".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".txt", ".md", ".csv
     "LCH019",
     "configuration-given-as-program",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launcher runs a Python program",
     evidence=(
         "PaddlePaddle/PaddleDetection#5092",
@@ -89,7 +88,6 @@ def _program_after(launch: Launch) -> str | None:
     "LCH021",
     "blank-after-backslash",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="the job has no launch line",
     evidence=(
         "hiyouga/LlamaFactory#3301",
@@ -128,7 +126,6 @@ def blank_after_backslash(job: Job) -> Iterator[Verdict]:
     "LCH022",
     "comment-within-command",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="the job has no launch line in a script",
     evidence=(
         ("Bash manual, comments", "https://www.gnu.org/software/bash/manual/html_node/Comments.html"),
@@ -172,7 +169,6 @@ def comment_within_command(job: Job) -> Iterator[Verdict]:
     "LCH020",
     "program-option-unknown",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no program's parser is known completely",
     evidence=(
         ("Documentation of argparse (unrecognized arguments)", "https://docs.python.org/3/library/argparse.html"),

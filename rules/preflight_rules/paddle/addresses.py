@@ -37,7 +37,6 @@ _BY_HAND = 2
     "PDL012",
     "node-address-not-among-nodes",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch line sets both its own address and the list of nodes",
     evidence=("PaddlePaddle/Paddle#37116",),
     each=launches_with("node_address", stated_by("paddle", "hosts")),
@@ -144,7 +143,6 @@ def _is_collective(job: Job, scope: Scope) -> bool:
     "PPS018",
     "endpoint-malformed",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no variable or script lists servers or trainers",
     evidence=(("fleet/base/role_maker.py of 2.6.2", _ROLE_MAKER), "PaddlePaddle/Paddle#15038"),
 )

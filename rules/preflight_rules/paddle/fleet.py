@@ -152,7 +152,6 @@ _MAX_FILES = 6
     "PDL016",
     "fleet-never-initialised",
     severity=Severity.ERROR,
-    profile="gate",
     applies_to="paddlepaddle",
     otherwise="no script uses Fleet",
     evidence=(
@@ -280,7 +279,6 @@ def fleet_switch_without_effect(job: Job) -> Iterator[Verdict]:
     "PDL010",
     "stream-dataset-cannot-shuffle",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no Paddle dataset is shuffled",
     passes_with=("dataset_files_shared",),
     evidence=(

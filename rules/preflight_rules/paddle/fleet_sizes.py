@@ -20,7 +20,6 @@ _DEGREES = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_
     "PDL006",
     "fleet-degrees-differ-from-world",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch starts a script with hybrid_configs",
     evidence=(
         (
@@ -167,7 +166,6 @@ def pipeline_batch_not_micro_times_steps(job: Job) -> Iterator[Verdict]:
     "PDL014",
     "trainer-degrees-do-not-divide-ranks",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch sets parallel degrees for PaddleNLP's trainer",
     evidence=(
         (

@@ -18,7 +18,6 @@ _MODES = ("sync", "async", "half-async", "geo", "heter", "gpubox")
     "update-mode-unknown",
     severity=Severity.ERROR,
     fix="unsafe",
-    profile="gate",
     otherwise="no configuration of PaddleRec sets an update mode",
     evidence=(
         (
@@ -63,7 +62,6 @@ def update_mode_unknown(question: SubjectQuestion) -> Verdict | None:
     "REC002",
     "runner-named-nowhere",
     severity=Severity.ERROR,
-    profile="gate",
     applies_to="PaddleRec 1.8",
     otherwise="no configuration of PaddleRec names its runners",
     evidence=(

@@ -28,7 +28,6 @@ _FIRST_WITHOUT = "3.1.1"
     "PPS002",
     "role-index-out-of-range",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch sets both an index and a count for its role",
     evidence=("PaddlePaddle/Paddle#3659", "PaddlePaddle/Paddle#7422"),
 )
@@ -84,7 +83,6 @@ def role_index_out_of_range(job: Job) -> Iterator[Verdict]:
     "PPS003",
     "training-role-unknown",
     severity=Severity.ERROR,
-    profile="gate",
     fix="unsafe",
     otherwise="no launch sets TRAINING_ROLE",
     evidence=(
@@ -143,7 +141,6 @@ def _intended_role(role: str) -> str:
     "PPS004",
     "own-endpoint-of-wrong-role",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch sets a role, an endpoint and the list of servers for a process",
     evidence=("PaddlePaddle/Paddle#9426", "PaddlePaddle/Paddle#16138", "PaddlePaddle/models#1896"),
 )
@@ -253,7 +250,6 @@ def _releases(job: Job, scope: Scope) -> tuple[Claim, ...]:
     "PPS008",
     "parameter-server-missing-in-paddle",
     severity=Severity.ERROR,
-    profile="gate",
     applies_to="paddlepaddle >= 3.1.1",
     otherwise="nothing starts a parameter server",
     evidence=(

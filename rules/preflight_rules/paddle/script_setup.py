@@ -24,7 +24,6 @@ _FIRST_WITH_CLOSE = "0.15"
     "FLU009",
     "fluid-missing-in-paddle",
     severity=Severity.ERROR,
-    profile="gate",
     applies_to="paddlepaddle >= 2.5",
     otherwise="no script imports paddle.fluid",
     evidence=(
@@ -229,7 +228,6 @@ def _distributed_option(launch: Launch) -> str:
     "PDL017",
     "gpu-launch-with-cpu-wheel",
     severity=Severity.ERROR,
-    profile="gate",
     applies_to="paddlepaddle 2.0 to 2.2",
     otherwise="no launch of Paddle's launcher installs Paddle",
     evidence=("PaddlePaddle/PaddleOCR#3073", "PaddlePaddle/PaddleNLP#6058"),

@@ -148,7 +148,6 @@ def _shares(
     "PPS015",
     "tables-exceed-server-memory",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no job with tables names its servers and their memory",
     evidence=("PaddlePaddle/Paddle#10398",),
 )

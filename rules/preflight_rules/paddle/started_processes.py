@@ -110,7 +110,6 @@ def _count_verdict(job: Job, group: Sequence[Launch], trainers: Sequence[Launch]
     "PPS011",
     "index-of-role-twice",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no two trainers or servers are started together",
     evidence=("PaddlePaddle/Paddle#16138", "PaddlePaddle/Paddle#3659"),
 )

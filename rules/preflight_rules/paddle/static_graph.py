@@ -135,7 +135,6 @@ def evaluation_clone_keeps_training_mode(question: SubjectQuestion) -> Verdict |
     severity=Severity.ERROR,
     otherwise="no script trains a static program",
     passes_with=("startup_program_run",),
-    profile="gate",
     evidence=(
         (
             "Paddle documentation, Executor.run",

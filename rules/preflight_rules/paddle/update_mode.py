@@ -279,6 +279,7 @@ def asynchronous_with_one_trainer(question: SubjectQuestion) -> Verdict | None:
     "SGD006",
     "geo-steps-in-synchronous-mode",
     severity=Severity.ERROR,
+    profile="default",
     otherwise="no script sets k_steps",
     evidence=(
         (

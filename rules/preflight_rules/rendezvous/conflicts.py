@@ -22,7 +22,6 @@ def _is_standalone(stated: Stated[Launch]) -> bool:
     "RDV006",
     "standalone-on-several-nodes",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch uses --standalone",
     evidence=(
         ("torchrun documentation", "https://docs.pytorch.org/docs/stable/elastic/run.html"),

@@ -36,7 +36,6 @@ _FAULTS = (
     "RDV029",
     "rendezvous-address-is-no-host",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch gives the address of its rendezvous",
     evidence=(
         "huggingface/accelerate#1317",
@@ -304,7 +303,6 @@ def rendezvous_on_submission_host(job: Job) -> Iterator[Verdict]:
     "RDV021",
     "rendezvous-port-random-on-each-node",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch draws a random port",
     evidence=(
         (

@@ -60,7 +60,6 @@ def backends(job: Job, launch: Launch) -> frozenset[str]:
     "RDV001",
     "rendezvous-on-loopback",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch sets both its rendezvous address and its number of nodes",
     evidence=("pytorch/pytorch#73656", "pytorch/pytorch#76367", "pytorch/pytorch#107021", "pytorch/pytorch#79388"),
 )
@@ -235,7 +234,6 @@ def evaluated_on_each_node(launch: Launch) -> bool | None:
     "RDV002",
     "rendezvous-address-differs-per-node",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch uses the name of the node that it runs on",
     evidence=("hiyouga/LlamaFactory#7326", "pytorch/pytorch#79388"),
 )
@@ -303,7 +301,6 @@ _STARTERS = frozenset({"srun", "pdsh", "clush"})
     "RDV003",
     "node-rank-same-on-every-node",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launcher with a node rank is started on several nodes",
     evidence=(
         ("srun documentation (output environment variables)", "https://slurm.schedmd.com/srun.html"),

@@ -36,7 +36,6 @@ _FIRST_UNPRIVILEGED = 1024
     "PRT001",
     "port-invalid",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="nothing sets a port",
     evidence=(
         (

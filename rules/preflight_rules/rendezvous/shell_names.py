@@ -67,7 +67,6 @@ def variable_name_refused_by_shell(job: Job) -> Iterator[Verdict]:
     "ENV027",
     "blank-beside-equals-sign",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="the job has no launch line",
     evidence=(
         ("Bash manual, shell parameters", "https://www.gnu.org/software/bash/manual/html_node/Shell-Parameters.html"),
@@ -206,7 +205,6 @@ def exported_value_replaced(job: Job) -> Iterator[Verdict]:
     "ENV026",
     "variable-left-on-this-machine",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no command for another machine uses a variable of the script",
     evidence=(
         (

@@ -365,7 +365,6 @@ def _duration(seconds: int) -> str:
     "FLT022",
     "script-ends-before-its-command",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no batch script starts a step",
     evidence=(
         ("Slurm documentation, sbatch (the job ends with its batch script)", "https://slurm.schedmd.com/sbatch.html"),

@@ -34,7 +34,6 @@ def starts_of(job: Job, role: str = "") -> Iterator[tuple[Launch, str]]:
     "RAY001",
     "ray-port-used-twice",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no `ray start` sets a port",
     evidence=(
         (
@@ -115,7 +114,6 @@ def _ports(job: Job, launch: Launch, own: list[Claim]) -> Verdict:
     "RAY002",
     "ray-worker-dials-another-port",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no worker joins a head of the same job",
     evidence=(
         (
@@ -164,7 +162,6 @@ def ray_worker_dials_another_port(job: Job) -> Iterator[Verdict]:
     "RAY003",
     "ray-head-on-every-node",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="nothing starts a Ray head on several nodes",
     evidence=(
         (
@@ -265,7 +262,6 @@ def ray_start_returns_at_once(job: Job) -> Iterator[Verdict]:
     "ray-start-options-conflict",
     severity=Severity.ERROR,
     fix="safe",
-    profile="gate",
     otherwise="no `ray start` of a worker",
     evidence=(
         (
@@ -316,7 +312,6 @@ def ray_start_options_conflict(job: Job) -> Iterator[Verdict]:
     "RAY006",
     "ray-job-sent-to-wrong-address",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no `ray job submit` names an address",
     evidence=(
         (

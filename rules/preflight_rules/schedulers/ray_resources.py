@@ -81,6 +81,7 @@ def _fits_anywhere(bundle: str) -> bool:
     "RAY021",
     "worker-gpus-not-used",
     severity=Severity.ERROR,
+    profile="default",
     otherwise="no ScalingConfig has GPUs in resources_per_worker",
     evidence=(
         "https://docs.ray.io/en/latest/train/api/doc/ray.train.ScalingConfig.html",
@@ -132,7 +133,6 @@ _PREFIX = "setting.ray."
     "RAY022",
     "scaling-config-refused",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no script creates a ScalingConfig",
     evidence=(
         ("ray/train/v2/api/config.py", "https://docs.ray.io/en/latest/train/api/doc/ray.train.ScalingConfig.html"),
@@ -235,7 +235,6 @@ class _Offer(NamedTuple):
     "RAY023",
     "workers-larger-than-cluster",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no ScalingConfig is used on a cluster of Ray that the files describe",
     evidence=(
         "ray-project/ray#46123",
@@ -341,7 +340,6 @@ _IMAGE = re.compile(r"(?:\S+/)?rayproject/ray(?:-\w+)*:(?P<ray>\d+\.\d+\.\d+)(?:
     "RAY024",
     "ray-releases-differ-in-cluster",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no cluster of Ray has several kinds of pods with images of the Ray project",
     evidence=(
         "ray-project/kuberay#148",

@@ -34,7 +34,6 @@ _LAUNCHER_MODULES = (
     "SLU001",
     "launcher-started-more-than-once-per-node",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="srun starts no launcher",
     evidence=("interTwin-eu/itwinai#360", "pytorch/pytorch#67547", "Lightning-AI/pytorch-lightning#18950"),
 )
@@ -167,7 +166,6 @@ def one_task_for_several_gpus(question: LaunchQuestion) -> Verdict | None:
     "SLU003",
     "multi-node-launcher-on-first-node-only",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launcher of a batch script sets the number of nodes that it runs on",
     evidence=(
         "pytorch/pytorch#67547",

@@ -28,7 +28,6 @@ def header_claims(job: Job, quantity: str) -> tuple[Claim, ...]:
     "SLU007",
     "directive-not-read",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no Slurm batch script",
     passes_with=("batch_directive",),
     evidence=(
@@ -95,6 +94,7 @@ def _sets_needed_nodes(job: Job, claim: Claim) -> bool:
     "SLU008",
     "tasks-contradict-tasks-per-node",
     severity=Severity.ERROR,
+    profile="default",
     evidence=(
         ("sbatch's manual, --ntasks-per-node", "https://slurm.schedmd.com/sbatch.html#OPT_ntasks-per-node"),
         "pytorch/pytorch#67547",
@@ -139,6 +139,7 @@ def tasks_contradict_tasks_per_node(job: Job) -> Iterator[Verdict]:
     "SLU009",
     "time-limit-not-what-it-seems",
     severity=Severity.ERROR,
+    profile="default",
     otherwise="no header sets a time limit",
     evidence=(("sbatch's manual, --time", "https://slurm.schedmd.com/sbatch.html#OPT_time"),),
 )
@@ -199,6 +200,7 @@ def _option_of(claim: Claim) -> str:
     "SLU010",
     "memory-options-exclude-each-other",
     severity=Severity.ERROR,
+    profile="default",
     otherwise="no header requests memory",
     evidence=(("sbatch's manual, --mem", "https://slurm.schedmd.com/sbatch.html#OPT_mem"),),
 )
@@ -239,6 +241,7 @@ def memory_options_exclude_each_other(job: Job) -> Iterator[Verdict]:
     "SLU013",
     "step-larger-than-allocation",
     severity=Severity.ERROR,
+    profile="default",
     otherwise="no step sets its own number of nodes",
     evidence=(
         ("srun's manual, --nodes", "https://slurm.schedmd.com/srun.html#OPT_nodes"),

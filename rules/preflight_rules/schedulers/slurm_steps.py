@@ -110,7 +110,6 @@ def _bound(job: Job, scope: Scope) -> tuple[Claim, ...]:
     "SLU006",
     "task-sees-one-gpu-but-indexes-local-rank",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="srun gives no task its own GPU",
     evidence=(
         "deepspeedai/DeepSpeed#3165",

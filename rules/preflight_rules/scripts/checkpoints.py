@@ -385,6 +385,7 @@ def _may_resume(launch: Launch) -> bool:
     "BAT021",
     "training-length-given-twice",
     severity=Severity.ERROR,
+    profile="default",
     otherwise="no launch sets a training length for Megatron-LM",
     evidence=(
         (

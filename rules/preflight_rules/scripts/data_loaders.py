@@ -91,7 +91,6 @@ def set_epoch_never_called(job: Job) -> Iterator[Verdict]:
     "DAT002",
     "loader-shuffles-beside-sampler",
     severity=Severity.ERROR,
-    profile="gate",
     fix="safe",
     otherwise="no DataLoader has both shuffle and a sampler",
     evidence=(
@@ -270,7 +269,6 @@ def _is_helper(job: Job, work: Claim) -> bool:
     "DAT021",
     "loader-arguments-refused",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no DataLoader has arguments that could exclude each other",
     evidence=(
         (

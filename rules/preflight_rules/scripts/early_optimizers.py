@@ -17,7 +17,6 @@ from preflight_rules.sizes.fsdp import is_value, only_claim
     "FSD013",
     "optimizer-made-before-fsdp",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no optimizer is made before FSDP divides its model",
     passes_with=("uses_fsdp",),
     evidence=(

@@ -18,7 +18,6 @@ from preflight_rules.scripts.script_facts import definitely_one_rank, launches_o
     "TRN007",
     "ddp-over-several-devices",
     severity=Severity.ERROR,
-    profile="gate",
     applies_to="torch >= 1.9",
     otherwise="no script passes device_ids to DistributedDataParallel",
     evidence=(

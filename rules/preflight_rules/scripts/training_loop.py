@@ -84,7 +84,6 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     otherwise="no collective is under a condition on the rank",
     passes_with=_OF_SEVERAL_RANKS,
-    profile="gate",
     evidence=(
         "deepspeedai/DeepSpeed#2993",
         ("save_checkpoint on one rank hangs", "deepspeedai/DeepSpeed#801"),
@@ -215,7 +214,6 @@ def _starts_several(job: Job, launch: Launch) -> bool:
     severity=Severity.ERROR,
     otherwise="no condition on the rank decides about collectives",
     passes_with=_OF_SEVERAL_RANKS,
-    profile="gate",
     evidence=(
         (
             "torch.distributed documentation, collective functions",

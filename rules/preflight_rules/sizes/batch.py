@@ -46,7 +46,6 @@ _ONE_NODE = " No hostfile is given, so one node is assumed."
     "BAT001",
     "deepspeed-batch-product-mismatch",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no DeepSpeed configuration sets a train_batch_size",
     evidence=("deepspeedai/DeepSpeed#6914", "deepspeedai/DeepSpeed#3982", "CASIA-LMC-Lab/AnomalyGPT#19"),
 )
@@ -227,7 +226,6 @@ def _data_parallel(ranks: Plain, size: Plain) -> Plain:
     "BAT002",
     "deepspeed-batch-size-not-positive-integer",
     severity=Severity.ERROR,
-    profile="gate",
     fix="safe",
     otherwise="no DeepSpeed configuration sets a batch size",
     evidence=(
@@ -341,7 +339,6 @@ def uses_hugging_face(job: Job, launch: Launch | None, scope: Scope) -> bool:
     "BAT003",
     "trainer-and-deepspeed-batch-differ",
     severity=Severity.ERROR,
-    profile="gate",
     fix="unsafe",
     otherwise="no batch size is given both to the program and to DeepSpeed",
     evidence=("hiyouga/LlamaFactory#201", "hendrycks/apps#9", "huggingface/transformers#27830"),

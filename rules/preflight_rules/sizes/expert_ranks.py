@@ -30,7 +30,6 @@ def _may_share_experts(stated: Stated[Launch]) -> bool:
     "PAR028",
     "expert-ranks-impossible",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch shares experts among ranks",
     evidence=(
         "NVIDIA/Megatron-LM#5768",
@@ -139,7 +138,6 @@ def _option(launch: Launch, name: str) -> int | None:
     "BAT024",
     "hugectr-batch-not-for-gpus",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no script sets up a solver of HugeCTR",
     evidence=("NVIDIA-Merlin/HugeCTR#223",),
 )

@@ -47,7 +47,6 @@ def is_value(claim: Claim | None, value: object) -> bool:
     "FSD003",
     "fsdp-module-states-not-synchronised",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="fsdp_sync_module_states is not set",
     evidence=(
         (
@@ -172,7 +171,6 @@ def _version_1_settings(job: Job, subject: str, scope: Scope, version: Claim) ->
     "FSD005",
     "activation-checkpointing-twice",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="activation checkpointing is not set both for FSDP and for a trainer",
     evidence=(
         "huggingface/transformers#30404",
@@ -233,7 +231,6 @@ _OF_FIRST = ("fsdp_sharding_strategy",)
     "FSD006",
     "fsdp-word-unknown-or-misread",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="there is no FSDP setting",
     evidence=(
         ("the number 3", "netease-youdao/BCEmbedding#66"),

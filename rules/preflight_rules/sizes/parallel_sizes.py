@@ -147,7 +147,6 @@ _DEMANDS = (
     "PAR010",
     "model-not-divisible-by-parallel-size",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no sizes of a model are given together with parallel sizes",
     evidence=(
         "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/arguments.py",

@@ -125,6 +125,7 @@ def _batches(pipeline: Pipeline) -> str:
     "PIP002",
     "interleaved-pipeline-not-divisible",
     severity=Severity.ERROR,
+    profile="default",
     otherwise="no launch requests the interleaved schedule",
     evidence=(
         (

@@ -25,7 +25,6 @@ def _enabling_claims(job: Job, quantity: str, scope: Scope, source: str = "") ->
     "PRC001",
     "two-half-precisions-at-once",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no half precision is enabled",
     evidence=(
         (

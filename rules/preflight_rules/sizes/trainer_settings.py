@@ -54,7 +54,6 @@ def numbers_of(claims: tuple[Claim, ...]) -> tuple[float, ...]:
     "HFT001",
     "trainer-setting-differs-from-deepspeed",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no setting is given both to a trainer and to DeepSpeed",
     evidence=(
         ("learning rate and warm-up", "hendrycks/apps#9"),
@@ -159,7 +158,6 @@ _HALF = frozenset({"fp16", "bf16"})
     "HFT008",
     "deepspeed-and-fsdp-together",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no trainer is configured for DeepSpeed or FSDP",
     evidence=(
         "https://huggingface.co/docs/transformers/fsdp",
@@ -212,6 +210,7 @@ _ADDED_UP = re.compile(
     "HFT002",
     "total-batch-differs-from-its-factors",
     severity=Severity.ERROR,
+    profile="default",
     otherwise="no launch passes a total batch size to DeepSpeed and its factors to the trainer",
     evidence=(
         "hendrycks/apps#9",

@@ -101,6 +101,7 @@ def _nearest(key: str, names: frozenset[str]) -> str:
     "DSP001",
     "deepspeed-key-unknown",
     severity=Severity.ERROR,
+    profile="default",
     fix="unsafe",
     otherwise="no DeepSpeed configuration is read",
     evidence=(
@@ -236,6 +237,7 @@ def _deepspeed_claims(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...
     "DSP003",
     "zero-stage-beside-pipeline",
     severity=Severity.ERROR,
+    profile="default",
     otherwise="no job uses both ZeRO and a pipeline",
     evidence=(
         (
