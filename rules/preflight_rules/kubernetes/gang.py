@@ -165,8 +165,7 @@ def gang_waits_for_ordered_start(job: Job) -> Iterator[Verdict]:
         by = wanted[0] if wanted else gangs[0]
         yield failed(
             workload.id,
-            f"{placed(by)} holds pods back until {needed} exist, but {_ordered_by(workload)}"
-            f" creates"
+            f"{placed(by)} holds pods back until {needed} exist, but {_ordered_by(workload)} creates"
             f" {counted(first, 'pod')} first ({quoted(order[0])}) and the rest once they run: both wait forever.",
             at=by,
             also=((order[0], f"created first: {first}"),),

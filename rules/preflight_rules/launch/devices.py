@@ -88,8 +88,7 @@ def several_mig_instances_for_one_process(job: Job) -> Iterator[Verdict]:
             verdict = failed(
                 subject,
                 f"{quoted(kinds[0])} requests MIG instances, and {quoted(ranks[0])} starts "
-                f"{numbers(job_value(ranks))[0]}"
-                " ranks that share their list: each enumerates only the first.",
+                f"{numbers(job_value(ranks))[0]} ranks that share their list: each enumerates only the first.",
                 at=kinds[0],
                 also=((ranks[0], "ranks"),),
                 remedy="Request whole GPUs, or start one process for each instance with its own CUDA_VISIBLE_DEVICES.",

@@ -70,8 +70,7 @@ def reaching_launcher_started_on_each_node(job: Job) -> Iterator[Verdict]:
                 at=launch,
                 also=((counts[0], "copies"),),
                 remedy=f"Start {launch.launcher} once, without {spread} and with a hostfile; or put torchrun"
-                f" under"
-                f" {spread}.",
+                f" under {spread}.",
             )
 
 

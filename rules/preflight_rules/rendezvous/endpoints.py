@@ -143,8 +143,7 @@ def _host(job: Job, launch: Launch, claim: Claim) -> Verdict:
             launch.id,
             f"{quoted(claim)} is the first host's name with `{prefix or suffix}` {'before' if prefix else 'after'}"
             f" it: torchrun compares the endpoint with the node's own host name to decide which node opens the"
-            f" store, and no"
-            " node has this name.",
+            f" store, and no node has this name.",
             at=claim,
             remedy=remedy,
         )

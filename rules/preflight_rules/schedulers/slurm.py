@@ -236,8 +236,7 @@ def _first_node_verdict(job: Job, launch: Launch, stated: Claim) -> Verdict:
     return failed(
         launch.id,
         f"{quoted(stated)} makes {launch.launcher} wait for {count} nodes, but nothing starts it on the other nodes:"
-        f" {name}"
-        " runs a batch script on the first node of its allocation only.",
+        f" {name} runs a batch script on the first node of its allocation only.",
         at=launch,
         also=((stated, f"waits for {count}"), *((claim, "granted") for claim in granted)),
         remedy=f"Put `{starter}` before {launch.launcher}.",

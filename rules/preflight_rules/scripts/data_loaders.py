@@ -318,8 +318,7 @@ def loader_arguments_refused(job: Job) -> Iterator[Verdict]:
             yield failed(
                 subject,
                 f"{quoted(excluded[0])} is given together with {quoted(sampler)}, which already covers them:"
-                f" DataLoader raises"
-                " ValueError.",
+                f" DataLoader raises ValueError.",
                 at=excluded[0],
                 also=((sampler, "the batch sampler"),),
                 remedy="Remove batch_size, shuffle, sampler and drop_last when using a batch_sampler.",

@@ -49,8 +49,7 @@ def ddp_over_several_devices(job: Job) -> Iterator[Verdict]:
             yield failed(
                 subject,
                 f"{quoted(given)} names {joined(counts)} devices, but DistributedDataParallel accepts one per process "
-                "and stops"
-                " with ValueError.",
+                "and stops with ValueError.",
                 at=given,
                 remedy="Give the rank's own device, device_ids=[local_rank], and start one process for each GPU.",
             )

@@ -68,8 +68,7 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
         under = quoted(leaving) if kind == "while" else f"`{kind}` under {quoted(leaving)}"
         yield failed(
             subject,
-            f"{under}: each rank {what} depending on its own value, and the others wait for it in {quoted(step)}"
-            f" (line"
+            f"{under}: each rank {what} depending on its own value, and the others wait for it in {quoted(step)} (line"
             f" {step.span.line}).",
             at=leaving,
             also=((step, "the others wait here"),),

@@ -194,8 +194,7 @@ def _without_ranks(
         return failed(
             subject,
             f"{quoted(claims['train_batch_size'][0])} is not a multiple of micro batch {m} x accumulation {s} ="
-            f" {m * s},"
-            " so no number of ranks fits: DeepSpeed stops in every rank.",
+            f" {m * s}, so no number of ranks fits: DeepSpeed stops in every rank.",
             at=claims["train_batch_size"][0],
             also=(*claims["micro_batch_size_per_gpu"], *claims["gradient_accumulation_steps"]),
             remedy=f"Use a train_batch_size that is a multiple of {m * s}, or other factors.",

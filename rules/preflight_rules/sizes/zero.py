@@ -219,8 +219,7 @@ def offload_without_its_stage(job: Job) -> Iterator[Verdict]:
                 shown = placed(stages[0]) if stages else "the default, stage 0,"
                 verdict = failed(
                     subject,
-                    f"{quoted(devices[0])} offloads {what} to host memory, but {shown} does not partition"
-                    f" {what}:"
+                    f"{quoted(devices[0])} offloads {what} to host memory, but {shown} does not partition {what}:"
                     f" stage {least if least == 3 else '1 to 3'} does.",
                     at=devices[0],
                     also=tuple((c, "ZeRO stage") for c in stages[:1]),
