@@ -57,22 +57,8 @@ _STAGES = {
 _SYMPTOMS = tuple(
     f"data/symptoms/{name}.toml"
     for name in (
-        "runs",
-        "completions",
-        "accelerators",
-        "clusters",
-        "hangs",
-        "nccl",
-        "memory",
-        "gpu",
-        "meeting",
-        "gloo",
-        "programs",
-        "schedulers",
-        "mpi",
-        "paddle",
-        "fatal",
-        "endings",
+        *("runs", "completions", "accelerators", "clusters", "hangs", "nccl", "memory", "gpu", "meeting", "gloo"),
+        *("programs", "schedulers", "mpi", "paddle", "fatal", "endings"),
     )
 )
 

@@ -38,14 +38,8 @@ _MIN_LENGTH = 6
 #: Keys beside deepspeed_config_file that stop the launch (utils/dataclasses.py, `_deepspeed_config_checks`, 1.15).
 _BESIDE_FILE = frozenset(
     [
-        "gradient_accumulation_steps",
-        "gradient_clipping",
-        "zero_stage",
-        "offload_optimizer_device",
-        "offload_param_device",
-        "offload_param_nvme_path",
-        "offload_optimizer_nvme_path",
-        "zero3_save_16bit_model",
+        *("gradient_accumulation_steps", "gradient_clipping", "zero_stage", "offload_optimizer_device"),
+        *("offload_param_device", "offload_param_nvme_path", "offload_optimizer_nvme_path", "zero3_save_16bit_model"),
     ]
 )
 
